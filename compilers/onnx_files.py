@@ -1,0 +1,73 @@
+"""Reading and writing ONNX files: interface, versions, external weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plansmith.types import Component, Dim, Tensor
+
+if TYPE_CHECKING:
+    import onnx
+
+MODEL_FILE = "model.onnx"
+EXTERNAL_FILE = "model.onnx.data"
+
+# A protobuf message ends at 2 GiB; what is near it goes beside the graph.
+EXTERNAL_THRESHOLD_BYTES = 1_800_000_000
+
+
+def save(model: onnx.ModelProto, folder: Path, *, threshold_bytes: int = EXTERNAL_THRESHOLD_BYTES) -> Path:
+    """Write a graph as model.onnx, its weights in a file beside it when they are too large for one message."""
+    import onnx
+
+    path = folder / MODEL_FILE
+    external = sum(len(t.raw_data) for t in model.graph.initializer) > threshold_bytes
+    onnx.save(model, path, save_as_external_data=external, location=EXTERNAL_FILE if external else None)
+    return path
+
+
+def describe(path: Path) -> Component:
+    """The interface and versions of a graph, without reading its external weights."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    initializers = {t.name for t in model.graph.initializer}
+    external = {
+        entry.value
+        for tensor in model.graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return Component(
+        file=path.name,
+        external_files=tuple(sorted(external)),
+        inputs=tuple(_tensor(v) for v in model.graph.input if v.name not in initializers),
+        outputs=tuple(_tensor(v) for v in model.graph.output),
+        opset=next(o.version for o in model.opset_import if o.domain in {"", "ai.onnx"}),
+        ir_version=model.ir_version,
+    )
+
+
+def name_dims(model: onnx.ModelProto, tensors: tuple[Tensor, ...]) -> None:
+    """Write the given dims over those that the exporter made up, for the inputs and outputs of those names."""
+    wanted = {t.name: t for t in tensors}
+    for value in (*model.graph.input, *model.graph.output):
+        if value.name not in wanted:
+            continue
+        shape = value.type.tensor_type.shape
+        del shape.dim[:]
+        for dim in wanted[value.name].dims:
+            entry = shape.dim.add()
+            if isinstance(dim, int):
+                entry.dim_value = dim
+            else:
+                entry.dim_param = dim
+
+
+def _tensor(value: onnx.ValueInfoProto) -> Tensor:
+    import onnx
+
+    kind = value.type.tensor_type
+    dims: list[Dim] = [d.dim_value if d.HasField("dim_value") else (d.dim_param or "?") for d in kind.shape.dim]
+    return Tensor(name=value.name, dtype=onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name, dims=tuple(dims))

@@ -1,0 +1,90 @@
+"""ONNX Runtime: sessions, and the portable optimisation of a graph for its Triton backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plansmith.compilers import onnx_files
+from plansmith.errors import EngineError
+from plansmith.types import Component, Engine, EngineKind, OnnxModel
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+PROVIDER = "CPUExecutionProvider"
+_STANDARD_DOMAINS = {"", "ai.onnx", "ai.onnx.ml"}
+_ERRORS_ONLY = 3
+
+
+def open_session(path: Path, *, optimised_copy: Path | None = None) -> onnxruntime.InferenceSession:
+    """A CPU session on a graph; with `optimised_copy`, ONNX Runtime also writes what it made of the graph.
+
+    The copy holds the basic rewrites alone (constants folded, what is redundant removed): standard
+    operators that any ONNX Runtime and execution provider can take further.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _ERRORS_ONLY
+    if optimised_copy is not None:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = str(optimised_copy)
+    return onnxruntime.InferenceSession(path, options, providers=[PROVIDER])
+
+
+def compile_onnxruntime(model: OnnxModel, folder: Path, out: Path, *, max_opset: int, max_ir_version: int) -> Engine:
+    """Optimise every component and check that the target can read what came out.
+
+    Args:
+        model: the graphs, with files in `folder`.
+        folder: where the graphs lie.
+        out: where the engine's files go.
+        max_opset: the newest opset that the target's ONNX Runtime reads.
+        max_ir_version: likewise for the file format.
+
+    Raises:
+        EngineError: ONNX Runtime refuses a graph, or the result is not portable.
+    """
+    import onnxruntime
+
+    return Engine(
+        kind=EngineKind.ONNXRUNTIME,
+        components={
+            name: _optimise(component, folder, out, max_opset, max_ir_version)
+            for name, component in model.components.items()
+        },
+        precision=model.precision,
+        options={"graph_optimization_level": "basic"},
+        toolchain={"onnxruntime": onnxruntime.__version__},
+    )
+
+
+def _optimise(component: Component, folder: Path, out: Path, max_opset: int, max_ir_version: int) -> Component:
+    import onnx
+
+    path = out / component.file
+    try:
+        open_session(folder / component.file, optimised_copy=path)
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors have no common base
+        raise EngineError(
+            f"ONNX Runtime refuses {component.file}: {str(error).splitlines()[0]}", remedy="read the log"
+        ) from error
+    model = onnx.load(path, load_external_data=False)
+    foreign = sorted({n.domain for n in model.graph.node} - _STANDARD_DOMAINS)
+    if foreign:
+        raise EngineError(
+            f"the optimised graph uses operators of {', '.join(foreign)}, which other runtimes do not have",
+            remedy="please report this with the model's name",
+        )
+    onnx.checker.check_model(path)
+    made = onnx_files.describe(path)
+    if (made.inputs, made.outputs) != (component.inputs, component.outputs):
+        raise EngineError("the optimised graph has another interface than the exported one", remedy="please report this")
+    if made.opset > max_opset or made.ir_version > max_ir_version:
+        raise EngineError(
+            f"the graph needs opset {made.opset} and IR version {made.ir_version}; the target reads up to"
+            f" {max_opset} and {max_ir_version}",
+            remedy="choose a newer --target",
+        )
+    return made

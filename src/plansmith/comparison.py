@@ -1,0 +1,169 @@
+"""Numbers only: how far a candidate's tensor is from the reference's, and whether that is too far.
+
+Errors are judged relative to the output's own magnitude, its root mean square over the elements that
+count, so that one tolerance serves logits of 20 and embeddings of 0.05 alike. Everything is computed in
+float64, one sample at a time, so that the extra memory is that of one sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from plansmith.types import OutputComparison, Precision, Tensor, Tolerance
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ERROR_QUANTILE = 0.99
+
+# FP32 against FP32 differs by the order of summation alone: some 1e-5 of the magnitude at worst over the
+# models measured. A dropped operator, a wrong constant or an ignored mask is at 1e-3 and above.
+TOLERANCES = {
+    Precision.FP32: Tolerance(max_relative=2e-4, quantile_relative=5e-5, min_cosine=0.999999),
+}
+
+_ZERO_DEVIATION = 1e-6
+
+
+def compare_output(
+    case: str,
+    output: str,
+    reference: NDArray[np.generic],
+    candidate: NDArray[np.generic],
+    tolerance: Tolerance,
+    *,
+    valid: NDArray[np.bool_] | None = None,
+) -> OutputComparison:
+    """Compare one output of one case.
+
+    Args:
+        case: name of the case, for the report.
+        output: name of the output.
+        reference: what the source model answered, batch first.
+        candidate: what the engine answered.
+        tolerance: what is allowed.
+        valid: which positions count, shaped like the leading axes of the output ([batch, sequence]);
+            the rest is padding, whose values mean nothing. None: all count.
+    """
+    shape = tuple(int(n) for n in candidate.shape)
+    if reference.shape != candidate.shape:
+        return _incomparable(case, output, shape, f"shape is {_text(shape)}, expected {_text(reference.shape)}")
+    if reference.dtype != candidate.dtype:
+        return _incomparable(case, output, shape, f"dtype is {candidate.dtype}, expected {reference.dtype}")
+    rows = [
+        (r.astype(np.float64).ravel(), c.astype(np.float64).ravel())
+        for r, c in _samples(reference, candidate, valid)
+        if r.size
+    ]
+    if not rows:
+        return _incomparable(case, output, shape, "no element counts: everything is padding")
+    if not all(np.isfinite(c).all() for _, c in rows):
+        return _incomparable(case, output, shape, "NaN or Inf in the candidate's answer")
+    if not all(np.isfinite(r).all() for r, _ in rows):
+        return _incomparable(case, output, shape, "NaN or Inf in the reference's answer")
+
+    elements = sum(r.size for r, _ in rows)
+    magnitude = float(np.sqrt(sum(float(r @ r) for r, _ in rows) / elements)) or np.finfo(np.float32).tiny
+    errors = np.concatenate([np.abs(c - r).astype(np.float32) for r, c in rows])
+    maximum, quantile = float(errors.max()), float(np.quantile(errors, ERROR_QUANTILE))
+    cosine = min(_cosine(r, c) for r, c in rows)
+    measured = {
+        "maximum error relative to the output's magnitude": (maximum / magnitude, tolerance.max_relative),
+        f"{ERROR_QUANTILE:.0%} quantile of the error relative to the output's magnitude": (
+            quantile / magnitude,
+            tolerance.quantile_relative,
+        ),
+    }
+    failures = [f"{what} is {value:.3g}, allowed {limit:.3g}" for what, (value, limit) in measured.items() if value > limit]
+    if cosine < tolerance.min_cosine:
+        failures.append(f"smallest cosine of a sample is {cosine:.7f}, allowed {tolerance.min_cosine}")
+    return OutputComparison(
+        case=case,
+        output=output,
+        shape=shape,
+        elements=elements,
+        magnitude=magnitude,
+        max_absolute=maximum,
+        max_relative=maximum / magnitude,
+        quantile_absolute=quantile,
+        quantile_relative=quantile / magnitude,
+        min_cosine=cosine,
+        variance=_variance_over_samples(candidate, valid),
+        failures=tuple(failures),
+    )
+
+
+def is_constant(comparisons: list[OutputComparison]) -> bool:
+    """Whether an output never varied between the samples of any case: then nothing was checked."""
+    several = [c for c in comparisons if len(c.shape) > 0 and c.shape[0] > 1]
+    return bool(several) and all(c.variance <= (_ZERO_DEVIATION * c.magnitude) ** 2 for c in several)
+
+
+class Padding:
+    """Which positions of an output hold padding, by the model's own mask.
+
+    Args:
+        inputs: the graph's inputs.
+        mask_input: the one that is 0 where the input is padding; None: nothing is padding.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor], mask_input: str | None) -> None:
+        self._mask = next((t for t in inputs if t.name == mask_input), None)
+
+    def valid(self, output: Tensor, feed: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_] | None:
+        """The positions that count, where the output begins with the mask's axes; None: all do."""
+        if self._mask is None or output.dims[: len(self._mask.dims)] != self._mask.dims:
+            return None
+        return feed[self._mask.name].astype(bool)
+
+
+def _samples(
+    reference: NDArray[np.generic], candidate: NDArray[np.generic], valid: NDArray[np.bool_] | None
+) -> list[tuple[NDArray[np.generic], NDArray[np.generic]]]:
+    if reference.ndim == 0:
+        return [(reference, candidate)]
+    if valid is None:
+        return list(zip(reference, candidate, strict=True))
+    return [(r[v], c[v]) for r, c, v in zip(reference, candidate, valid, strict=True)]
+
+
+def _variance_over_samples(candidate: NDArray[np.generic], valid: NDArray[np.bool_] | None) -> float:
+    """Mean over positions of the variance between samples; positions that are padding anywhere are left out."""
+    if candidate.ndim == 0 or candidate.shape[0] < 2:
+        return 0.0
+    common = candidate if valid is None else candidate[:, valid.all(axis=0)]
+    if common.size == 0:
+        return 0.0
+    return float(np.var(common, axis=0, dtype=np.float64).mean())
+
+
+def _cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    norms = float(np.linalg.norm(a) * np.linalg.norm(b))
+    if norms == 0.0:
+        return 1.0 if np.array_equal(a, b) else 0.0
+    return float(a @ b) / norms
+
+
+def _incomparable(case: str, output: str, shape: tuple[int, ...], why: str) -> OutputComparison:
+    infinite = float(np.finfo(np.float64).max)
+    return OutputComparison(
+        case=case,
+        output=output,
+        shape=shape,
+        elements=0,
+        magnitude=0.0,
+        max_absolute=infinite,
+        max_relative=infinite,
+        quantile_absolute=infinite,
+        quantile_relative=infinite,
+        min_cosine=-1.0,
+        variance=0.0,
+        failures=(why,),
+    )
+
+
+def _text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"

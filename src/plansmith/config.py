@@ -1,0 +1,136 @@
+"""The models of configs/models/*.yaml: one pydantic class, unknown keys refused, every problem at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ConfigDict, Field, ValidationError, field_validator
+
+from plansmith.errors import UsageError
+from plansmith.shapes import InputRange, parse_range
+from plansmith.targets import DEFAULT_TARGET
+from plansmith.types import EngineKind, Precision, Record, Tolerance
+
+if TYPE_CHECKING:
+    import yaml
+
+_NAME = re.compile(r"\w[\w .+@-]{0,127}")
+_MOST_PROBLEMS = 10
+
+
+class TritonOptions(Record):
+    """What the served configuration says beyond what the graph determines.
+
+    `max_queue_delay_microseconds`: how long the dynamic batcher waits to fill a batch.
+    `instances`: copies of the model that answer at the same time.
+    """
+
+    max_queue_delay_microseconds: int = Field(default=100, ge=0)
+    instances: int = Field(default=1, ge=1)
+
+
+class ModelSpec(Record):
+    """One model to compile, as a person describes it. Every field but `source` has a default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str
+    name: str = ""
+    engine: EngineKind = EngineKind.ONNXRUNTIME
+    precision: Precision = Precision.FP32
+    shapes: dict[str, InputRange] = Field(default_factory=dict)
+    target: str = DEFAULT_TARGET
+    repository: str = ""
+    artifacts: str = "artifacts"
+    random_weights: bool = False
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+    check_served: bool = True
+    allow_interface_change: bool = False
+    tolerances: dict[str, Tolerance] = Field(default_factory=dict)
+    triton: TritonOptions = TritonOptions()
+
+    @field_validator("shapes", mode="before")
+    @classmethod
+    def _read_ranges(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        try:
+            return {k: parse_range(str(k), v) if isinstance(v, str) else v for k, v in value.items()}
+        except UsageError as error:
+            raise ValueError(error.message) from error
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        if value and not _NAME.fullmatch(value):
+            raise ValueError("a name starts with a letter or digit and holds letters, digits, spaces and . _ + @ - only")
+        return value
+
+
+def load_spec(path: Path, overrides: Mapping[str, Any]) -> ModelSpec:
+    """Read a YAML spec; `overrides` (from the command line) win over what stands in it.
+
+    Folders in a spec are relative to the spec's own place.
+
+    Raises:
+        UsageError: the file cannot be read, or lists every problem with its line.
+    """
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        values = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the spec {path}: {error}", remedy="give an existing YAML file") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not YAML: {error}", remedy="mend the file") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"{path}: a spec is a mapping with at least `source`", remedy="see configs/models for examples")
+    return make_spec(values | dict(overrides), place=str(path), lines=_key_lines(tree))
+
+
+def make_spec(values: Mapping[str, Any], *, place: str = "command line", lines: Mapping[str, int] | None = None) -> ModelSpec:
+    """Check values and make a spec of them.
+
+    Raises:
+        UsageError: names every problem at once, with its line where there is one.
+    """
+    try:
+        return ModelSpec(**values)
+    except ValidationError as invalid:
+        problems = [_problem(e, place, lines or {}) for e in invalid.errors()]
+    more = len(problems) - _MOST_PROBLEMS
+    shown = problems[:_MOST_PROBLEMS] + ([f"… and {more} more"] if more > 0 else [])
+    raise UsageError("\n  ".join([f"{len(problems)} problem(s) in the spec:", *shown]), remedy="mend these and run it again")
+
+
+def _problem(error: Mapping[str, Any], place: str, lines: Mapping[str, int]) -> str:
+    path = ".".join(str(p) for p in error["loc"])
+    line = next((lines[p] for p in _prefixes(path) if p in lines), None)
+    where = f"{place}:{line}" if line else place
+    if error["type"] == "extra_forbidden":
+        return f"{where}: unknown key {path!r}"
+    if error["type"] == "missing":
+        return f"{where}: {path!r} is missing"
+    return f"{where}: {path!r}: {error['msg'].removeprefix('Value error, ')} (got {error['input']!r})"
+
+
+def _prefixes(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
+
+
+def _key_lines(node: yaml.Node | None, prefix: str = "") -> dict[str, int]:
+    """The line (from 1) of every key of a YAML tree, by its dotted path."""
+    lines: dict[str, int] = {}
+    for key, value in node.value if node is not None and isinstance(node.value, list) else []:
+        path = f"{prefix}{key.value}"
+        lines[path] = key.start_mark.line + 1
+        if value.id == "mapping":
+            lines |= _key_lines(value, f"{path}.")
+    return lines

@@ -1,0 +1,102 @@
+"""Content digests, with a memo so that no file is hashed twice.
+
+The memo is a small SQLite file keyed by device, inode, size and modification time: a hard link shares
+the entry of its file, and a changed file misses it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from plansmith.types import FileEntry
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 of a JSON value in canonical form (sorted keys, no white space)."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_of_files(files: tuple[FileEntry, ...] | list[FileEntry]) -> str:
+    """One digest for a set of files: names and contents, whatever their order."""
+    return digest_of(sorted((f.path, f.sha256) for f in files))
+
+
+class Digester:
+    """Hashes files and remembers the answers.
+
+    Args:
+        memo: the SQLite file to remember in; created when missing. A memo that cannot be opened or
+            written only costs time: the digest is computed instead.
+        read_only: never write the memo.
+
+    Attributes:
+        hashed: how many files had to be read so far.
+    """
+
+    def __init__(self, memo: Path, *, read_only: bool = False) -> None:
+        self.hashed = 0
+        self._memo = memo
+        self._read_only = read_only
+        self._seen: dict[tuple[int, int, int, int], str] = {}
+
+    def file(self, path: Path) -> str:
+        """SHA-256 of a file's content, in hexadecimal.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        stat = path.stat()
+        identity = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        known = self._seen.get(identity) or self._recall(identity)
+        if known is None:
+            with path.open("rb") as stream:
+                known = hashlib.file_digest(stream, "sha256").hexdigest()
+            self.hashed += 1
+            self._remember(identity, known)
+        self._seen[identity] = known
+        return known
+
+    def entries(self, folder: Path, paths: list[Path] | None = None) -> tuple[FileEntry, ...]:
+        """Path, size and digest of a folder's files (all below it unless named), sorted by path."""
+        found = paths if paths is not None else [p for p in folder.rglob("*") if p.is_file()]
+        return tuple(
+            FileEntry(path=p.relative_to(folder).as_posix(), bytes=p.stat().st_size, sha256=self.file(p))
+            for p in sorted(found)
+        )
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._read_only:
+            return sqlite3.connect(f"file:{quote(str(self._memo))}?mode=ro", uri=True)
+        self._memo.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self._memo, timeout=10)
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS digests (device INT, inode INT, size INT, mtime INT, sha256 TEXT,"
+            " PRIMARY KEY (device, inode)) WITHOUT ROWID"
+        )
+        return connection
+
+    def _recall(self, identity: tuple[int, int, int, int]) -> str | None:
+        try:
+            with closing(self._connect()) as connection:
+                row = connection.execute(
+                    "SELECT sha256 FROM digests WHERE device=? AND inode=? AND size=? AND mtime=?", identity
+                ).fetchone()
+        except (sqlite3.Error, OSError):
+            return None
+        return str(row[0]) if row else None
+
+    def _remember(self, identity: tuple[int, int, int, int], sha256: str) -> None:
+        if self._read_only:
+            return
+        try:
+            with closing(self._connect()) as connection, connection:
+                connection.execute("INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?, ?)", (*identity, sha256))
+        except (sqlite3.Error, OSError):
+            return

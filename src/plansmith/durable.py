@@ -1,0 +1,114 @@
+"""Files and folders that appear whole or not at all.
+
+Everything that outlives a process is written in a staging folder, flushed to the disk, and moved into
+place by one rename. A staging folder belongs to whoever holds its lock; one that nobody holds was left
+by a killed process and is swept away by the next.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from plansmith.errors import RepositoryError
+
+
+def fsync_path(path: Path) -> None:
+    """Flush one file, or one directory's entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fsync_tree(folder: Path) -> None:
+    """Flush a folder: its files first, then the directories, innermost first."""
+    for root, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            path = Path(root, name)
+            if not path.is_symlink():
+                fsync_path(path)
+        fsync_path(Path(root))
+
+
+def move_into_place(staged: Path, final: Path) -> None:
+    """Rename a flushed file, folder or link to its final name, and flush the directory that holds it."""
+    os.replace(staged, final)  # noqa: PTH105 - the tests stop the process at this very call
+    fsync_path(final.parent)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a finished, never again written file a second name; copy it where links cannot reach."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)  # noqa: PTH200 - the tests stop the process at this very call
+    except OSError as error:
+        if error.errno not in {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}:
+            raise
+        shutil.copy2(source, target)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a lock file; the kernel frees it when the process dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def staging_folder(parent: Path) -> Iterator[Path]:
+    """A private folder on the same file system as its final place; removed unless it was moved away."""
+    folder = parent / uuid.uuid4().hex
+    with locked(parent / ".lock"):
+        _sweep(parent)
+        folder.mkdir()
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield folder
+    finally:
+        os.close(descriptor)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the staging folders below `parent` whose owner is gone; the caller holds the parent's lock."""
+    for folder in parent.iterdir():
+        with suppress(FileNotFoundError, NotADirectoryError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+@contextmanager
+def storage_errors(place: Path) -> Iterator[None]:
+    """Turn a full or unwritable file system into one message that names the place."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise RepositoryError(
+                f"no space left on the file system of {place}",
+                remedy="free some space, or choose another --artifacts or --repository folder",
+            ) from error
+        if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST}:
+            raise RepositoryError(
+                f"cannot write to {place}: {error.strerror}",
+                remedy="choose a writable --artifacts or --repository folder",
+            ) from error
+        raise

@@ -1,0 +1,146 @@
+"""Every error that plansmith raises on purpose, and the exit code of each.
+
+PlansmithError
+├── UsageError            2  the command line or a spec
+├── SourceError           3  the model cannot be fetched or read
+├── ExportError           4  export or lowering
+├── GateError             5  the accuracy gate was not passed
+├── EngineError           6  the engine or the target
+├── RepositoryError       7  the model repository or a store
+├── ServedCheckError      8  the running Triton does not answer as it should
+├── EnvironmentFault      9  something is missing or unreachable on this machine
+└── InternalError         1  a bug of ours
+
+An interrupt is Python's own KeyboardInterrupt; the command line ends with 130 then.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+EXIT_INTERRUPTED = 130
+
+
+class PlansmithError(Exception):
+    """Says what was wrong, where, and what to type next.
+
+    Args:
+        message: what was wrong, in one or a few lines.
+        remedy: what to type or change next.
+        model: the model's name, filled in by the step that raises when it is known.
+        step: the step that failed.
+        log: the file that holds the whole story.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        remedy: str = "",
+        model: str = "",
+        step: str = "",
+        log: Path | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.model = model
+        self.step = step
+        self.log = log
+
+    def located(self, *, model: str = "", step: str = "", log: Path | None = None) -> PlansmithError:
+        """Fill in where it happened, keeping what is already known."""
+        self.model = self.model or model
+        self.step = self.step or step
+        self.log = self.log or log
+        return self
+
+    def __str__(self) -> str:
+        place = " · ".join(part for part in (self.model, self.step) if part)
+        lines = [f"{place}: {self.message}" if place else self.message]
+        if self.remedy:
+            lines.append(f"Next: {self.remedy}")
+        if self.log is not None:
+            lines.append(f"Log: {self.log}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The error as JSON-ready fields; `error_from_dict` is the way back."""
+        return {
+            "error": type(self).__name__,
+            "message": self.message,
+            "remedy": self.remedy,
+            "model": self.model,
+            "step": self.step,
+            "log": str(self.log) if self.log else None,
+            "exit_code": self.exit_code,
+        }
+
+
+class UsageError(PlansmithError):
+    """The command line or a spec is wrong."""
+
+    exit_code = 2
+
+
+class SourceError(PlansmithError):
+    """The model cannot be found, fetched, trusted or read."""
+
+    exit_code = 3
+
+
+class ExportError(PlansmithError):
+    """No exporter, or no lowering, gave a graph that agrees with the model."""
+
+    exit_code = 4
+
+
+class GateError(PlansmithError):
+    """The candidate differs from the reference by more than the tolerances."""
+
+    exit_code = 5
+
+
+class EngineError(PlansmithError):
+    """The engine cannot be built, or not for this target."""
+
+    exit_code = 6
+
+
+class RepositoryError(PlansmithError):
+    """The model repository or a store cannot take or give what was asked."""
+
+    exit_code = 7
+
+
+class ServedCheckError(PlansmithError):
+    """A running Triton refused the model or answered wrongly."""
+
+    exit_code = 8
+
+
+class EnvironmentFault(PlansmithError):
+    """Something that the step needs is missing or unreachable."""
+
+    exit_code = 9
+
+
+class InternalError(PlansmithError):
+    """A bug of ours: the log holds the traceback."""
+
+    exit_code = 1
+
+
+def error_from_dict(fields: dict[str, Any]) -> PlansmithError:
+    """Rebuild what `PlansmithError.to_dict` wrote, for an error that crossed a process."""
+    classes: dict[str, type[PlansmithError]] = {c.__name__: c for c in PlansmithError.__subclasses__()}
+    return classes[fields["error"]](
+        fields["message"],
+        remedy=fields["remedy"],
+        model=fields["model"],
+        step=fields["step"],
+        log=Path(fields["log"]) if fields["log"] else None,
+    )

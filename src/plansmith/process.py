@@ -1,0 +1,146 @@
+"""Processes that plansmith starts: how they are told what to do, watched, and taken along when it dies.
+
+One heavy worker serves a whole compile: the parent stays light, and the libraries that take seconds to
+import and gigabytes to use are loaded once, in the worker. Both speak JSON, one document a line, over a
+socket pair; what the worker prints goes to a log file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from plansmith.errors import EnvironmentFault, InternalError, PlansmithError, error_from_dict
+
+_PR_SET_PDEATHSIG = 1
+_LOG_TAIL_LINES = 5
+
+
+def die_with_parent(signal_number: int = signal.SIGKILL) -> None:
+    """Ask the kernel to send this process a signal when the thread that started it ends (Linux prctl)."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
+
+
+def log_tail(log: Path, lines: int = _LOG_TAIL_LINES) -> str:
+    """The last lines of a log that hold text."""
+    try:
+        text = log.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
+
+
+class Worker:
+    """A heavy child process that answers requests until it is closed.
+
+    Args:
+        module: run as `python -m module <file descriptor>`; it serves the descriptor with `serve`.
+        log: takes everything that the child prints.
+        progress: told what the child is doing, in a few words.
+    """
+
+    def __init__(self, module: str, log: Path, progress: Callable[[str], None] = lambda _: None) -> None:
+        self._log = log
+        self._progress = progress
+        ours, theirs = socket.socketpair()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with theirs, log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[theirs.fileno()],
+            )
+        self._stream = ours.makefile("rwb")
+        ours.close()
+
+    def call(self, name: str, **arguments: Any) -> Any:
+        """Have the child do one thing and return its answer.
+
+        Raises:
+            PlansmithError: the child's own error, or what is known about its death.
+        """
+        try:
+            self._stream.write(json.dumps({"call": name, "arguments": arguments}).encode() + b"\n")
+            self._stream.flush()
+            for line in self._stream:
+                message = json.loads(line)
+                if "progress" in message:
+                    self._progress(message["progress"])
+                elif "error" in message:
+                    raise error_from_dict(message["error"]).located(log=self._log)
+                else:
+                    return message["answer"]
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        raise self._obituary(name)
+
+    def _obituary(self, name: str) -> Exception:
+        status = self._process.wait()
+        if status == -signal.SIGKILL:
+            return EnvironmentFault(
+                f"the worker was killed during {name}, most likely because the machine ran out of memory",
+                remedy="make the largest shape smaller (--shapes), or use a machine with more memory",
+                log=self._log,
+            )
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+        return InternalError(
+            f"the worker ended during {name} with {how}:\n{log_tail(self._log)}",
+            remedy="read the log; if the model is sound, please report this",
+            log=self._log,
+        )
+
+    def close(self) -> None:
+        """End the child, at once."""
+        self._process.kill()
+        self._process.wait()
+        self._stream.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def serve(functions: dict[str, Callable[..., Any]], descriptor: int, parent: int) -> None:
+    """The child's side of `Worker`: answer calls on a descriptor until the parent closes it.
+
+    Interrupts are the parent's business: a Ctrl-C reaches the whole process group, and the parent then
+    ends this process.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
+    if os.getppid() != parent:
+        return
+    with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
+
+        def send(message: dict[str, Any]) -> None:
+            stream.write(json.dumps(message).encode() + b"\n")
+            stream.flush()
+
+        for line in stream:
+            request = json.loads(line)
+            try:
+                answer = functions[request["call"]](
+                    **request["arguments"], progress=lambda text: send({"progress": text})
+                )
+            except PlansmithError as error:
+                send({"error": error.to_dict()})
+            except Exception as error:  # noqa: BLE001 - the traceback goes to the log, the parent says where
+                traceback.print_exc()
+                bug = InternalError(f"{type(error).__name__}: {error}", remedy="please report this with the log")
+                send({"error": bug.to_dict()})
+            else:
+                send({"answer": answer})

@@ -1,0 +1,91 @@
+"""The reference: real inputs and the source model's FP32 answers, stored case by case.
+
+A case is one batch at one shape. The answers are computed once, in the process that holds the model,
+and every later comparison reads them: neither the gate nor its repetition needs PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plansmith.types import AxisRange, Case
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[np.generic]]
+
+# Sizes for the shapes that are traced, and that are not, where an axis has no say of its own.
+_TRACED = {"batch": 2}
+_TRACED_LENGTH = 16
+_UNTRACED = {"batch": 3}
+_UNTRACED_LENGTH = 23
+
+# An output above this is stored for some samples of the batch only: all are computed, these are compared.
+STORED_OUTPUT_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class StoredCase:
+    """A case read back: `rows` are the samples of the batch that `answer` holds."""
+
+    name: str
+    feed: Arrays
+    answer: Arrays
+    rows: NDArray[np.int64]
+
+
+def plan_cases(axes: Mapping[str, AxisRange]) -> list[tuple[str, dict[str, int]]]:
+    """Name and sizes of the cases: the traced shape first, then untraced ones, then min, opt and max.
+
+    Sizes stay inside the ranges; a shape that two names share is run once, under the first.
+    """
+
+    def within(wanted: Mapping[str, int], otherwise: int) -> dict[str, int]:
+        return {a: min(max(wanted.get(a, otherwise), r.min), r.max) for a, r in axes.items()}
+
+    planned = [
+        ("traced", within(_TRACED, _TRACED_LENGTH)),
+        ("single", within({"batch": 1}, _TRACED_LENGTH)),
+        ("untraced", within(_UNTRACED, _UNTRACED_LENGTH)),
+        ("min", {a: r.min for a, r in axes.items()}),
+        ("opt", {a: r.opt for a, r in axes.items()}),
+        ("max", {a: r.max for a, r in axes.items()}),
+    ]
+    unique: dict[tuple[int, ...], tuple[str, dict[str, int]]] = {}
+    for name, sizes in planned:
+        unique.setdefault(tuple(sizes.values()), (name, sizes))
+    return list(unique.values())
+
+
+def store_case(name: str, axes: Mapping[str, int], feed: Arrays, answer: Arrays, folder: Path) -> Case:
+    """Write one case to `folder` as an .npz file."""
+    import numpy as np
+
+    batch = min((len(a) for a in answer.values() if a.ndim), default=1)
+    largest = max(a.nbytes for a in answer.values())
+    kept = max(2, min(batch, batch * STORED_OUTPUT_BYTES // max(1, largest)))
+    rows = np.unique(np.linspace(0, batch - 1, kept).round().astype(np.int64))
+    arrays = {f"input:{k}": v for k, v in feed.items()}
+    arrays |= {f"output:{k}": v if v.ndim == 0 else v[rows] for k, v in answer.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / f"{name}.npz", rows=rows, **arrays)
+    return Case(name=name, axes=dict(axes), file=f"{folder.name}/{name}.npz")
+
+
+def read_case(case: Case, folder: Path) -> StoredCase:
+    """Read a case back; `folder` is the one that holds the record."""
+    import numpy as np
+
+    with np.load(folder / case.file) as stored:
+        arrays = {key: stored[key] for key in stored.files}
+    return StoredCase(
+        name=case.name,
+        feed={k.removeprefix("input:"): v for k, v in arrays.items() if k.startswith("input:")},
+        answer={k.removeprefix("output:"): v for k, v in arrays.items() if k.startswith("output:")},
+        rows=arrays["rows"],
+    )

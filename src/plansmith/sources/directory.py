@@ -1,0 +1,84 @@
+"""A model as a directory: which of its files matter, and whether they can be trusted."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from plansmith.errors import SourceError
+
+CONFIG_FILE = "config.json"
+
+# What a model needs to be built, run and fed; weights in other frameworks' formats stay behind.
+FILE_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
+CODE_PATTERNS = ("*.py",)
+PICKLE_PATTERNS = ("pytorch_model*.bin",)
+
+_LICENCE = re.compile(r"^license:\s*(\S.*)$", re.MULTILINE)
+
+
+def model_files(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -> list[Path]:
+    """The files that a model consists of.
+
+    Raises:
+        SourceError: the folder is empty, has no configuration, or no weights that may be read.
+    """
+    if not any(folder.iterdir()):
+        raise SourceError(f"{folder} is empty", remedy="save the model there (save_pretrained), or name another folder")
+    if not (folder / CONFIG_FILE).is_file():
+        raise SourceError(
+            f"{folder} has no {CONFIG_FILE}",
+            remedy="name the folder that save_pretrained (transformers) or save_for_hf (timm) wrote",
+        )
+    patterns = (*FILE_PATTERNS, *(CODE_PATTERNS if trust_remote_code else ()), *(PICKLE_PATTERNS if allow_pickle else ()))
+    return sorted({path for pattern in patterns for path in folder.rglob(pattern) if _is_part(path, folder)})
+
+
+def require_weights(folder: Path, *, allow_pickle: bool) -> None:
+    """See that there are weights, and that reading them runs no code.
+
+    Raises:
+        SourceError: no weights, or pickled ones that were not allowed.
+    """
+    if any(folder.glob("*.safetensors")):
+        return
+    if any(folder.glob("pytorch_model*.bin")):
+        if allow_pickle:
+            return
+        raise SourceError(
+            f"{folder} has pickled weights only, and reading a pickle can run any code",
+            remedy="save the model as safetensors, or pass --allow-pickle if you trust whoever made it",
+        )
+    raise SourceError(f"{folder} has no weights (model.safetensors)", remedy="save them there, or pass --random-weights")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The model's configuration.
+
+    Raises:
+        SourceError: it is not JSON.
+    """
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SourceError(f"{folder / CONFIG_FILE} is not JSON: {error}", remedy="save the model again") from error
+    if not isinstance(config, dict):
+        raise SourceError(f"{folder / CONFIG_FILE} holds no configuration", remedy="save the model again")
+    return config
+
+
+def read_licence(folder: Path) -> str | None:
+    """The licence that the model card names, if any."""
+    card = folder / "README.md"
+    if not card.is_file():
+        return None
+    head = card.read_text(encoding="utf-8", errors="replace").split("\n---", 1)[0]
+    found = _LICENCE.search(head)
+    return found.group(1).strip().strip("'\"") if found else None
+
+
+def _is_part(path: Path, folder: Path) -> bool:
+    parts = path.relative_to(folder).parts
+    return path.is_file() and not any(part.startswith(".") for part in parts) and parts[0] not in {"onnx", "openvino"}

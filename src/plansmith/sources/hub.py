@@ -1,0 +1,74 @@
+"""Models from the Hugging Face hub: resolved to a commit, downloaded once, resumable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from plansmith.errors import EnvironmentFault, SourceError
+from plansmith.sources.directory import CODE_PATTERNS, FILE_PATTERNS, PICKLE_PATTERNS
+
+_USE_A_DIRECTORY = "download it elsewhere and pass hf:<directory>"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A downloaded model: where it lies and the commit that it is."""
+
+    folder: Path
+    commit: str
+
+
+def fetch_snapshot(
+    repo: str,
+    revision: str | None,
+    *,
+    trust_remote_code: bool,
+    allow_pickle: bool,
+    with_weights: bool,
+    progress: Callable[[str], None],
+) -> Snapshot:
+    """Resolve a hub id to a commit and download what a compile needs of it.
+
+    Raises:
+        SourceError: no such model or revision, no access to it, or no weights that may be read.
+        EnvironmentFault: the hub cannot be reached and the local cache does not hold the model.
+    """
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+            RepositoryNotFoundError,
+            RevisionNotFoundError,
+        )
+    except ImportError as error:
+        raise EnvironmentFault(
+            "huggingface_hub is not installed", remedy="pip install 'plansmith[compile]'"
+        ) from error
+
+    patterns = [p for p in FILE_PATTERNS if with_weights or p != "*.safetensors"]
+    patterns += ["README.md"]
+    patterns += [*CODE_PATTERNS] if trust_remote_code else []
+    patterns += [*PICKLE_PATTERNS] if allow_pickle else []
+    progress(f"asking the hub for {repo}")
+    try:
+        folder = Path(snapshot_download(repo, revision=revision, allow_patterns=patterns, ignore_patterns=["onnx/*", "openvino/*"]))
+    except GatedRepoError as error:
+        raise SourceError(f"{repo} is gated", remedy="accept its terms on the hub, then: hf auth login") from error
+    except RevisionNotFoundError as error:
+        raise SourceError(f"{repo} has no revision {revision!r}", remedy="name a branch, tag or commit that exists") from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise SourceError(
+            f"the hub has no model {repo!r} that you may read", remedy=f"check the id, or {_USE_A_DIRECTORY}"
+        ) from error
+    except LocalEntryNotFoundError as error:
+        raise EnvironmentFault(
+            f"the hub cannot be reached, and the local cache does not hold {repo}", remedy=_USE_A_DIRECTORY
+        ) from error
+    except (HfHubHTTPError, OSError) as error:
+        raise EnvironmentFault(f"the hub did not deliver {repo}: {error}", remedy=f"try again, or {_USE_A_DIRECTORY}") from error
+    return Snapshot(folder, folder.name)

@@ -1,0 +1,68 @@
+"""A loaded model, ready to be asked and exported. Lives in the heavy worker only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plansmith.types import AxisRange, Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+BATCH = "batch"
+SEQUENCE = "sequence"
+BATCH_RANGE = AxisRange(min=1, opt=8, max=32)
+
+
+@dataclass(frozen=True)
+class LiveModel:
+    """A PyTorch module with positional tensors in and a tuple of tensors out, and what is known about it.
+
+    Args:
+        module: in eval mode, FP32, on the CPU.
+        inputs: names, dtypes and named dims, in the order of the module's arguments.
+        output_names: one per tensor that the module returns.
+        axes: a range for every named dim.
+        mask_input: the input that marks padding with 0, if there is one.
+        make_inputs: real inputs for given sizes of the axes, the same ones for the same sizes.
+        data: what the inputs are, in words, for the manifest.
+        exportable: while entered, the module is in the form that exports best; same answers.
+    """
+
+    module: torch.nn.Module
+    inputs: tuple[Tensor, ...]
+    output_names: tuple[str, ...]
+    axes: dict[str, AxisRange]
+    mask_input: str | None
+    make_inputs: Callable[[Mapping[str, int]], dict[str, NDArray[np.generic]]]
+    data: str
+    exportable: Callable[[], AbstractContextManager[None]]
+
+    def ask(self, feed: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+        """Run the module on one batch: names to arrays, in and out."""
+        import torch
+
+        with torch.inference_mode():
+            answers = self.module(*(torch.from_numpy(feed[tensor.name]) for tensor in self.inputs))
+        return dict(zip(self.output_names, (a.numpy() for a in answers), strict=True))
+
+
+def enliven(module: torch.nn.Module, seed: int) -> None:
+    """Draw every parameter that an initialiser left constant.
+
+    Fresh models start with normalisations at one, biases at zero and, in timm, the last normalisation
+    of a residual block at zero: a branch that the export dropped would not show.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tensor in module.state_dict().values():
+            if not tensor.is_floating_point() or tensor.numel() < 2 or tensor.min() != tensor.max():
+                continue
+            tensor.add_(0.4 * torch.rand(tensor.shape, generator=generator) - 0.2)

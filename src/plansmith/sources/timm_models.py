@@ -1,0 +1,139 @@
+"""timm models: by name or from a directory as timm saves it. Runs in the heavy worker."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plansmith import data
+from plansmith.errors import SourceError
+from plansmith.sources.live import BATCH, BATCH_RANGE, LiveModel, enliven
+from plansmith.types import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+
+def load(folder: Path) -> LiveModel:
+    """Load a directory that timm's save_for_hf wrote.
+
+    Raises:
+        SourceError: timm does not know the architecture, or the weights do not fit it.
+    """
+    import timm
+
+    try:
+        model = timm.create_model(f"local-dir:{folder}", pretrained=True)
+    except (RuntimeError, KeyError, FileNotFoundError) as error:
+        raise SourceError(
+            f"timm {timm.__version__} cannot load {folder.name}: {str(error).splitlines()[0]}",
+            remedy="save the model with timm.models.save_for_hf(model, folder, safe_serialization=True)",
+        ) from error
+    return _live(model.eval().float())
+
+
+def hub_id(name: str) -> str:
+    """The hub repository that holds the weights of a timm name.
+
+    Raises:
+        SourceError: timm has no such name, or no weights for it.
+    """
+    import timm
+
+    _require_known(name)
+    pretrained = timm.models.get_pretrained_cfg(name)
+    if pretrained is None or not pretrained.hf_hub_id:
+        raise SourceError(f"timm has no weights for {name!r}", remedy="pass --random-weights, or a directory")
+    found = str(pretrained.hf_hub_id)
+    return found if not found.endswith("/") else f"{found}{pretrained.architecture}.{pretrained.tag}"
+
+
+def make_random(location: str, out: Path, *, seed: int) -> None:
+    """Write a timm model with random, lively weights to `out`, as timm saves models.
+
+    Args:
+        location: a timm name, or a directory whose configuration is used.
+        out: the folder to write to.
+        seed: of the random weights.
+
+    Raises:
+        SourceError: timm has no such name.
+    """
+    import timm
+    import torch
+
+    if Path(location).is_absolute():
+        name = f"local-dir:{location}"
+    else:
+        _require_known(location)
+        name = location
+    torch.manual_seed(seed)
+    model = timm.create_model(name, pretrained=False)
+    enliven(model, seed)
+    timm.models.save_for_hf(model, out, safe_serialization=True)
+
+
+def _require_known(name: str) -> None:
+    import timm
+
+    if timm.is_model(name):
+        return
+    near = difflib.get_close_matches(name, timm.list_models(), n=4, cutoff=0.5)
+    remedy = f"did you mean {', '.join(near)}?" if near else "list them with timm.list_models()"
+    raise SourceError(f"timm {timm.__version__} has no model {name!r}", remedy=remedy)
+
+
+def _live(model: torch.nn.Module) -> LiveModel:
+    import timm
+    from PIL import Image
+
+    config: dict[str, Any] = timm.data.resolve_model_data_config(model)
+    transform = timm.data.create_transform(**config, is_training=False)
+    channels, height, width = config["input_size"]
+
+    def make_inputs(axes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
+        import numpy as np
+
+        images = data.sample_images(axes[BATCH], height + 32, width + 64, seed=axes[BATCH])
+        return {"pixel_values": np.stack([transform(Image.fromarray(i)).numpy() for i in images])}
+
+    return LiveModel(
+        module=_as_tuple(model),
+        inputs=(Tensor(name="pixel_values", dtype="float32", dims=(BATCH, channels, height, width)),),
+        output_names=("logits" if getattr(model, "num_classes", 0) else "features",),
+        axes={BATCH: BATCH_RANGE},
+        mask_input=None,
+        make_inputs=make_inputs,
+        data=data.DRAWN_IMAGES,
+        exportable=lambda: _plain_attention(model),
+    )
+
+
+@contextmanager
+def _plain_attention(model: torch.nn.Module) -> Iterator[None]:
+    """Attention as plain matrix products, which every exporter and engine knows."""
+    fused: list[Any] = [layer for layer in model.modules() if getattr(layer, "fused_attn", False)]
+    for layer in fused:
+        layer.fused_attn = False
+    yield
+    for layer in fused:
+        layer.fused_attn = True
+
+
+def _as_tuple(model: torch.nn.Module) -> torch.nn.Module:
+    import torch
+
+    class Tupled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, pixel_values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (self.model(pixel_values),)
+
+    return Tupled().eval()

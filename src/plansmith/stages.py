@@ -1,0 +1,163 @@
+"""What all steps of a compile share: key, cache, lock, clock, worker, and the place that errors name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from plansmith import toolchain
+from plansmith.digest import Digester, digest_of
+from plansmith.durable import storage_errors
+from plansmith.errors import PlansmithError
+from plansmith.process import Worker
+from plansmith.stage_cache import Entry, StageCache
+from plansmith.types import SCHEMA_VERSION, Record, StepRecord
+
+R = TypeVar("R", bound=Record)
+
+WORKER_MODULE = "plansmith.worker"
+
+
+@dataclass(frozen=True)
+class Finished(Generic[R]):
+    """A finished step: its record, the folder that the record's paths start from, and a digest of both."""
+
+    record: R
+    folder: Path
+    digest: str
+    cached: bool
+
+
+@dataclass
+class Clock:
+    """Set `cached` when the step found its work done."""
+
+    cached: bool = False
+
+
+class WouldRun(Exception):  # noqa: N818 - not an error: how a dry run stops
+    """Raised by a dry run at the first step that is not in the cache."""
+
+    def __init__(self, step: str) -> None:
+        super().__init__(step)
+        self.step = step
+
+
+class StageRunner:
+    """Runs the steps of one compile.
+
+    Args:
+        model: the model's name, for errors and logs.
+        artifacts: holds the cache and the logs.
+        progress: told (step, what is being done).
+        notice: told one line when something unusual was found and mended.
+        force: never look into the cache.
+        dry: look only; raise `WouldRun` where something would be done.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        artifacts: Path,
+        *,
+        progress: Callable[[str, str], None],
+        notice: Callable[[str], None],
+        force: bool,
+        dry: bool,
+    ) -> None:
+        self.records: list[StepRecord] = []
+        self.dry = dry
+        self.digester = Digester(artifacts / "cache" / "digests.sqlite", read_only=dry)
+        self._model = model
+        self._artifacts = artifacts
+        self._force = force
+        self._progress = progress
+        self._cache = StageCache(artifacts / "cache", self.digester, notice)
+        self._stamp = f"{model}-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
+        self._worker: Worker | None = None
+        self._step = ""
+
+    def stage(
+        self,
+        step: str,
+        kind: type[R],
+        inputs: Sequence[str],
+        parameters: Mapping[str, Any],
+        build: Callable[[Path], Any],
+        *,
+        require: Callable[[R], None] = lambda _: None,
+    ) -> Finished[R]:
+        """Take a step's result from the cache, or build it and put it there.
+
+        Args:
+            step: the step's name.
+            kind: the record that the step makes.
+            inputs: digests of what the step works on.
+            parameters: everything else that decides the result, as JSON values.
+            build: does the work into a folder and returns the record's JSON fields.
+            require: raises when a record, new or cached, must not be used.
+        """
+        with self.timed(step) as clock:
+            entry, clock.cached = self.entry(step, inputs, parameters, build)
+            record = kind.model_validate(entry.record)
+            require(record)
+            return Finished(record, entry.folder, entry.digest, clock.cached)
+
+    def entry(
+        self, step: str, inputs: Sequence[str], parameters: Mapping[str, Any], build: Callable[[Path], Any]
+    ) -> tuple[Entry, bool]:
+        """As `stage`, for a part of a step: the cache entry, and whether it was there."""
+        key = digest_of([SCHEMA_VERSION, step, list(inputs), parameters, toolchain.step_toolchain(step)])
+        if self.dry:
+            entry = None if self._force else self._cache.lookup(step, key)
+            if entry is None:
+                raise WouldRun(step)
+            return entry, True
+        with storage_errors(self._artifacts), self._cache.exclusive(step, key):
+            entry = None if self._force else self._cache.lookup(step, key)
+            if entry is not None:
+                return entry, True
+            with self._cache.staging() as staged:
+                return self._cache.publish(step, key, staged, build(staged)), False
+
+    @contextmanager
+    def timed(self, step: str) -> Iterator[Clock]:
+        """The surroundings of a step: its time goes to `records`, its errors say where they come from."""
+        self._step = step
+        self.progress("")
+        clock, started = Clock(), time.monotonic()
+        try:
+            yield clock
+        except PlansmithError as error:
+            raise error.located(model=self._model, step=step) from error.__cause__
+        self.records.append(StepRecord(name=step, seconds=round(time.monotonic() - started, 3), cached=clock.cached))
+
+    def progress(self, text: str) -> None:
+        """Tell what the current step is doing."""
+        self._progress(self._step, text)
+
+    def heavy(self, function: str, **arguments: Any) -> Any:
+        """Have the worker do something, starting it when this is the first time."""
+        if self._worker is None:
+            self._worker = Worker(WORKER_MODULE, self.log_file("worker"), self.progress)
+        return self._worker.call(function, **arguments)
+
+    def close(self) -> None:
+        """End the worker, if there is one, and give its memory back."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def worker_log(self) -> str:
+        """What the worker printed in this run; a note where all its steps were cached."""
+        log = self.log_file("worker")
+        return log.read_text(errors="replace") if log.exists() else "every heavy step came from the cache\n"
+
+    def log_file(self, what: str) -> Path:
+        """Where a tool's output of this run goes."""
+        return self._artifacts / "logs" / f"{self._stamp}-{what}.log"

@@ -1,0 +1,366 @@
+"""The verbs of a compile, in order: fetch, export, lower, compile, validate, package, check_served, publish.
+
+Each is a plain method that takes and gives finished records; what they share is in `stages`. The heavy
+ones are carried out by one worker process, started when the first of them is not in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from plansmith import __version__
+from plansmith.config import ModelSpec
+from plansmith.digest import digest_of, digest_of_files
+from plansmith.durable import link_or_copy
+from plansmith.errors import EngineError, ExportError
+from plansmith.reference import read_case
+from plansmith.sources import directory
+from plansmith.sources.hub import Snapshot, fetch_snapshot
+from plansmith.sources.reference import parse_reference
+from plansmith.stages import Finished, StageRunner, WouldRun
+from plansmith.targets import load_target
+from plansmith.triton import model_config, serve_env
+from plansmith.triton.installation import Installation, find_installation
+from plansmith.triton.repository import MODEL_FOLDER, ModelRepository
+from plansmith.types import (
+    Engine,
+    EngineKind,
+    Manifest,
+    OnnxModel,
+    Package,
+    Precision,
+    PublishedVersion,
+    ServedReport,
+    SourceModel,
+    StepRecord,
+    ValidationReport,
+)
+from plansmith.validation import require_passed
+
+_REPRODUCE = """\
+#!/bin/sh
+# Does the same compile again from the spec beside this file.
+cd "$(dirname "$0")" && exec plansmith compile spec.yaml --force "$@"
+"""
+
+STEPS = ("fetch", "export", "lower", "compile", "validate", "package", "check_served", "publish")
+
+# The cases that are small enough to send to a server many times over.
+_SERVED_CASES = {"traced", "single", "untraced", "min", "opt"}
+
+
+class Compilation:
+    """One model on its way from source to published version.
+
+    Args:
+        spec: what to compile.
+        relative_to: the folder that a source directory in the spec starts from.
+        progress: told (step, what is being done).
+        notice: told one line when something unusual was found and mended.
+        tritonserver: the server for the served check; found when None.
+        force: do every step again and publish a new version.
+        dry: look only; raise `WouldRun` at the first step that would do something.
+
+    Raises:
+        PlansmithError: what can be known to be wrong before any work is done.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        relative_to: Path,
+        progress: Callable[[str, str], None] = lambda *_: None,
+        notice: Callable[[str], None] = lambda _: None,
+        tritonserver: Path | None = None,
+        force: bool = False,
+        dry: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.reference = parse_reference(spec.source, relative_to=relative_to)
+        self.name = spec.name or self.reference.default_name
+        self.target = load_target(spec.target)
+        _require_available(spec)
+        artifacts = Path(spec.artifacts).absolute()
+        self._force = force
+        self._stages = StageRunner(self.name, artifacts, progress=progress, notice=notice, force=force, dry=dry)
+        self.repository = ModelRepository(Path(spec.repository or artifacts / "repository"), self._stages.digester)
+        self.repository.require_target(self.target.name)
+        self._server: Installation | None = find_installation(tritonserver) if spec.check_served else None
+        self._site: Path | None = None
+        if self._server is not None and not self._server.real_onnxruntime:
+            self._site = serve_env.runtime_folder(self.target.onnxruntime)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stages.close()
+
+    def run(self) -> tuple[PublishedVersion, Manifest]:
+        """All steps, from source to published version.
+
+        Raises:
+            PlansmithError: located at the step that failed; nothing was published.
+        """
+        source = self.fetch()
+        onnx = self.lower(self.export(source))
+        engine = self.compile(onnx)
+        validation = self.validate(engine, onnx)
+        self._stages.close()
+        package = self.package(engine, onnx)
+        served = self.check_served(package, onnx, validation) if self.spec.check_served else None
+        return self.publish(source, onnx, engine, validation, package, served)
+
+    @property
+    def steps(self) -> list[StepRecord]:
+        """How the steps went so far."""
+        return self._stages.records
+
+    def fetch(self) -> Finished[SourceModel]:
+        """Bring the model here: a directory by content, a hub model at its commit, or random weights."""
+        spec = self.spec
+        with self._stages.timed("fetch") as clock:
+            hashed = self._stages.digester.hashed
+            folder, location, commit, cached = self._random_model() if spec.random_weights else self._given_model()
+            paths = directory.model_files(
+                folder, trust_remote_code=spec.trust_remote_code, allow_pickle=spec.allow_pickle
+            )
+            directory.read_config(folder)
+            directory.require_weights(folder, allow_pickle=spec.allow_pickle)
+            files = self._stages.digester.entries(folder, paths)
+            clock.cached = cached and self._stages.digester.hashed == hashed
+            record = SourceModel(
+                scheme=self.reference.scheme,
+                location=location,
+                revision=commit,
+                licence=directory.read_licence(folder),
+                digest=digest_of_files(files),
+                random_weights=spec.random_weights,
+                trust_remote_code=spec.trust_remote_code,
+            )
+            return Finished(record, folder, digest_of([record.scheme, record.digest]), clock.cached)
+
+    def export(self, source: Finished[SourceModel]) -> Finished[OnnxModel]:
+        """Export to ONNX and store the reference's answers."""
+        parameters = {
+            "source": source.record.model_dump(include={"scheme", "trust_remote_code"}),
+            "shapes": {k: v.model_dump() for k, v in self.spec.shapes.items()},
+            "max_opset": self.target.max_opset,
+            "allow_pickle": self.spec.allow_pickle,
+        }
+
+        def build(out: Path) -> Any:
+            return self._stages.heavy("export", folder=str(source.folder), out=str(out), **parameters)
+
+        return self._stages.stage("export", OnnxModel, [source.digest], parameters, build)
+
+    def lower(self, onnx: Finished[OnnxModel]) -> Finished[OnnxModel]:
+        """Lower the graph's precision; FP32 passes through."""
+        with self._stages.timed("lower") as clock:
+            clock.cached = onnx.cached
+            return onnx
+
+    def compile(self, onnx: Finished[OnnxModel]) -> Finished[Engine]:
+        """Build the engine that the backend loads."""
+        parameters = {"max_opset": self.target.max_opset, "max_ir_version": self.target.max_ir_version}
+
+        def build(out: Path) -> Any:
+            record = onnx.record.model_dump(mode="json")
+            return self._stages.heavy("compile_engine", onnx=record, folder=str(onnx.folder), out=str(out), **parameters)
+
+        return self._stages.stage("compile", Engine, [onnx.digest], parameters, build)
+
+    def validate(self, engine: Finished[Engine], onnx: Finished[OnnxModel]) -> Finished[ValidationReport]:
+        """Hold the engine against the reference.
+
+        Raises:
+            GateError: the verdict is "failed".
+        """
+        parameters = {"tolerances": {k: v.model_dump() for k, v in self.spec.tolerances.items()}}
+
+        def build(_: Path) -> Any:
+            return self._stages.heavy(
+                "validate",
+                engine=engine.record.model_dump(mode="json"),
+                engine_folder=str(engine.folder),
+                onnx=onnx.record.model_dump(mode="json"),
+                reference_folder=str(onnx.folder),
+                **parameters,
+            )
+
+        inputs = [engine.digest, onnx.digest]
+        return self._stages.stage("validate", ValidationReport, inputs, parameters, build, require=require_passed)
+
+    def package(self, engine: Finished[Engine], onnx: Finished[OnnxModel]) -> Finished[Package]:
+        """Lay out the release: config.pbtxt and the files that Triton loads."""
+        component = engine.record.components["model"]
+        batch = model_config.max_batch_size(component, onnx.record.axes)
+        # Triton takes a graph with external weights as a folder of the graph's name.
+        inner = component.file if component.external_files else "."
+        placed = {file: (Path(inner) / file).as_posix() for file in component.files}
+        package = Package(
+            model=self.name,
+            config_file=model_config.CONFIG_FILE,
+            model_files=tuple(placed.values()),
+            max_batch_size=batch,
+            interface=model_config.interface_of(component),
+        )
+
+        def build(out: Path) -> Any:
+            text = model_config.write_config(package, engine.record.kind, self.target, self.spec.triton)
+            (out / package.config_file).write_text(text)
+            for file, place in placed.items():
+                link_or_copy(engine.folder / file, out / MODEL_FOLDER / place)
+            return package.model_dump(mode="json")
+
+        parameters = {
+            "package": package.model_dump(mode="json"),
+            "target": self.target.model_dump(),
+            "triton": self.spec.triton.model_dump(),
+        }
+        return self._stages.stage("package", Package, [engine.digest], parameters, build)
+
+    def check_served(
+        self, package: Finished[Package], onnx: Finished[OnnxModel], validation: Finished[ValidationReport]
+    ) -> Finished[ServedReport]:
+        """Have a real Triton load the release and answer."""
+        server = self._server
+        assert server is not None
+        runtime = f"ONNX Runtime {self.target.onnxruntime}" if self._site else f"that of Triton {server.version}"
+        parameters = {"server": server.version, "real": server.real_onnxruntime, "runtime": runtime}
+
+        def build(_: Path) -> Any:
+            from plansmith.triton.served_check import check_served
+
+            cases = [c for c in onnx.record.reference.cases if c.name in _SERVED_CASES]
+            return check_served(
+                package.record,
+                package.folder,
+                [read_case(case, onnx.folder) for case in cases],
+                installation=server,
+                site=self._site,
+                runtime=runtime,
+                mask_input=onnx.record.mask_input,
+                tolerances=validation.record.tolerances,
+                log=self._stages.log_file("triton"),
+                progress=self._stages.progress,
+            ).model_dump(mode="json")
+
+        return self._stages.stage("check_served", ServedReport, [package.digest, validation.digest], parameters, build)
+
+    def publish(
+        self,
+        source: Finished[SourceModel],
+        onnx: Finished[OnnxModel],
+        engine: Finished[Engine],
+        validation: Finished[ValidationReport],
+        package: Finished[Package],
+        served: Finished[ServedReport] | None,
+    ) -> tuple[PublishedVersion, Manifest]:
+        """Number the release and exchange the view that Triton reads."""
+        with self._stages.timed("publish") as clock:
+            names = [package.record.config_file, *(f"{MODEL_FOLDER}/{f}" for f in package.record.model_files)]
+            files = self._stages.digester.entries(package.folder, [package.folder / name for name in names])
+            manifest = Manifest(
+                name=self.name,
+                version=0,
+                created=datetime.now(UTC).isoformat(timespec="milliseconds"),
+                plansmith=__version__,
+                target=self.target.name,
+                release_digest=digest_of_files(files),
+                spec=self.spec.model_dump(mode="json"),
+                source=source.record,
+                onnx=onnx.record,
+                engine=engine.record,
+                package=package.record,
+                validation=validation.record,
+                served=served.record if served else None,
+                files=files,
+                steps=tuple(self.steps),
+            )
+            if self._stages.dry:
+                raise WouldRun("publish")
+            references = {case.file: onnx.folder / case.file for case in onnx.record.reference.cases}
+            published = self.repository.publish(
+                manifest,
+                {name: package.folder / name for name in names} | references,
+                {"spec.yaml": self._spec_text(), "reproduce.sh": _REPRODUCE, "build.log": self._stages.worker_log()},
+                allow_interface_change=self.spec.allow_interface_change,
+                force=self._force,
+            )
+            clock.cached = published.unchanged
+            return published, self.repository.manifest(self.name, published.version)
+
+    def _given_model(self) -> tuple[Path, str, str | None, bool]:
+        """The folder, place, commit of the source as it stands, and whether nothing had to be looked up."""
+        found = self.reference
+        if found.directory is not None:
+            return found.directory, str(found.directory.resolve()), None, True
+        location, cached = found.location, True
+        if found.scheme == "timm":
+            entry, cached = self._stages.entry(
+                "fetch", [], {"timm": location}, lambda _: self._stages.heavy("timm_hub_id", name=location)
+            )
+            location = entry.record["hub_id"]
+        snapshot = self._snapshot(location)
+        return snapshot.folder, location, snapshot.commit, cached
+
+    def _random_model(self) -> tuple[Path, str, str | None, bool]:
+        """As `_given_model`, for an architecture with random weights; made once and kept in the cache."""
+        found = self.reference
+        location, commit, inputs = found.location, None, [found.location]
+        if found.directory is not None or found.scheme == "hf":
+            folder = found.directory
+            if folder is None:
+                snapshot = self._snapshot(location)
+                folder, commit = snapshot.folder, snapshot.commit
+            paths = directory.model_files(folder, trust_remote_code=self.spec.trust_remote_code, allow_pickle=False)
+            described = [p for p in paths if p.suffix != ".safetensors"]
+            inputs = [digest_of_files(self._stages.digester.entries(folder, described))]
+            location = str(folder.resolve())
+        parameters = {"scheme": found.scheme, "trust_remote_code": self.spec.trust_remote_code}
+        entry, cached = self._stages.entry(
+            "fetch",
+            inputs,
+            parameters,
+            lambda out: self._stages.heavy("make_random", location=location, out=str(out), **parameters),
+        )
+        return entry.folder, found.location, commit, cached
+
+    def _snapshot(self, repo: str) -> Snapshot:
+        if self._stages.dry:
+            raise WouldRun("fetch")
+        return fetch_snapshot(
+            repo,
+            self.reference.revision,
+            trust_remote_code=self.spec.trust_remote_code,
+            allow_pickle=self.spec.allow_pickle,
+            with_weights=not self.spec.random_weights,
+            progress=self._stages.progress,
+        )
+
+    def _spec_text(self) -> str:
+        """The spec with every default written out and the source's directory in full."""
+        import yaml
+
+        values = self.spec.model_dump(mode="json")
+        if self.reference.directory is not None:
+            values["source"] = f"{self.reference.scheme}:{self.reference.directory.resolve()}"
+        values["shapes"] = {name: str(found) for name, found in self.spec.shapes.items()}
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _require_available(spec: ModelSpec) -> None:
+    """Refuse at once what no later step could do."""
+    if spec.engine is not EngineKind.ONNXRUNTIME:
+        raise EngineError(
+            f"engine {spec.engine} is not available yet", remedy="use --engine onnxruntime", model=spec.name, step="compile"
+        )
+    if spec.precision is not Precision.FP32:
+        raise ExportError(
+            f"precision {spec.precision} is not available yet", remedy="use --precision fp32", model=spec.name, step="lower"
+        )

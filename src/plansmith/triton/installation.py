@@ -1,0 +1,128 @@
+"""Which Triton server this machine has, and where its parts lie."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from plansmith.errors import EnvironmentFault
+from plansmith.triton import serve_env
+
+SERVER_VARIABLE = "PLANSMITH_TRITONSERVER"
+CONTAINER_ROOT = Path("/opt/tritonserver")
+
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+_STUB = "triton_python_backend_stub"
+
+
+@dataclass(frozen=True)
+class Installation:
+    """One Triton server on this machine.
+
+    Args:
+        binary: the `tritonserver` program.
+        library_path: folders that its libraries lie in.
+        backends: the folder of its backends.
+        caches: the folder of its response caches.
+        stub: the process that runs Python models, None where there is none for this Python.
+        version: such as "2.51.0", or "" where the installation does not say.
+        real_onnxruntime: it has Triton's own ONNX Runtime backend.
+    """
+
+    binary: Path
+    library_path: tuple[Path, ...]
+    backends: Path
+    caches: Path
+    stub: Path | None
+    version: str
+    real_onnxruntime: bool
+
+
+def find_installation(given: Path | None = None, *, private: Path | None = None) -> Installation:
+    """The server to use: the one given, that of PLANSMITH_TRITONSERVER, a container's, or the private folder's.
+
+    Args:
+        given: a `tritonserver` binary, or a folder that holds `bin/tritonserver` or `pytriton/tritonserver`.
+        private: the private folder; the running environment's own by default.
+
+    Raises:
+        EnvironmentFault: there is none, or the one that was asked for is none.
+    """
+    named = os.environ.get(SERVER_VARIABLE)
+    if given is not None:
+        return _asked_for(given, "was given")
+    if named:
+        return _asked_for(Path(named), f"is what {SERVER_VARIABLE} says")
+    for place in (CONTAINER_ROOT, serve_env.server_folder(private=private)):
+        root = _root_of(place)
+        if root is not None:
+            return _installation_at(root)
+    raise EnvironmentFault(
+        "there is no Triton server on this machine",
+        remedy=f"plansmith serve-env add <target>, or set {SERVER_VARIABLE} to a tritonserver binary",
+    )
+
+
+def python_library_folder() -> Path:
+    """The folder of the running Python's shared library, which Triton's Python stub loads.
+
+    Raises:
+        EnvironmentFault: this Python has none.
+    """
+    library = f"libpython{_PYTHON}.so.1.0"
+    configured = Path(sysconfig.get_config_var("LIBDIR") or "/usr/lib")
+    multiarch = configured / (sysconfig.get_config_var("MULTIARCH") or "")
+    for folder in (configured, multiarch, Path(sys.base_prefix) / "lib"):
+        if (folder / library).exists():
+            return folder
+    raise EnvironmentFault(
+        f"{library} is not in {configured}: Triton cannot run Python models with a Python that has no shared library",
+        remedy=f"use a Python built with --enable-shared, or install the package libpython{_PYTHON} of the system",
+    )
+
+
+def _asked_for(path: Path, why: str) -> Installation:
+    root = _root_of(path)
+    if root is None:
+        raise EnvironmentFault(
+            f"{path} {why}, but there is no Triton server",
+            remedy="give a tritonserver binary, or a folder that holds bin/tritonserver or pytriton/tritonserver",
+        )
+    return _installation_at(root)
+
+
+def _root_of(path: Path) -> Path | None:
+    """The folder that holds `bin/tritonserver`, if `path` is or leads to one."""
+    path = path.absolute()
+    roots = (path, path / "pytriton" / "tritonserver", path.parent.parent)
+    binaries = (roots[0] / "bin" / "tritonserver", roots[1] / "bin" / "tritonserver", path)
+    for root, binary in zip(roots, binaries, strict=True):
+        if binary.is_file() and os.access(binary, os.X_OK):
+            return root
+    return None
+
+
+def _installation_at(root: Path) -> Installation:
+    wheel = root.parent.parent
+    stubs = (root / "python_backend_stubs" / _PYTHON / _STUB, root / "backends" / "python" / _STUB)
+    libraries = (wheel / "nvidia_pytriton.libs", root / "lib")
+    stated = root / "TRITON_VERSION"
+    return Installation(
+        binary=root / "bin" / "tritonserver",
+        library_path=tuple(folder for folder in libraries if folder.is_dir()),
+        backends=root / "backends",
+        caches=root / "caches",
+        stub=next((stub for stub in stubs if stub.is_file()), None),
+        version=stated.read_text().strip() if stated.is_file() else _wheel_version(wheel),
+        real_onnxruntime=(root / "backends" / "onnxruntime" / "libtriton_onnxruntime.so").is_file(),
+    )
+
+
+def _wheel_version(wheel: Path) -> str:
+    """The wheel's own version is not Triton's; of the one that we install we know both."""
+    name, _, version = serve_env.SERVER_REQUIREMENT.partition("==")
+    metadata = wheel / f"{name.replace('-', '_')}-{version}.dist-info"
+    return serve_env.TRITON_VERSION if metadata.is_dir() else ""

@@ -1,0 +1,142 @@
+"""`config.pbtxt`, derived from the engine's graph and written through Triton's own protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plansmith.config import TritonOptions
+from plansmith.errors import EngineError
+from plansmith.targets import Target
+from plansmith.types import AxisRange, Component, EngineKind, Interface, Package, Tensor
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+BATCH = "batch"
+CONFIG_FILE = "config.pbtxt"
+
+_DATA_TYPES = {
+    "bool": "TYPE_BOOL",
+    "uint8": "TYPE_UINT8",
+    "uint16": "TYPE_UINT16",
+    "uint32": "TYPE_UINT32",
+    "uint64": "TYPE_UINT64",
+    "int8": "TYPE_INT8",
+    "int16": "TYPE_INT16",
+    "int32": "TYPE_INT32",
+    "int64": "TYPE_INT64",
+    "float16": "TYPE_FP16",
+    "float32": "TYPE_FP32",
+    "float64": "TYPE_FP64",
+    "bfloat16": "TYPE_BF16",
+}
+
+
+def max_batch_size(component: Component, axes: Mapping[str, AxisRange]) -> int:
+    """The largest batch; 0 where some input or output has no leading batch axis and Triton must not batch."""
+    tensors = (*component.inputs, *component.outputs)
+    batches = all(t.dims and t.dims[0] == BATCH for t in tensors)
+    return axes[BATCH].max if batches and BATCH in axes else 0
+
+
+def write_config(package: Package, kind: EngineKind, target: Target, options: TritonOptions) -> str:
+    """The text of config.pbtxt.
+
+    Args:
+        package: name, files, largest batch and interface; without batching, dims are written in full.
+        kind: the backend.
+        target: decides between CPU and GPU instances.
+        options: what the spec says beyond the graph.
+
+    Raises:
+        EngineError: a dtype that Triton has no name for.
+    """
+    from google.protobuf import text_format
+    from tritonclient.grpc import model_config_pb2 as pb
+
+    batch = package.max_batch_size
+    config = pb.ModelConfig(name=package.model, backend=str(kind), max_batch_size=batch)
+    config.default_model_filename = Path(package.model_files[0]).parts[0]
+    config.version_policy.latest.num_versions = 1
+    for tensors, written in ((package.interface.inputs, config.input), (package.interface.outputs, config.output)):
+        for tensor in tensors:
+            dims = tensor.dims[1:] if batch else tensor.dims
+            written.add(
+                name=tensor.name, data_type=_data_type(tensor), dims=[-1 if isinstance(d, str) else d for d in dims]
+            )
+    if batch > 1:
+        config.dynamic_batching.max_queue_delay_microseconds = options.max_queue_delay_microseconds
+    config.instance_group.add(kind=f"KIND_{target.device.upper()}", count=options.instances)
+    return str(text_format.MessageToString(config))
+
+
+def parse_config(text: str) -> Any:
+    """The protobuf message of a config.pbtxt.
+
+    Raises:
+        google.protobuf.text_format.ParseError: a field that Triton does not have.
+    """
+    from google.protobuf import text_format
+    from tritonclient.grpc import model_config_pb2 as pb
+
+    return text_format.Parse(text, pb.ModelConfig())
+
+
+def interface_of(component: Component) -> Interface:
+    """What clients of the model rely on."""
+    return Interface(inputs=component.inputs, outputs=component.outputs)
+
+
+def contradictions(ours: Message, theirs: Message, path: str = "") -> list[str]:
+    """The fields that we set and Triton's completed configuration has otherwise."""
+    found: list[str] = []
+    for field, value in ours.ListFields():
+        place = f"{path}{field.name}"
+        other = getattr(theirs, field.name)
+        if field.message_type is None:
+            if value != other:
+                found.append(f"{place}: wrote {_plain(value)}, Triton has {_plain(other)}")
+        elif _is_repeated(value):
+            if len(value) != len(other):
+                found.append(f"{place}: wrote {len(value)} entries, Triton has {len(other)}")
+                continue
+            for number, (mine, its) in enumerate(zip(value, other, strict=True)):
+                found += contradictions(mine, its, f"{place}[{number}].")
+        else:
+            found += contradictions(value, other, f"{place}.")
+    return found
+
+
+def completions(ours: Message, theirs: Message, path: str = "") -> dict[str, Any]:
+    """The fields that Triton filled in beyond ours, by their path."""
+    found: dict[str, Any] = {}
+    for field, value in theirs.ListFields():
+        place = f"{path}{field.name}"
+        mine = getattr(ours, field.name)
+        if field.message_type is None:
+            if value != mine and not mine:
+                found[place] = _plain(value)
+        elif _is_repeated(value):
+            for number, (own, its) in enumerate(zip(mine, value, strict=False)):
+                found |= completions(own, its, f"{place}[{number}].")
+        else:
+            found |= completions(mine, value, f"{place}.")
+    return found
+
+
+def _data_type(tensor: Tensor) -> str:
+    if tensor.dtype not in _DATA_TYPES:
+        raise EngineError(
+            f"{tensor.name} has dtype {tensor.dtype}, which Triton cannot carry", remedy="cast it inside the model"
+        )
+    return _DATA_TYPES[tensor.dtype]
+
+
+def _is_repeated(value: Any) -> bool:
+    return hasattr(value, "__len__") and not isinstance(value, str | bytes)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if _is_repeated(value) else value

@@ -1,0 +1,223 @@
+"""Releases and the model repository that Triton reads.
+
+A repository at `R` has two folders. `R.plansmith/releases/<model>/<n>/` holds the releases: immutable,
+each with its own config.pbtxt and manifest. `R/<model>` is the view that Triton reads: a link, exchanged
+by one rename, to a generated folder with the newest release's configuration and one folder for every
+version that fits it. Releases lie beside `R` because Triton takes every folder in it for a model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from plansmith.digest import Digester, digest_of
+from plansmith.durable import fsync_tree, link_or_copy, locked, move_into_place, staging_folder, storage_errors
+from plansmith.errors import RepositoryError
+from plansmith.triton.model_config import CONFIG_FILE
+from plansmith.types import Interface, Manifest, PublishedVersion
+
+MANIFEST_FILE = "manifest.json"
+MODEL_FOLDER = "model"
+_MARKER = "repository.json"
+_VIEWS_KEPT = 2
+
+
+class ModelRepository:
+    """The Triton model repository of one target.
+
+    Args:
+        root: the folder that Triton reads.
+        digester: hashes the manifests.
+    """
+
+    def __init__(self, root: Path, digester: Digester) -> None:
+        self.root = root.resolve()
+        self.store = self.root.with_name(f"{self.root.name}.plansmith")
+        self._digester = digester
+
+    def target(self) -> str | None:
+        """The target that the repository belongs to; None before the first publication."""
+        try:
+            return str(json.loads((self.store / _MARKER).read_text())["target"])
+        except FileNotFoundError:
+            return None
+
+    def require_target(self, target: str) -> None:
+        """See that releases for a target may go here.
+
+        Raises:
+            RepositoryError: the repository belongs to another target.
+        """
+        recorded = self.target()
+        if recorded not in {None, target}:
+            raise RepositoryError(
+                f"{self.root} belongs to target {recorded}, not {target}",
+                remedy=f"pass --target {recorded}, or another --repository for {target}",
+            )
+
+    def versions(self, model: str) -> list[int]:
+        """The numbers of a model's releases, ascending."""
+        folder = self.store / "releases" / model
+        return sorted(int(f.name) for f in folder.iterdir() if f.name.isdecimal()) if folder.is_dir() else []
+
+    def models(self) -> list[str]:
+        """The names of all models with a release, sorted."""
+        folder = self.store / "releases"
+        return sorted(f.name for f in folder.iterdir()) if folder.is_dir() else []
+
+    def release(self, model: str, version: int) -> Path:
+        """The folder of a release."""
+        return self.store / "releases" / model / str(version)
+
+    def manifest(self, model: str, version: int) -> Manifest:
+        """The manifest of a release."""
+        return read_manifest(self.release(model, version))
+
+    def newest(self, model: str) -> Manifest | None:
+        """The manifest of a model's newest release, if there is one."""
+        numbers = self.versions(model)
+        return self.manifest(model, numbers[-1]) if numbers else None
+
+    def publish(
+        self,
+        draft: Manifest,
+        files: Mapping[str, Path],
+        texts: Mapping[str, str],
+        *,
+        allow_interface_change: bool,
+        force: bool,
+    ) -> PublishedVersion:
+        """Make a release and put it into the view; the next free number is taken under a lock.
+
+        Args:
+            draft: the manifest, but for its number.
+            files: the release's files by name; linked, not copied.
+            texts: further files of the release by name and content.
+            allow_interface_change: let a version with other inputs or outputs be the newest.
+            force: publish even what is already the newest version.
+
+        Raises:
+            RepositoryError: another target's repository, a changed interface, a full or unwritable disk.
+        """
+        with storage_errors(self.root), locked(self.store / "locks" / "models" / draft.name):
+            self._claim(draft.target)
+            newest = self.newest(draft.name)
+            if newest is not None and newest.release_digest == draft.release_digest and not force:
+                self._exchange_view(draft.name)
+                return self._published(newest, unchanged=True)
+            if newest is not None and not allow_interface_change:
+                _require_same_interface(newest, draft)
+            manifest = draft.model_copy(update={"version": max(self.versions(draft.name), default=0) + 1})
+            with staging_folder(self.store / "staging") as staged:
+                for name, path in files.items():
+                    link_or_copy(path, staged / name)
+                for name, text in texts.items():
+                    (staged / name).write_text(text)
+                (staged / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
+                fsync_tree(staged)
+                final = self.release(manifest.name, manifest.version)
+                final.parent.mkdir(parents=True, exist_ok=True)
+                move_into_place(staged, final)
+            self._exchange_view(manifest.name)
+            return self._published(manifest, unchanged=False)
+
+    def _claim(self, target: str) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        with locked(self.store / "locks" / "repository"):
+            self.require_target(target)
+            if self.target() is None:
+                with staging_folder(self.store / "staging") as staged:
+                    (staged / _MARKER).write_text(json.dumps({"target": target}))
+                    fsync_tree(staged)
+                    move_into_place(staged / _MARKER, self.store / _MARKER)
+
+    def _exchange_view(self, model: str) -> None:
+        """Make `root/model` show the newest release and the versions that fit it; nothing when it does."""
+        link = self.root / model
+        if link.exists() and not link.is_symlink():
+            raise RepositoryError(
+                f"{link} is a model that plansmith did not make", remedy="pass another --name or --repository"
+            )
+        newest = self.newest(model)
+        assert newest is not None
+        fitting = [
+            n for n in self.versions(model) if self.manifest(model, n).package.interface == newest.package.interface
+        ]
+        wanted = digest_of([newest.release_digest, fitting])[:16]
+        views = self.store / "views" / model
+        if link.is_symlink() and link.resolve().name == wanted and (link / CONFIG_FILE).is_file():
+            return
+        views.mkdir(parents=True, exist_ok=True)
+        if not (views / wanted).is_dir():
+            with staging_folder(self.store / "staging") as staged:
+                link_or_copy(self.release(model, newest.version) / CONFIG_FILE, staged / CONFIG_FILE)
+                for number in fitting:
+                    source = self.release(model, number) / MODEL_FOLDER
+                    for path in (p for p in source.rglob("*") if p.is_file()):
+                        link_or_copy(path, staged / str(number) / path.relative_to(source))
+                fsync_tree(staged)
+                move_into_place(staged, views / wanted)
+        with staging_folder(self.store / "staging") as staged:
+            (staged / "link").symlink_to(os.path.relpath(views / wanted, self.root))
+            move_into_place(staged / "link", link)
+        older = sorted((v for v in views.iterdir() if v.name != wanted), key=lambda v: v.stat().st_mtime_ns)
+        for stale in older[: max(0, len(older) - _VIEWS_KEPT + 1)]:
+            shutil.rmtree(stale, ignore_errors=True)
+
+    def _published(self, manifest: Manifest, *, unchanged: bool) -> PublishedVersion:
+        release = self.release(manifest.name, manifest.version)
+        return PublishedVersion(
+            name=manifest.name,
+            version=manifest.version,
+            repository=str(self.root),
+            release=str(release),
+            manifest_digest=self._digester.file(release / MANIFEST_FILE),
+            published=manifest.created,
+            unchanged=unchanged,
+        )
+
+
+def read_manifest(release: Path) -> Manifest:
+    """The manifest of a release folder.
+
+    Raises:
+        RepositoryError: the folder is no release, or its manifest is damaged.
+    """
+    path = release / MANIFEST_FILE
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise RepositoryError(
+            f"{release} is no release: it has no {MANIFEST_FILE}", remedy="name a release folder"
+        ) from error
+    except ValueError as error:
+        raise RepositoryError(
+            f"{path} is damaged: {str(error).splitlines()[0]}", remedy="compile the model again"
+        ) from error
+
+
+def _require_same_interface(newest: Manifest, draft: Manifest) -> None:
+    old, new = newest.package.interface, draft.package.interface
+    if old == new:
+        return
+    raise RepositoryError(
+        f"the inputs or outputs differ from version {newest.version}'s: {'; '.join(_differences(old, new))}",
+        remedy="clients of the old interface would break; pass --allow-interface-change or another --name",
+    )
+
+
+def _differences(old: Interface, new: Interface) -> list[str]:
+    before = {t.name: t for t in (*old.inputs, *old.outputs)}
+    after = {t.name: t for t in (*new.inputs, *new.outputs)}
+    lines = [f"{name} is gone" for name in sorted(before.keys() - after.keys())]
+    lines += [f"{name} is new" for name in sorted(after.keys() - before.keys())]
+    lines += [
+        f"{name} was {before[name].dtype}{list(before[name].dims)}, is {after[name].dtype}{list(after[name].dims)}"
+        for name in sorted(before.keys() & after.keys())
+        if before[name] != after[name]
+    ]
+    return lines or ["their order"]

@@ -1,0 +1,119 @@
+"""The private folder that holds a Triton server and the runtimes it serves with.
+
+Triton's PyPI wheel wants NumPy 1, and its Python backend answers with empty tensors under NumPy 2; so neither the
+server nor the runtimes may enter the environment that plansmith runs in. They lie beside it instead, in
+`<sys.prefix>/share/plansmith`, each in a folder of its own that appears by one rename or not at all.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plansmith.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SERVER_REQUIREMENT = "nvidia-pytriton==0.7.0"
+SERVER_FOLDER = "pytriton-0.7.0"
+TRITON_VERSION = "2.51.0"
+NUMPY_REQUIREMENT = "numpy==1.26.4"
+
+
+def private_folder() -> Path:
+    """The folder that belongs to the running environment."""
+    return Path(sys.prefix) / "share" / "plansmith"
+
+
+def server_folder(*, private: Path | None = None) -> Path:
+    """Where `install_server` puts the server's wheel, there or not."""
+    return (private or private_folder()) / SERVER_FOLDER
+
+
+def install_server(progress: Callable[[str], None], *, private: Path | None = None) -> Path:
+    """Unpack Triton's wheel into the private folder, once.
+
+    Args:
+        progress: takes one line of text for each thing that happens.
+        private: the private folder; the running environment's own by default.
+
+    Returns:
+        The folder that holds the wheel's files.
+
+    Raises:
+        EnvironmentFault: pip could not get or unpack the wheel.
+    """
+    return _install(server_folder(private=private), ["--no-deps", SERVER_REQUIREMENT], progress)
+
+
+def install_runtime(onnxruntime_version: str, progress: Callable[[str], None], *, private: Path | None = None) -> Path:
+    """Install ONNX Runtime with a NumPy that the server's Python backend understands, once for each version.
+
+    Args:
+        onnxruntime_version: such as "1.23.2".
+        progress: takes one line of text for each thing that happens.
+        private: the private folder; the running environment's own by default.
+
+    Returns:
+        The folder to put on `sys.path`.
+
+    Raises:
+        EnvironmentFault: pip could not get or install the packages.
+    """
+    target = _runtime_path(onnxruntime_version, private)
+    return _install(target, [f"onnxruntime=={onnxruntime_version}", NUMPY_REQUIREMENT], progress)
+
+
+def runtime_folder(onnxruntime_version: str, *, private: Path | None = None) -> Path:
+    """The folder that `install_runtime` made for this version.
+
+    Raises:
+        EnvironmentFault: there is none yet.
+    """
+    folder = _runtime_path(onnxruntime_version, private)
+    if not folder.is_dir():
+        raise EnvironmentFault(
+            f"ONNX Runtime {onnxruntime_version} is not installed for serving: {folder} does not exist",
+            remedy="plansmith serve-env add <target>",
+        )
+    return folder
+
+
+def _runtime_path(version: str, private: Path | None) -> Path:
+    return (private or private_folder()) / f"onnxruntime-{version}"
+
+
+def _install(target: Path, requirements: Sequence[str], progress: Callable[[str], None]) -> Path:
+    if target.is_dir():
+        progress(f"{target} is there already")
+        return target
+    progress(f"installing {' '.join(requirements)} into {target}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
+        unpacked = Path(scratch) / target.name
+        _pip_install(unpacked, requirements)
+        try:
+            unpacked.rename(target)
+        except OSError:
+            if not target.is_dir():
+                raise
+            progress(f"another process installed {target} meanwhile")
+    progress(f"installed {target}")
+    return target
+
+
+def _pip_install(target: Path, requirements: Sequence[str]) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
+    done = subprocess.run(
+        [*command, "--target", str(target), *requirements], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
+        raise EnvironmentFault(
+            f"pip could not install {' '.join(requirements)}:\n{said}",
+            remedy="make the packages reachable for pip, then plansmith serve-env add <target>",
+        )

@@ -1,0 +1,201 @@
+"""The last check: a running Triton loads the release and answers real requests like the source model."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plansmith.comparison import Padding, compare_output
+from plansmith.durable import link_or_copy
+from plansmith.errors import ServedCheckError
+from plansmith.reference import StoredCase
+from plansmith.triton.installation import Installation
+from plansmith.triton.model_config import CONFIG_FILE, completions, contradictions, parse_config
+from plansmith.triton.repository import MODEL_FOLDER
+from plansmith.triton.server import TritonServer
+from plansmith.types import Package, ServedCheck, ServedReport, Tolerance
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[np.generic]]
+
+CONCURRENT_CLIENTS = 4
+_REQUEST_SECONDS = 120
+_MOST_REQUEST_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Question:
+    """One request to send and the answer that the reference gave to it."""
+
+    name: str
+    protocol: str
+    feed: Arrays
+    expected: Arrays
+
+
+def check_served(
+    package: Package,
+    folder: Path,
+    cases: Sequence[StoredCase],
+    *,
+    installation: Installation,
+    site: Path | None,
+    runtime: str,
+    mask_input: str | None,
+    tolerances: Mapping[str, Tolerance],
+    log: Path,
+    progress: Callable[[str], None],
+) -> ServedReport:
+    """Load the release into a server of its own, ask it, and compare answers and configuration.
+
+    Args:
+        package: what is served; its files lie in `folder`.
+        folder: holds config.pbtxt and model/.
+        cases: stored inputs and answers; each is sent whole, and sample by sample.
+        installation: the server.
+        site: the stand-in's packages, None where the server has the real backend.
+        runtime: the backend's version in words.
+        mask_input: the input that marks padding.
+        tolerances: by output.
+        log: takes the server's output.
+        progress: told what is being done.
+
+    Raises:
+        ServedCheckError: the model does not load, answers wrongly, or Triton understood another configuration.
+    """
+    with tempfile.TemporaryDirectory(prefix="plansmith-served-") as scratch:
+        _stage(package, folder, Path(scratch))
+        progress("starting Triton")
+        with TritonServer(Path(scratch), installation, log, site=site, models=[package.model]) as server:
+            completed = _compare_config(package, folder, server)
+            progress("asking Triton")
+            questions = _questions(cases, package)
+            checks = _ask_all(server, package, questions, Padding(package.interface.inputs, mask_input), tolerances)
+            seconds = [c.seconds for c in checks]
+            return ServedReport(
+                server_version=server.version,
+                backend="real" if site is None else "stand-in",
+                backend_runtime=runtime,
+                requests=len(checks),
+                concurrent_clients=CONCURRENT_CLIENTS,
+                median_seconds=statistics.median(seconds),
+                worst_seconds=max(seconds),
+                checks=tuple(checks),
+                completed=completed,
+            )
+
+
+def _stage(package: Package, folder: Path, repository: Path) -> None:
+    link_or_copy(folder / CONFIG_FILE, repository / package.model / CONFIG_FILE)
+    for file in package.model_files:
+        link_or_copy(folder / MODEL_FOLDER / file, repository / package.model / "1" / file)
+
+
+def _compare_config(package: Package, folder: Path, server: TritonServer) -> dict[str, Any]:
+    from tritonclient import grpc
+
+    with grpc.InferenceServerClient(server.grpc_url) as client:
+        theirs = client.get_model_config(package.model, client_timeout=_REQUEST_SECONDS).config
+    ours = parse_config((folder / CONFIG_FILE).read_text())
+    wrong = contradictions(ours, theirs)
+    if wrong:
+        raise ServedCheckError(
+            "Triton understood another configuration than was written:\n  " + "\n  ".join(wrong),
+            remedy="please report this with the log",
+            log=server.log,
+        )
+    return completions(ours, theirs)
+
+
+def _questions(cases: Sequence[StoredCase], package: Package) -> list[Question]:
+    """Every case whole over both protocols, and its samples one by one, so that the batcher has work."""
+    questions: list[Question] = []
+    for case in cases:
+        if sum(a.nbytes for a in case.feed.values()) > _MOST_REQUEST_BYTES:
+            continue
+        if len(case.rows) == len(next(iter(case.feed.values()))):
+            questions += [Question(case.name, p, case.feed, case.answer) for p in ("http", "grpc")]
+        if package.max_batch_size > 1:
+            for place, row in enumerate(case.rows):
+                feed = {k: v[row : row + 1] for k, v in case.feed.items()}
+                expected = {k: v[place : place + 1] for k, v in case.answer.items()}
+                questions.append(Question(f"{case.name}, sample {row}", ("http", "grpc")[place % 2], feed, expected))
+    return questions
+
+
+def _ask_all(
+    server: TritonServer,
+    package: Package,
+    questions: Sequence[Question],
+    padding: Padding,
+    tolerances: Mapping[str, Tolerance],
+) -> list[ServedCheck]:
+    """Ask from several clients at once; the first wrong answer ends the check."""
+
+    def ask(question: Question) -> ServedCheck:
+        started = time.monotonic()
+        answer = _infer(server, package, question)
+        seconds = time.monotonic() - started
+        rows = [
+            compare_output(
+                question.name,
+                tensor.name,
+                question.expected[tensor.name],
+                answer[tensor.name],
+                tolerances[tensor.name],
+                valid=padding.valid(tensor, question.feed),
+            )
+            for tensor in package.interface.outputs
+        ]
+        failures = [f"output {r.output!r}: {f}" for r in rows for f in r.failures]
+        if failures:
+            raise ServedCheckError(
+                f"Triton's answer over {question.protocol} to {question.name} is wrong: {failures[0]}",
+                remedy="nothing was published; read the log",
+                log=server.log,
+            )
+        return ServedCheck(
+            name=question.name,
+            protocol=question.protocol,
+            batch=len(next(iter(question.feed.values()))),
+            max_relative=max(r.max_relative for r in rows),
+            seconds=seconds,
+        )
+
+    with ThreadPoolExecutor(CONCURRENT_CLIENTS) as clients:
+        return list(clients.map(ask, questions))
+
+
+def _infer(server: TritonServer, package: Package, question: Question) -> dict[str, NDArray[np.generic]]:
+    """One request with a client of its own: the HTTP client must not be shared between threads."""
+    from tritonclient import grpc, http
+    from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+    names = [t.name for t in package.interface.outputs]
+    protocol: Any = http if question.protocol == "http" else grpc
+    url = server.http_url if question.protocol == "http" else server.grpc_url
+    inputs = []
+    for name, array in question.feed.items():
+        tensor = protocol.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        tensor.set_data_from_numpy(array)
+        inputs.append(tensor)
+    limits = {"connection_timeout": _REQUEST_SECONDS, "network_timeout": _REQUEST_SECONDS} if protocol is http else {}
+    try:
+        with protocol.InferenceServerClient(url, **limits) as client:
+            answer = client.infer(package.model, inputs, outputs=[protocol.InferRequestedOutput(n) for n in names])
+    except InferenceServerException as error:
+        raise ServedCheckError(
+            f"Triton refused {question.name} over {question.protocol}: {error}",
+            remedy="read the log",
+            log=server.log,
+        ) from error
+    return {name: answer.as_numpy(name) for name in names}

@@ -1,0 +1,232 @@
+"""A Triton server that lives as long as a `with` block, or as long as this process."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from plansmith.errors import EnvironmentFault, ServedCheckError
+from plansmith.triton.installation import Installation, python_library_folder
+from plansmith.triton.server_log import is_port_taken, reasons
+from plansmith.triton.server_process import end_server, start_server
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+HOST = "127.0.0.1"
+STANDIN = Path(__file__).parent / "standin" / "onnxruntime"
+
+_PORT_ATTEMPTS = 5
+_POLL_SECONDS = 0.1
+_CACHE_BYTES = 16 * 2**20
+
+
+class TritonServer:
+    """A context manager that starts `tritonserver` on a model repository and takes it down again.
+
+    The kernel ends the server when the thread that entered the block ends, however it ends; so enter it in a thread
+    that lives as long as the server shall.
+
+    Args:
+        repository: the model repository.
+        installation: from `find_installation`.
+        log: takes what the server prints; it is emptied first.
+        site: the folder of `runtime_folder`, for the stand-in that serves ONNX models where there is no real backend;
+            without it such models do not load.
+        models: the models to load, `*` for every folder of the repository.
+        exit_on_error: a model that does not load is an error; otherwise the repository index says what happened.
+        deadline_seconds: how long loading may take.
+        http_port: 0 for any free one, as the other two.
+        grpc_port: 0 for any free one.
+        metrics_port: 0 for any free one.
+
+    Attributes:
+        http_url: such as "127.0.0.1:8000", as the other two.
+        grpc_url: where gRPC is answered.
+        metrics_url: where Prometheus metrics are.
+        log: the log file.
+        version: what the running server says it is.
+    """
+
+    def __init__(
+        self,
+        repository: Path,
+        installation: Installation,
+        log: Path,
+        *,
+        site: Path | None = None,
+        models: Sequence[str] = ("*",),
+        exit_on_error: bool = True,
+        deadline_seconds: float = 60,
+        http_port: int = 0,
+        grpc_port: int = 0,
+        metrics_port: int = 0,
+    ) -> None:
+        self.log = log
+        self.version = ""
+        self._repository = repository.absolute()
+        self._installation = installation
+        self._site = site
+        self._models = tuple(models)
+        self._exit_on_error = exit_on_error
+        self._deadline_seconds = deadline_seconds
+        self._wanted_ports = (http_port, grpc_port, metrics_port)
+        self._token = f"plansmith-{os.getpid()}-{secrets.token_hex(4)}"
+        self._cleanup = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            scratch = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix=f"{self._token}-")))
+            _lay_out_backends(scratch, self._installation, self._site)
+            for _ in range(_PORT_ATTEMPTS):
+                attempt = undo.enter_context(ExitStack())
+                self._launch(scratch, attempt)
+                if self._is_ready():
+                    self._cleanup = undo.pop_all()
+                    return self
+                attempt.close()
+        raise EnvironmentFault(
+            f"other programs took the ports {self.http_url}, {self.grpc_url} and {self.metrics_url} first",
+            remedy="try again, or give other ports",
+            log=self.log,
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the server and everything it started; does nothing the second time."""
+        self._cleanup.close()
+
+    def wait(self) -> int:
+        """Block until the server ends by itself or by a signal, and return its exit status."""
+        return self._process.wait()
+
+    def _launch(self, scratch: Path, undo: ExitStack) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        ports = _free_ports(self._wanted_ports)
+        self.http_url, self.grpc_url, self.metrics_url = (f"{HOST}:{port}" for port in ports)
+        with self.log.open("wb") as log:
+            self._process = start_server(self._command(scratch, ports), self._environment(), log)
+        undo.callback(_remove_shared_memory, self._token)
+        undo.callback(end_server, self._process)
+
+    def _command(self, scratch: Path, ports: Sequence[int]) -> list[str]:
+        http_port, grpc_port, metrics_port = ports
+        flags = {
+            "id": self._token,
+            "model-repository": self._repository,
+            "backend-directory": scratch,
+            "backend-config": f"python,shm-region-prefix-name={self._token}-",
+            "cache-directory": self._installation.caches,
+            "cache-config": f"local,size={_CACHE_BYTES}",
+            "http-address": HOST,
+            "http-port": http_port,
+            "grpc-address": HOST,
+            "grpc-port": grpc_port,
+            "metrics-address": HOST,
+            "metrics-port": metrics_port,
+            "model-control-mode": "explicit",
+            "exit-on-error": str(self._exit_on_error).lower(),
+        }
+        loads = [f"--load-model={name}" for name in self._models]
+        return [str(self._installation.binary), *(f"--{key}={value}" for key, value in flags.items()), *loads]
+
+    def _environment(self) -> dict[str, str]:
+        folders = [str(folder) for folder in self._installation.library_path]
+        if self._installation.stub is not None and self._installation.backends not in self._installation.stub.parents:
+            folders.append(str(python_library_folder()))
+        folders += filter(None, [os.environ.get("LD_LIBRARY_PATH")])
+        return {**os.environ, "LD_LIBRARY_PATH": ":".join(folders)}
+
+    def _is_ready(self) -> bool:
+        """Wait until the server answers; False when another program took one of its ports."""
+        deadline = time.monotonic() + self._deadline_seconds
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                if is_port_taken(self.log):
+                    return False
+                raise self._failure(f"the server ended with status {self._process.returncode}")
+            if self._answers():
+                return not is_port_taken(self.log)
+            time.sleep(_POLL_SECONDS)
+        raise self._failure(f"the server was not ready after {self._deadline_seconds:g} s")
+
+    def _answers(self) -> bool:
+        """This server, and no other on the same port, is up."""
+        try:
+            metadata = json.loads(_get(self.http_url, "/v2"))
+            _get(self.metrics_url, "/metrics")
+            if self._exit_on_error:
+                _get(self.http_url, "/v2/health/ready")
+        except (OSError, http.client.HTTPException, ValueError):
+            return False
+        self.version = metadata["version"]
+        return bool(metadata["name"] == self._token)
+
+    def _failure(self, what: str) -> ServedCheckError:
+        return ServedCheckError(
+            f"Triton did not load {self._repository}: {what}\n{reasons(self.log)}",
+            remedy="correct what the lines name, or read the log",
+            log=self.log,
+        )
+
+
+def _lay_out_backends(folder: Path, installation: Installation, site: Path | None) -> None:
+    """Fill a backend directory: Triton refuses a library that a link leads out of it, but follows a linked folder."""
+    for backend in installation.backends.iterdir():
+        if backend.name != "python" or installation.stub is None:
+            (folder / backend.name).symlink_to(backend)
+    if installation.stub is not None:
+        shutil.copytree(installation.backends / "python", folder / "python")
+        shutil.copy2(installation.stub, folder / "python")
+    if site is not None and not installation.real_onnxruntime:
+        shutil.copytree(STANDIN, folder / STANDIN.name, ignore=shutil.ignore_patterns("__*"))
+        (folder / STANDIN.name / "site").symlink_to(site.absolute())
+
+
+def _free_ports(wanted: Sequence[int]) -> list[int]:
+    with ExitStack() as held:
+        ports = []
+        for port in wanted:
+            one = held.enter_context(socket.socket())
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                one.bind((HOST, port))
+            except OSError as taken:
+                raise EnvironmentFault(
+                    f"port {port} of {HOST} cannot be used: {taken.strerror}",
+                    remedy="end the program that listens there, or give another port",
+                ) from taken
+            ports.append(one.getsockname()[1])
+        return ports
+
+
+def _remove_shared_memory(token: str) -> None:
+    for region in Path("/dev/shm").glob(f"{token}-*"):  # noqa: S108 - Triton's choice, and the token is ours alone
+        region.unlink(missing_ok=True)
+
+
+def _get(url: str, path: str) -> bytes:
+    connection = http.client.HTTPConnection(url, timeout=5)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read()
+    finally:
+        connection.close()
+    if response.status != http.client.OK:
+        raise http.client.HTTPException(f"{path} answered {response.status}")
+    return body

@@ -1,0 +1,83 @@
+"""Servers and runtimes enter the private folder whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from plansmith.errors import EnvironmentFault
+from plansmith.triton import serve_env
+
+
+class FakePip:
+    """Stands for `subprocess.run`: makes the target folder, or fails."""
+
+    def __init__(self, status: int = 0) -> None:
+        self.status = status
+        self.commands: list[list[str]] = []
+
+    def __call__(self, command: list[str], **_: Any) -> CompletedProcess[str]:
+        self.commands.append(command)
+        target = Path(command[command.index("--target") + 1])
+        target.mkdir()
+        (target / "package.py").touch()
+        noise = "".join(f"line {number}\n" for number in range(20))
+        return CompletedProcess(command, self.status, noise, "ERROR: no matching distribution\n")
+
+
+@pytest.fixture
+def pip(monkeypatch: pytest.MonkeyPatch) -> FakePip:
+    fake = FakePip()
+    monkeypatch.setattr("plansmith.triton.serve_env.subprocess.run", fake)
+    return fake
+
+
+def test_the_server_is_unpacked_alone_and_once(pip: FakePip, tmp_path: Path) -> None:
+    told: list[str] = []
+    folder = serve_env.install_server(told.append, private=tmp_path)
+    assert serve_env.install_server(told.append, private=tmp_path) == folder
+    (command,) = pip.commands
+    assert command[-2:] == ["--no-deps", "nvidia-pytriton==0.7.0"]
+    assert (folder / "package.py").is_file()
+    assert told[-1] == f"{folder} is there already"
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_runtime_brings_the_numpy_that_the_server_understands(pip: FakePip, tmp_path: Path) -> None:
+    folder = serve_env.install_runtime("1.23.2", lambda _: None, private=tmp_path)
+    assert pip.commands[0][-2:] == ["onnxruntime==1.23.2", "numpy==1.26.4"]
+    assert not [word for word in pip.commands[0] if "index" in word]
+    assert serve_env.runtime_folder("1.23.2", private=tmp_path) == folder
+
+
+def test_a_failing_pip_is_quoted_and_leaves_nothing(pip: FakePip, tmp_path: Path) -> None:
+    pip.status = 1
+    with pytest.raises(EnvironmentFault) as fault:
+        serve_env.install_runtime("1.23.2", lambda _: None, private=tmp_path)
+    assert fault.value.message.endswith("line 19\nERROR: no matching distribution")
+    assert "line 3\n" not in fault.value.message
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_another_process_made_meanwhile_is_kept(
+    monkeypatch: pytest.MonkeyPatch, pip: FakePip, tmp_path: Path
+) -> None:
+    def race(command: list[str], **options: Any) -> CompletedProcess[str]:
+        other = tmp_path / "onnxruntime-1.23.2"
+        other.mkdir()
+        (other / "first.py").touch()
+        return pip(command, **options)
+
+    monkeypatch.setattr("plansmith.triton.serve_env.subprocess.run", race)
+    folder = serve_env.install_runtime("1.23.2", lambda _: None, private=tmp_path)
+    assert [path.name for path in folder.iterdir()] == ["first.py"]
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_missing_runtime_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFault, match=r"ONNX Runtime 9\.9") as fault:
+        serve_env.runtime_folder("9.9", private=tmp_path)
+    assert fault.value.remedy == "plansmith serve-env add <target>"
