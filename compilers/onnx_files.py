@@ -34,10 +34,7 @@ def describe(path: Path) -> Component:
     model = onnx.load(path, load_external_data=False)
     initializers = {t.name for t in model.graph.initializer}
     external = {
-        entry.value
-        for tensor in model.graph.initializer
-        for entry in tensor.external_data
-        if entry.key == "location"
+        entry.value for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"
     }
     return Component(
         file=path.name,

@@ -66,7 +66,7 @@ def _optimise(component: Component, folder: Path, out: Path, max_opset: int, max
     path = out / component.file
     try:
         open_session(folder / component.file, optimised_copy=path)
-    except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors have no common base
+    except Exception as error:
         raise EngineError(
             f"ONNX Runtime refuses {component.file}: {str(error).splitlines()[0]}", remedy="read the log"
         ) from error
@@ -80,7 +80,9 @@ def _optimise(component: Component, folder: Path, out: Path, max_opset: int, max
     onnx.checker.check_model(path)
     made = onnx_files.describe(path)
     if (made.inputs, made.outputs) != (component.inputs, component.outputs):
-        raise EngineError("the optimised graph has another interface than the exported one", remedy="please report this")
+        raise EngineError(
+            "the optimised graph has another interface than the exported one", remedy="please report this"
+        )
     if made.opset > max_opset or made.ir_version > max_ir_version:
         raise EngineError(
             f"the graph needs opset {made.opset} and IR version {made.ir_version}; the target reads up to"

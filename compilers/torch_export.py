@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from plansmith.comparison import TOLERANCES, Padding, compare_output
 from plansmith.compilers import onnx_files
 from plansmith.compilers.onnxrt import open_session
-from plansmith.comparison import TOLERANCES, Padding, compare_output
 from plansmith.errors import ExportError
 from plansmith.types import Component, Dim, ExportAttempt, Precision, Tensor
 
@@ -87,7 +87,9 @@ def output_tensors(names: Sequence[str], probes: Sequence[Probe]) -> tuple[Tenso
         dims: list[Dim] = []
         for place in range(len(shapes[0])):
             sizes = [shape[place] for shape in shapes]
-            axis = next((a for a in probes[0].axes if all(p.axes[a] == s for p, s in zip(probes, sizes, strict=True))), None)
+            axis = next(
+                (a for a in probes[0].axes if all(p.axes[a] == s for p, s in zip(probes, sizes, strict=True))), None
+            )
             dims.append(axis or (sizes[0] if len(set(sizes)) == 1 else f"{name}_dim{place}"))
         tensors.append(Tensor(name=name, dtype=probes[0].answer[name].dtype.name, dims=tuple(dims)))
     return tuple(tensors)

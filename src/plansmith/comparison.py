@@ -66,7 +66,7 @@ def compare_output(
         return _incomparable(case, output, shape, "NaN or Inf in the reference's answer")
 
     elements = sum(r.size for r, _ in rows)
-    magnitude = float(np.sqrt(sum(float(r @ r) for r, _ in rows) / elements)) or np.finfo(np.float32).tiny
+    magnitude = float(np.sqrt(sum(float(r @ r) for r, _ in rows) / elements)) or float(np.finfo(np.float32).tiny)
     errors = np.concatenate([np.abs(c - r).astype(np.float32) for r, c in rows])
     maximum, quantile = float(errors.max()), float(np.quantile(errors, ERROR_QUANTILE))
     cosine = min(_cosine(r, c) for r, c in rows)
@@ -77,7 +77,9 @@ def compare_output(
             tolerance.quantile_relative,
         ),
     }
-    failures = [f"{what} is {value:.3g}, allowed {limit:.3g}" for what, (value, limit) in measured.items() if value > limit]
+    failures = [
+        f"{what} is {value:.3g}, allowed {limit:.3g}" for what, (value, limit) in measured.items() if value > limit
+    ]
     if cosine < tolerance.min_cosine:
         failures.append(f"smallest cosine of a sample is {cosine:.7f}, allowed {tolerance.min_cosine}")
     return OutputComparison(
@@ -137,7 +139,7 @@ def _variance_over_samples(candidate: NDArray[np.generic], valid: NDArray[np.boo
     common = candidate if valid is None else candidate[:, valid.all(axis=0)]
     if common.size == 0:
         return 0.0
-    return float(np.var(common, axis=0, dtype=np.float64).mean())
+    return float(np.var(common.astype(np.float64), axis=0).mean())
 
 
 def _cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:

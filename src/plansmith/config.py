@@ -67,7 +67,9 @@ class ModelSpec(Record):
     @classmethod
     def _check_name(cls, value: str) -> str:
         if value and not _NAME.fullmatch(value):
-            raise ValueError("a name starts with a letter or digit and holds letters, digits, spaces and . _ + @ - only")
+            raise ValueError(
+                "a name starts with a letter or digit and holds letters, digits, spaces and . _ + @ - only"
+            )
         return value
 
 
@@ -90,11 +92,15 @@ def load_spec(path: Path, overrides: Mapping[str, Any]) -> ModelSpec:
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not YAML: {error}", remedy="mend the file") from error
     if not isinstance(values, dict):
-        raise UsageError(f"{path}: a spec is a mapping with at least `source`", remedy="see configs/models for examples")
+        raise UsageError(
+            f"{path}: a spec is a mapping with at least `source`", remedy="see configs/models for examples"
+        )
     return make_spec(values | dict(overrides), place=str(path), lines=_key_lines(tree))
 
 
-def make_spec(values: Mapping[str, Any], *, place: str = "command line", lines: Mapping[str, int] | None = None) -> ModelSpec:
+def make_spec(
+    values: Mapping[str, Any], *, place: str = "command line", lines: Mapping[str, int] | None = None
+) -> ModelSpec:
     """Check values and make a spec of them.
 
     Raises:
@@ -106,7 +112,9 @@ def make_spec(values: Mapping[str, Any], *, place: str = "command line", lines: 
         problems = [_problem(e, place, lines or {}) for e in invalid.errors()]
     more = len(problems) - _MOST_PROBLEMS
     shown = problems[:_MOST_PROBLEMS] + ([f"… and {more} more"] if more > 0 else [])
-    raise UsageError("\n  ".join([f"{len(problems)} problem(s) in the spec:", *shown]), remedy="mend these and run it again")
+    raise UsageError(
+        "\n  ".join([f"{len(problems)} problem(s) in the spec:", *shown]), remedy="mend these and run it again"
+    )
 
 
 def _problem(error: Mapping[str, Any], place: str, lines: Mapping[str, int]) -> str:

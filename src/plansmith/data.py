@@ -44,7 +44,7 @@ def sample_images(count: int, height: int, width: int, *, seed: int) -> list[NDA
     import numpy as np
 
     rng = np.random.default_rng(seed)
-    y, x = np.mgrid[0:1:complex(0, height), 0:1:complex(0, width)][..., None]
+    y, x = np.mgrid[0 : 1 : complex(0, height), 0 : 1 : complex(0, width)][..., None]
     images = []
     for _ in range(count):
         frequency, phase = rng.uniform(1, 12, (2, 3)), rng.uniform(0, 2 * np.pi, 3)

@@ -40,7 +40,7 @@ def fsync_tree(folder: Path) -> None:
 
 def move_into_place(staged: Path, final: Path) -> None:
     """Rename a flushed file, folder or link to its final name, and flush the directory that holds it."""
-    os.replace(staged, final)  # noqa: PTH105 - the tests stop the process at this very call
+    staged.replace(final)
     fsync_path(final.parent)
 
 
@@ -48,7 +48,7 @@ def link_or_copy(source: Path, target: Path) -> None:
     """Give a finished, never again written file a second name; copy it where links cannot reach."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        os.link(source, target)  # noqa: PTH200 - the tests stop the process at this very call
+        target.hardlink_to(source)
     except OSError as error:
         if error.errno not in {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}:
             raise

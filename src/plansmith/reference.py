@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plansmith.types import AxisRange, Case
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Arrays = dict[str, NDArray[np.generic]]
+    Arrays = Mapping[str, NDArray[np.generic]]
 
 # Sizes for the shapes that are traced, and that are not, where an axis has no say of its own.
 _TRACED = {"batch": 2}
@@ -70,7 +70,7 @@ def store_case(name: str, axes: Mapping[str, int], feed: Arrays, answer: Arrays,
     largest = max(a.nbytes for a in answer.values())
     kept = max(2, min(batch, batch * STORED_OUTPUT_BYTES // max(1, largest)))
     rows = np.unique(np.linspace(0, batch - 1, kept).round().astype(np.int64))
-    arrays = {f"input:{k}": v for k, v in feed.items()}
+    arrays: dict[str, Any] = {f"input:{k}": v for k, v in feed.items()}
     arrays |= {f"output:{k}": v if v.ndim == 0 else v[rows] for k, v in answer.items()}
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / f"{name}.npz", rows=rows, **arrays)

@@ -57,11 +57,16 @@ def parse_range(name: str, text: str) -> InputRange:
         raise UsageError(f"shapes of {name}: {text!r} is not min:opt:max", remedy=f"write it like {_EXAMPLE}")
     smallest, usual, largest = shapes if len(shapes) == 3 else shapes * 3
     if not len(smallest) == len(usual) == len(largest):
-        raise UsageError(f"shapes of {name}: min, opt and max of {text!r} have different ranks", remedy="give all three the same rank")
+        raise UsageError(
+            f"shapes of {name}: min, opt and max of {text!r} have different ranks",
+            remedy="give all three the same rank",
+        )
     if any(size < 1 for shape in shapes for size in shape):
         raise UsageError(f"shapes of {name}: {text!r} has a size below 1", remedy="give sizes of 1 or more")
     if not all(a <= b <= c for a, b, c in zip(smallest, usual, largest, strict=True)):
-        raise UsageError(f"shapes of {name}: {text!r} is not min <= opt <= max in every place", remedy="order the three shapes")
+        raise UsageError(
+            f"shapes of {name}: {text!r} is not min <= opt <= max in every place", remedy="order the three shapes"
+        )
     return InputRange(min=smallest, opt=usual, max=largest)
 
 

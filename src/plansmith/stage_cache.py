@@ -59,11 +59,13 @@ class StageCache:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
-            return self._discard(folder, ENTRY_FILE)
+            self._discard(folder, ENTRY_FILE)
+            return None
         for file in files:
             path = folder / file.path
             if not path.is_file() or path.stat().st_size != file.bytes or self._digester.file(path) != file.sha256:
-                return self._discard(folder, file.path)
+                self._discard(folder, file.path)
+                return None
         return Entry(folder, fields["record"], files)
 
     @contextmanager

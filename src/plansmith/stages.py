@@ -40,12 +40,25 @@ class Clock:
     cached: bool = False
 
 
-class WouldRun(Exception):  # noqa: N818 - not an error: how a dry run stops
+class WouldRun(Exception):
     """Raised by a dry run at the first step that is not in the cache."""
 
     def __init__(self, step: str) -> None:
         super().__init__(step)
         self.step = step
+
+
+class Listener:
+    """Told how a compile goes; this one keeps silent."""
+
+    def progress(self, step: str, text: str) -> None:
+        """A step began (no text) or is doing something."""
+
+    def finished(self, record: StepRecord) -> None:
+        """A step ended well."""
+
+    def notice(self, text: str) -> None:
+        """Something unusual was found and mended."""
 
 
 class StageRunner:
@@ -54,8 +67,7 @@ class StageRunner:
     Args:
         model: the model's name, for errors and logs.
         artifacts: holds the cache and the logs.
-        progress: told (step, what is being done).
-        notice: told one line when something unusual was found and mended.
+        listener: told how it goes.
         force: never look into the cache.
         dry: look only; raise `WouldRun` where something would be done.
     """
@@ -65,8 +77,7 @@ class StageRunner:
         model: str,
         artifacts: Path,
         *,
-        progress: Callable[[str, str], None],
-        notice: Callable[[str], None],
+        listener: Listener,
         force: bool,
         dry: bool,
     ) -> None:
@@ -76,8 +87,8 @@ class StageRunner:
         self._model = model
         self._artifacts = artifacts
         self._force = force
-        self._progress = progress
-        self._cache = StageCache(artifacts / "cache", self.digester, notice)
+        self._listener = listener
+        self._cache = StageCache(artifacts / "cache", self.digester, listener.notice)
         self._stamp = f"{model}-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
         self._worker: Worker | None = None
         self._step = ""
@@ -136,10 +147,11 @@ class StageRunner:
         except PlansmithError as error:
             raise error.located(model=self._model, step=step) from error.__cause__
         self.records.append(StepRecord(name=step, seconds=round(time.monotonic() - started, 3), cached=clock.cached))
+        self._listener.finished(self.records[-1])
 
     def progress(self, text: str) -> None:
         """Tell what the current step is doing."""
-        self._progress(self._step, text)
+        self._listener.progress(self._step, text)
 
     def heavy(self, function: str, **arguments: Any) -> Any:
         """Have the worker do something, starting it when this is the first time."""

@@ -6,7 +6,6 @@ ones are carried out by one worker process, started when the first of them is no
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +19,7 @@ from plansmith.reference import read_case
 from plansmith.sources import directory
 from plansmith.sources.hub import Snapshot, fetch_snapshot
 from plansmith.sources.reference import parse_reference
-from plansmith.stages import Finished, StageRunner, WouldRun
+from plansmith.stages import Finished, Listener, StageRunner, WouldRun
 from plansmith.targets import load_target
 from plansmith.triton import model_config, serve_env
 from plansmith.triton.installation import Installation, find_installation
@@ -58,8 +57,7 @@ class Compilation:
     Args:
         spec: what to compile.
         relative_to: the folder that a source directory in the spec starts from.
-        progress: told (step, what is being done).
-        notice: told one line when something unusual was found and mended.
+        listener: told how it goes.
         tritonserver: the server for the served check; found when None.
         force: do every step again and publish a new version.
         dry: look only; raise `WouldRun` at the first step that would do something.
@@ -73,8 +71,7 @@ class Compilation:
         spec: ModelSpec,
         *,
         relative_to: Path,
-        progress: Callable[[str, str], None] = lambda *_: None,
-        notice: Callable[[str], None] = lambda _: None,
+        listener: Listener | None = None,
         tritonserver: Path | None = None,
         force: bool = False,
         dry: bool = False,
@@ -86,8 +83,8 @@ class Compilation:
         _require_available(spec)
         artifacts = Path(spec.artifacts).absolute()
         self._force = force
-        self._stages = StageRunner(self.name, artifacts, progress=progress, notice=notice, force=force, dry=dry)
-        self.repository = ModelRepository(Path(spec.repository or artifacts / "repository"), self._stages.digester)
+        self._stages = StageRunner(self.name, artifacts, listener=listener or Listener(), force=force, dry=dry)
+        self.repository = ModelRepository(Path(spec.repository or artifacts / "repository"))
         self.repository.require_target(self.target.name)
         self._server: Installation | None = find_installation(tritonserver) if spec.check_served else None
         self._site: Path | None = None
@@ -114,6 +111,20 @@ class Compilation:
         package = self.package(engine, onnx)
         served = self.check_served(package, onnx, validation) if self.spec.check_served else None
         return self.publish(source, onnx, engine, validation, package, served)
+
+    def plan(self) -> dict[str, str]:
+        """What a run would do, step by step; only for a dry compilation."""
+        try:
+            self.run()
+        except WouldRun as first:
+            at = STEPS.index(first.step)
+            found = ["cached"] * at + ["would run"] * (len(STEPS) - at)
+        else:
+            found = ["cached"] * (len(STEPS) - 1) + ["nothing: the newest version is this one"]
+        plan = dict(zip(STEPS, found, strict=True))
+        if not self.spec.check_served:
+            plan["check_served"] = "left out"
+        return plan
 
     @property
     def steps(self) -> list[StepRecord]:
@@ -170,7 +181,9 @@ class Compilation:
 
         def build(out: Path) -> Any:
             record = onnx.record.model_dump(mode="json")
-            return self._stages.heavy("compile_engine", onnx=record, folder=str(onnx.folder), out=str(out), **parameters)
+            return self._stages.heavy(
+                "compile_engine", onnx=record, folder=str(onnx.folder), out=str(out), **parameters
+            )
 
         return self._stages.stage("compile", Engine, [onnx.digest], parameters, build)
 
@@ -283,7 +296,10 @@ class Compilation:
                 steps=tuple(self.steps),
             )
             if self._stages.dry:
-                raise WouldRun("publish")
+                newest = self.repository.newest(self.name)
+                if newest is None or newest.release_digest != manifest.release_digest:
+                    raise WouldRun("publish")
+                return self.repository.published(newest, unchanged=True), newest
             references = {case.file: onnx.folder / case.file for case in onnx.record.reference.cases}
             published = self.repository.publish(
                 manifest,
@@ -358,9 +374,15 @@ def _require_available(spec: ModelSpec) -> None:
     """Refuse at once what no later step could do."""
     if spec.engine is not EngineKind.ONNXRUNTIME:
         raise EngineError(
-            f"engine {spec.engine} is not available yet", remedy="use --engine onnxruntime", model=spec.name, step="compile"
+            f"engine {spec.engine} is not available yet",
+            remedy="use --engine onnxruntime",
+            model=spec.name,
+            step="compile",
         )
     if spec.precision is not Precision.FP32:
         raise ExportError(
-            f"precision {spec.precision} is not available yet", remedy="use --precision fp32", model=spec.name, step="lower"
+            f"precision {spec.precision} is not available yet",
+            remedy="use --precision fp32",
+            model=spec.name,
+            step="lower",
         )

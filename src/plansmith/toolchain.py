@@ -21,7 +21,17 @@ _CODE = {
 }
 _TOOLS = {
     "fetch": ("torch", "transformers", "timm"),
-    "export": ("torch", "transformers", "tokenizers", "timm", "torchvision", "onnx", "onnxscript", "onnxruntime", "numpy"),
+    "export": (
+        "torch",
+        "transformers",
+        "tokenizers",
+        "timm",
+        "torchvision",
+        "onnx",
+        "onnxscript",
+        "onnxruntime",
+        "numpy",
+    ),
     "compile": ("onnxruntime", "onnx"),
     "validate": ("onnxruntime", "polygraphy", "numpy"),
     "package": ("tritonclient", "protobuf"),

@@ -43,11 +43,15 @@ def validate(
     _require_interface(component, onnx.components["model"])
     tolerances = {t.name: overrides.get(t.name, default_tolerance(engine.precision)) for t in component.outputs}
     comparisons: list[OutputComparison] = []
-    with OnnxrtRunner(SessionFromOnnx(str(engine_folder / component.file), providers=["cpu"]), name="candidate") as runner:
+    with OnnxrtRunner(
+        SessionFromOnnx(str(engine_folder / component.file), providers=["cpu"]), name="candidate"
+    ) as runner:
         for case in onnx.reference.cases:
             progress(f"comparing at {case.name} ({'x'.join(str(n) for n in case.axes.values())})")
             stored = read_case(case, reference_folder)
-            comparisons += _compare_case(runner, stored, component, tolerances, Padding(component.inputs, onnx.mask_input))
+            comparisons += _compare_case(
+                runner, stored, component, tolerances, Padding(component.inputs, onnx.mask_input)
+            )
     comparisons = _refuse_constants(comparisons)
     return ValidationReport(
         verdict="failed" if any(c.failures for c in comparisons) else "passed",
@@ -77,7 +81,7 @@ def require_passed(report: ValidationReport) -> None:
     more = f"\n  … and {len(failures) - 5} more" if len(failures) > 5 else ""
     raise GateError(
         f"the engine differs from the model by more than the tolerances allow:\n{shown}{more}",
-        remedy="nothing was published; compare with another --precision, or set `tolerances` for the output in the spec",
+        remedy="nothing was published; try another --precision, or set `tolerances` for the output in the spec",
     )
 
 
@@ -101,7 +105,9 @@ def _compare_case(
     results.add([IterationResult(runner.infer(stored.feed))], runner_name=runner.name)
     rows: list[OutputComparison] = []
 
-    def judge(reference: Mapping[str, NDArray[np.generic]], candidate: Mapping[str, NDArray[np.generic]]) -> dict[str, bool]:
+    def judge(
+        reference: Mapping[str, NDArray[np.generic]], candidate: Mapping[str, NDArray[np.generic]]
+    ) -> dict[str, bool]:
         for tensor in component.outputs:
             name, expected, found = tensor.name, reference[tensor.name], candidate[tensor.name]
             valid = padding.valid(tensor, stored.feed)

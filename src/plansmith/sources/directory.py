@@ -32,7 +32,11 @@ def model_files(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) ->
             f"{folder} has no {CONFIG_FILE}",
             remedy="name the folder that save_pretrained (transformers) or save_for_hf (timm) wrote",
         )
-    patterns = (*FILE_PATTERNS, *(CODE_PATTERNS if trust_remote_code else ()), *(PICKLE_PATTERNS if allow_pickle else ()))
+    patterns = (
+        *FILE_PATTERNS,
+        *(CODE_PATTERNS if trust_remote_code else ()),
+        *(PICKLE_PATTERNS if allow_pickle else ()),
+    )
     return sorted({path for pattern in patterns for path in folder.rglob(pattern) if _is_part(path, folder)})
 
 
@@ -51,7 +55,9 @@ def require_weights(folder: Path, *, allow_pickle: bool) -> None:
             f"{folder} has pickled weights only, and reading a pickle can run any code",
             remedy="save the model as safetensors, or pass --allow-pickle if you trust whoever made it",
         )
-    raise SourceError(f"{folder} has no weights (model.safetensors)", remedy="save them there, or pass --random-weights")
+    raise SourceError(
+        f"{folder} has no weights (model.safetensors)", remedy="save them there, or pass --random-weights"
+    )
 
 
 def read_config(folder: Path) -> dict[str, Any]:

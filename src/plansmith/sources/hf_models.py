@@ -33,7 +33,7 @@ def load(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -> LiveMo
     import torch
 
     model_class, config = _model_class(folder, trust_remote_code)
-    model, info = model_class.from_pretrained(
+    loaded: Any = model_class.from_pretrained(
         folder,
         config=config,
         dtype=torch.float32,
@@ -41,6 +41,7 @@ def load(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -> LiveMo
         output_loading_info=True,
         local_files_only=True,
     )
+    model, info = loaded
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         raise SourceError(
@@ -83,7 +84,7 @@ def _model_class(folder: Path, trust_remote_code: bool) -> tuple[type[PreTrained
             remedy="check config.json, or install the transformers release that the model asks for",
         ) from error
     name = (config.architectures or [""])[0]
-    found = getattr(transformers, name, None) if name else transformers.AutoModel._model_mapping[type(config)]  # noqa: SLF001
+    found: Any = getattr(transformers, name, None) if name else transformers.AutoModel._model_mapping[type(config)]  # noqa: SLF001
     if found is None and trust_remote_code:
         found = _remote_class(folder, name)
     if found is None:
@@ -105,7 +106,7 @@ def _remote_class(folder: Path, name: str) -> Any:
 
 def _live(model: PreTrainedModel, folder: Path, trust_remote_code: bool) -> LiveModel:
     if model.main_input_name == "pixel_values":
-        inputs, make_inputs, words = _image_inputs(model, folder)
+        inputs, make_inputs, words = _image_inputs(folder)
         axes, mask = {BATCH: BATCH_RANGE}, None
     elif model.main_input_name == "input_ids" and not model.config.is_encoder_decoder:
         inputs, make_inputs, words = _text_inputs(model, folder, trust_remote_code)
@@ -207,7 +208,9 @@ def _text_inputs(model: PreTrainedModel, folder: Path, trust_remote_code: bool) 
 
         def ids(lengths: list[int]) -> list[list[int]]:
             rng = np.random.default_rng(sum(lengths))
-            return [rng.integers(min(10, model.config.vocab_size - 1), model.config.vocab_size, n).tolist() for n in lengths]
+            return [
+                rng.integers(min(10, model.config.vocab_size - 1), model.config.vocab_size, n).tolist() for n in lengths
+            ]
 
     names = [name for name in known if name in offered]
 
@@ -227,11 +230,11 @@ def _text_inputs(model: PreTrainedModel, folder: Path, trust_remote_code: bool) 
     return tuple(Tensor(name=n, dtype="int64", dims=(BATCH, SEQUENCE)) for n in names), make_inputs, words
 
 
-def _image_inputs(model: PreTrainedModel, folder: Path) -> tuple[tuple[Tensor, ...], Any, str]:
+def _image_inputs(folder: Path) -> tuple[tuple[Tensor, ...], Any, str]:
     from transformers import AutoImageProcessor
 
     try:
-        processor = AutoImageProcessor.from_pretrained(folder)
+        processor: Any = AutoImageProcessor.from_pretrained(folder)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
         raise SourceError(
             f"{folder.name} takes images but has no processor (preprocessor_config.json)",

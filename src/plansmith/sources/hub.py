@@ -46,9 +46,7 @@ def fetch_snapshot(
             RevisionNotFoundError,
         )
     except ImportError as error:
-        raise EnvironmentFault(
-            "huggingface_hub is not installed", remedy="pip install 'plansmith[compile]'"
-        ) from error
+        raise EnvironmentFault("huggingface_hub is not installed", remedy="pip install 'plansmith[compile]'") from error
 
     patterns = [p for p in FILE_PATTERNS if with_weights or p != "*.safetensors"]
     patterns += ["README.md"]
@@ -56,11 +54,17 @@ def fetch_snapshot(
     patterns += [*PICKLE_PATTERNS] if allow_pickle else []
     progress(f"asking the hub for {repo}")
     try:
-        folder = Path(snapshot_download(repo, revision=revision, allow_patterns=patterns, ignore_patterns=["onnx/*", "openvino/*"]))
+        folder = Path(
+            snapshot_download(
+                repo, revision=revision, allow_patterns=patterns, ignore_patterns=["onnx/*", "openvino/*"]
+            )
+        )
     except GatedRepoError as error:
         raise SourceError(f"{repo} is gated", remedy="accept its terms on the hub, then: hf auth login") from error
     except RevisionNotFoundError as error:
-        raise SourceError(f"{repo} has no revision {revision!r}", remedy="name a branch, tag or commit that exists") from error
+        raise SourceError(
+            f"{repo} has no revision {revision!r}", remedy="name a branch, tag or commit that exists"
+        ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise SourceError(
             f"the hub has no model {repo!r} that you may read", remedy=f"check the id, or {_USE_A_DIRECTORY}"
@@ -70,5 +74,7 @@ def fetch_snapshot(
             f"the hub cannot be reached, and the local cache does not hold {repo}", remedy=_USE_A_DIRECTORY
         ) from error
     except (HfHubHTTPError, OSError) as error:
-        raise EnvironmentFault(f"the hub did not deliver {repo}: {error}", remedy=f"try again, or {_USE_A_DIRECTORY}") from error
+        raise EnvironmentFault(
+            f"the hub did not deliver {repo}: {error}", remedy=f"try again, or {_USE_A_DIRECTORY}"
+        ) from error
     return Snapshot(folder, folder.name)

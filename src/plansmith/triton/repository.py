@@ -8,15 +8,17 @@ version that fits it. Releases lie beside `R` because Triton takes every folder 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from plansmith.digest import Digester, digest_of
+from plansmith.digest import digest_of
 from plansmith.durable import fsync_tree, link_or_copy, locked, move_into_place, staging_folder, storage_errors
 from plansmith.errors import RepositoryError
+from plansmith.targets import DEFAULT_TARGET, Target, load_target
 from plansmith.triton.model_config import CONFIG_FILE
 from plansmith.types import Interface, Manifest, PublishedVersion
 
@@ -31,13 +33,11 @@ class ModelRepository:
 
     Args:
         root: the folder that Triton reads.
-        digester: hashes the manifests.
     """
 
-    def __init__(self, root: Path, digester: Digester) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         self.store = self.root.with_name(f"{self.root.name}.plansmith")
-        self._digester = digester
 
     def target(self) -> str | None:
         """The target that the repository belongs to; None before the first publication."""
@@ -58,6 +58,14 @@ class ModelRepository:
                 f"{self.root} belongs to target {recorded}, not {target}",
                 remedy=f"pass --target {recorded}, or another --repository for {target}",
             )
+
+    def load_target(self) -> Target:
+        """The target that the models are for; the default one where none is recorded."""
+        return load_target(self.target() or DEFAULT_TARGET)
+
+    def served_models(self) -> list[str]:
+        """The models that Triton sees, sorted: ours and any others."""
+        return sorted(f.name for f in self.root.iterdir() if f.is_dir()) if self.root.is_dir() else []
 
     def versions(self, model: str) -> list[int]:
         """The numbers of a model's releases, ascending."""
@@ -108,7 +116,7 @@ class ModelRepository:
             newest = self.newest(draft.name)
             if newest is not None and newest.release_digest == draft.release_digest and not force:
                 self._exchange_view(draft.name)
-                return self._published(newest, unchanged=True)
+                return self.published(newest, unchanged=True)
             if newest is not None and not allow_interface_change:
                 _require_same_interface(newest, draft)
             manifest = draft.model_copy(update={"version": max(self.versions(draft.name), default=0) + 1})
@@ -123,7 +131,7 @@ class ModelRepository:
                 final.parent.mkdir(parents=True, exist_ok=True)
                 move_into_place(staged, final)
             self._exchange_view(manifest.name)
-            return self._published(manifest, unchanged=False)
+            return self.published(manifest, unchanged=False)
 
     def _claim(self, target: str) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -168,14 +176,15 @@ class ModelRepository:
         for stale in older[: max(0, len(older) - _VIEWS_KEPT + 1)]:
             shutil.rmtree(stale, ignore_errors=True)
 
-    def _published(self, manifest: Manifest, *, unchanged: bool) -> PublishedVersion:
+    def published(self, manifest: Manifest, *, unchanged: bool) -> PublishedVersion:
+        """Where a release of this repository stands."""
         release = self.release(manifest.name, manifest.version)
         return PublishedVersion(
             name=manifest.name,
             version=manifest.version,
             repository=str(self.root),
             release=str(release),
-            manifest_digest=self._digester.file(release / MANIFEST_FILE),
+            manifest_digest=hashlib.sha256((release / MANIFEST_FILE).read_bytes()).hexdigest(),
             published=manifest.created,
             unchanged=unchanged,
         )

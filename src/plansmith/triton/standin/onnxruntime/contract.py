@@ -24,7 +24,7 @@ DATATYPE_OF = {
 }
 
 
-class Refused(Exception):  # noqa: N818 - it reads as what happened to the model
+class Refused(Exception):
     """The model cannot be served as it is configured."""
 
 

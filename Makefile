@@ -1,0 +1,49 @@
+# What a person types and what CI runs. Everything works from a clean clone: the virtual environment
+# and the Triton server are made on first use, inside .venv.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+export HF_HUB_OFFLINE ?= 1
+export DO_NOT_TRACK = 1
+
+.PHONY: help demo test test-gpu check bench soak
+
+help:            ## list the targets
+	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  .*##' $(MAKEFILE_LIST) | sed 's/:.*##/  —/'
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(VENV)/.served: $(VENV)/.installed configs/targets/local-cpu.yaml
+	$(BIN)/plansmith serve-env add local-cpu
+	touch $@
+
+demo:            ## the main job on real weights: export, gate, Triton, publish
+demo: $(VENV)/.served
+	@$(BIN)/python benchmarks/demo.py
+
+test:            ## all tests but those that need a GPU
+test: $(VENV)/.served
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu and not tensorrt"
+
+test-gpu:        ## the tests that need a GPU or TensorRT
+test-gpu: $(VENV)/.served
+	$(BIN)/python -m pytest -m "gpu or tensorrt"
+
+check:           ## style, types
+check: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy src tests benchmarks
+
+bench:           ## CPU seconds and memory beside plain scripts, in one run
+bench: $(VENV)/.served
+	$(BIN)/python benchmarks/compile_cost.py
+	$(BIN)/python benchmarks/startup.py
+
+soak:            ## long rounds of kills and of processes that publish at once
+soak: $(VENV)/.served
+	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak

@@ -1,0 +1,64 @@
+"""The `plansmith` command. Each group of commands has a module; what is heavy is imported when it is called."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from plansmith import __version__
+from plansmith.cli.compile import compile_command
+from plansmith.cli.inspect import inspect_command
+from plansmith.cli.serve import serve_command
+from plansmith.cli.serve_env import serve_env_group
+from plansmith.cli.validate import validate_command
+from plansmith.errors import EXIT_INTERRUPTED, PlansmithError
+
+_EXIT_TERMINATED = 143
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="plansmith", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Turn a Hugging Face or timm model into a validated, versioned Triton model repository.
+
+    \b
+    plansmith compile hf:sentence-transformers/all-MiniLM-L6-v2
+    plansmith compile timm:resnet50 --shapes "pixel_values=1x3x224x224:8x3x224x224:64x3x224x224"
+    plansmith serve
+
+    Completion: put `eval "$(_PLANSMITH_COMPLETE=bash_source plansmith)"` (or zsh_source, fish_source) into your
+    shell's start-up file.
+    """
+
+
+for command in (compile_command, inspect_command, serve_command, serve_env_group, validate_command):
+    cli.add_command(command)
+
+
+def main() -> NoReturn:
+    """Run the command line; errors of ours become one message and their exit code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        cli.main(prog_name="plansmith", standalone_mode=False)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except click.ClickException as wrong:
+        wrong.show()
+        sys.exit(wrong.exit_code)
+    except PlansmithError as error:
+        click.echo(f"plansmith: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("plansmith: interrupted; run the same command again to go on after the last finished step", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    sys.exit(0)
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    """Leave as on any exit, so that servers and workers end and staging folders go."""
+    del number, frame
+    sys.exit(_EXIT_TERMINATED)

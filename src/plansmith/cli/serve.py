@@ -1,0 +1,79 @@
+"""`plansmith serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+DEFAULT_REPOSITORY = Path("artifacts/repository")
+
+
+@click.command("serve")
+@click.argument("models", nargs=-1, metavar="[MODEL]…")
+@click.option(
+    "--repository",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_REPOSITORY,
+    show_default=True,
+    help="What to serve.",
+)
+@click.option("--tritonserver", type=click.Path(path_type=Path), help="The server; found when left out.")
+@click.option("--http-port", default=8000, show_default=True, help="0 for any free one.")
+@click.option("--grpc-port", default=8001, show_default=True, help="0 for any free one.")
+@click.option("--metrics-port", default=8002, show_default=True, help="0 for any free one.")
+def serve_command(
+    models: tuple[str, ...],
+    repository: Path,
+    tritonserver: Path | None,
+    http_port: int,
+    grpc_port: int,
+    metrics_port: int,
+) -> None:
+    """Run Triton on a model repository until Ctrl-C; all its models unless some are named.
+
+    \b
+    plansmith serve
+    plansmith serve minilm --repository /srv/models --http-port 9000
+    """
+    from plansmith.errors import RepositoryError
+    from plansmith.triton.installation import find_installation
+    from plansmith.triton.repository import ModelRepository
+    from plansmith.triton.serve_env import runtime_folder
+    from plansmith.triton.server import TritonServer
+
+    opened = ModelRepository(repository)
+    present = opened.served_models()
+    missing = sorted(set(models) - set(present))
+    if missing or not present:
+        raise RepositoryError(
+            f"{repository} has no model {', '.join(missing)}" if missing else f"{repository} holds no model",
+            remedy=f"choose from: {', '.join(present)}" if present else "plansmith compile a model into it first",
+        )
+    installation = find_installation(tritonserver)
+    site = None if installation.real_onnxruntime else runtime_folder(opened.load_target().onnxruntime)
+    server = TritonServer(
+        repository,
+        installation,
+        repository.with_name(f"{repository.resolve().name}.serve.log"),
+        site=site,
+        models=models or present,
+        http_port=http_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+    )
+    with server:
+        click.echo(f"Triton {server.version} serves {', '.join(models or present)}")
+        if site is not None:
+            click.echo("  ONNX models answer through plansmith's stand-in backend")
+        click.echo(f"  HTTP     http://{server.http_url}/v2/models/{(models or present)[0]}")
+        click.echo(f"  gRPC     {server.grpc_url}")
+        click.echo(f"  metrics  http://{server.metrics_url}/metrics")
+        click.echo(f"  log      {server.log}")
+        click.echo("Ctrl-C ends it.")
+        try:
+            status = server.wait()
+        except KeyboardInterrupt:
+            click.echo("\nstopped", err=True)
+            return
+    raise RepositoryError(f"the server ended by itself with status {status}", remedy="read the log", log=server.log)

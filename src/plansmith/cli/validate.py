@@ -1,0 +1,50 @@
+"""`plansmith validate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from plansmith.cli.serve import DEFAULT_REPOSITORY
+
+
+@click.command("validate")
+@click.argument("release", metavar="RELEASE")
+@click.option(
+    "--repository",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_REPOSITORY,
+    show_default=True,
+    help="Where MODEL[@VERSION] is looked up.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
+def validate_command(release: str, repository: Path, as_json: bool) -> None:
+    """Repeat the accuracy gate on a RELEASE: its folder, or MODEL[@VERSION] of a repository.
+
+    The files are checked by digest first; the reference's answers lie in the release, so PyTorch is not needed.
+
+    \b
+    plansmith validate minilm
+    plansmith validate minilm@3 --repository /srv/models
+    plansmith validate artifacts/repository.plansmith/releases/minilm/3
+    """
+    from plansmith.revalidation import find_release, revalidate
+    from plansmith.validation import require_passed
+
+    folder = find_release(release, repository)
+    report = revalidate(folder)
+    if as_json:
+        click.echo(json.dumps({"release": str(folder), **report.model_dump(mode="json")}))
+    else:
+        click.echo(f"{folder}: {report.verdict}")
+        click.echo(f"  {report.candidate} against {report.reference}, on {report.data}")
+        for row in report.comparisons:
+            mark = "!!" if row.failures else "ok"
+            click.echo(
+                f"  {mark} {row.case:<9} {'x'.join(map(str, row.shape)):<14} {row.output:<20}"
+                f" largest error {row.max_relative:.1e}  99 % below {row.quantile_relative:.1e}"
+                f"  cosine {row.min_cosine:.7f}  variance {row.variance:.1e}"
+            )
+    require_passed(report)

@@ -1,0 +1,120 @@
+"""What a file or folder that plansmith made, or reads, has to say about itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from plansmith.errors import UsageError
+from plansmith.triton.repository import MANIFEST_FILE, ModelRepository, read_manifest
+from plansmith.types import Component, Manifest, Tensor
+
+
+def explain(path: Path) -> dict[str, Any]:
+    """The facts of a manifest, ONNX file, release or repository, as nested JSON values.
+
+    Raises:
+        UsageError: the path is none of these.
+        RepositoryError: a damaged manifest.
+    """
+    if path.name == MANIFEST_FILE and path.is_file():
+        return _release(read_manifest(path.parent), path.parent)
+    if (path / MANIFEST_FILE).is_file():
+        return _release(read_manifest(path), path)
+    if path.is_file() and path.suffix == ".onnx":
+        return _graph(path)
+    if path.is_dir() and (repository := ModelRepository(path)).target() is not None:
+        return _repository(repository)
+    raise UsageError(
+        f"{path} is no manifest, ONNX file, release or repository of plansmith",
+        remedy="name one, for example artifacts/repository",
+    )
+
+
+def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
+    validation, served, source = manifest.validation, manifest.served, manifest.source
+    weights = "random weights" if source.random_weights else f"digest {source.digest[:12]}"
+    return {
+        "release": str(folder),
+        "model": f"{manifest.name}, version {manifest.version}",
+        "made": f"{manifest.created} by plansmith {manifest.plansmith}",
+        "target": manifest.target,
+        "source": f"{source.scheme}:{source.location}, revision {source.revision or 'none'}, {weights},"
+        f" licence {source.licence or 'not stated'}",
+        "export": {
+            "exporter": manifest.onnx.exporter,
+            "refused": [f"{a.exporter}: {a.problem}" for a in manifest.onnx.attempts if a.problem],
+            "axes": {name: f"{r.min} : {r.opt} : {r.max}" for name, r in manifest.onnx.axes.items()},
+        },
+        "engine": f"{manifest.engine.kind}, {manifest.engine.precision}",
+        "interface": _interface(manifest.engine.components["model"]),
+        "max_batch_size": manifest.package.max_batch_size,
+        "gate": {
+            "verdict": validation.verdict,
+            "against": f"{validation.reference}, on {validation.data}",
+            "worst": {
+                output: f"largest error {w['max_relative']:.1e} of the magnitude, cosine {w['min_cosine']:.7f}"
+                for output, w in validation.worst().items()
+            },
+        },
+        "served": "not checked"
+        if served is None
+        else f"{served.backend} backend ({served.backend_runtime}) in Triton {served.server_version},"
+        f" {served.requests} requests, median {served.median_seconds * 1000:.0f} ms",
+        "files": [f"{f.path}  {f.bytes:,} bytes  sha256 {f.sha256[:12]}" for f in manifest.files],
+        "seconds": {s.name: "cached" if s.cached else s.seconds for s in manifest.steps},
+    }
+
+
+def _repository(repository: ModelRepository) -> dict[str, Any]:
+    models = {}
+    for name in repository.models():
+        newest = repository.newest(name)
+        assert newest is not None
+        models[name] = (
+            f"versions {', '.join(map(str, repository.versions(name)))}; newest: {newest.engine.kind},"
+            f" {newest.engine.precision}, gate {newest.validation.verdict}, made {newest.created}"
+        )
+    return {
+        "repository": str(repository.root),
+        "releases": str(repository.store / "releases"),
+        "target": repository.target(),
+        "models": models,
+    }
+
+
+def _graph(path: Path) -> dict[str, Any]:
+    try:
+        import onnx
+
+        from plansmith.compilers.onnx_files import describe
+    except ImportError as error:
+        raise UsageError(
+            "reading ONNX files needs the onnx package", remedy="pip install 'plansmith[compile]'"
+        ) from error
+    component = describe(path)
+    model = onnx.load(path, load_external_data=False)
+    operators = Counter(node.op_type for node in model.graph.node)
+    dtypes = Counter(onnx.TensorProto.DataType.Name(t.data_type).lower() for t in model.graph.initializer)
+    return {
+        "graph": str(path),
+        "made by": f"{model.producer_name} {model.producer_version}".strip() or "unknown",
+        "opset": component.opset,
+        "ir_version": component.ir_version,
+        "interface": _interface(component),
+        "weights": {name: f"{count} tensors" for name, count in dtypes.most_common()},
+        "external_files": list(component.external_files),
+        "operators": dict(operators.most_common()),
+    }
+
+
+def _interface(component: Component) -> dict[str, Any]:
+    return {
+        "inputs": [_tensor(t) for t in component.inputs],
+        "outputs": [_tensor(t) for t in component.outputs],
+    }
+
+
+def _tensor(tensor: Tensor) -> str:
+    return f"{tensor.name}: {tensor.dtype} [{', '.join(map(str, tensor.dims))}]"

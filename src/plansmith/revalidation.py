@@ -1,0 +1,74 @@
+"""The gate once more, on a release that stands in a repository."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from plansmith.digest import Digester
+from plansmith.errors import RepositoryError
+from plansmith.process import Worker
+from plansmith.stages import WORKER_MODULE
+from plansmith.triton.repository import MANIFEST_FILE, MODEL_FOLDER, ModelRepository, read_manifest
+from plansmith.types import Manifest, ValidationReport
+
+
+def find_release(text: str, repository: Path) -> Path:
+    """The folder of a release, given as a folder or as MODEL[@VERSION].
+
+    Raises:
+        RepositoryError: there is no such release.
+    """
+    if (Path(text) / MANIFEST_FILE).is_file():
+        return Path(text)
+    opened = ModelRepository(repository)
+    model, _, version = text.partition("@")
+    numbers = opened.versions(model)
+    if not numbers:
+        known = ", ".join(opened.models()) or "none"
+        raise RepositoryError(f"{repository} has no model {model!r}", remedy=f"its models: {known}")
+    if version and version not in {str(n) for n in numbers}:
+        listed = ", ".join(map(str, numbers))
+        raise RepositoryError(f"{model} has no version {version!r}", remedy=f"its versions: {listed}")
+    return opened.release(model, int(version) if version else numbers[-1])
+
+
+def revalidate(release: Path) -> ValidationReport:
+    """Check a release's files by digest and run the gate on them.
+
+    Raises:
+        RepositoryError: a file is missing or not what was published.
+        PlansmithError: the gate could not be run.
+    """
+    manifest = read_manifest(release)
+    _require_intact(release, manifest)
+    component = manifest.engine.components["model"]
+    with tempfile.TemporaryDirectory(prefix="plansmith-validate-") as scratch:
+        folder = (release / MODEL_FOLDER / component.file) if component.external_files else release / MODEL_FOLDER
+        log = Path(scratch) / "worker.log"
+        with Worker(WORKER_MODULE, log) as worker:
+            report = worker.call(
+                "validate",
+                engine=manifest.engine.model_dump(mode="json"),
+                engine_folder=str(folder.resolve()),
+                onnx=manifest.onnx.model_dump(mode="json"),
+                reference_folder=str(release.resolve()),
+                tolerances={name: t.model_dump() for name, t in manifest.validation.tolerances.items()},
+            )
+    return ValidationReport.model_validate(report)
+
+
+def _require_intact(release: Path, manifest: Manifest) -> None:
+    with tempfile.TemporaryDirectory(prefix="plansmith-digests-") as scratch:
+        digester = Digester(Path(scratch) / "digests.sqlite")
+        for file in manifest.files:
+            path = release / file.path
+            if not path.is_file():
+                raise RepositoryError(f"{path} is missing", remedy="compile the model again", step="validate")
+            if digester.file(path) != file.sha256:
+                raise RepositoryError(
+                    f"{path} is not the file that was published: its content changed",
+                    remedy="compile the model again with --force",
+                    model=manifest.name,
+                    step="validate",
+                )
