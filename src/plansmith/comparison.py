@@ -2,11 +2,12 @@
 
 Errors are judged relative to the output's own magnitude, its root mean square over the elements that
 count, so that one tolerance serves logits of 20 and embeddings of 0.05 alike. Everything is computed in
-float64, one sample at a time, so that the extra memory is that of one sample.
+float64, one sample at a time; what is kept beside it is one float32 error an element.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -53,23 +54,22 @@ def compare_output(
         return _incomparable(case, output, shape, f"shape is {_text(shape)}, expected {_text(reference.shape)}")
     if reference.dtype != candidate.dtype:
         return _incomparable(case, output, shape, f"dtype is {candidate.dtype}, expected {reference.dtype}")
-    rows = [
-        (r.astype(np.float64).ravel(), c.astype(np.float64).ravel())
-        for r, c in _samples(reference, candidate, valid)
-        if r.size
-    ]
-    if not rows:
+    moments, errors = [], []
+    for r, c in _samples(reference, candidate, valid):
+        if not np.isfinite(c).all():
+            return _incomparable(case, output, shape, "NaN or Inf in the candidate's answer")
+        if not np.isfinite(r).all():
+            return _incomparable(case, output, shape, "NaN or Inf in the reference's answer")
+        expected, found = r.astype(np.float64).ravel(), c.astype(np.float64).ravel()
+        moments.append((float(expected @ expected), float(found @ found), float(expected @ found)))
+        errors.append(np.abs(found - expected).astype(np.float32))
+    elements = sum(e.size for e in errors)
+    if elements == 0:
         return _incomparable(case, output, shape, "no element counts: everything is padding")
-    if not all(np.isfinite(c).all() for _, c in rows):
-        return _incomparable(case, output, shape, "NaN or Inf in the candidate's answer")
-    if not all(np.isfinite(r).all() for r, _ in rows):
-        return _incomparable(case, output, shape, "NaN or Inf in the reference's answer")
-
-    elements = sum(r.size for r, _ in rows)
-    magnitude = float(np.sqrt(sum(float(r @ r) for r, _ in rows) / elements)) or float(np.finfo(np.float32).tiny)
-    errors = np.concatenate([np.abs(c - r).astype(np.float32) for r, c in rows])
-    maximum, quantile = float(errors.max()), float(np.quantile(errors, ERROR_QUANTILE))
-    cosine = min(_cosine(r, c) for r, c in rows)
+    every = np.concatenate(errors)
+    magnitude = math.sqrt(sum(rr for rr, _, _ in moments) / elements) or float(np.finfo(np.float32).tiny)
+    maximum, quantile = float(every.max()), float(np.quantile(every, ERROR_QUANTILE))
+    cosine = min(_cosine(*m) for m, e in zip(moments, errors, strict=True) if e.size)
     measured = {
         "maximum error relative to the output's magnitude": (maximum / magnitude, tolerance.max_relative),
         f"{ERROR_QUANTILE:.0%} quantile of the error relative to the output's magnitude": (
@@ -142,11 +142,11 @@ def _variance_over_samples(candidate: NDArray[np.generic], valid: NDArray[np.boo
     return float(np.var(common.astype(np.float64), axis=0).mean())
 
 
-def _cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    norms = float(np.linalg.norm(a) * np.linalg.norm(b))
-    if norms == 0.0:
-        return 1.0 if np.array_equal(a, b) else 0.0
-    return float(a @ b) / norms
+def _cosine(rr: float, cc: float, rc: float) -> float:
+    """Of two vectors, from their squared lengths and their product; two zero vectors agree."""
+    if rr == 0.0 or cc == 0.0:
+        return 1.0 if rr == cc else 0.0
+    return rc / math.sqrt(rr * cc)
 
 
 def _incomparable(case: str, output: str, shape: tuple[int, ...], why: str) -> OutputComparison:

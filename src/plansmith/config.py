@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from plansmith.errors import UsageError
 from plansmith.shapes import InputRange, parse_range
@@ -17,8 +17,21 @@ from plansmith.types import EngineKind, Precision, Record, Tolerance
 if TYPE_CHECKING:
     import yaml
 
-_NAME = re.compile(r"\w[\w .+@-]{0,127}")
+_NAME = re.compile(r"\w[\w .+-]*")
+_NAME_BYTES = 128  # it becomes part of file names, which end at 255
 _MOST_PROBLEMS = 10
+
+
+def _read_range(given: Any) -> InputRange:
+    """A range as a person writes it: YAML makes a number of 1:8:32 without quotes."""
+    if isinstance(given, InputRange):
+        return given
+    if not isinstance(given, str):
+        raise ValueError("write it as text in quotes, like '1x8:8x64:32x256'")  # noqa: TRY004 - what pydantic collects
+    try:
+        return parse_range("", given)
+    except UsageError as error:
+        raise ValueError(error.message.partition(": ")[2]) from error
 
 
 class TritonOptions(Record):
@@ -41,7 +54,7 @@ class ModelSpec(Record):
     name: str = ""
     engine: EngineKind = EngineKind.ONNXRUNTIME
     precision: Precision = Precision.FP32
-    shapes: dict[str, InputRange] = Field(default_factory=dict)
+    shapes: dict[str, Annotated[InputRange, BeforeValidator(_read_range)]] = Field(default_factory=dict)
     target: str = DEFAULT_TARGET
     repository: str = ""
     artifacts: str = "artifacts"
@@ -53,22 +66,13 @@ class ModelSpec(Record):
     tolerances: dict[str, Tolerance] = Field(default_factory=dict)
     triton: TritonOptions = TritonOptions()
 
-    @field_validator("shapes", mode="before")
-    @classmethod
-    def _read_ranges(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            return value
-        try:
-            return {k: parse_range(str(k), v) if isinstance(v, str) else v for k, v in value.items()}
-        except UsageError as error:
-            raise ValueError(error.message) from error
-
     @field_validator("name")
     @classmethod
     def _check_name(cls, value: str) -> str:
-        if value and not _NAME.fullmatch(value):
+        if value and not (_NAME.fullmatch(value) and len(value.encode()) <= _NAME_BYTES):
             raise ValueError(
-                "a name starts with a letter or digit and holds letters, digits, spaces and . _ + @ - only"
+                "a name starts with a letter or digit, holds letters, digits, spaces and . _ + - only,"
+                f" and is at most {_NAME_BYTES} bytes long"
             )
         return value
 
@@ -87,15 +91,18 @@ def load_spec(path: Path, overrides: Mapping[str, Any]) -> ModelSpec:
         text = path.read_text(encoding="utf-8")
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
         values = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the spec {path}: {error}", remedy="give an existing YAML file") from error
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {error}", remedy="mend the file") from error
+    except OSError as error:
+        raise UsageError(f"cannot read the spec {path}: {error.strerror}", remedy="give a YAML file") from error
+    except (yaml.YAMLError, ValueError) as error:
+        said = str(error).replace("<unicode string>", str(path))
+        raise UsageError(f"{path} is not YAML: {said}", remedy="mend the file") from error
     if not isinstance(values, dict):
         raise UsageError(
             f"{path}: a spec is a mapping with at least `source`", remedy="see configs/models for examples"
         )
-    return make_spec(values | dict(overrides), place=str(path), lines=_key_lines(tree))
+    named = [k for k in ("artifacts", "repository") if isinstance(values.get(k), str) and values[k]]
+    folders = {k: str(path.parent / values[k]) for k in named}
+    return make_spec(values | folders | dict(overrides), place=str(path), lines=_key_lines(tree))
 
 
 def make_spec(
@@ -107,7 +114,7 @@ def make_spec(
         UsageError: names every problem at once, with its line where there is one.
     """
     try:
-        return ModelSpec(**values)
+        return ModelSpec.model_validate(dict(values))
     except ValidationError as invalid:
         problems = [_problem(e, place, lines or {}) for e in invalid.errors()]
     more = len(problems) - _MOST_PROBLEMS

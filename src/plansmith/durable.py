@@ -38,6 +38,14 @@ def fsync_tree(folder: Path) -> None:
         fsync_path(Path(root))
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, and flush their names to the disk."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        fsync_path(made.parent)
+
+
 def move_into_place(staged: Path, final: Path) -> None:
     """Rename a flushed file, folder or link to its final name, and flush the directory that holds it."""
     staged.replace(final)
@@ -58,7 +66,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on a lock file; the kernel frees it when the process dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with path.open("a") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
@@ -78,6 +86,19 @@ def staging_folder(parent: Path) -> Iterator[Path]:
     finally:
         os.close(descriptor)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep(parent: Path) -> None:
+    """Remove what killed processes left below a parent of staging folders."""
+    with locked(parent / ".lock"):
+        _sweep(parent)
+
+
+def remove_folder(folder: Path, staging: Path) -> None:
+    """Take a finished folder away: out of sight in one rename, then off the disk."""
+    if folder.exists():
+        with staging_folder(staging) as bin_folder:
+            move_into_place(folder, bin_folder / "removed")
 
 
 def _sweep(parent: Path) -> None:
@@ -101,7 +122,7 @@ def storage_errors(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
             raise RepositoryError(
                 f"no space left on the file system of {place}",
                 remedy="free some space, or choose another --artifacts or --repository folder",
@@ -110,5 +131,10 @@ def storage_errors(place: Path) -> Iterator[None]:
             raise RepositoryError(
                 f"cannot write to {place}: {error.strerror}",
                 remedy="choose a writable --artifacts or --repository folder",
+            ) from error
+        if error.errno == errno.EXDEV:
+            raise RepositoryError(
+                f"{place} is a mount point: nothing can be moved into it in one step",
+                remedy=f"use a folder inside it, such as {place / 'models'}",
             ) from error
         raise

@@ -138,7 +138,9 @@ def _print_plan(name: str, plan: dict[str, str], as_json: bool) -> None:
 
 
 def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
-    release = _short(Path(published.release))
+    from plansmith.cli.text import program, short
+
+    release = short(Path(published.release))
     state = "unchanged, still" if published.unchanged else "published,"
     click.echo(
         f"{published.name} {state} version {published.version}: {manifest.engine.kind}, {manifest.engine.precision},"
@@ -163,12 +165,7 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
             f"  served by Triton {served.server_version} with {who}: {served.requests} requests over HTTP and gRPC,"
             f" median {served.median_seconds * 1000:.0f} ms"
         )
-    click.echo(f"  repository  {_short(Path(published.repository))}")
+    click.echo(f"  repository  {short(Path(published.repository))}")
     click.echo(f"  release     {release}")
-    click.echo(f"Next: plansmith serve {published.name} --repository {_short(Path(published.repository))}")
-    click.echo(f"      plansmith inspect {release}")
-
-
-def _short(path: Path) -> str:
-    """A path as a person would type it from here."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    click.echo(f"Next: {program()} serve {published.name} --repository {short(Path(published.repository))}")
+    click.echo(f"      {program()} inspect {release}")

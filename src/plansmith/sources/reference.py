@@ -11,6 +11,7 @@ from plansmith.errors import SourceError, UsageError
 
 Scheme = Literal["hf", "timm"]
 
+_LONGEST_NAME_BYTES = 128
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 
@@ -27,7 +28,8 @@ class SourceReference:
     def default_name(self) -> str:
         """A model name made from the location."""
         last = (self.directory.resolve().name if self.directory else self.location.rsplit("/", 1)[-1]) or "model"
-        return re.sub(r"[^\w.-]+", "-", last).strip("-.") or "model"
+        short = last.encode()[:_LONGEST_NAME_BYTES].decode(errors="ignore")
+        return re.sub(r"[^\w.-]+", "-", short).strip("-.") or "model"
 
 
 def parse_reference(text: str, *, relative_to: Path) -> SourceReference:

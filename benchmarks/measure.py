@@ -1,0 +1,70 @@
+"""Runs a command and reads what it cost: CPU seconds of it and its children, wall seconds, peak memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from statistics import median
+
+import psutil
+
+_SAMPLE_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Cost:
+    """CPU and wall seconds, and the largest sum of resident memory of the process tree, in MiB."""
+
+    cpu_seconds: float
+    wall_seconds: float
+    peak_mib: float
+
+
+def run(command: list[str], *, environment: dict[str, str] | None = None) -> Cost:
+    """Run a command to its end; its standard output is thrown away.
+
+    Raises:
+        SystemExit: the command failed.
+    """
+    started = time.monotonic()
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, **(environment or {})}
+    )
+    watched, peak = psutil.Process(process.pid), 0
+    while not _ended(process.pid):
+        peak = max(peak, _resident(watched))
+        time.sleep(_SAMPLE_SECONDS)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        assert process.stderr is not None
+        sys.exit(f"{' '.join(command)} failed:\n{process.stderr.read().decode()[-2000:]}")
+    return Cost(usage.ru_utime + usage.ru_stime, time.monotonic() - started, peak / 2**20)
+
+
+def compare(ours: list[Cost], theirs: list[Cost], label: str) -> None:
+    """Print the medians of two commands that ran in turn, and the ratio pair by pair."""
+    for name, unit in (("cpu_seconds", "CPU s"), ("wall_seconds", "wall s"), ("peak_mib", "MiB peak")):
+        a, b = [getattr(c, name) for c in ours], [getattr(c, name) for c in theirs]
+        ratios = sorted(x / y for x, y in zip(a, b, strict=True))
+        print(
+            f"{label:<28} {unit:<9} plansmith {median(a):8.2f}   plain {median(b):8.2f}"
+            f"   ratio {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        )
+
+
+def _ended(pid: int) -> bool:
+    """The process is waiting to be reaped; it is left so, for wait4 to read what it used."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _resident(process: psutil.Process) -> int:
+    total = 0
+    for member in [process, *process.children(recursive=True)]:
+        try:
+            total += member.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+    return total

@@ -1,0 +1,37 @@
+"""What the light commands cost: CPU seconds of `import`, --help, --version and an unchanged compile.
+
+    python benchmarks/startup.py [ROUNDS]
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from statistics import median
+
+from compile_cost import MINILM
+from measure import run
+
+LIMITS = {"import plansmith": 0.1, "plansmith --help": 0.3, "plansmith --version": 0.3, "unchanged compile": 1.5}
+
+
+def main(rounds: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        plansmith = [sys.executable, "-m", "plansmith"]
+        unchanged = [*plansmith, "compile", f"hf:{MINILM}", "--artifacts", folder, "--quiet"]
+        run(unchanged)
+        commands = {
+            "import plansmith": [sys.executable, "-c", "import plansmith"],
+            "plansmith --help": [*plansmith, "--help"],
+            "plansmith --version": [*plansmith, "--version"],
+            "unchanged compile": unchanged,
+        }
+        plain = median(run([sys.executable, "-c", "pass"]).cpu_seconds for _ in range(rounds))
+        print(f"{'python -c pass':<22} {plain:.2f} CPU s")
+        for label, command in commands.items():
+            seconds = median(run(command).cpu_seconds for _ in range(rounds))
+            print(f"{label:<22} {seconds:.2f} CPU s   (aim: below {LIMITS[label]})")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

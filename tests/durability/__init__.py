@@ -1,0 +1,1 @@
+"""What happens to the disk when processes die, run at once, or find no room."""

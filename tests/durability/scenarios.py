@@ -1,0 +1,144 @@
+"""The operations that are killed at every boundary, and what must hold after each kill."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from plansmith.digest import Digester
+from plansmith.stage_cache import StageCache
+
+from .packages import MODEL, draft_of, publish, write_package
+from .wholeness import release_numbers, repository_problems, shown_versions, staging_problems, store_of
+
+STEP, KEY = "export", "0" * 64
+
+
+class Scenario(ABC):
+    """An operation below one folder; it may be done again after it was killed."""
+
+    @abstractmethod
+    def prepare(self, folder: Path) -> None:
+        """Make the folder as it is before the operation."""
+
+    @abstractmethod
+    def act(self, folder: Path) -> None:
+        """The operation."""
+
+    @abstractmethod
+    def torn(self, folder: Path) -> list[str]:
+        """What must not be so at any moment."""
+
+    @abstractmethod
+    def unfinished(self, folder: Path) -> list[str]:
+        """What must not be so after the operation ran to its end."""
+
+
+class CacheEntry(Scenario):
+    """Making, replacing or removing an entry of the stage cache.
+
+    Args:
+        before: the content of the entry that stands there, if any.
+        after: the content that is published; None to remove the entry.
+    """
+
+    def __init__(self, before: str | None, after: str | None) -> None:
+        self._before, self._after = before, after
+
+    def prepare(self, folder: Path) -> None:
+        if self._before is not None:
+            _store(folder, self._before)
+
+    def act(self, folder: Path) -> None:
+        if self._after is not None:
+            _store(folder, self._after)
+            return
+        cache = _cache(folder)
+        with cache.exclusive(STEP, KEY):
+            cache.remove(folder / STEP / KEY)
+
+    def torn(self, folder: Path) -> list[str]:
+        content, problems = _content(folder)
+        if content not in {None, self._before, self._after}:
+            problems.append(f"the entry holds {content!r}")
+        return problems
+
+    def unfinished(self, folder: Path) -> list[str]:
+        content, problems = _content(folder)
+        if content != self._after:
+            problems.append(f"the entry holds {content!r}, not {self._after!r}")
+        return problems + staging_problems(folder / "staging")
+
+
+class Release(Scenario):
+    """Publishing one more version of a model.
+
+    Args:
+        before: how many versions there are already.
+        output: the name of the new version's output; theirs is "logits".
+    """
+
+    def __init__(self, before: int, output: str = "logits") -> None:
+        self._before, self._output = before, output
+
+    def prepare(self, folder: Path) -> None:
+        for number in range(1, self._before + 1):
+            package = write_package(folder / f"package-{number}", str(number))
+            publish(folder / "repository", package, draft_of(package))
+        write_package(folder / "package-new", "new")
+
+    def act(self, folder: Path) -> None:
+        package = folder / "package-new"
+        draft = draft_of(package, output=self._output)
+        publish(folder / "repository", package, draft, allow_interface_change=self._output != "logits")
+
+    def torn(self, folder: Path) -> list[str]:
+        problems = repository_problems(folder / "repository")
+        numbers, old = release_numbers(folder / "repository", MODEL), list(range(1, self._before + 1))
+        if numbers not in {tuple(old), (*old, self._before + 1)}:
+            problems.append(f"the versions are {numbers}")
+        if old and not (folder / "repository" / MODEL).exists():
+            problems.append("the old versions are out of sight")
+        return problems
+
+    def unfinished(self, folder: Path) -> list[str]:
+        problems = self.torn(folder) + staging_problems(store_of(folder / "repository") / "staging")
+        fitting = range(1 if self._output == "logits" else self._before + 1, self._before + 2)
+        shown = shown_versions(folder / "repository", MODEL)
+        return problems + ([f"shown are {shown}"] if shown != tuple(fitting) else [])
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "a new cache entry": CacheEntry(None, "new"),
+    "a replaced cache entry": CacheEntry("old", "new"),
+    "a removed cache entry": CacheEntry("old", None),
+    "a first version": Release(0),
+    "a second version": Release(1),
+    "a third version, which pushes a view out": Release(2),
+    "a second version with another interface": Release(1, output="scores"),
+}
+
+
+def _cache(folder: Path, told: list[str] | None = None) -> StageCache:
+    notices = told if told is not None else []
+    return StageCache(folder, Digester(folder / "digests.sqlite"), notices.append)
+
+
+def _store(folder: Path, content: str) -> None:
+    cache = _cache(folder)
+    with cache.exclusive(STEP, KEY), cache.staging() as staged:
+        write_package(staged, content)
+        cache.publish(STEP, KEY, staged, {"content": content})
+
+
+def _content(folder: Path) -> tuple[str | None, list[str]]:
+    """What a process that comes now finds in the cache, and what it would complain about."""
+    problems: list[str] = []
+    entry = _cache(folder, problems).lookup(STEP, KEY)
+    if entry is None:
+        return None, problems
+    content = str(entry.record["content"])
+    expected = f"config.pbtxt of {content}"
+    if len(entry.files) != 3 or (entry.folder / "config.pbtxt").read_text() != expected:
+        problems.append("the entry's files are not those of its record")
+    return content, problems
