@@ -29,7 +29,7 @@ demo: $(VENV)/.served
 
 test:            ## all tests but those that need a GPU
 test: $(VENV)/.served
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu and not tensorrt"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu and not tensorrt"
 
 test-gpu:        ## the tests that need a GPU or TensorRT
 test-gpu: $(VENV)/.served

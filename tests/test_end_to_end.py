@@ -1,0 +1,139 @@
+"""The main job through the real command and the real Triton."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+SERVE_SECONDS = 60
+
+
+def compile_model(folder: Path, *arguments: str) -> dict[str, Any]:
+    """Run `plansmith compile --json` and return its document."""
+    command = [sys.executable, "-m", "plansmith", "compile", *arguments, "--json", "--artifacts", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+@contextmanager
+def serve(repository: str, model: str) -> Iterator[tuple[str, str]]:
+    """Run `plansmith serve` on free ports until the block ends with the Ctrl-C of a person; its two URLs."""
+    ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+    command = [sys.executable, "-m", "plansmith", "serve", model, "--repository", repository, *ports]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    assert process.stdout is not None
+    lines: list[str] = []
+    deadline = time.monotonic() + SERVE_SECONDS
+    while not any("Ctrl-C" in line for line in lines):
+        assert select.select([process.stdout], [], [], max(0, deadline - time.monotonic()))[0], lines
+        lines.append(process.stdout.readline())
+        assert lines[-1], lines
+    text = "".join(lines)
+    http, grpc = re.search(r"http://(\S+?)/v2", text), re.search(r"gRPC +(\S+)", text)
+    assert http is not None
+    assert grpc is not None
+    try:
+        yield http[1], grpc[1]
+    finally:
+        process.send_signal(signal.SIGINT)
+        status = process.wait(timeout=SERVE_SECONDS)
+        process.stdout.close()
+    assert status == 0
+
+
+def ask(url: str, model: str, feed: dict[str, np.ndarray], *, over_http: bool) -> dict[str, np.ndarray]:
+    """One request by Triton's own client."""
+    from tritonclient import grpc, http
+    from tritonclient.utils import np_to_triton_dtype
+
+    protocol: Any = http if over_http else grpc
+    inputs = []
+    for name, array in feed.items():
+        tensor = protocol.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        tensor.set_data_from_numpy(array)
+        inputs.append(tensor)
+    with protocol.InferenceServerClient(url) as client:
+        answer = client.infer(model, inputs)
+        names = [
+            output["name"]
+            for output in client.get_model_metadata(model, **({} if over_http else {"as_json": True}))["outputs"]
+        ]
+        return {name: answer.as_numpy(name) for name in names}
+
+
+@pytest.fixture(scope="module")
+def minilm(tmp_path_factory: pytest.TempPathFactory, minilm_folder: Path) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("minilm")
+    return compile_model(folder, f"hf:{minilm_folder}", "--name", "minilm", "--shapes", "input_ids=1x1:4x32:8x64")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("end-to-end")
+def test_real_weights_are_published_and_served_over_both_protocols_like_pytorch(
+    minilm: dict[str, Any], minilm_folder: Path
+) -> None:
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    assert minilm["verdict"] == "passed"
+    assert minilm["served"]["backend"] in {"real", "stand-in"}
+    tokenizer = AutoTokenizer.from_pretrained(minilm_folder)
+    texts = ["a cat on a mat", "the quarterly report is late again, as everyone expected", "ja"]
+    feed = dict(tokenizer(texts, padding=True, return_tensors="np"))
+    with torch.inference_mode():
+        expected = AutoModel.from_pretrained(minilm_folder)(**{k: torch.from_numpy(v) for k, v in feed.items()})
+    counts = feed["attention_mask"].astype(bool)
+    with serve(minilm["repository"], "minilm") as (http, grpc):
+        for url, over_http in ((http, True), (grpc, False)):
+            answer = ask(url, "minilm", feed, over_http=over_http)
+            np.testing.assert_allclose(
+                answer["last_hidden_state"][counts], expected.last_hidden_state.numpy()[counts], atol=2e-5
+            )
+            np.testing.assert_allclose(answer["pooler_output"], expected.pooler_output.numpy(), atol=2e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("end-to-end")
+def test_the_release_holds_all_that_explains_it(minilm: dict[str, Any]) -> None:
+    release = Path(minilm["model_path"])
+    manifest = json.loads((release / "manifest.json").read_text())
+    assert manifest["version"] == minilm["version"] == 1
+    assert manifest["source"]["licence"] == "apache-2.0"
+    assert [a["problem"] for a in manifest["onnx"]["attempts"]] == [None]
+    assert manifest["served"]["requests"] == len(manifest["served"]["checks"]) > 10
+    assert {c["protocol"] for c in manifest["served"]["checks"]} == {"http", "grpc"}
+    assert {c["batch"] for c in manifest["served"]["checks"]} >= {1, 2, 3, 4}
+    for name in ("config.pbtxt", "spec.yaml", "reproduce.sh", "build.log", "reference/max.npz", "model/model.onnx"):
+        assert (release / name).is_file(), name
+    view = Path(minilm["repository"]) / "minilm"
+    assert sorted(p.name for p in view.iterdir()) == ["1", "config.pbtxt"]
+    assert (view / "1" / "model.onnx").samefile(release / "model" / "model.onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("end-to-end")
+def test_a_timm_model_with_random_weights_goes_the_same_way(tmp_path: Path) -> None:
+    shapes = "pixel_values=1x3x160x160:2x3x160x160:4x3x160x160"
+    document = compile_model(tmp_path, "timm:test_resnet", "--random-weights", "--shapes", shapes)
+    assert document["verdict"] == "passed"
+    assert document["name"] == "test_resnet"
+    assert document["served"]["checks"] > 5
+    again = compile_model(tmp_path, "timm:test_resnet", "--random-weights", "--shapes", shapes)
+    assert again["unchanged"]
+    assert again["version"] == 1
+    assert all(step["cached"] for step in again["steps"])
