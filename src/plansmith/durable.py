@@ -18,6 +18,12 @@ from pathlib import Path
 
 from plansmith.errors import RepositoryError
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST}
+
+# A disk with less room than this when a library failed for an unclear reason is taken for full.
+_ROOM_BYTES = 64 * 1024
+
 
 def fsync_path(path: Path) -> None:
     """Flush one file, or one directory's entries, to the disk."""
@@ -121,20 +127,41 @@ def storage_errors(place: Path) -> Iterator[None]:
     """Turn a full or unwritable file system into one message that names the place."""
     try:
         yield
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-            raise RepositoryError(
-                f"no space left on the file system of {place}",
-                remedy="free some space, or choose another --artifacts or --repository folder",
-            ) from error
-        if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST}:
-            raise RepositoryError(
-                f"cannot write to {place}: {error.strerror}",
-                remedy="choose a writable --artifacts or --repository folder",
-            ) from error
-        if error.errno == errno.EXDEV:
-            raise RepositoryError(
-                f"{place} is a mount point: nothing can be moved into it in one step",
-                remedy=f"use a folder inside it, such as {place / 'models'}",
-            ) from error
-        raise
+    except Exception as error:
+        known = _storage_error(error, place)
+        if known is None:
+            raise
+        raise known from error
+
+
+def _storage_error(error: Exception, place: Path) -> RepositoryError | None:
+    code = error.errno if isinstance(error, OSError) else None
+    if code in _FULL or _tells_of_full_disk(error, place):
+        told_in_full = code in {errno.ENOSPC, errno.EDQUOT}
+        detail = "" if told_in_full else f" ({next(iter(str(error).splitlines()), type(error).__name__)})"
+        return RepositoryError(
+            f"no space left on the file system of {place}{detail}",
+            remedy="free some space, or choose another --artifacts or --repository folder",
+        )
+    if code in _UNWRITABLE:
+        return RepositoryError(
+            f"cannot write to {place}: {os.strerror(code)}",
+            remedy="choose a writable --artifacts or --repository folder",
+        )
+    if code == errno.EXDEV:
+        return RepositoryError(
+            f"{place} is a mount point: nothing can be moved into it in one step",
+            remedy=f"use a folder inside it, such as {place / 'models'}",
+        )
+    return None
+
+
+def _tells_of_full_disk(error: Exception, place: Path) -> bool:
+    """Whether an error of another library is a full disk in its own words, or without a word of it."""
+    if isinstance(error, RepositoryError):
+        return False
+    if any(os.strerror(code) in str(error) for code in _FULL):
+        return True
+    found = os.statvfs(next(path for path in (place, *place.parents) if path.exists()))
+    writable = found.f_blocks > 0 and not found.f_flag & os.ST_RDONLY
+    return writable and found.f_bavail * found.f_frsize < _ROOM_BYTES

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -75,6 +76,8 @@ class Worker:
             self._stream.write(json.dumps({"call": name, "arguments": arguments}).encode() + b"\n")
             self._stream.flush()
             for line in self._stream:
+                if not line.endswith(b"\n"):
+                    break  # it died while it answered
                 message = json.loads(line)
                 if "progress" in message:
                     self._progress(message["progress"])
@@ -105,7 +108,8 @@ class Worker:
         """End the child, at once."""
         self._process.kill()
         self._process.wait()
-        self._stream.close()
+        with suppress(BrokenPipeError):  # a request that the child did not live to read
+            self._stream.close()
 
     def __enter__(self) -> Worker:
         return self

@@ -1,6 +1,7 @@
 """Content-addressed outputs of finished steps.
 
-`<root>/<step>/<key>/` holds a step's files and `entry.json`: its record and the digest of every file.
+`<root>/<step>/<key>/` holds a step's files and `entry.json`: its record, the digest of every file, and one
+of them all.
 The key covers everything that the step's result depends on, so an entry is never updated, only made,
 verified and removed.
 """
@@ -8,7 +9,6 @@ verified and removed.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.digest import Digester, digest_of, digest_of_files
-from plansmith.durable import fsync_tree, locked, move_into_place, staging_folder
+from plansmith.durable import fsync_tree, locked, make_folder, move_into_place, remove_folder, staging_folder, sweep
 from plansmith.types import FileEntry
 
 ENTRY_FILE = "entry.json"
@@ -42,7 +42,7 @@ class StageCache:
     Args:
         root: the folder of the cache; made when first needed.
         digester: hashes the files of entries.
-        notice: told in one line when a damaged entry was thrown away.
+        notice: told in one line when an entry is damaged.
     """
 
     def __init__(self, root: Path, digester: Digester, notice: Callable[[str], None] = lambda _: None) -> None:
@@ -51,26 +51,21 @@ class StageCache:
         self._notice = notice
 
     def lookup(self, step: str, key: str) -> Entry | None:
-        """The entry of a key, or None; a damaged one is removed, told to `notice` and not returned."""
+        """The entry of a key, or None; a damaged one is told to `notice` and left for `publish` to replace."""
         folder = self._root / step / key
-        try:
-            fields = json.loads((folder / ENTRY_FILE).read_text())
-            files = tuple(FileEntry(**f) for f in fields["files"])
-        except FileNotFoundError:
+        if not folder.exists():
             return None
-        except (ValueError, KeyError, TypeError):
-            self._discard(folder, ENTRY_FILE)
-            return None
-        for file in files:
-            path = folder / file.path
-            if not path.is_file() or path.stat().st_size != file.bytes or self._digester.file(path) != file.sha256:
-                self._discard(folder, file.path)
-                return None
-        return Entry(folder, fields["record"], files)
+        entry = _read_entry(folder)
+        damaged = ENTRY_FILE if entry is None else next((f.path for f in entry.files if self._differs(folder, f)), None)
+        if damaged is None:
+            return entry
+        self._notice(f"cache entry {step}/{key[:12]} is damaged ({damaged}): building it again")
+        return None
 
     @contextmanager
     def exclusive(self, step: str, key: str) -> Iterator[None]:
         """While held, no other process builds this key: it waits, then finds the entry."""
+        sweep(self._root / "staging")
         with locked(self._root / "locks" / f"{step}-{key}"):
             yield
 
@@ -83,22 +78,30 @@ class StageCache:
     def publish(self, step: str, key: str, staged: Path, record: dict[str, Any]) -> Entry:
         """Move a staged folder into the cache as the entry of a key, replacing one that stands there."""
         files = self._digester.entries(staged)
-        document = {"record": record, "files": [f.model_dump() for f in files]}
+        folder = self._root / step / key
+        entry = Entry(folder, record, files)
+        document = {"digest": entry.digest, "record": record, "files": [f.model_dump() for f in files]}
         (staged / ENTRY_FILE).write_text(json.dumps(document, indent=1))
         fsync_tree(staged)
-        folder = self._root / step / key
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         self.remove(folder)
         move_into_place(staged, folder)
-        return Entry(folder, record, files)
+        return entry
 
     def remove(self, folder: Path) -> None:
         """Take an entry away: out of sight in one rename, then off the disk."""
-        if folder.exists():
-            with staging_folder(self._root / "staging") as bin_folder:
-                move_into_place(folder, bin_folder / "removed")
-                shutil.rmtree(bin_folder / "removed", ignore_errors=True)
+        remove_folder(folder, self._root / "staging")
 
-    def _discard(self, folder: Path, damaged: str) -> None:
-        self._notice(f"cache entry {folder.parent.name}/{folder.name[:12]} is damaged ({damaged}): building it again")
-        self.remove(folder)
+    def _differs(self, folder: Path, file: FileEntry) -> bool:
+        path = folder / file.path
+        return not path.is_file() or path.stat().st_size != file.bytes or self._digester.file(path) != file.sha256
+
+
+def _read_entry(folder: Path) -> Entry | None:
+    """What an entry says about itself; None where that is damaged."""
+    try:
+        fields = json.loads((folder / ENTRY_FILE).read_text())
+        entry = Entry(folder, fields["record"], tuple(FileEntry(**f) for f in fields["files"]))
+        return entry if entry.digest == fields["digest"] else None
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return None

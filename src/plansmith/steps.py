@@ -12,12 +12,11 @@ from typing import Any, Self
 
 from plansmith import __version__
 from plansmith.config import ModelSpec
-from plansmith.digest import digest_of, digest_of_files
+from plansmith.digest import digest_of_files
 from plansmith.durable import link_or_copy
 from plansmith.errors import EngineError, ExportError
+from plansmith.fetching import fetch
 from plansmith.reference import read_case
-from plansmith.sources import directory
-from plansmith.sources.hub import Snapshot, fetch_snapshot
 from plansmith.sources.reference import parse_reference
 from plansmith.stages import Finished, Listener, StageRunner, WouldRun
 from plansmith.targets import load_target
@@ -80,7 +79,7 @@ class Compilation:
         self.reference = parse_reference(spec.source, relative_to=relative_to)
         self.name = spec.name or self.reference.default_name
         self.target = load_target(spec.target)
-        _require_available(spec)
+        _require_available(spec, self.name)
         artifacts = Path(spec.artifacts).absolute()
         self._force = force
         self._stages = StageRunner(self.name, artifacts, listener=listener or Listener(), force=force, dry=dry)
@@ -133,27 +132,7 @@ class Compilation:
 
     def fetch(self) -> Finished[SourceModel]:
         """Bring the model here: a directory by content, a hub model at its commit, or random weights."""
-        spec = self.spec
-        with self._stages.timed("fetch") as clock:
-            hashed = self._stages.digester.hashed
-            folder, location, commit, cached = self._random_model() if spec.random_weights else self._given_model()
-            paths = directory.model_files(
-                folder, trust_remote_code=spec.trust_remote_code, allow_pickle=spec.allow_pickle
-            )
-            directory.read_config(folder)
-            directory.require_weights(folder, allow_pickle=spec.allow_pickle)
-            files = self._stages.digester.entries(folder, paths)
-            clock.cached = cached and self._stages.digester.hashed == hashed
-            record = SourceModel(
-                scheme=self.reference.scheme,
-                location=location,
-                revision=commit,
-                licence=directory.read_licence(folder),
-                digest=digest_of_files(files),
-                random_weights=spec.random_weights,
-                trust_remote_code=spec.trust_remote_code,
-            )
-            return Finished(record, folder, digest_of([record.scheme, record.digest]), clock.cached)
+        return fetch(self._stages, self.spec, self.reference)
 
     def export(self, source: Finished[SourceModel]) -> Finished[OnnxModel]:
         """Export to ONNX and store the reference's answers."""
@@ -311,54 +290,6 @@ class Compilation:
             clock.cached = published.unchanged
             return published, self.repository.manifest(self.name, published.version)
 
-    def _given_model(self) -> tuple[Path, str, str | None, bool]:
-        """The folder, place, commit of the source as it stands, and whether nothing had to be looked up."""
-        found = self.reference
-        if found.directory is not None:
-            return found.directory, str(found.directory.resolve()), None, True
-        location, cached = found.location, True
-        if found.scheme == "timm":
-            entry, cached = self._stages.entry(
-                "fetch", [], {"timm": location}, lambda _: self._stages.heavy("timm_hub_id", name=location)
-            )
-            location = entry.record["hub_id"]
-        snapshot = self._snapshot(location)
-        return snapshot.folder, location, snapshot.commit, cached
-
-    def _random_model(self) -> tuple[Path, str, str | None, bool]:
-        """As `_given_model`, for an architecture with random weights; made once and kept in the cache."""
-        found = self.reference
-        location, commit, inputs = found.location, None, [found.location]
-        if found.directory is not None or found.scheme == "hf":
-            folder = found.directory
-            if folder is None:
-                snapshot = self._snapshot(location)
-                folder, commit = snapshot.folder, snapshot.commit
-            paths = directory.model_files(folder, trust_remote_code=self.spec.trust_remote_code, allow_pickle=False)
-            described = [p for p in paths if p.suffix != ".safetensors"]
-            inputs = [digest_of_files(self._stages.digester.entries(folder, described))]
-            location = str(folder.resolve())
-        parameters = {"scheme": found.scheme, "trust_remote_code": self.spec.trust_remote_code}
-        entry, cached = self._stages.entry(
-            "fetch",
-            inputs,
-            parameters,
-            lambda out: self._stages.heavy("make_random", location=location, out=str(out), **parameters),
-        )
-        return entry.folder, found.location, commit, cached
-
-    def _snapshot(self, repo: str) -> Snapshot:
-        if self._stages.dry:
-            raise WouldRun("fetch")
-        return fetch_snapshot(
-            repo,
-            self.reference.revision,
-            trust_remote_code=self.spec.trust_remote_code,
-            allow_pickle=self.spec.allow_pickle,
-            with_weights=not self.spec.random_weights,
-            progress=self._stages.progress,
-        )
-
     def _spec_text(self) -> str:
         """The spec with every default written out and the source's directory in full."""
         import yaml
@@ -370,19 +301,13 @@ class Compilation:
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def _require_available(spec: ModelSpec) -> None:
+def _require_available(spec: ModelSpec, name: str) -> None:
     """Refuse at once what no later step could do."""
     if spec.engine is not EngineKind.ONNXRUNTIME:
         raise EngineError(
-            f"engine {spec.engine} is not available yet",
-            remedy="use --engine onnxruntime",
-            model=spec.name,
-            step="compile",
+            f"engine {spec.engine} is not available yet", remedy="use --engine onnxruntime", model=name, step="compile"
         )
     if spec.precision is not Precision.FP32:
         raise ExportError(
-            f"precision {spec.precision} is not available yet",
-            remedy="use --precision fp32",
-            model=spec.name,
-            step="lower",
+            f"precision {spec.precision} is not available yet", remedy="use --precision fp32", model=name, step="lower"
         )

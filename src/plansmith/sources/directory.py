@@ -56,7 +56,8 @@ def require_weights(folder: Path, *, allow_pickle: bool) -> None:
             remedy="save the model as safetensors, or pass --allow-pickle if you trust whoever made it",
         )
     raise SourceError(
-        f"{folder} has no weights (model.safetensors)", remedy="save them there, or pass --random-weights"
+        f"{folder} has no weights (model.safetensors)",
+        remedy="save them there, pass --allow-pickle if all it has are pickles, or --random-weights",
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from plansmith.errors import EnvironmentFault, SourceError
 from plansmith.sources.directory import CODE_PATTERNS, FILE_PATTERNS, PICKLE_PATTERNS
@@ -56,7 +58,11 @@ def fetch_snapshot(
     try:
         folder = Path(
             snapshot_download(
-                repo, revision=revision, allow_patterns=patterns, ignore_patterns=["onnx/*", "openvino/*"]
+                repo,
+                revision=revision,
+                allow_patterns=patterns,
+                ignore_patterns=["onnx/*", "openvino/*"],
+                tqdm_class=_reporting_bar(progress),
             )
         )
     except GatedRepoError as error:
@@ -78,3 +84,20 @@ def fetch_snapshot(
             f"the hub did not deliver {repo}: {error}", remedy=f"try again, or {_USE_A_DIRECTORY}"
         ) from error
     return Snapshot(folder, folder.name)
+
+
+def _reporting_bar(progress: Callable[[str], None]) -> Any:
+    """A progress bar for huggingface_hub that tells `progress` the bytes instead of drawing."""
+    from tqdm.auto import tqdm
+
+    class Reporting(tqdm):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options | {"file": io.StringIO(), "disable": False})
+
+        def display(self, msg: str | None = None, pos: int | None = None) -> None:
+            del msg, pos
+            if self.unit == "B" and self.total:
+                done, total = (self.format_sizeof(n, divisor=1000) for n in (self.n, self.total))
+                progress(f"downloading, {done}B of {total}B")
+
+    return Reporting

@@ -11,12 +11,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from plansmith.digest import digest_of
-from plansmith.durable import fsync_tree, link_or_copy, locked, move_into_place, staging_folder, storage_errors
+from plansmith.durable import (
+    fsync_tree,
+    link_or_copy,
+    locked,
+    make_folder,
+    move_into_place,
+    remove_folder,
+    staging_folder,
+    storage_errors,
+    sweep,
+)
 from plansmith.errors import RepositoryError
 from plansmith.targets import DEFAULT_TARGET, Target, load_target
 from plansmith.triton.model_config import CONFIG_FILE
@@ -41,10 +50,17 @@ class ModelRepository:
 
     def target(self) -> str | None:
         """The target that the repository belongs to; None before the first publication."""
-        try:
-            return str(json.loads((self.store / _MARKER).read_text())["target"])
-        except FileNotFoundError:
-            return None
+        marker = self.store / _MARKER
+        with storage_errors(self.root):
+            try:
+                return str(json.loads(marker.read_text())["target"])
+            except FileNotFoundError:
+                return None
+            except (ValueError, KeyError, TypeError) as error:
+                raise RepositoryError(
+                    f"{marker}, which names the repository's target, is damaged",
+                    remedy=f'write {{"target": "{DEFAULT_TARGET}"}} into it, or the target that the models are for',
+                ) from error
 
     def require_target(self, target: str) -> None:
         """See that releases for a target may go here.
@@ -113,6 +129,8 @@ class ModelRepository:
         """
         with storage_errors(self.root), locked(self.store / "locks" / "models" / draft.name):
             self._claim(draft.target)
+            self._require_free_place(draft.name)
+            sweep(self.store / "staging")
             newest = self.newest(draft.name)
             if newest is not None and newest.release_digest == draft.release_digest and not force:
                 self._exchange_view(draft.name)
@@ -128,13 +146,13 @@ class ModelRepository:
                 (staged / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
                 fsync_tree(staged)
                 final = self.release(manifest.name, manifest.version)
-                final.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(final.parent)
                 move_into_place(staged, final)
             self._exchange_view(manifest.name)
             return self.published(manifest, unchanged=False)
 
     def _claim(self, target: str) -> None:
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_folder(self.root)
         with locked(self.store / "locks" / "repository"):
             self.require_target(target)
             if self.target() is None:
@@ -143,23 +161,29 @@ class ModelRepository:
                     fsync_tree(staged)
                     move_into_place(staged / _MARKER, self.store / _MARKER)
 
-    def _exchange_view(self, model: str) -> None:
-        """Make `root/model` show the newest release and the versions that fit it; nothing when it does."""
+    def _require_free_place(self, model: str) -> None:
+        """See that what Triton finds under the model's name, if anything, is a view of ours."""
         link = self.root / model
-        if link.exists() and not link.is_symlink():
+        if link.exists() and not (link.is_symlink() and link.resolve().parent == self._views(model).resolve()):
             raise RepositoryError(
                 f"{link} is a model that plansmith did not make", remedy="pass another --name or --repository"
             )
+
+    def _views(self, model: str) -> Path:
+        return self.store / "views" / model
+
+    def _exchange_view(self, model: str) -> None:
+        """Make `root/model` show the newest release and the versions that fit it; nothing when it does."""
+        link, views = self.root / model, self._views(model)
         newest = self.newest(model)
         assert newest is not None
         fitting = [
             n for n in self.versions(model) if self.manifest(model, n).package.interface == newest.package.interface
         ]
         wanted = digest_of([newest.release_digest, fitting])[:16]
-        views = self.store / "views" / model
         if link.is_symlink() and link.resolve().name == wanted and (link / CONFIG_FILE).is_file():
             return
-        views.mkdir(parents=True, exist_ok=True)
+        make_folder(views)
         if not (views / wanted).is_dir():
             with staging_folder(self.store / "staging") as staged:
                 link_or_copy(self.release(model, newest.version) / CONFIG_FILE, staged / CONFIG_FILE)
@@ -174,7 +198,7 @@ class ModelRepository:
             move_into_place(staged / "link", link)
         older = sorted((v for v in views.iterdir() if v.name != wanted), key=lambda v: v.stat().st_mtime_ns)
         for stale in older[: max(0, len(older) - _VIEWS_KEPT + 1)]:
-            shutil.rmtree(stale, ignore_errors=True)
+            remove_folder(stale, self.store / "staging")
 
     def published(self, manifest: Manifest, *, unchanged: bool) -> PublishedVersion:
         """Where a release of this repository stands."""

@@ -1,0 +1,102 @@
+"""The first step: a source, whatever its kind, becomes a folder with configuration and weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from plansmith.config import ModelSpec
+from plansmith.digest import digest_of, digest_of_files
+from plansmith.sources import directory
+from plansmith.sources.hub import Snapshot, fetch_snapshot
+from plansmith.sources.reference import SourceReference
+from plansmith.stages import Finished, StageRunner, WouldRun
+from plansmith.types import SourceModel
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A model's folder, the place and commit it came from, and whether nothing had to be made or asked."""
+
+    folder: Path
+    location: str
+    commit: str | None
+    cached: bool
+
+
+def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> Finished[SourceModel]:
+    """Bring the model here: a directory by content, a hub model at its commit, or random weights.
+
+    Raises:
+        SourceError: there is no such model, or it may not be read.
+        EnvironmentFault: the hub cannot be reached.
+    """
+    with stages.timed("fetch") as clock:
+        hashed = stages.digester.hashed
+        found = _random(stages, spec, reference) if spec.random_weights else _given(stages, spec, reference)
+        paths = directory.model_files(
+            found.folder, trust_remote_code=spec.trust_remote_code, allow_pickle=spec.allow_pickle
+        )
+        directory.read_config(found.folder)
+        directory.require_weights(found.folder, allow_pickle=spec.allow_pickle)
+        files = stages.digester.entries(found.folder, paths)
+        clock.cached = found.cached and stages.digester.hashed == hashed
+        record = SourceModel(
+            scheme=reference.scheme,
+            location=found.location,
+            revision=found.commit,
+            licence=directory.read_licence(found.folder),
+            digest=digest_of_files(files),
+            random_weights=spec.random_weights,
+            trust_remote_code=spec.trust_remote_code,
+        )
+        return Finished(record, found.folder, digest_of([record.scheme, record.digest]), clock.cached)
+
+
+def _given(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _Found:
+    """The model with its own weights."""
+    if reference.directory is not None:
+        return _Found(reference.directory, str(reference.directory.resolve()), None, cached=True)
+    location, cached = reference.location, True
+    if reference.scheme == "timm":
+        entry, cached = stages.entry(
+            "fetch", [], {"timm": location}, lambda _: stages.heavy("timm_hub_id", name=reference.location)
+        )
+        location = entry.record["hub_id"]
+    snapshot = _snapshot(stages, spec, reference, location)
+    return _Found(snapshot.folder, location, snapshot.commit, cached)
+
+
+def _random(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _Found:
+    """The architecture with random weights, made once and kept in the cache."""
+    location, commit, inputs = reference.location, None, [reference.location]
+    if reference.directory is not None or reference.scheme == "hf":
+        folder = reference.directory
+        if folder is None:
+            snapshot = _snapshot(stages, spec, reference, location)
+            folder, commit = snapshot.folder, snapshot.commit
+        paths = directory.model_files(folder, trust_remote_code=spec.trust_remote_code, allow_pickle=False)
+        described = [p for p in paths if p.suffix != ".safetensors"]
+        inputs = [digest_of_files(stages.digester.entries(folder, described))]
+        location = str(folder.resolve())
+    parameters = {"scheme": reference.scheme, "trust_remote_code": spec.trust_remote_code}
+    entry, cached = stages.entry(
+        "fetch",
+        inputs,
+        parameters,
+        lambda out: stages.heavy("make_random", location=location, out=str(out), **parameters),
+    )
+    return _Found(entry.folder, reference.location, commit, cached)
+
+
+def _snapshot(stages: StageRunner, spec: ModelSpec, reference: SourceReference, repo: str) -> Snapshot:
+    if stages.dry:
+        raise WouldRun("fetch")
+    return fetch_snapshot(
+        repo,
+        reference.revision,
+        trust_remote_code=spec.trust_remote_code,
+        allow_pickle=spec.allow_pickle,
+        with_weights=not spec.random_weights,
+        progress=stages.progress,
+    )
