@@ -15,13 +15,17 @@ if TYPE_CHECKING:
 PROVIDER = "CPUExecutionProvider"
 _STANDARD_DOMAINS = {"", "ai.onnx", "ai.onnx.ml"}
 _ERRORS_ONLY = 3
+_EXTERNAL_WEIGHTS = "session.optimized_model_external_initializers_file_name"
 
 
-def open_session(path: Path, *, optimised_copy: Path | None = None) -> onnxruntime.InferenceSession:
+def open_session(
+    path: Path, *, optimised_copy: Path | None = None, external_weights: str | None = None
+) -> onnxruntime.InferenceSession:
     """A CPU session on a graph; with `optimised_copy`, ONNX Runtime also writes what it made of the graph.
 
     The copy holds the basic rewrites alone (constants folded, what is redundant removed): standard
-    operators that any ONNX Runtime and execution provider can take further.
+    operators that any ONNX Runtime and execution provider can take further. `external_weights` names the
+    file beside the copy that holds its weights; without it they are inside, which ends at 2 GiB.
     """
     import onnxruntime
 
@@ -30,6 +34,8 @@ def open_session(path: Path, *, optimised_copy: Path | None = None) -> onnxrunti
     if optimised_copy is not None:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(optimised_copy)
+    if external_weights is not None:
+        options.add_session_config_entry(_EXTERNAL_WEIGHTS, external_weights)
     return onnxruntime.InferenceSession(path, options, providers=[PROVIDER])
 
 
@@ -65,7 +71,11 @@ def _optimise(component: Component, folder: Path, out: Path, max_opset: int, max
 
     path = out / component.file
     try:
-        open_session(folder / component.file, optimised_copy=path)
+        open_session(
+            folder / component.file,
+            optimised_copy=path,
+            external_weights=f"{component.file}.data" if component.external_files else None,
+        )
     except Exception as error:
         raise EngineError(
             f"ONNX Runtime refuses {component.file}: {str(error).splitlines()[0]}", remedy="read the log"

@@ -7,6 +7,7 @@ the traced shape and at shapes that nobody traced.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -182,12 +183,15 @@ def _with_dynamo(job: ExportJob, path: Path) -> None:
     import torch
 
     axes = {dim: torch.export.Dim(dim) for t in job.inputs for dim in job.moving_dims(t).values()}
+    shapes = tuple({i: axes[d] for i, d in job.moving_dims(t).items()} for t in job.inputs)
+    # The shapes mirror the signature, where `*tensors` is one argument that holds them all.
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(job.module.forward).parameters.values())
     program = torch.onnx.export(
         job.module,
         job.traced_arguments(),
         input_names=[t.name for t in job.inputs],
         output_names=[t.name for t in job.outputs],
-        dynamic_shapes=(tuple({i: axes[d] for i, d in job.moving_dims(t).items()} for t in job.inputs),),
+        dynamic_shapes=(shapes,) if variadic else shapes,
         opset_version=job.opset,
         dynamo=True,
         verbose=False,
@@ -196,5 +200,8 @@ def _with_dynamo(job: ExportJob, path: Path) -> None:
     program.save(str(path))
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
+    """What the innermost cause says: torch wraps it in advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")

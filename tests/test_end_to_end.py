@@ -132,7 +132,7 @@ def test_a_timm_model_with_random_weights_goes_the_same_way(tmp_path: Path) -> N
     document = compile_model(tmp_path, "timm:test_resnet", "--random-weights", "--shapes", shapes)
     assert document["verdict"] == "passed"
     assert document["name"] == "test_resnet"
-    assert document["served"]["checks"] > 5
+    assert len(document["served"]["checks"]) > 5
     again = compile_model(tmp_path, "timm:test_resnet", "--random-weights", "--shapes", shapes)
     assert again["unchanged"]
     assert again["version"] == 1

@@ -14,6 +14,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 
 from plansmith.errors import RepositoryError
@@ -46,7 +47,9 @@ def fsync_tree(folder: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """Make a folder, and those above it that are missing, and flush their names to the disk."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    if folder.is_dir():
+        return
+    missing = list(takewhile(lambda path: not path.exists(), (folder, *folder.parents)))
     folder.mkdir(parents=True, exist_ok=True)
     for made in missing:
         fsync_path(made.parent)
@@ -150,7 +153,7 @@ def _storage_error(error: Exception, place: Path) -> RepositoryError | None:
         )
     if code == errno.EXDEV:
         return RepositoryError(
-            f"{place} is a mount point: nothing can be moved into it in one step",
+            f"{place} lies on a file system of its own, so that nothing can be moved there in one step",
             remedy=f"use a folder inside it, such as {place / 'models'}",
         )
     return None

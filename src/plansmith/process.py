@@ -66,7 +66,7 @@ class Worker:
         self._stream = ours.makefile("rwb")
         ours.close()
 
-    def call(self, name: str, **arguments: Any) -> Any:
+    def call(self, name: str, /, **arguments: Any) -> Any:
         """Have the child do one thing and return its answer.
 
         Raises:
@@ -108,7 +108,7 @@ class Worker:
         """End the child, at once."""
         self._process.kill()
         self._process.wait()
-        with suppress(BrokenPipeError):  # a request that the child did not live to read
+        with suppress(ConnectionError):  # a request that the child did not live to read
             self._stream.close()
 
     def __enter__(self) -> Worker:

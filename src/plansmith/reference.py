@@ -66,12 +66,12 @@ def store_case(name: str, axes: Mapping[str, int], feed: Arrays, answer: Arrays,
     """Write one case to `folder` as an .npz file."""
     import numpy as np
 
-    batch = min((len(a) for a in answer.values() if a.ndim), default=1)
+    batch = len(next(iter(feed.values())))
     largest = max(a.nbytes for a in answer.values())
     kept = max(2, min(batch, batch * STORED_OUTPUT_BYTES // max(1, largest)))
     rows = np.unique(np.linspace(0, batch - 1, kept).round().astype(np.int64))
     arrays: dict[str, Any] = {f"input:{k}": v for k, v in feed.items()}
-    arrays |= {f"output:{k}": v if v.ndim == 0 else v[rows] for k, v in answer.items()}
+    arrays |= {f"output:{k}": v[rows] if v.shape[:1] == (batch,) else v for k, v in answer.items()}
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / f"{name}.npz", rows=rows, **arrays)
     return Case(name=name, axes=dict(axes), file=f"{folder.name}/{name}.npz")

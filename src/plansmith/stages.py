@@ -15,7 +15,7 @@ from plansmith.digest import Digester, digest_of
 from plansmith.durable import storage_errors
 from plansmith.errors import PlansmithError
 from plansmith.process import Worker
-from plansmith.stage_cache import Entry, StageCache
+from plansmith.stage_cache import ENTRY_FILE, Entry, StageCache
 from plansmith.types import SCHEMA_VERSION, Record, StepRecord
 
 R = TypeVar("R", bound=Record)
@@ -116,7 +116,10 @@ class StageRunner:
         with self.timed(step) as clock:
             entry, clock.cached = self.entry(step, inputs, parameters, build)
             record = kind.model_validate(entry.record)
-            require(record)
+            try:
+                require(record)
+            except PlansmithError as error:
+                raise error.located(log=entry.folder / ENTRY_FILE) from None
             return Finished(record, entry.folder, entry.digest, clock.cached)
 
     def entry(
@@ -153,7 +156,7 @@ class StageRunner:
         """Tell what the current step is doing."""
         self._listener.progress(self._step, text)
 
-    def heavy(self, function: str, **arguments: Any) -> Any:
+    def heavy(self, function: str, /, **arguments: Any) -> Any:
         """Have the worker do something, starting it when this is the first time."""
         if self._worker is None:
             self._worker = Worker(WORKER_MODULE, self.log_file("worker"), self.progress)

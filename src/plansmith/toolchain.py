@@ -13,7 +13,7 @@ _PACKAGE = Path(__file__).parent
 _COMMON_CODE = ("types.py", "comparison.py", "reference.py", "worker.py")
 _CODE = {
     "fetch": ("sources",),
-    "export": ("sources", "samples", "data.py", "shapes.py", "compilers/torch_export.py", "compilers/onnx_files.py"),
+    "export": ("sources", "samples", "data.py", "shapes.py", "compilers"),
     "compile": ("compilers/onnxrt.py", "compilers/onnx_files.py"),
     "validate": ("validation.py",),
     "package": ("triton/model_config.py",),

@@ -119,7 +119,7 @@ def _compare_case(
     padding: Padding,
 ) -> list[OutputComparison]:
     """Judge every output of one case, on the samples that the reference kept."""
-    comparisons = []
+    comparisons, batch = [], len(next(iter(stored.feed.values())))
     for tensor in outputs:
         expected, found = stored.answer[tensor.name], answer[tensor.name]
         valid = padding.valid(tensor, stored.feed)
@@ -128,7 +128,7 @@ def _compare_case(
                 stored.name,
                 tensor.name,
                 expected,
-                found[stored.rows] if found.ndim and len(found) != len(expected) else found,
+                found[stored.rows] if found.shape[:1] == (batch,) else found,
                 tolerances[tensor.name],
                 valid=None if valid is None else valid[stored.rows],
             )

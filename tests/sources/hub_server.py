@@ -16,14 +16,15 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves one folder as the model `org/model`; `requests` holds (method, path, range) of what was asked.
+    """Serves one folder as one model; `requests` holds (method, path, range) of what was asked.
 
     `break_after` cuts the connection of the next large download after so many bytes.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, repo: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+        self.repo = repo
         self.requests: list[tuple[str, str, str | None]] = []
         self.break_after = 0
 
@@ -33,9 +34,9 @@ class Hub(ThreadingHTTPServer):
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Hub]:
+def running(folder: Path, repo: str = "org/model") -> Iterator[Hub]:
     """The hub, for the length of a block."""
-    with Hub(folder) as hub:
+    with Hub(folder, repo) as hub:
         thread = threading.Thread(target=hub.serve_forever, daemon=True)
         thread.start()
         try:
@@ -59,17 +60,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         self.server.requests.append((self.command, self.path, self.headers.get("Range")))
-        if found := re.fullmatch(r"/api/models/org/model(?:/revision/([^/?]+))?(?:\?.*)?", self.path):
+        repo = re.escape(self.server.repo)
+        if found := re.fullmatch(rf"/api/models/{repo}(?:/revision/([^/?]+))?(?:\?.*)?", self.path):
             known = found[1] in {None, "main", "v1", COMMIT}
             siblings = [{"rfilename": name} for name in self.server.files]
-            self._json({"id": "org/model", "sha": COMMIT, "siblings": siblings} if known else None, "RevisionNotFound")
-        elif found := re.fullmatch(r"/api/models/org/model/tree/([^/?]+)(?:\?.*)?", self.path):
+            self._json(
+                {"id": self.server.repo, "sha": COMMIT, "siblings": siblings} if known else None, "RevisionNotFound"
+            )
+        elif found := re.fullmatch(rf"/api/models/{repo}/tree/([^/?]+)(?:\?.*)?", self.path):
             tree = [
                 {"type": "file", "path": name, "size": len(body), "oid": hashlib.sha1(body).hexdigest()}
                 for name, body in self.server.files.items()
             ]
             self._json(tree, "")
-        elif found := re.fullmatch(r"/org/model/resolve/[^/]+/(.+)", self.path):
+        elif found := re.fullmatch(rf"/{repo}/resolve/[^/]+/(.+)", self.path):
             self._file(found[1])
         else:
             self._json(None, "RepoNotFound")

@@ -121,7 +121,7 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
             "server_version": served.server_version,
             "backend": served.backend,
             "backend_runtime": served.backend_runtime,
-            "checks": len(served.checks),
+            "checks": [check.model_dump() for check in served.checks],
             "median_seconds": served.median_seconds,
             "worst_seconds": served.worst_seconds,
         },
@@ -146,6 +146,7 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
         f"{published.name} {state} version {published.version}: {manifest.engine.kind}, {manifest.engine.precision},"
         f" gate {manifest.validation.verdict}"
     )
+    click.echo(f"  compared with {manifest.validation.reference}, on {manifest.validation.data}")
     for output, worst in manifest.validation.worst().items():
         allowed = manifest.validation.tolerances[output]
         click.echo(

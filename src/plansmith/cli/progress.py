@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 
 from plansmith.stages import Listener
@@ -39,7 +40,7 @@ class TerminalProgress(Listener):
     def progress(self, step: str, text: str) -> None:
         """Update the moving line."""
         if self._status is not None:
-            self._status.update(f"{step}: {text}" if text else step)
+            self._status.update(escape(f"{step}: {text}" if text else step))
 
     def finished(self, record: StepRecord) -> None:
         """Leave one line for a finished step."""

@@ -8,6 +8,7 @@ version that fits it. Releases lie beside `R` because Triton takes every folder 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -127,6 +128,8 @@ class ModelRepository:
         Raises:
             RepositoryError: another target's repository, a changed interface, a full or unwritable disk.
         """
+        with storage_errors(self.root):
+            make_folder(self.root)
         with storage_errors(self.root), locked(self.store / "locks" / "models" / draft.name):
             self._claim(draft.target)
             self._require_free_place(draft.name)
@@ -152,9 +155,10 @@ class ModelRepository:
             return self.published(manifest, unchanged=False)
 
     def _claim(self, target: str) -> None:
-        make_folder(self.root)
         with locked(self.store / "locks" / "repository"):
             self.require_target(target)
+            if self.root.stat().st_dev != self.store.stat().st_dev:
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
             if self.target() is None:
                 with staging_folder(self.store / "staging") as staged:
                     (staged / _MARKER).write_text(json.dumps({"target": target}))
