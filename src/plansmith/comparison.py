@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 ERROR_QUANTILE = 0.99
 
-# FP32 against FP32 differs by the order of summation alone: some 1e-5 of the magnitude at worst over the
-# models measured. A dropped operator, a wrong constant or an ignored mask is at 1e-3 and above.
+# FP32 against FP32 differs by the order of summation alone: at worst 2e-5, 4e-6 and 1e-12 (one minus the
+# cosine) over eleven models of ten families. A wrong epsilon, a flipped bit, a dropped bias or an ignored
+# mask is at 1e-3 and above; tests/gate holds both sides.
 TOLERANCES = {
-    Precision.FP32: Tolerance(max_relative=2e-4, quantile_relative=5e-5, min_cosine=0.999999),
+    Precision.FP32: Tolerance(max_relative=1e-4, quantile_relative=2e-5, min_cosine=0.99999999),
 }
 
 _ZERO_DEVIATION = 1e-6
@@ -55,6 +56,8 @@ def compare_output(
         return _incomparable(case, output, shape, f"shape is {_text(shape)}, expected {_text(reference.shape)}")
     if reference.dtype != candidate.dtype:
         return _incomparable(case, output, shape, f"dtype is {candidate.dtype}, expected {reference.dtype}")
+    if reference.dtype.kind in "iub":  # indices, counts and flags are right or wrong
+        tolerance = tolerance.model_copy(update={"max_relative": 0.0, "quantile_relative": 0.0})
     moments, errors = [], []
     for r, c in _samples(reference, candidate, valid):
         if not np.isfinite(c).all():
@@ -82,7 +85,7 @@ def compare_output(
         f"{what} is {value:.3g}, allowed {limit:.3g}" for what, (value, limit) in measured.items() if value > limit
     ]
     if cosine < tolerance.min_cosine:
-        failures.append(f"smallest cosine of a sample is {cosine:.7f}, allowed {tolerance.min_cosine}")
+        failures.append(f"smallest cosine of a sample is {cosine:.9f}, allowed {tolerance.min_cosine}")
     return OutputComparison(
         case=case,
         output=output,

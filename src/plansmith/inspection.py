@@ -54,7 +54,7 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
             "verdict": validation.verdict,
             "against": f"{validation.reference}, on {validation.data}",
             "worst": {
-                output: f"largest error {w['max_relative']:.1e} of the magnitude, cosine {w['min_cosine']:.7f}"
+                output: f"largest error {w['max_relative']:.1e} of the magnitude, cosine {w['min_cosine']:.9f}"
                 for output, w in validation.worst().items()
             },
         },

@@ -67,7 +67,14 @@ def validate(
         for case in onnx.reference.cases:
             progress(f"comparing at {case.name} ({'x'.join(str(n) for n in case.axes.values())})")
             stored = read_case(case, reference_folder)
-            answer = runner.infer(stored.feed)
+            try:
+                answer = runner.infer(stored.feed)
+            except Exception as error:
+                raise GateError(
+                    f"the engine fails at {case.name} ({'x'.join(str(n) for n in case.axes.values())}):"
+                    f" {str(error).splitlines()[0]}",
+                    remedy="nothing was published; a size was baked into the graph: read the log",
+                ) from error
             comparisons += _compare_case(answer, stored, component.outputs, tolerances, padding)
     comparisons = _refuse_constants(comparisons)
     return ValidationReport(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from dataclasses import dataclass
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,7 @@ import onnx
 import pytest
 
 from plansmith import worker
-from plansmith.compilers import onnx_files
-from plansmith.types import Engine, EngineKind, OnnxModel, Precision, ValidationReport
-from plansmith.validation import validate
+from plansmith.types import Engine, OnnxModel
 
 from .graphs import WEIGHTS_FILE, Exported, silent
 
@@ -38,6 +36,12 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     return Exported(
         OnnxModel.model_validate(made["onnx"]), Engine.model_validate(made["engine"]), folder, engine_folder
     )
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A file name that no other test uses."""
+    return re.sub(r"\W+", "-", request.node.name)
 
 
 def _export(folder: Path, engine_folder: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
@@ -15,7 +16,7 @@ from plansmith.types import Component, Engine, EngineKind, OnnxModel, Precision,
 from plansmith.validation import validate
 
 if TYPE_CHECKING:
-    import numpy as np
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
     from numpy.typing import NDArray
 
 WEIGHTS_FILE = "weights.bin"
@@ -36,8 +37,8 @@ class Graph:
         self._added = 0
 
     @property
-    def nodes(self) -> Any:
-        """The nodes, in order, as protobuf's repeated field."""
+    def nodes(self) -> RepeatedCompositeFieldContainer[NodeProto]:
+        """The nodes, in order."""
         return self.model.graph.node
 
     def node(self, ending: str) -> NodeProto:
@@ -119,8 +120,6 @@ def attribute(node: NodeProto, name: str) -> AttributeProto:
 
 def scalar(number: float, dtype: type[np.generic]) -> NDArray[Any]:
     """A number as an array without axes."""
-    import numpy as np
-
     return np.array(number, dtype)
 
 
@@ -145,22 +144,25 @@ class Exported:
         return Graph(onnx.load(self.folder / self.onnx.components["model"].file, load_external_data=False), self.folder)
 
     def judge(self, graph: Graph, name: str, *, claimed: Component | None = None) -> ValidationReport:
-        """Write a changed graph, which must be a valid one, and send it through the gate.
+        """Write a changed graph and send it through the gate.
 
         Args:
             graph: the candidate.
-            name: of the file, which is removed again; no other test may use it.
+            name: of its file, which is removed again; no other test may use it.
             claimed: the interface that the engine's record tells of; None: the graph's own.
         """
         path = graph.folder / f"{name}.onnx"
         try:
             onnx.save(graph.model, path)
-            onnx.checker.check_model(path)
-            component = claimed or onnx_files.describe(path)
-            engine = engine_of(component.model_copy(update={"file": path.name}))
-            return validate(engine, path.parent, self.onnx, self.folder, overrides={}, progress=silent)
+            return self.judge_file(path, claimed=claimed)
         finally:
             path.unlink(missing_ok=True)
+
+    def judge_file(self, path: Path, *, claimed: Component | None = None) -> ValidationReport:
+        """Send a graph, which must be a valid one, through the gate."""
+        onnx.checker.check_model(path)
+        component = (claimed or onnx_files.describe(path)).model_copy(update={"file": path.name})
+        return validate(engine_of(component), path.parent, self.onnx, self.folder, overrides={}, progress=silent)
 
 
 def engine_of(component: Component) -> Engine:

@@ -151,7 +151,7 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
         allowed = manifest.validation.tolerances[output]
         click.echo(
             f"  {output}: largest error {worst['max_relative']:.1e} of the output's magnitude"
-            f" (allowed {allowed.max_relative:.0e}), smallest cosine {worst['min_cosine']:.7f}"
+            f" (allowed {allowed.max_relative:.0e}), smallest cosine {worst['min_cosine']:.9f}"
         )
     if manifest.served is None:
         click.echo("  not checked on a running Triton (--no-check-served)")

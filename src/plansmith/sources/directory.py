@@ -44,9 +44,13 @@ def require_weights(folder: Path, *, allow_pickle: bool) -> None:
     """See that there are weights, and that reading them runs no code.
 
     Raises:
-        SourceError: no weights, or pickled ones that were not allowed.
+        SourceError: no weights, damaged ones, or pickled ones that were not allowed.
     """
-    if any(folder.glob("*.safetensors")):
+    found = sorted(folder.glob("*.safetensors"))
+    damaged = [path for path in found if not _is_whole(path)]
+    if damaged:
+        raise SourceError(f"{damaged[0]} is cut off or damaged", remedy="download or save the model again")
+    if found:
         return
     if any(folder.glob("pytorch_model*.bin")):
         if allow_pickle:
@@ -84,6 +88,21 @@ def read_licence(folder: Path) -> str | None:
     head = card.read_text(encoding="utf-8", errors="replace").split("\n---", 1)[0]
     found = _LICENCE.search(head)
     return found.group(1).strip().strip("'\"") if found else None
+
+
+def _is_whole(weights: Path) -> bool:
+    """Whether a safetensors file holds the bytes that its header announces: 8 bytes of length, JSON, tensors."""
+    size = weights.stat().st_size
+    with weights.open("rb") as stream:
+        start = 8 + int.from_bytes(stream.read(8), "little")
+        if not 8 < start <= size:
+            return False
+        try:
+            header = json.loads(stream.read(start - 8))
+            ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+        except (ValueError, AttributeError, KeyError, TypeError, IndexError):
+            return False
+    return start + max(ends, default=0) == size
 
 
 def _is_part(path: Path, folder: Path) -> bool:

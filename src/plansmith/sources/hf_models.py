@@ -213,6 +213,7 @@ def _text_inputs(model: PreTrainedModel, folder: Path, trust_remote_code: bool) 
             ]
 
     names = [name for name in known if name in offered]
+    two_segments = (getattr(model.config, "type_vocab_size", None) or 1) > 1
 
     def make_inputs(axes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
         batch, longest = axes[BATCH], axes[SEQUENCE]
@@ -221,7 +222,9 @@ def _text_inputs(model: PreTrainedModel, folder: Path, trust_remote_code: bool) 
         for row, content in enumerate(ids(data.sample_lengths(batch, longest))):
             tokens[row, : len(content)] = content
             mask[row, : len(content)] = 1
-        feed = {"input_ids": tokens, "attention_mask": mask, "token_type_ids": np.zeros_like(tokens)}
+        # A second segment, where the model knows one: all zeros would not show that the input is ignored.
+        segments = np.where(np.arange(longest) >= longest // 2, mask, 0) if two_segments else np.zeros_like(mask)
+        feed = {"input_ids": tokens, "attention_mask": mask, "token_type_ids": segments}
         return {name: feed[name] for name in names}
 
     unknown = set(names) - {"input_ids", "attention_mask", "token_type_ids"}

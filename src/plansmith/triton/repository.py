@@ -233,7 +233,8 @@ def read_manifest(release: Path) -> Manifest:
         ) from error
     except ValueError as error:
         raise RepositoryError(
-            f"{path} is damaged: {str(error).splitlines()[0]}", remedy="compile the model again"
+            f"{path} is damaged: {str(error).splitlines()[0]}",
+            remedy=f"move {release} away and compile the model again",
         ) from error
 
 
