@@ -97,7 +97,7 @@ class Compilation:
         self._stages.close()
 
     def run(self) -> tuple[PublishedVersion, Manifest]:
-        """All steps, from source to published version.
+        """All steps, from source to published version; the manifest tells of this run.
 
         Raises:
             PlansmithError: located at the step that failed; nothing was published.
@@ -288,7 +288,7 @@ class Compilation:
                 force=self._force,
             )
             clock.cached = published.unchanged
-            return published, self.repository.manifest(self.name, published.version)
+            return published, manifest.model_copy(update={"version": published.version})
 
     def _spec_text(self) -> str:
         """The spec with every default written out and the source's directory in full."""

@@ -81,6 +81,7 @@ def check_served(
             questions = _questions(cases, package)
             checks = _ask_all(server, package, questions, Padding(package.interface.inputs, mask_input), tolerances)
             seconds = [c.seconds for c in checks]
+            progress("stopping Triton")
             return ServedReport(
                 server_version=server.version,
                 backend="real" if site is None else "stand-in",
