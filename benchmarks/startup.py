@@ -1,6 +1,6 @@
 """What the light commands cost: CPU seconds of `import`, --help, --version and an unchanged compile.
 
-    python benchmarks/startup.py [ROUNDS]
+python -m benchmarks.startup [ROUNDS]
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import sys
 import tempfile
 from statistics import median
 
-from compile_cost import MINILM
-from measure import run
+from benchmarks.compile_cost import MINILM
+from benchmarks.measure import run
 
 LIMITS = {"import plansmith": 0.1, "plansmith --help": 0.3, "plansmith --version": 0.3, "unchanged compile": 1.5}
 

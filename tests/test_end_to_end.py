@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -31,20 +30,18 @@ def compile_model(folder: Path, *arguments: str) -> dict[str, Any]:
 
 
 @contextmanager
-def serve(repository: str, model: str) -> Iterator[tuple[str, str]]:
-    """Run `plansmith serve` on free ports until the block ends with the Ctrl-C of a person; its two URLs."""
+def serve(repository: str, model: str, said: Path) -> Iterator[tuple[str, str]]:
+    """Run `plansmith serve` on free ports until the block ends with a person's Ctrl-C; its two URLs."""
     ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
     command = [sys.executable, "-m", "plansmith", "serve", model, "--repository", repository, *ports]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
-    assert process.stdout is not None
-    lines: list[str] = []
+    with said.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     deadline = time.monotonic() + SERVE_SECONDS
-    while not any("Ctrl-C" in line for line in lines):
-        assert select.select([process.stdout], [], [], max(0, deadline - time.monotonic()))[0], lines
-        lines.append(process.stdout.readline())
-        assert lines[-1], lines
-    text = "".join(lines)
-    http, grpc = re.search(r"http://(\S+?)/v2", text), re.search(r"gRPC +(\S+)", text)
+    while "Ctrl-C" not in said.read_text():
+        assert process.poll() is None, said.read_text()
+        assert time.monotonic() < deadline, said.read_text()
+        time.sleep(0.1)
+    http, grpc = re.search(r"http://(\S+?)/v2", said.read_text()), re.search(r"gRPC +(\S+)", said.read_text())
     assert http is not None
     assert grpc is not None
     try:
@@ -52,7 +49,6 @@ def serve(repository: str, model: str) -> Iterator[tuple[str, str]]:
     finally:
         process.send_signal(signal.SIGINT)
         status = process.wait(timeout=SERVE_SECONDS)
-        process.stdout.close()
     assert status == 0
 
 
@@ -85,7 +81,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory, minilm_folder: Path) -> dic
 @pytest.mark.slow
 @pytest.mark.xdist_group("end-to-end")
 def test_real_weights_are_published_and_served_over_both_protocols_like_pytorch(
-    minilm: dict[str, Any], minilm_folder: Path
+    minilm: dict[str, Any], minilm_folder: Path, tmp_path: Path
 ) -> None:
     import torch
     from transformers import AutoModel, AutoTokenizer
@@ -98,7 +94,7 @@ def test_real_weights_are_published_and_served_over_both_protocols_like_pytorch(
     with torch.inference_mode():
         expected = AutoModel.from_pretrained(minilm_folder)(**{k: torch.from_numpy(v) for k, v in feed.items()})
     counts = feed["attention_mask"].astype(bool)
-    with serve(minilm["repository"], "minilm") as (http, grpc):
+    with serve(minilm["repository"], "minilm", tmp_path / "said") as (http, grpc):
         for url, over_http in ((http, True), (grpc, False)):
             answer = ask(url, "minilm", feed, over_http=over_http)
             np.testing.assert_allclose(

@@ -102,7 +102,7 @@ def load_spec(path: Path, overrides: Mapping[str, Any]) -> ModelSpec:
         )
     named = [k for k in ("artifacts", "repository") if isinstance(values.get(k), str) and values[k]]
     folders = {k: str(path.parent / values[k]) for k in named}
-    return make_spec(values | folders | dict(overrides), place=str(path), lines=_key_lines(tree))
+    return make_spec(values | folders | dict(overrides), place=str(path), lines=_key_lines(tree, str(path)))
 
 
 def make_spec(
@@ -140,12 +140,17 @@ def _prefixes(path: str) -> list[str]:
     return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
 
 
-def _key_lines(node: yaml.Node | None, prefix: str = "") -> dict[str, int]:
+def _key_lines(node: yaml.Node | None, place: str, prefix: str = "") -> dict[str, int]:
     """The line (from 1) of every key of a YAML tree, by its dotted path."""
     lines: dict[str, int] = {}
     for key, value in node.value if node is not None and isinstance(node.value, list) else []:
         path = f"{prefix}{key.value}"
+        if path in lines:
+            raise UsageError(
+                f"{place}:{key.start_mark.line + 1}: {path!r} stands twice, first in line {lines[path]}",
+                remedy="keep one of them",
+            )
         lines[path] = key.start_mark.line + 1
         if value.id == "mapping":
-            lines |= _key_lines(value, f"{path}.")
+            lines |= _key_lines(value, place, f"{path}.")
     return lines

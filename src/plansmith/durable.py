@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -123,6 +124,17 @@ def _sweep(parent: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(descriptor)
+
+
+def require_writable(place: Path) -> None:
+    """See that a folder, or the nearest one above it that is there, takes files; leaves nothing behind.
+
+    Raises:
+        RepositoryError: it does not.
+    """
+    nearest = next(path for path in (place, *place.parents) if path.exists())
+    with storage_errors(place), tempfile.TemporaryFile(dir=nearest):
+        pass
 
 
 @contextmanager

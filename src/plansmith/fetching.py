@@ -37,7 +37,7 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> F
         paths = directory.model_files(
             found.folder, trust_remote_code=spec.trust_remote_code, allow_pickle=spec.allow_pickle
         )
-        directory.read_config(found.folder)
+        directory.require_kind(found.folder, reference.scheme)
         directory.require_weights(found.folder, allow_pickle=spec.allow_pickle)
         files = stages.digester.entries(found.folder, paths)
         clock.cached = found.cached and stages.digester.hashed == hashed

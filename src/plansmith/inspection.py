@@ -87,14 +87,18 @@ def _repository(repository: ModelRepository) -> dict[str, Any]:
 def _graph(path: Path) -> dict[str, Any]:
     try:
         import onnx
+        from google.protobuf.message import DecodeError
 
         from plansmith.compilers.onnx_files import describe
     except ImportError as error:
         raise UsageError(
             "reading ONNX files needs the onnx package", remedy="pip install 'plansmith[compile]'"
         ) from error
-    component = describe(path)
-    model = onnx.load(path, load_external_data=False)
+    try:
+        component = describe(path)
+        model = onnx.load(path, load_external_data=False)
+    except (DecodeError, StopIteration) as error:
+        raise UsageError(f"{path} is no ONNX model: {error}", remedy="name a model that an exporter wrote") from error
     operators = Counter(node.op_type for node in model.graph.node)
     dtypes = Counter(onnx.TensorProto.DataType.Name(t.data_type).lower() for t in model.graph.initializer)
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -43,18 +44,19 @@ def revalidate(release: Path) -> ValidationReport:
     manifest = read_manifest(release)
     _require_intact(release, manifest)
     component = manifest.engine.components["model"]
-    with tempfile.TemporaryDirectory(prefix="plansmith-validate-") as scratch:
-        folder = (release / MODEL_FOLDER / component.file) if component.external_files else release / MODEL_FOLDER
-        log = Path(scratch) / "worker.log"
-        with Worker(WORKER_MODULE, log) as worker:
-            report = worker.call(
-                "validate",
-                engine=manifest.engine.model_dump(mode="json"),
-                engine_folder=str(folder.resolve()),
-                onnx=manifest.onnx.model_dump(mode="json"),
-                reference_folder=str(release.resolve()),
-                tolerances={name: t.model_dump() for name, t in manifest.validation.tolerances.items()},
-            )
+    folder = (release / MODEL_FOLDER / component.file) if component.external_files else release / MODEL_FOLDER
+    descriptor, log = tempfile.mkstemp(prefix="plansmith-validate-", suffix=".log")
+    os.close(descriptor)
+    with Worker(WORKER_MODULE, Path(log)) as worker:
+        report = worker.call(
+            "validate",
+            engine=manifest.engine.model_dump(mode="json"),
+            engine_folder=str(folder.resolve()),
+            onnx=manifest.onnx.model_dump(mode="json"),
+            reference_folder=str(release.resolve()),
+            tolerances={name: t.model_dump() for name, t in manifest.validation.tolerances.items()},
+        )
+    Path(log).unlink()  # kept where the gate could not be run: the error names it
     return ValidationReport.model_validate(report)
 
 

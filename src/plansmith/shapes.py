@@ -50,7 +50,7 @@ def parse_range(name: str, text: str) -> InputRange:
         UsageError: as for `parse_shapes`.
     """
     try:
-        shapes = [tuple(int(size) for size in shape.split("x")) for shape in text.split(":")]
+        shapes = [tuple(_size(size) for size in shape.split("x")) for shape in text.split(":")]
     except ValueError:
         shapes = []
     if len(shapes) not in {1, 3}:
@@ -120,3 +120,10 @@ def resolve_axes(
                         remedy=f"give at most {limit}",
                     )
     return axes | {axis: found for axis, (_, found) in settled.items()}
+
+
+def _size(text: str) -> int:
+    """A whole number in plain digits: Python's own int() also takes spaces and underscores."""
+    if not text.removeprefix("-").isdecimal():
+        raise ValueError(text)
+    return int(text)

@@ -13,7 +13,7 @@ from typing import Any, Self
 from plansmith import __version__
 from plansmith.config import ModelSpec
 from plansmith.digest import digest_of_files
-from plansmith.durable import link_or_copy
+from plansmith.durable import link_or_copy, require_writable
 from plansmith.errors import EngineError, ExportError
 from plansmith.fetching import fetch
 from plansmith.reference import read_case
@@ -80,15 +80,18 @@ class Compilation:
         self.name = spec.name or self.reference.default_name
         self.target = load_target(spec.target)
         _require_available(spec, self.name)
-        artifacts = Path(spec.artifacts).absolute()
+        artifacts = self._artifacts = Path(spec.artifacts).absolute()
         self._force = force
         self._stages = StageRunner(self.name, artifacts, listener=listener or Listener(), force=force, dry=dry)
         self.repository = ModelRepository(Path(spec.repository or artifacts / "repository"))
         self.repository.require_target(self.target.name)
+        if not dry:
+            for place in (artifacts, self.repository.root, self.repository.store):
+                require_writable(place)
         self._server: Installation | None = find_installation(tritonserver) if spec.check_served else None
         self._site: Path | None = None
         if self._server is not None and not self._server.real_onnxruntime:
-            self._site = serve_env.runtime_folder(self.target.onnxruntime)
+            self._site = serve_env.runtime_folder(self.target.onnxruntime, target=self.target.name)
 
     def __enter__(self) -> Self:
         return self
@@ -257,6 +260,7 @@ class Compilation:
         with self._stages.timed("publish") as clock:
             names = [package.record.config_file, *(f"{MODEL_FOLDER}/{f}" for f in package.record.model_files)]
             files = self._stages.digester.entries(package.folder, [package.folder / name for name in names])
+            references = {case.file: onnx.folder / case.file for case in onnx.record.reference.cases}
             manifest = Manifest(
                 name=self.name,
                 version=0,
@@ -271,7 +275,7 @@ class Compilation:
                 package=package.record,
                 validation=validation.record,
                 served=served.record if served else None,
-                files=files,
+                files=(*files, *self._stages.digester.entries(onnx.folder, [*references.values()])),
                 steps=tuple(self.steps),
             )
             if self._stages.dry:
@@ -279,7 +283,6 @@ class Compilation:
                 if newest is None or newest.release_digest != manifest.release_digest:
                     raise WouldRun("publish")
                 return self.repository.published(newest, unchanged=True), newest
-            references = {case.file: onnx.folder / case.file for case in onnx.record.reference.cases}
             published = self.repository.publish(
                 manifest,
                 {name: package.folder / name for name in names} | references,
@@ -297,6 +300,8 @@ class Compilation:
         values = self.spec.model_dump(mode="json")
         if self.reference.directory is not None:
             values["source"] = f"{self.reference.scheme}:{self.reference.directory.resolve()}"
+        values["artifacts"] = str(self._artifacts)
+        values["repository"] = str(self.repository.root)
         values["shapes"] = {name: str(found) for name, found in self.spec.shapes.items()}
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 

@@ -1,1 +1,98 @@
-"""x."""
+"""Tiny models, one finished compile that the tests share, and the command line in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plansmith.durable import locked
+
+from .command import BERT, CommandLine
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A folder in which `plansmith compile` was run once.
+
+    Args:
+        folder: the working directory; `artifacts` is in it.
+        command: the command line, but for --json.
+        document: what it printed with --json.
+    """
+
+    folder: Path
+    command: tuple[str, ...]
+    document: dict[str, Any]
+
+    @property
+    def release(self) -> Path:
+        """The folder of version 1."""
+        return self.folder / "artifacts" / "repository.plansmith" / "releases" / "tiny" / "1"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> CommandLine:
+    """`plansmith` in an empty folder."""
+    return CommandLine(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all the processes of a parallel test run."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cli"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def models(shared: Path) -> Path:
+    """Models as transformers saves them: `bert` (two labels), `three-labels`, and `lacking`, without its last layer."""
+    folder = shared / "models"
+    with locked(shared / "models.lock"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if not folder.is_dir():
+            _save_models(shared / "models.new")
+            (shared / "models.new").rename(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def compiled(shared: Path, models: Path) -> Compiled:
+    """`bert` compiled as `tiny`; shared by all tests, so only to be read."""
+    folder = shared / "compiled"
+    stated = shared / "compiled.json"
+    command = ("compile", f"hf:{models / 'bert'}", "--name", "tiny", "--no-check-served")
+    with locked(shared / "compiled.lock"):
+        if not stated.is_file():
+            folder.mkdir()
+            answer = CommandLine(folder)(*command, "--json")
+            assert answer.status == 0, answer
+            stated.write_text(answer.stdout)
+    return Compiled(folder, command, json.loads(stated.read_text()))
+
+
+@pytest.fixture
+def finished(compiled: Compiled, tmp_path: Path) -> Compiled:
+    """A copy of `compiled` that may be changed; `run` starts in its folder."""
+    shutil.copytree(compiled.folder, tmp_path, symlinks=True, dirs_exist_ok=True)
+    return replace(compiled, folder=tmp_path)
+
+
+def _save_models(folder: Path) -> None:
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    for name, labels in (("bert", 2), ("three-labels", 3)):
+        model = BertForSequenceClassification(BertConfig(**{**BERT, "num_labels": labels}))
+        model.save_pretrained(folder / name)
+    weights = {name: tensor for name, tensor in model.state_dict().items() if "layer.1" not in name}
+    model.save_pretrained(folder / "lacking", state_dict=weights)

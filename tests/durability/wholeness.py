@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from plansmith.types import Manifest
@@ -21,6 +22,18 @@ def repository_problems(root: Path) -> list[str]:
         if not link.is_symlink() or not (link / "config.pbtxt").is_file():
             problems.append(f"Triton sees {link.name}, which is no link to a view")
     return problems
+
+
+def cache_problems(cache: Path) -> list[str]:
+    """What is torn in a stage cache."""
+    problems = []
+    for document in cache.glob("*/*/entry.json"):
+        files = json.loads(document.read_text())["files"]
+        found = [entry.model_dump() for entry in file_entries(document.parent) if entry.path != document.name]
+        problems += [] if files == found else [f"entry {document.parent} is torn"]
+    folders = {p for p in cache.glob("*/*") if p.parent.name not in {"staging", "locks"}}
+    whole = {p.parent for p in cache.glob("*/*/entry.json")}
+    return problems + [f"entry {folder} has no entry.json" for folder in sorted(folders - whole)]
 
 
 def staging_problems(staging: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from types import FrameType
@@ -15,7 +16,7 @@ from plansmith.cli.inspect import inspect_command
 from plansmith.cli.serve import serve_command
 from plansmith.cli.serve_env import serve_env_group
 from plansmith.cli.validate import validate_command
-from plansmith.errors import EXIT_INTERRUPTED, PlansmithError
+from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
 
 _EXIT_TERMINATED = 143
 
@@ -46,16 +47,23 @@ def main() -> NoReturn:
         cli.main(prog_name="plansmith", standalone_mode=False)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
-    except click.ClickException as wrong:
-        wrong.show()
-        sys.exit(wrong.exit_code)
+    except click.UsageError as wrong:
+        command = wrong.ctx.command_path if wrong.ctx is not None else "plansmith"
+        _fail(UsageError(wrong.format_message(), remedy=f"{command} --help"))
     except PlansmithError as error:
-        click.echo(f"plansmith: {error}", err=True)
-        sys.exit(error.exit_code)
+        _fail(error)
     except (click.Abort, KeyboardInterrupt):
         click.echo("plansmith: interrupted; run the same command again to go on after the last finished step", err=True)
         sys.exit(EXIT_INTERRUPTED)
     sys.exit(0)
+
+
+def _fail(error: PlansmithError) -> NoReturn:
+    """One message for a person; with --json, the same as one document for a program."""
+    if "--json" in sys.argv[1:]:
+        click.echo(json.dumps(error.to_dict()))
+    click.echo(f"plansmith: {error}", err=True)
+    sys.exit(error.exit_code)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

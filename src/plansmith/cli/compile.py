@@ -63,24 +63,18 @@ def compile_command(
     options below can stand; the command line wins.
     """
     from plansmith.cli.progress import TerminalProgress
-    from plansmith.errors import PlansmithError
     from plansmith.steps import Compilation
 
-    try:
-        spec, base = _read_spec(source, options, shapes)
-        with TerminalProgress(quiet=quiet or dry_run) as listener:
-            compilation = Compilation(
-                spec, relative_to=base, listener=listener, tritonserver=tritonserver, force=force, dry=dry_run
-            )
-            with compilation:
-                if dry_run:
-                    _print_plan(compilation.name, compilation.plan(), as_json)
-                    return
-                published, manifest = compilation.run()
-    except PlansmithError as error:
-        if as_json:
-            click.echo(json.dumps(error.to_dict()))
-        raise
+    spec, base = _read_spec(source, options, shapes)
+    with TerminalProgress(quiet=quiet or dry_run) as listener:
+        compilation = Compilation(
+            spec, relative_to=base, listener=listener, tritonserver=tritonserver, force=force, dry=dry_run
+        )
+        with compilation:
+            if dry_run:
+                _print_plan(compilation.name, compilation.plan(), as_json)
+                return
+            published, manifest = compilation.run()
     if as_json:
         click.echo(json.dumps(_document(published, manifest, compilation.steps)))
     else:

@@ -51,7 +51,8 @@ def serve_command(
             remedy=f"choose from: {', '.join(present)}" if present else "plansmith compile a model into it first",
         )
     installation = find_installation(tritonserver)
-    site = None if installation.real_onnxruntime else runtime_folder(opened.load_target().onnxruntime)
+    target = opened.load_target()
+    site = None if installation.real_onnxruntime else runtime_folder(target.onnxruntime, target=target.name)
     server = TritonServer(
         repository,
         installation,

@@ -80,6 +80,20 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def require_kind(folder: Path, scheme: str) -> None:
+    """See that a configuration is of the library that shall read it.
+
+    Raises:
+        SourceError: it is not JSON, or of the other library.
+    """
+    config = read_config(folder)
+    wanted, other, sign = ("hf", "timm", "architecture") if scheme == "hf" else ("timm", "hf", "model_type")
+    if sign in config and not {"architecture", "model_type"} <= config.keys():
+        raise SourceError(
+            f"{folder} is not a model of {wanted}: but of {other}:", remedy=f"write {other}: before its name"
+        )
+
+
 def read_licence(folder: Path) -> str | None:
     """The licence that the model card names, if any."""
     card = folder / "README.md"

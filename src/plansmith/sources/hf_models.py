@@ -33,14 +33,20 @@ def load(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -> LiveMo
     import torch
 
     model_class, config = _model_class(folder, trust_remote_code)
-    loaded: Any = model_class.from_pretrained(
-        folder,
-        config=config,
-        dtype=torch.float32,
-        use_safetensors=None if allow_pickle else True,
-        output_loading_info=True,
-        local_files_only=True,
-    )
+    try:
+        loaded: Any = model_class.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=None if allow_pickle else True,
+            output_loading_info=True,
+            local_files_only=True,
+        )
+    except (OSError, RuntimeError) as error:
+        raise SourceError(
+            f"the weights do not fit config.json, or are not all there: {str(error).splitlines()[0]}",
+            remedy="read the log for their names, and download or save the model again",
+        ) from error
     model, info = loaded
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])

@@ -91,6 +91,11 @@ def _asked_for(path: Path, why: str) -> Installation:
             f"{path} {why}, but there is no Triton server",
             remedy="give a tritonserver binary, or a folder that holds bin/tritonserver or pytriton/tritonserver",
         )
+    if not (root / "backends").is_dir():
+        raise EnvironmentFault(
+            f"{root} has a tritonserver, but no folder `backends` beside it",
+            remedy="give the folder of a whole Triton installation",
+        )
     return _installation_at(root)
 
 

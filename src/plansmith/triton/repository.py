@@ -146,6 +146,7 @@ class ModelRepository:
                     link_or_copy(path, staged / name)
                 for name, text in texts.items():
                     (staged / name).write_text(text)
+                    (staged / name).chmod(0o755 if text.startswith("#!") else 0o644)
                 (staged / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
                 fsync_tree(staged)
                 final = self.release(manifest.name, manifest.version)

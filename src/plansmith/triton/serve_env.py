@@ -68,8 +68,8 @@ def install_runtime(onnxruntime_version: str, progress: Callable[[str], None], *
     return _install(target, [f"onnxruntime=={onnxruntime_version}", NUMPY_REQUIREMENT], progress)
 
 
-def runtime_folder(onnxruntime_version: str, *, private: Path | None = None) -> Path:
-    """The folder that `install_runtime` made for this version.
+def runtime_folder(onnxruntime_version: str, *, target: str = "<target>", private: Path | None = None) -> Path:
+    """The folder that `install_runtime` made for this version; `target` is what the message says to add.
 
     Raises:
         EnvironmentFault: there is none yet.
@@ -78,7 +78,7 @@ def runtime_folder(onnxruntime_version: str, *, private: Path | None = None) -> 
     if not folder.is_dir():
         raise EnvironmentFault(
             f"ONNX Runtime {onnxruntime_version} is not installed for serving: {folder} does not exist",
-            remedy="plansmith serve-env add <target>",
+            remedy=f"plansmith serve-env add {target}",
         )
     return folder
 

@@ -1,0 +1,101 @@
+"""A model that cannot be had is refused with one message, and nothing is made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from .command import BERT, CommandLine, Refused, check_nothing_made, check_refusal, listing
+
+_TIMM = json.dumps({"architecture": "test_resnet", "num_classes": 10})
+_BERT = json.dumps(BERT)
+
+EARLY = {
+    "an unknown scheme": Refused(("gs:bert",), 2, ("'gs:bert'", "hf:<id or directory>", "timm:<name or directory>")),
+    "no scheme": Refused(("bert",), 2, ("'bert'", "hf:<id or directory>"), {"bert/config.json": _BERT}),
+    "nothing after the scheme": Refused(("timm:",), 2, ("nothing follows timm:",)),
+    "a missing directory": Refused(("hf:./bert",), 3, ("there is no directory", "/bert", "check the path")),
+    "a file": Refused(("hf:./bert",), 3, ("there is no directory", "/bert"), {"bert": "weights"}),
+    "an empty directory": Refused(("hf:bert",), 3, ("bert is empty", "save_pretrained"), {"bert/": ""}),
+    "no config.json": Refused(
+        ("hf:bert",), 3, ("bert has no config.json", "save_pretrained"), {"bert/model.safetensors": "weights"}
+    ),
+    "a config.json that is not JSON": Refused(
+        ("hf:bert",), 3, ("bert/config.json is not JSON", "save the model again"), {"bert/config.json": "{"}
+    ),
+    "a config.json that is a list": Refused(("timm:net",), 3, ("holds no configuration",), {"net/config.json": "[1]"}),
+    "no weights": Refused(
+        ("hf:bert",), 3, ("has no weights (model.safetensors)", "--random-weights"), {"bert/config.json": _BERT}
+    ),
+    "weights that were cut off": Refused(
+        ("hf:bert",),
+        3,
+        ("bert/model.safetensors is cut off or damaged", "again"),
+        {"bert/config.json": _BERT, "bert/model.safetensors": "\x10\0\0\0\0\0\0\0" + '{"w":{"dtype"'},
+    ),
+    "weights that are something else": Refused(
+        ("timm:net",),
+        3,
+        ("net/model.safetensors is cut off",),
+        {"net/config.json": _TIMM, "net/model.safetensors": "x"},
+    ),
+    "a timm model as hf:": Refused(("hf:net",), 3, ("but of timm:", "write timm:"), {"net/config.json": _TIMM}),
+    "a transformers model as timm:": Refused(("timm:b",), 3, ("but of hf:", "write hf:"), {"b/config.json": _BERT}),
+    "pickled transformers weights": Refused(
+        ("hf:bert",),
+        3,
+        ("pickled weights only", "safetensors", "--allow-pickle"),
+        {"bert/config.json": _BERT, "bert/pytorch_model.bin": "pickle"},
+    ),
+    "pickled timm weights": Refused(
+        ("timm:net",),
+        3,
+        ("pickled weights only", "safetensors", "--allow-pickle"),
+        {"net/config.json": _TIMM, "net/pytorch_model.bin": "pickle"},
+    ),
+    "a hub that cannot be reached": Refused(
+        ("hf:some-org/some-model@v1",), 9, ("the hub cannot be reached", "some-org/some-model", "hf:<directory>")
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EARLY.values(), ids=EARLY.keys())
+def test_a_source_without_a_usable_model_is_refused_before_any_work(case: Refused, run: CommandLine) -> None:
+    case.lay_out(run.folder)
+    before = listing(run.folder)
+    answer = run("compile", *case.words, "--no-check-served", "--json")
+    check_refusal(answer, case.status, case.says)
+    assert listing(run.folder) == before
+
+
+def test_without_json_a_refusal_leaves_standard_output_empty(run: CommandLine) -> None:
+    answer = run("compile", "hf:./bert")
+    assert (answer.status, answer.stdout) == (3, "")
+    assert answer.message.startswith("plansmith: fetch: there is no directory")
+
+
+def test_an_unknown_timm_name_is_refused_with_names_near_it(run: CommandLine) -> None:
+    answer = run("compile", "timm:resnet180", "--no-check-served", "--json")
+    check_refusal(answer, 3, ("no model 'resnet180'", "did you mean", "resnet18", "Log: "))
+    check_nothing_made(run.folder)
+
+
+def test_code_that_comes_with_a_model_is_not_run_unless_trusted(run: CommandLine, models: Path) -> None:
+    own = {"AutoConfig": "modeling_own.OwnConfig", "AutoModel": "modeling_own.Own"}
+    config = {**BERT, "model_type": "own", "architectures": ["Own"], "auto_map": own}
+    shutil.copytree(models / "bert", run.folder / "own")
+    (run.folder / "own" / "config.json").write_text(json.dumps(config))
+    (run.folder / "own" / "modeling_own.py").write_text(f"open({str(run.folder / 'it-ran')!r}, 'w')\n")
+    answer = run("compile", "hf:own", "--no-check-served", "--json")
+    check_refusal(answer, 3, ("own comes with its own Python code", "--trust-remote-code"))
+    assert not (run.folder / "it-ran").exists()
+    check_nothing_made(run.folder)
+
+
+def test_a_checkpoint_that_lacks_weights_is_refused(run: CommandLine, models: Path) -> None:
+    answer = run("compile", f"hf:{models / 'lacking'}", "--no-check-served", "--json")
+    check_refusal(answer, 3, ("the checkpoint lacks 16 weight(s)", "encoder.layer.1", "save_pretrained"))
+    check_nothing_made(run.folder)

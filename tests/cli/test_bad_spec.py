@@ -1,0 +1,156 @@
+"""Options and specs that make no sense are refused at once, all problems together, before any work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from plansmith.errors import UsageError
+from plansmith.shapes import parse_shapes, resolve_axes
+from plansmith.types import AxisRange, Tensor
+
+from .command import BERT, CommandLine, Refused, check_nothing_made, check_refusal, listing
+
+_MODEL = {"bert/config.json": json.dumps(BERT), "bert/model.safetensors": "weights"}
+_SPEC = ("model.yaml", "--dry-run")
+
+
+def _shapes(text: str, *says: str) -> Refused:
+    return Refused(("hf:bert", "--shapes", text), 2, says, _MODEL)
+
+
+def _option(*words: str, status: int = 2, says: tuple[str, ...]) -> Refused:
+    return Refused(("hf:bert", *words), status, says, _MODEL)
+
+
+def _yaml(text: str, *says: str, status: int = 2) -> Refused:
+    return Refused(_SPEC, status, says, _MODEL | {"model.yaml": text})
+
+
+SHAPES = {
+    "min above opt": _shapes("input_ids=4x8:2x8:8x8", "input_ids", "'4x8:2x8:8x8' is not min <= opt <= max"),
+    "opt above max": _shapes("input_ids=1x8:2x80:8x64", "is not min <= opt <= max", "order the three shapes"),
+    "a zero size": _shapes("input_ids=0x8:1x8:2x8", "a size below 1", "sizes of 1 or more"),
+    "a negative size": _shapes("input_ids=1x-8:1x8:2x8", "a size below 1", "sizes of 1 or more"),
+    "different ranks": _shapes("input_ids=1x8:2x8x3:4x8", "different ranks", "the same rank"),
+    "two shapes": _shapes("input_ids=1x8:2x8", "is not min:opt:max", "input_ids=1x8:8x64:32x256"),
+    "words": _shapes("input_ids=small:large:huge", "is not min:opt:max", "input_ids=1x8:8x64:32x256"),
+    "no input's name": _shapes("1x8:2x8:4x8", "is not name=min:opt:max", 'write --shapes "input_ids='),
+    "an input given twice": _shapes("a=1x8,a=1x8", "a is given twice", "give each input once"),
+}
+
+OPTIONS = {
+    "an unknown engine": _option("--engine", "trt", says=("'--engine'", "'trt'", "'onnxruntime'", "--help")),
+    "an unknown precision": _option("--precision", "fp8", says=("'--precision'", "'fp8'", "'fp16'", "--help")),
+    "an unknown option": _option("--shape", "a=1", says=("--shape", "--help")),
+    "a missing source": Refused((), 2, ("SOURCE|SPEC.yaml", "--help")),
+    "an unknown target": _option("--target", "a-toaster", status=6, says=("no target 'a-toaster'", "local-cpu")),
+    "TensorRT": _option("--engine", "tensorrt", status=6, says=("engine tensorrt is not", "--engine onnxruntime")),
+    "Python": _option("--engine", "python", status=6, says=("engine python is not", "--engine onnxruntime")),
+    "FP16": _option("--precision", "fp16", status=4, says=("precision fp16 is not", "--precision fp32")),
+    "INT8": _option("--precision", "int8", status=4, says=("precision int8 is not", "--precision fp32")),
+}
+
+NAMES = {
+    name: Refused(("hf:bert", f"--name={name}"), 2, ("'name'", "letters, digits", repr(name)), _MODEL)
+    for name in ("../x", "a/b", "..", ".hidden", "/etc", "a\nb", "-x", "model@2", "n" * 129)
+}
+
+SPECS = {
+    "many wrong keys and values": _yaml(
+        "source: hf:bert\nnames: x\nprecison: fp16\nengine: trt\ntriton:\n  instancez: 2\n  instances: 0\n"
+        "shapes:\n  input_ids: 4x8:2x8:8x8\n  token_type_ids: 1:8:32\n",
+        "7 problem(s)",
+        "model.yaml:2: unknown key 'names'",
+        "model.yaml:3: unknown key 'precison'",
+        "model.yaml:4: 'engine': Input should be 'onnxruntime', 'tensorrt' or 'python' (got 'trt')",
+        "model.yaml:6: unknown key 'triton.instancez'",
+        "model.yaml:7: 'triton.instances': Input should be greater than or equal to 1 (got 0)",
+        "model.yaml:9: 'shapes.input_ids': '4x8:2x8:8x8' is not min <= opt <= max",
+        "model.yaml:10: 'shapes.token_type_ids': write it as text in quotes",
+    ),
+    "more wrong keys than fit on a screen": _yaml(
+        "source: hf:bert\n" + "".join(f"key{n}: {n}\n" for n in range(20)),
+        "20 problem(s)",
+        "model.yaml:2: unknown key 'key0'",
+        "model.yaml:11: unknown key 'key9'",
+        "… and 10 more",
+    ),
+    "wrong types": _yaml(
+        "source: [1]\nname: {a: 1}\nrandom_weights: maybe\nshapes: 1x8\ntriton: 5\ntolerances: {logits: {}}\n",
+        "model.yaml:1: 'source': Input should be a valid string",
+        "model.yaml:2: 'name': Input should be a valid string",
+        "model.yaml:3: 'random_weights': Input should be a valid boolean",
+        "model.yaml:4: 'shapes': Input should be a valid dictionary",
+        "model.yaml:5: 'triton': Input should be a valid dictionary",
+        "model.yaml:6: 'tolerances.logits.min_cosine' is missing",
+    ),
+    "a range that is not text": _yaml(
+        "source: hf:bert\nshapes:\n  input_ids: {min: [4], opt: [2], max: [1]}\n",
+        "model.yaml:3: 'shapes.input_ids': write it as text in quotes",
+    ),
+    "a key that is a number": _yaml("source: hf:bert\n8: x\n", "model.yaml:2: '8': Keys should be strings"),
+    "no source": _yaml("name: x\n", "'source' is missing"),
+    "an unknown precision": _yaml("source: hf:bert\nprecision: fp8\n", "model.yaml:2: 'precision'", "'fp8'"),
+    "a name that leaves the repository": _yaml("source: hf:bert\nname: ../x\n", "model.yaml:2: 'name'", "'../x'"),
+    "an unknown target": _yaml("source: hf:bert\ntarget: a-toaster\n", "no target 'a-toaster'", status=6),
+    "text that is not YAML": _yaml('source: "hf\n', "model.yaml is not YAML", "line 1, column 9", "mend the file"),
+    "a date that does not exist": _yaml("source: hf:bert\nname: 2026-13-45\n", "model.yaml is not YAML", "month"),
+    "a list": _yaml("- source: hf:bert\n", "a spec is a mapping with at least `source`", "configs/models"),
+    "an empty file": _yaml("", "a spec is a mapping with at least `source`", "configs/models"),
+    "a missing file": Refused(_SPEC, 2, ("cannot read the spec model.yaml", "No such file", "give a YAML file")),
+    "a folder": Refused(_SPEC, 2, ("cannot read the spec model.yaml", "Is a directory"), {"model.yaml/": ""}),
+}
+
+CASES = {
+    f"{kind}: {name!r}": case
+    for kind, table in {"shapes": SHAPES, "option": OPTIONS, "name": NAMES, "spec": SPECS}.items()
+    for name, case in table.items()
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_what_makes_no_sense_is_refused_before_any_work(case: Refused, run: CommandLine) -> None:
+    case.lay_out(run.folder)
+    before = listing(run.folder)
+    answer = run("compile", *case.words, "--no-check-served", "--json")
+    check_refusal(answer, case.status, case.says)
+    assert listing(run.folder) == before
+
+
+def test_an_input_that_the_model_does_not_have_is_refused_with_those_that_it_has(
+    run: CommandLine, models: Path
+) -> None:
+    words = ("--shapes", "pixel_values=1x3:2x3:4x3", "--no-check-served", "--json")
+    answer = run("compile", f"hf:{models / 'bert'}", *words)
+    check_refusal(answer, 2, ("no input 'pixel_values'", "its inputs are attention_mask, input_ids"))
+    check_nothing_made(run.folder)
+
+
+FITTING = {
+    "another rank": ("input_ids=1:2:4", "rank 1, the model's input has rank 2", "batchxsequence"),
+    "a fixed size": ("pixel_values=1x1x8x8", "axis 1 is fixed at 3", "write 3 there"),
+    "a length above the model's own": (
+        "input_ids=1x8:2x8:4x65",
+        "longer than the model's own limit of 64",
+        "at most 64",
+    ),
+    "two inputs that disagree": (
+        "input_ids=1x8:2x8:4x8,mask=1x8:2x8:4x9",
+        "mask and input_ids give different ranges for their common axis 'sequence'",
+        "once",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message", "remedy"), FITTING.values(), ids=FITTING.keys())
+def test_shapes_that_do_not_fit_the_model_are_refused(text: str, message: str, remedy: str) -> None:
+    inputs = [Tensor(name=name, dtype="int64", dims=("batch", "sequence")) for name in ("input_ids", "mask")]
+    inputs.append(Tensor(name="pixel_values", dtype="float32", dims=("batch", 3, 8, 8)))
+    derived = {"batch": AxisRange(min=1, opt=8, max=32), "sequence": AxisRange(min=1, opt=64, max=64)}
+    with pytest.raises(UsageError) as refusal:
+        resolve_axes(inputs, derived, parse_shapes(text))
+    assert message in refusal.value.message
+    assert remedy in refusal.value.remedy

@@ -1,0 +1,108 @@
+"""No file is hashed twice, and a file that changed is."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from plansmith.digest import Digester, digest_of, digest_of_files
+from plansmith.types import FileEntry
+
+CONTENT = b"weights" * 1000
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    path = tmp_path / "weights.bin"
+    path.write_bytes(CONTENT)
+    return path
+
+
+@pytest.fixture
+def memo(tmp_path: Path) -> Path:
+    return tmp_path / "memo" / "digests.sqlite"
+
+
+def test_a_later_process_knows_the_digest_without_reading_the_file(weights: Path, memo: Path) -> None:
+    first, second = Digester(memo), Digester(memo)
+    assert first.file(weights) == first.file(weights) == second.file(weights) == SHA256
+    assert (first.hashed, second.hashed) == (1, 0)
+
+
+def test_a_changed_file_is_hashed_again(weights: Path, memo: Path) -> None:
+    digester = Digester(memo)
+    digester.file(weights)
+    weights.write_bytes(CONTENT + b"!")
+    for again in (digester, Digester(memo)):
+        assert again.file(weights) == hashlib.sha256(CONTENT + b"!").hexdigest()
+    assert digester.hashed == 2
+
+
+def test_a_hard_link_shares_the_answer(weights: Path, memo: Path) -> None:
+    Digester(memo).file(weights)
+    link = weights.with_name("link.bin")
+    link.hardlink_to(weights)
+    digester = Digester(memo)
+    assert digester.file(link) == SHA256
+    assert digester.hashed == 0
+
+
+def test_a_copy_is_hashed_for_itself(weights: Path, memo: Path) -> None:
+    digester = Digester(memo)
+    digester.file(weights)
+    copy = weights.with_name("copy.bin")
+    copy.write_bytes(CONTENT)
+    assert digester.file(copy) == SHA256
+    assert digester.hashed == 2
+
+
+def test_a_read_only_digester_uses_the_memo_and_adds_nothing(weights: Path, memo: Path) -> None:
+    for hashed in (1, 1):
+        looking = Digester(memo, read_only=True)
+        assert looking.file(weights) == SHA256
+        assert looking.hashed == hashed
+        assert not memo.exists()
+    Digester(memo).file(weights)
+    looking = Digester(memo, read_only=True)
+    looking.file(weights)
+    assert looking.hashed == 0
+
+
+@pytest.mark.parametrize("unusable", ["garbage", "a folder", "below a file", "/proc/nope/digests.sqlite"])
+def test_an_unusable_memo_only_costs_time(unusable: str, weights: Path, tmp_path: Path) -> None:
+    memo = tmp_path / "memo"
+    if unusable == "garbage":
+        memo.write_bytes(b"no database " * 100)
+    elif unusable == "a folder":
+        memo.mkdir()
+    elif unusable == "below a file":
+        memo = weights / "digests.sqlite"
+    else:
+        memo = Path(unusable)
+    first, second = Digester(memo), Digester(memo)
+    assert first.file(weights) == first.file(weights) == second.file(weights) == SHA256
+    assert (first.hashed, second.hashed) == (1, 1)
+
+
+def test_a_missing_file_is_an_error_and_not_a_digest(tmp_path: Path, memo: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Digester(memo).file(tmp_path / "nope")
+
+
+def test_the_digest_of_a_folder_depends_on_names_and_contents_only() -> None:
+    files = [FileEntry(path=name, bytes=1, sha256=name * 2) for name in ("a", "b")]
+    swapped = [FileEntry(path=a.path, bytes=1, sha256=b.sha256) for a, b in zip(files, files[::-1], strict=True)]
+    assert digest_of_files(files) == digest_of_files(files[::-1])
+    assert digest_of_files(files) != digest_of_files(swapped)
+    assert digest_of({"b": 1, "a": [2]}) == digest_of({"a": [2], "b": 1})
+
+
+def test_the_entries_of_a_folder_are_all_its_files_sorted(tmp_path: Path, memo: Path) -> None:
+    for name in ("b", "inner/a", "inner/c"):
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).write_text(name)
+    entries = Digester(memo).entries(tmp_path / "tree")
+    assert [(e.path, e.bytes) for e in entries] == [("b", 1), ("inner/a", 7), ("inner/c", 7)]

@@ -1,0 +1,37 @@
+"""A process that is killed leaves nothing half-made, and the next one goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .conftest import RunScript
+from .scenarios import SCENARIOS
+
+NAMING = {"link", "mkdir", "rename", "replace", "symlink"}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_kill_at_any_boundary_leaves_everything_whole_and_the_next_run_mends_it(
+    scenario: str, run_script: RunScript, memory_folder: Path
+) -> None:
+    found = run_script("kill_rounds", scenario, memory_folder)
+    assert found["problems"] == []
+    assert found["rounds"] > 20
+
+
+def test_every_name_is_flushed_to_the_disk_before_triton_sees_the_version(
+    run_script: RunScript, memory_folder: Path
+) -> None:
+    calls = [(call, Path(path)) for call, path in run_script("trace_calls", "a first version", memory_folder)]
+    shown = next(n for n, (call, path) in enumerate(calls) if call == "replace" and path.parent.name == "repository")
+    lasting = [n for n, (call, path) in enumerate(calls[:shown]) if call in NAMING and not _is_passing(path)]
+    unflushed = [calls[n] for n in lasting if ("fsync", calls[n][1].parent) not in calls[n:shown]]
+    assert len(lasting) > 10
+    assert unflushed == []
+
+
+def _is_passing(path: Path) -> bool:
+    """Whether a name stands for a moment only: a staging folder, or the new link before it is exchanged."""
+    return path.parent.name == "staging" or path.name == "link"

@@ -1,0 +1,135 @@
+"""The heavy child: its answers, its errors, its end, and its end with the parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from plansmith.errors import EnvironmentFault, GateError, InternalError
+from plansmith.process import Worker, log_tail
+
+from .conftest import TESTS
+from .ends import still_running
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "logs" / "worker.log"
+
+
+@pytest.fixture
+def progress() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def worker(log: Path, progress: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    monkeypatch.chdir(TESTS)
+    with Worker("durability.tiny_worker", log, progress.append) as started:
+        yield started
+
+
+def test_a_worker_answers_one_call_after_the_other(worker: Worker) -> None:
+    for value in (1, None, {"text": "ü\n", "rows": [[1.5], []]}, "x" * 1_000_000):
+        assert worker.call("echo", value=value) == value
+
+
+def test_a_worker_tells_what_it_is_doing_in_order(worker: Worker, progress: list[str]) -> None:
+    assert worker.call("count", to=3) == 3
+    assert progress == ["at 0", "at 1", "at 2"]
+
+
+def test_an_error_of_ours_crosses_the_process_with_everything_it_says(worker: Worker, log: Path) -> None:
+    with pytest.raises(GateError) as whole:
+        worker.call("refuse")
+    assert whole.value.to_dict() == {
+        "error": "GateError",
+        "message": "it differs\nmuch",
+        "remedy": "look at it",
+        "model": "tiny",
+        "step": "validate",
+        "log": "/logs/own.log",
+        "exit_code": 5,
+    }
+    with pytest.raises(GateError) as short:
+        worker.call("refuse_shortly")
+    assert short.value.log == log
+    assert worker.call("echo", value="still there") == "still there"
+
+
+def test_a_bug_in_the_worker_is_an_internal_error_with_its_traceback_in_the_log(worker: Worker, log: Path) -> None:
+    with pytest.raises(InternalError, match="ZeroDivisionError: a bug of ours") as raised:
+        worker.call("fail")
+    assert raised.value.log == log
+    assert "Traceback" in log.read_text()
+    assert "in fail" in log.read_text()
+    assert worker.call("echo", value="still there") == "still there"
+
+
+@pytest.mark.parametrize("function", ["be_killed", "be_killed_in_the_middle_of_an_answer"])
+def test_a_killed_worker_is_taken_for_a_sign_of_too_little_memory(function: str, worker: Worker, log: Path) -> None:
+    with pytest.raises(EnvironmentFault, match="ran out of memory") as raised:
+        worker.call(function)
+    assert raised.value.log == log
+    assert "--shapes" in raised.value.remedy
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_worker_that_leaves_is_an_internal_error_with_its_last_words(status: int, worker: Worker) -> None:
+    with pytest.raises(InternalError, match=f"exit code {status}:\nthese are\nits last words"):
+        worker.call("leave", status=status)
+
+
+def test_a_crash_is_an_internal_error_that_names_the_signal(worker: Worker) -> None:
+    with pytest.raises(InternalError, match="during crash with signal SIGSEGV"):
+        worker.call("crash")
+
+
+def test_an_answer_that_cannot_be_sent_is_an_internal_error(worker: Worker) -> None:
+    with pytest.raises(InternalError, match="not JSON serializable"):
+        worker.call("answer_with_what_is_no_json")
+
+
+def test_a_dead_worker_says_so_again_and_can_be_closed(worker: Worker) -> None:
+    for value in ("short", "x" * 1_000_000):
+        with pytest.raises(EnvironmentFault):
+            worker.call("be_killed")
+        with pytest.raises(EnvironmentFault):
+            worker.call("echo", value=value)
+    worker.close()
+
+
+def test_a_worker_that_cannot_start_is_an_internal_error_with_the_reason(log: Path) -> None:
+    with Worker("durability_nope", log) as worker, pytest.raises(InternalError, match="No module named"):
+        worker.call("echo", value=1)
+
+
+def test_a_closed_worker_is_gone(worker: Worker) -> None:
+    child = psutil.Process(worker.call("pid"))
+    worker.close()
+    assert not child.is_running()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_worker_dies_with_its_parent(number: signal.Signals, log: Path) -> None:
+    command = [sys.executable, "-m", "durability.worker_parent", str(log)]
+    with subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        os.kill(parent.pid, number)
+        assert parent.wait() != 0
+    assert still_running([child]) == []
+
+
+def test_the_tail_of_a_log_is_its_last_lines_with_text(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert log_tail(log) == ""
+    log.write_bytes(b"1\n2\n\n3\n\xff4\n\n")
+    assert log_tail(log, 2) == "3\n�4"

@@ -1,0 +1,99 @@
+"""A worker without anything heavy in it; started by `process.Worker("durability.tiny_worker", …)` in `tests/`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from plansmith.errors import GateError
+from plansmith.process import serve
+
+Progress = Callable[[str], None]
+
+
+def echo(*, value: Any, progress: Progress) -> Any:
+    del progress
+    return value
+
+
+def pid(*, progress: Progress) -> int:
+    del progress
+    return os.getpid()
+
+
+def wait(*, progress: Progress) -> None:
+    progress("waiting")
+    signal.pause()
+
+
+def count(*, to: int, progress: Progress) -> int:
+    for number in range(to):
+        progress(f"at {number}")
+    return to
+
+
+def refuse(*, progress: Progress) -> None:
+    del progress
+    raise GateError("it differs\nmuch", remedy="look at it", model="tiny", step="validate", log=Path("/logs/own.log"))
+
+
+def refuse_shortly(*, progress: Progress) -> None:
+    del progress
+    raise GateError("it differs")
+
+
+def fail(*, progress: Progress) -> None:
+    del progress
+    raise ZeroDivisionError("a bug of ours")
+
+
+def leave(*, status: int, progress: Progress) -> None:
+    del progress
+    sys.stdout.write("these are\n\nits last words\n")
+    sys.exit(status)
+
+
+def crash(*, progress: Progress) -> None:
+    del progress
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def be_killed(*, progress: Progress) -> None:
+    del progress
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def be_killed_in_the_middle_of_an_answer(*, progress: Progress) -> None:
+    del progress
+    with socket.socket(fileno=os.dup(int(sys.argv[1]))) as connection:
+        connection.sendall(b'{"answer": [1, 2')
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def answer_with_what_is_no_json(*, progress: Progress) -> object:
+    del progress
+    return object()
+
+
+FUNCTIONS = (
+    echo,
+    pid,
+    wait,
+    count,
+    refuse,
+    refuse_shortly,
+    fail,
+    leave,
+    crash,
+    be_killed,
+    be_killed_in_the_middle_of_an_answer,
+    answer_with_what_is_no_json,
+)
+
+if __name__ == "__main__":
+    serve({function.__name__: function for function in FUNCTIONS}, int(sys.argv[1]), int(sys.argv[2]))

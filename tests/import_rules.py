@@ -1,0 +1,110 @@
+"""Which module of plansmith may import what, read from the source without running it."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "src" / "plansmith"
+
+# Modules and packages from the bottom up: each imports only from levels below its own, never from its siblings.
+LEVELS = (
+    ("plansmith",),
+    ("errors", "types"),
+    ("digest", "comparison", "targets", "durable", "shapes", "toolchain"),
+    ("config", "data", "reference", "process", "stage_cache"),
+    ("sources", "compilers", "triton", "validation"),
+    ("stages",),
+    ("fetching",),
+    ("steps", "worker", "revalidation", "inspection"),
+    ("cli",),
+    ("__main__",),
+)
+_LEVEL = {unit: number for number, units in enumerate(LEVELS) for unit in units}
+
+# Heavy libraries are imported inside functions only; these in a few places only.
+_PYTORCH = ("sources", "compilers", "worker")
+_PLACES: dict[str, tuple[str, ...]] = {
+    "torch": _PYTORCH,
+    "torchvision": _PYTORCH,
+    "transformers": _PYTORCH,
+    "timm": _PYTORCH,
+    "tensorrt": (),
+    "prefect": (),
+    "boto3": (),
+}
+HEAVY = {*_PLACES, "onnx", "onnxruntime", "onnxscript", "polygraphy", "tritonclient", "huggingface_hub", "safetensors"}
+HEAVY |= {"google", "PIL"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: the module in full, its line, and whether it waits until a function is called (or a type checked)."""
+
+    target: str
+    line: int
+    deferred: bool
+
+
+def source_files() -> Iterator[tuple[str, Path]]:
+    """Dotted name and file of every module; without the stand-ins, which Triton runs and not plansmith."""
+    for folder, folders, names in os.walk(PACKAGE, followlinks=True):
+        folders[:] = sorted(set(folders) - {"standin", "__pycache__"})
+        for path in sorted(Path(folder, name) for name in names if name.endswith(".py")):
+            parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def violations(module: str, source: str) -> list[str]:
+    """What a module of this name and source imports against the rules, in words."""
+    unit = _unit(module)
+    if unit not in _LEVEL:
+        return [f"{module} has no place among the levels"]
+    found = []
+    for one in _imports(ast.parse(source)):
+        library = one.target.partition(".")[0]
+        where = f"{module}:{one.line} imports {one.target}"
+        if library == "plansmith":
+            found += [f"{where}: {problem}" for problem in _direction(unit, _unit(one.target))]
+        elif library in HEAVY and not one.deferred:
+            found.append(f"{where} outside of a function")
+        if unit not in _PLACES.get(library, (unit,)):
+            found.append(f"{where}: not the place for it")
+    return found
+
+
+def _direction(unit: str, target: str) -> list[str]:
+    if target == unit or _LEVEL.get(target, len(LEVELS)) < _LEVEL[unit]:
+        return []
+    if target not in _LEVEL:
+        return ["unknown"]
+    return ["sideways" if _LEVEL[target] == _LEVEL[unit] else "back"]
+
+
+def _unit(module: str) -> str:
+    """The module or package directly below plansmith that a dotted name belongs to."""
+    return [*module.split("."), "plansmith"][1]
+
+
+def _imports(tree: ast.AST, *, deferred: bool = False) -> Iterator[Import]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, node.lineno, deferred) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "relative imports hide where they lead"
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (Import(name if _is_unit(name) else str(node.module), node.lineno, deferred) for name in names)
+        else:
+            waits = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or _is_type_checking(node)
+            yield from _imports(node, deferred=deferred or waits)
+
+
+def _is_unit(name: str) -> bool:
+    return name.count(".") == 1 and _unit(name) in _LEVEL
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"

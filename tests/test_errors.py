@@ -1,0 +1,32 @@
+"""The tree of errors that a reader sees is the tree that is raised."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from plansmith import errors
+from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, error_from_dict
+
+KINDS = PlansmithError.__subclasses__()
+
+
+def test_the_drawn_tree_names_every_error_with_its_exit_code() -> None:
+    drawn = re.findall(r"^[├└]── (\w+) +(\d+)  \S", errors.__doc__ or "", re.MULTILINE)
+    assert [(kind.__name__, str(kind.exit_code)) for kind in KINDS] == drawn
+    assert not [kind for kind in KINDS if kind.__subclasses__()]
+
+
+def test_exit_codes_are_those_of_the_design_and_none_has_two_meanings() -> None:
+    codes = [kind.exit_code for kind in KINDS]
+    assert sorted(codes) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert EXIT_INTERRUPTED == 130
+    assert f"ends with {EXIT_INTERRUPTED}" in (errors.__doc__ or "")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_crosses_a_process_and_stays_what_it_was(kind: type[PlansmithError]) -> None:
+    raised = kind("it broke", remedy="mend it").located(model="m", step="export")
+    again = error_from_dict(raised.to_dict())
+    assert (type(again), str(again)) == (kind, "m · export: it broke\nNext: mend it")
