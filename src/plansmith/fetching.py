@@ -10,6 +10,7 @@ from plansmith.digest import digest_of, digest_of_files
 from plansmith.sources import directory
 from plansmith.sources.hub import Snapshot, fetch_snapshot
 from plansmith.sources.reference import SourceReference
+from plansmith.stage_cache import ENTRY_FILE
 from plansmith.stages import Finished, StageRunner, WouldRun
 from plansmith.types import SourceModel
 
@@ -39,7 +40,8 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> F
         )
         directory.require_kind(found.folder, reference.scheme)
         directory.require_weights(found.folder, allow_pickle=spec.allow_pickle)
-        files = stages.digester.entries(found.folder, paths)
+        # Where the model was made here, the cache's own note lies beside it.
+        files = stages.digester.entries(found.folder, [p for p in paths if p != found.folder / ENTRY_FILE])
         clock.cached = found.cached and stages.digester.hashed == hashed
         record = SourceModel(
             scheme=reference.scheme,
