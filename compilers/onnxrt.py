@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PROVIDER = "CPUExecutionProvider"
 _STANDARD_DOMAINS = {"", "ai.onnx", "ai.onnx.ml"}
 _ERRORS_ONLY = 3
+_NO_PREPACKING = "session.disable_prepacking"
 _EXTERNAL_WEIGHTS = "session.optimized_model_external_initializers_file_name"
 
 
@@ -34,6 +35,7 @@ def open_session(
     if optimised_copy is not None:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(optimised_copy)
+        options.add_session_config_entry(_NO_PREPACKING, "1")  # this session never runs
     if external_weights is not None:
         options.add_session_config_entry(_EXTERNAL_WEIGHTS, external_weights)
     return onnxruntime.InferenceSession(path, options, providers=[PROVIDER])

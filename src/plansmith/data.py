@@ -44,13 +44,15 @@ def sample_images(count: int, height: int, width: int, *, seed: int) -> list[NDA
     import numpy as np
 
     rng = np.random.default_rng(seed)
-    y, x = np.mgrid[0 : 1 : complex(0, height), 0 : 1 : complex(0, width)][..., None]
+    y = np.linspace(0, 1, height, dtype=np.float32)[:, None, None]
+    x = np.linspace(0, 1, width, dtype=np.float32)[None, :, None]
     images = []
     for _ in range(count):
-        frequency, phase = rng.uniform(1, 12, (2, 3)), rng.uniform(0, 2 * np.pi, 3)
+        frequency = rng.uniform(1, 12, (2, 3)).astype(np.float32)
+        phase = rng.uniform(0, 2 * np.pi, 3).astype(np.float32)
         waves = np.sin(2 * np.pi * (frequency[0] * x + frequency[1] * y) + phase)
         centre, radius = rng.uniform(0.2, 0.8, 2), rng.uniform(0.05, 0.3)
-        disc = ((x - centre[0]) ** 2 + (y - centre[1]) ** 2 < radius**2) * rng.uniform(-1, 1, 3)
-        noise = rng.normal(0, 0.1, (height, width, 3))
+        disc = ((x - centre[0]) ** 2 + (y - centre[1]) ** 2 < radius**2) * rng.uniform(-1, 1, 3).astype(np.float32)
+        noise = 0.1 * rng.standard_normal((height, width, 3), dtype=np.float32)
         images.append(np.clip(127.5 * (1 + 0.6 * waves + disc + noise), 0, 255).astype(np.uint8))
     return images
