@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export HF_HUB_OFFLINE ?= 1
 export DO_NOT_TRACK = 1
 
-.PHONY: help demo test test-gpu check bench soak
+.PHONY: help demo test check bench soak
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  .*##' $(MAKEFILE_LIST) | sed 's/:.*##/  —/'
@@ -30,10 +30,6 @@ demo: $(VENV)/.served
 test:            ## all tests but those that need a GPU
 test: $(VENV)/.served
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu and not tensorrt"
-
-test-gpu:        ## the tests that need a GPU or TensorRT
-test-gpu: $(VENV)/.served
-	$(BIN)/python -m pytest -m "gpu or tensorrt"
 
 check:           ## style, types
 check: $(VENV)/.installed
