@@ -1,0 +1,114 @@
+"""The served check passes what a running Triton answers rightly, and can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from plansmith.config import TritonOptions
+from plansmith.errors import ServedCheckError
+from plansmith.reference import StoredCase
+from plansmith.targets import load_target
+from plansmith.triton.installation import Installation
+from plansmith.triton.model_config import write_config
+from plansmith.triton.served_check import check_served
+from plansmith.types import EngineKind, Interface, Package, ServedReport, Tensor, Tolerance
+
+TOLERANCE = Tolerance(max_relative=1e-4, quantile_relative=2e-5, min_cosine=0.99999999)
+PACKAGE = Package(
+    model="tiny",
+    config_file="config.pbtxt",
+    model_files=("model.onnx",),
+    max_batch_size=8,
+    interface=Interface(
+        inputs=(
+            Tensor(name="a", dtype="float32", dims=("batch", 3)),
+            Tensor(name="ids", dtype="int64", dims=("batch", "length")),
+        ),
+        outputs=(
+            Tensor(name="half", dtype="float32", dims=("batch", 3)),
+            Tensor(name="twice", dtype="int64", dims=("batch", "length")),
+        ),
+    ),
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, graph: Callable[[int | str], onnx.ModelProto]) -> Path:
+    """A package: config.pbtxt and model/model.onnx."""
+    (tmp_path / "package" / "model").mkdir(parents=True)
+    onnx.save(graph("batch"), tmp_path / "package" / "model" / "model.onnx")
+    text = write_config(PACKAGE, EngineKind.ONNXRUNTIME, load_target("local-cpu"), TritonOptions())
+    (tmp_path / "package" / "config.pbtxt").write_text(text)
+    return tmp_path / "package"
+
+
+@pytest.fixture
+def case() -> StoredCase:
+    """Four samples and the right answers."""
+    a = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    ids = np.arange(20, dtype=np.int64).reshape(4, 5)
+    return StoredCase("opt", {"a": a, "ids": ids}, {"half": a / 2, "twice": ids * 2}, np.arange(4))
+
+
+@pytest.fixture
+def check(folder: Path, installation: Installation, site: Path, tmp_path: Path) -> Callable[[StoredCase], ServedReport]:
+    """Run the check on the package with one case."""
+
+    def run(case: StoredCase) -> ServedReport:
+        options: dict[str, Any] = {"mask_input": None, "tolerances": {"half": TOLERANCE, "twice": TOLERANCE}}
+        return check_served(
+            PACKAGE,
+            folder,
+            [case],
+            installation=installation,
+            site=site,
+            runtime="ONNX Runtime",
+            log=tmp_path / "triton.log",
+            progress=lambda _: None,
+            **options,
+        )
+
+    return run
+
+
+def test_right_answers_are_counted_over_both_protocols_whole_and_sample_by_sample(
+    check: Callable[[StoredCase], ServedReport], case: StoredCase
+) -> None:
+    report = check(case)
+    assert {(c.protocol, c.batch) for c in report.checks} == {("http", 4), ("grpc", 4), ("http", 1), ("grpc", 1)}
+    assert report.requests == len(report.checks) == 6
+    assert report.backend == "stand-in"
+    assert report.completed["instance_group[0].name"] == "tiny_0"
+
+
+def test_an_answer_that_differs_from_the_reference_fails_the_check(
+    check: Callable[[StoredCase], ServedReport], case: StoredCase
+) -> None:
+    wrong = case.answer["half"].copy()
+    wrong[2, 1] *= 1.01
+    with pytest.raises(ServedCheckError, match="'half'"):
+        check(replace(case, answer={**case.answer, "half": wrong}))
+
+
+def test_an_integer_that_is_off_by_one_fails_the_check(
+    check: Callable[[StoredCase], ServedReport], case: StoredCase
+) -> None:
+    wrong = case.answer["twice"].copy()
+    wrong[3, 4] += 1
+    with pytest.raises(ServedCheckError, match="'twice'"):
+        check(replace(case, answer={**case.answer, "twice": wrong}))
+
+
+def test_a_request_that_triton_refuses_fails_the_check(
+    check: Callable[[StoredCase], ServedReport], case: StoredCase
+) -> None:
+    narrow = {**case.feed, "a": np.ascontiguousarray(case.feed["a"][:, :2])}
+    with pytest.raises(ServedCheckError, match="Triton refused opt"):
+        check(replace(case, feed=narrow))
