@@ -17,8 +17,8 @@ from plansmith.types import EngineKind, Precision, Record, Tolerance
 if TYPE_CHECKING:
     import yaml
 
-_NAME = re.compile(r"\w[\w .+-]*")
-_NAME_BYTES = 128  # it becomes part of file names, which end at 255
+# What Triton, its Python backend and its clients all take, in paths, arguments and URLs.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOST_PROBLEMS = 10
 
 
@@ -63,17 +63,16 @@ class ModelSpec(Record):
     allow_pickle: bool = False
     check_served: bool = True
     allow_interface_change: bool = False
+    force: bool = False
+    tritonserver: str = ""
     tolerances: dict[str, Tolerance] = Field(default_factory=dict)
     triton: TritonOptions = TritonOptions()
 
     @field_validator("name")
     @classmethod
     def _check_name(cls, value: str) -> str:
-        if value and not (_NAME.fullmatch(value) and len(value.encode()) <= _NAME_BYTES):
-            raise ValueError(
-                "a name starts with a letter or digit, holds letters, digits, spaces and . _ + - only,"
-                f" and is at most {_NAME_BYTES} bytes long"
-            )
+        if value and not _NAME.fullmatch(value):
+            raise ValueError("a name has at most 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit")
         return value
 
 
@@ -100,7 +99,7 @@ def load_spec(path: Path, overrides: Mapping[str, Any]) -> ModelSpec:
         raise UsageError(
             f"{path}: a spec is a mapping with at least `source`", remedy="see configs/models for examples"
         )
-    named = [k for k in ("artifacts", "repository") if isinstance(values.get(k), str) and values[k]]
+    named = [k for k in ("artifacts", "repository", "tritonserver") if isinstance(values.get(k), str) and values[k]]
     folders = {k: str(path.parent / values[k]) for k in named}
     return make_spec(values | folders | dict(overrides), place=str(path), lines=_key_lines(tree, str(path)))
 
@@ -116,20 +115,35 @@ def make_spec(
     try:
         return ModelSpec.model_validate(dict(values))
     except ValidationError as invalid:
-        problems = [_problem(e, place, lines or {}) for e in invalid.errors()]
+        found = invalid.errors()
+    known = lines or {}
+    found.sort(key=lambda e: _line(e, known) or 0)
+    unknown = [_place(e, place, known) + f" {_path(e)!r}" for e in found if e["type"] == "extra_forbidden"]
+    others = [e for e in found if e["type"] != "extra_forbidden"]
+    problems = [f"unknown key(s): {', '.join(unknown)}"] if unknown else []
+    problems += [_problem(e, place, known) for e in others]
     more = len(problems) - _MOST_PROBLEMS
     shown = problems[:_MOST_PROBLEMS] + ([f"… and {more} more"] if more > 0 else [])
     raise UsageError(
-        "\n  ".join([f"{len(problems)} problem(s) in the spec:", *shown]), remedy="mend these and run it again"
+        "\n  ".join([f"{len(found)} problem(s) in the spec:", *shown]), remedy="mend these and run it again"
     )
 
 
+def _path(error: Mapping[str, Any]) -> str:
+    return ".".join(str(p) for p in error["loc"])
+
+
+def _line(error: Mapping[str, Any], lines: Mapping[str, int]) -> int | None:
+    return next((lines[p] for p in _prefixes(_path(error)) if p in lines), None)
+
+
+def _place(error: Mapping[str, Any], place: str, lines: Mapping[str, int]) -> str:
+    line = _line(error, lines)
+    return f"{place}:{line}" if line else place
+
+
 def _problem(error: Mapping[str, Any], place: str, lines: Mapping[str, int]) -> str:
-    path = ".".join(str(p) for p in error["loc"])
-    line = next((lines[p] for p in _prefixes(path) if p in lines), None)
-    where = f"{place}:{line}" if line else place
-    if error["type"] == "extra_forbidden":
-        return f"{where}: unknown key {path!r}"
+    where, path = _place(error, place, lines), _path(error)
     if error["type"] == "missing":
         return f"{where}: {path!r} is missing"
     return f"{where}: {path!r}: {error['msg'].removeprefix('Value error, ')} (got {error['input']!r})"

@@ -1,7 +1,9 @@
 """Content digests, with a memo so that no file is hashed twice.
 
 The memo is a small SQLite file keyed by device, inode, size and modification time: a hard link shares
-the entry of its file, and a changed file misses it.
+the entry of its file, and a changed file misses it. For files that others write, the change time counts
+too: a copy can keep the modification time of another file, but nothing can set the change time. It is
+left out for files of our own, which are never written again but gain links, and so change times.
 """
 
 from __future__ import annotations
@@ -9,12 +11,19 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from plansmith.types import FileEntry
+
+# Device, inode, size, modification time and, where it counts, change time; times in nanoseconds.
+_Identity = tuple[int, int, int, int, int | None]
+
+# A file may change again within the tick of the file system's clock without a trace: wait for the next.
+_CLOCK_TICK_NS = 20_000_000
 
 
 def digest_of(value: Any) -> str:
@@ -44,30 +53,37 @@ class Digester:
         self.hashed = 0
         self._memo = memo
         self._read_only = read_only
-        self._seen: dict[tuple[int, int, int, int], str] = {}
+        self._seen: dict[_Identity, str] = {}
 
-    def file(self, path: Path) -> str:
-        """SHA-256 of a file's content, in hexadecimal.
+    def file(self, path: Path, *, foreign: bool = False) -> str:
+        """SHA-256 of a file's content, in hexadecimal; `foreign` files are others' to write.
 
         Raises:
             OSError: the file cannot be read.
         """
         stat = path.stat()
-        identity = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if foreign and (age := time.time_ns() - stat.st_ctime_ns) < _CLOCK_TICK_NS:
+            time.sleep((_CLOCK_TICK_NS - max(0, age)) / 1e9)
+            stat = path.stat()
+        identity = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns if foreign else None)
         known = self._seen.get(identity) or self._recall(identity)
         if known is None:
             with path.open("rb") as stream:
                 known = hashlib.file_digest(stream, "sha256").hexdigest()
             self.hashed += 1
-            self._remember(identity, known)
+            self._remember((*identity[:4], stat.st_ctime_ns), known)
         self._seen[identity] = known
         return known
 
-    def entries(self, folder: Path, paths: list[Path] | None = None) -> tuple[FileEntry, ...]:
+    def entries(self, folder: Path, paths: list[Path] | None = None, *, foreign: bool = False) -> tuple[FileEntry, ...]:
         """Path, size and digest of a folder's files (all below it unless named), sorted by path."""
         found = paths if paths is not None else [p for p in folder.rglob("*") if p.is_file()]
         return tuple(
-            FileEntry(path=p.relative_to(folder).as_posix(), bytes=p.stat().st_size, sha256=self.file(p))
+            FileEntry(
+                path=p.relative_to(folder).as_posix(),
+                bytes=p.stat().st_size,
+                sha256=self.file(p, foreign=foreign),
+            )
             for p in sorted(found)
         )
 
@@ -77,26 +93,28 @@ class Digester:
         self._memo.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self._memo, timeout=10)
         connection.execute(
-            "CREATE TABLE IF NOT EXISTS digests (device INT, inode INT, size INT, mtime INT, sha256 TEXT,"
+            "CREATE TABLE IF NOT EXISTS files (device INT, inode INT, size INT, mtime INT, ctime INT, sha256 TEXT,"
             " PRIMARY KEY (device, inode)) WITHOUT ROWID"
         )
         return connection
 
-    def _recall(self, identity: tuple[int, int, int, int]) -> str | None:
+    def _recall(self, identity: _Identity) -> str | None:
         try:
             with closing(self._connect()) as connection:
                 row = connection.execute(
-                    "SELECT sha256 FROM digests WHERE device=? AND inode=? AND size=? AND mtime=?", identity
+                    "SELECT sha256 FROM files WHERE device=? AND inode=? AND size=? AND mtime=?"
+                    " AND ctime=ifnull(?, ctime)",
+                    identity,
                 ).fetchone()
         except (sqlite3.Error, OSError):
             return None
         return str(row[0]) if row else None
 
-    def _remember(self, identity: tuple[int, int, int, int], sha256: str) -> None:
+    def _remember(self, identity: _Identity, sha256: str) -> None:
         if self._read_only:
             return
         try:
             with closing(self._connect()) as connection, connection:
-                connection.execute("INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?, ?)", (*identity, sha256))
+                connection.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", (*identity, sha256))
         except (sqlite3.Error, OSError):
             return

@@ -133,13 +133,20 @@ def require_writable(place: Path) -> None:
         RepositoryError: it does not.
     """
     nearest = next(path for path in (place, *place.parents) if path.exists())
-    with storage_errors(place), tempfile.TemporaryFile(dir=nearest):
-        pass
+    with storage_errors(place):
+        try:
+            tempfile.TemporaryFile(dir=nearest).close()
+        except OSError as error:
+            error.filename = str(place)  # the file that was tried means nothing to anybody
+            raise
 
 
 @contextmanager
 def storage_errors(place: Path) -> Iterator[None]:
-    """Turn a full or unwritable file system into one message that names the place."""
+    """Turn a full or unwritable file system into one message that names the place.
+
+    A file elsewhere that cannot be read or written is not this place's fault, and passes as it is.
+    """
     try:
         yield
     except Exception as error:
@@ -158,7 +165,7 @@ def _storage_error(error: Exception, place: Path) -> RepositoryError | None:
             f"no space left on the file system of {place}{detail}",
             remedy="free some space, or choose another --artifacts or --repository folder",
         )
-    if code in _UNWRITABLE:
+    if code in _UNWRITABLE and _is_about(error, place):
         return RepositoryError(
             f"cannot write to {place}: {os.strerror(code)}",
             remedy="choose a writable --artifacts or --repository folder",
@@ -169,6 +176,12 @@ def _storage_error(error: Exception, place: Path) -> RepositoryError | None:
             remedy=f"use a folder inside it, such as {place / 'models'}",
         )
     return None
+
+
+def _is_about(error: Exception, place: Path) -> bool:
+    """Whether an operating system's error names no file, or one of this place or of the store beside it."""
+    named = getattr(error, "filename", None)
+    return named is None or str(named).startswith(str(place)) or Path(named) in place.parents
 
 
 def _tells_of_full_disk(error: Exception, place: Path) -> bool:

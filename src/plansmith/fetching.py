@@ -7,6 +7,7 @@ from pathlib import Path
 
 from plansmith.config import ModelSpec
 from plansmith.digest import digest_of, digest_of_files
+from plansmith.errors import EnvironmentFault, SourceError
 from plansmith.sources import directory
 from plansmith.sources.hub import Snapshot, fetch_snapshot
 from plansmith.sources.reference import SourceReference
@@ -35,13 +36,10 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> F
     with stages.timed("fetch") as clock:
         hashed = stages.digester.hashed
         found = _random(stages, spec, reference) if spec.random_weights else _given(stages, spec, reference)
-        paths = directory.model_files(
-            found.folder, trust_remote_code=spec.trust_remote_code, allow_pickle=spec.allow_pickle
-        )
+        paths = _paths(found.folder, spec)
         directory.require_kind(found.folder, reference.scheme)
         directory.require_weights(found.folder, allow_pickle=spec.allow_pickle)
-        # Where the model was made here, the cache's own note lies beside it.
-        files = stages.digester.entries(found.folder, [p for p in paths if p != found.folder / ENTRY_FILE])
+        files = stages.digester.entries(found.folder, paths, foreign=not spec.random_weights)
         clock.cached = found.cached and stages.digester.hashed == hashed
         record = SourceModel(
             scheme=reference.scheme,
@@ -53,6 +51,25 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> F
             trust_remote_code=spec.trust_remote_code,
         )
         return Finished(record, found.folder, digest_of([record.scheme, record.digest]), clock.cached)
+
+
+def require_unchanged(stages: StageRunner, spec: ModelSpec, source: Finished[SourceModel]) -> None:
+    """See that the model on the disk is still the one whose digest stands in the record.
+
+    Raises:
+        SourceError: it was written to while it was read.
+    """
+    files = stages.digester.entries(source.folder, _paths(source.folder, spec), foreign=not spec.random_weights)
+    if digest_of_files(files) != source.record.digest:
+        raise SourceError(
+            f"{source.folder} changed while it was read", remedy="wait until it is written, and run again"
+        )
+
+
+def _paths(folder: Path, spec: ModelSpec) -> list[Path]:
+    """The model's files; where it was made here, the cache's own note lies beside them."""
+    found = directory.model_files(folder, trust_remote_code=spec.trust_remote_code, allow_pickle=spec.allow_pickle)
+    return [path for path in found if path.name != ENTRY_FILE]
 
 
 def _given(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _Found:
@@ -77,9 +94,8 @@ def _random(stages: StageRunner, spec: ModelSpec, reference: SourceReference) ->
         if folder is None:
             snapshot = _snapshot(stages, spec, reference, location)
             folder, commit = snapshot.folder, snapshot.commit
-        paths = directory.model_files(folder, trust_remote_code=spec.trust_remote_code, allow_pickle=False)
-        described = [p for p in paths if p.suffix != ".safetensors"]
-        inputs = [digest_of_files(stages.digester.entries(folder, described))]
+        described = [p for p in _paths(folder, spec) if p.suffix not in {".safetensors", ".bin"}]
+        inputs = [digest_of_files(stages.digester.entries(folder, described, foreign=True))]
         location = str(folder.resolve())
     parameters = {"scheme": reference.scheme, "trust_remote_code": spec.trust_remote_code}
     entry, cached = stages.entry(
@@ -92,13 +108,18 @@ def _random(stages: StageRunner, spec: ModelSpec, reference: SourceReference) ->
 
 
 def _snapshot(stages: StageRunner, spec: ModelSpec, reference: SourceReference, repo: str) -> Snapshot:
-    if stages.dry:
-        raise WouldRun("fetch")
-    return fetch_snapshot(
-        repo,
-        reference.revision,
-        trust_remote_code=spec.trust_remote_code,
-        allow_pickle=spec.allow_pickle,
-        with_weights=not spec.random_weights,
-        progress=stages.progress,
-    )
+    """From the hub; a dry run looks into its local cache only."""
+    try:
+        return fetch_snapshot(
+            repo,
+            reference.revision,
+            trust_remote_code=spec.trust_remote_code,
+            allow_pickle=spec.allow_pickle,
+            with_weights=not spec.random_weights,
+            offline=stages.dry,
+            progress=stages.progress,
+        )
+    except EnvironmentFault as fault:
+        if stages.dry:
+            raise WouldRun("fetch") from fault
+        raise

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.errors import UsageError
-from plansmith.triton.repository import MANIFEST_FILE, ModelRepository, read_manifest
+from plansmith.triton.releases import MANIFEST_FILE, read_manifest
+from plansmith.triton.repository import ModelRepository
 from plansmith.types import Component, Manifest, Tensor
 
 

@@ -39,14 +39,19 @@ class StoredCase:
     rows: NDArray[np.int64]
 
 
-def plan_cases(axes: Mapping[str, AxisRange]) -> list[tuple[str, dict[str, int]]]:
+def plan_cases(axes: Mapping[str, AxisRange], able: Mapping[str, AxisRange]) -> list[tuple[str, dict[str, int]]]:
     """Name and sizes of the cases: the traced shape first, then untraced ones, then min, opt and max.
 
-    Sizes stay inside the ranges; a shape that two names share is run once, under the first.
+    A shape that two names share is run once, under the first.
+
+    Args:
+        axes: the ranges that the model is compiled for: min, opt and max come from them.
+        able: the ranges that the model itself can take: the probes keep to these alone, so that a model
+            compiled for one fixed shape is still asked at others, and its dims can be told apart.
     """
 
     def within(wanted: Mapping[str, int], otherwise: int) -> dict[str, int]:
-        return {a: min(max(wanted.get(a, otherwise), r.min), r.max) for a, r in axes.items()}
+        return {a: min(max(wanted.get(a, otherwise), r.min), r.max) for a, r in able.items()}
 
     planned = [
         ("traced", within(_TRACED, _TRACED_LENGTH)),
@@ -62,7 +67,9 @@ def plan_cases(axes: Mapping[str, AxisRange]) -> list[tuple[str, dict[str, int]]
     return list(unique.values())
 
 
-def store_case(name: str, axes: Mapping[str, int], feed: Arrays, answer: Arrays, folder: Path) -> Case:
+def store_case(
+    name: str, axes: Mapping[str, int], feed: Arrays, answer: Arrays, folder: Path, *, in_range: bool = True
+) -> Case:
     """Write one case to `folder` as an .npz file."""
     import numpy as np
 
@@ -74,7 +81,7 @@ def store_case(name: str, axes: Mapping[str, int], feed: Arrays, answer: Arrays,
     arrays |= {f"output:{k}": v[rows] if v.shape[:1] == (batch,) else v for k, v in answer.items()}
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / f"{name}.npz", rows=rows, **arrays)
-    return Case(name=name, axes=dict(axes), file=f"{folder.name}/{name}.npz")
+    return Case(name=name, axes=dict(axes), file=f"{folder.name}/{name}.npz", in_range=in_range)
 
 
 def read_case(case: Case, folder: Path) -> StoredCase:

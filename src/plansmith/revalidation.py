@@ -10,7 +10,8 @@ from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
 from plansmith.process import Worker
 from plansmith.stages import WORKER_MODULE
-from plansmith.triton.repository import MANIFEST_FILE, MODEL_FOLDER, ModelRepository, read_manifest
+from plansmith.triton.releases import MANIFEST_FILE, MODEL_FOLDER, damaged_file, read_manifest
+from plansmith.triton.repository import ModelRepository
 from plansmith.types import Manifest, ValidationReport
 
 
@@ -62,15 +63,11 @@ def revalidate(release: Path) -> ValidationReport:
 
 def _require_intact(release: Path, manifest: Manifest) -> None:
     with tempfile.TemporaryDirectory(prefix="plansmith-digests-") as scratch:
-        digester = Digester(Path(scratch) / "digests.sqlite")
-        for file in manifest.files:
-            path = release / file.path
-            if not path.is_file():
-                raise RepositoryError(f"{path} is missing", remedy="compile the model again", step="validate")
-            if digester.file(path) != file.sha256:
-                raise RepositoryError(
-                    f"{path} is not the file that was published: its content changed",
-                    remedy="compile the model again with --force",
-                    model=manifest.name,
-                    step="validate",
-                )
+        damaged = damaged_file(release, manifest, Digester(Path(scratch) / "digests.sqlite"))
+    if damaged is not None:
+        raise RepositoryError(
+            f"{release / damaged} is missing, or its content is not what was published",
+            remedy="compile the model again: a damaged release is replaced by a new version",
+            model=manifest.name,
+            step="validate",
+        )

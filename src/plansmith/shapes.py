@@ -71,13 +71,17 @@ def parse_range(name: str, text: str) -> InputRange:
 
 
 def resolve_axes(
-    inputs: Sequence[Tensor], derived: Mapping[str, AxisRange], given: Mapping[str, InputRange]
+    inputs: Sequence[Tensor],
+    derived: Mapping[str, AxisRange],
+    limits: Mapping[str, int],
+    given: Mapping[str, InputRange],
 ) -> dict[str, AxisRange]:
     """The range of every named axis: what was given for the inputs, else what the model itself suggests.
 
     Args:
         inputs: the graph's inputs, with named dims where they vary.
         derived: a range for every named axis.
+        limits: the largest size that the model can take, for the axes that have a limit.
         given: the ranges that a person wrote, by input.
 
     Raises:
@@ -113,8 +117,8 @@ def resolve_axes(
                 )
             else:
                 settled[dim] = (name, found)
-                limit = derived[dim].max
-                if dim != "batch" and found.max > limit:
+                limit = limits.get(dim)
+                if limit is not None and found.max > limit:
                     raise UsageError(
                         f"shapes of {name}: {found.max} is longer than the model's own limit of {limit} for {dim!r}",
                         remedy=f"give at most {limit}",

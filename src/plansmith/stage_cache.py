@@ -80,8 +80,12 @@ class StageCache:
         files = self._digester.entries(staged)
         folder = self._root / step / key
         entry = Entry(folder, record, files)
+        if _read_entry(folder) == entry and not any(self._differs(folder, file) for file in files):
+            return entry  # others may be reading it
         document = {"digest": entry.digest, "record": record, "files": [f.model_dump() for f in files]}
         (staged / ENTRY_FILE).write_text(json.dumps(document, indent=1))
+        for path in (staged / ENTRY_FILE, *(staged / file.path for file in files)):
+            path.chmod(0o444)
         fsync_tree(staged)
         make_folder(folder.parent)
         self.remove(folder)

@@ -15,14 +15,15 @@ from plansmith.config import ModelSpec
 from plansmith.digest import digest_of_files
 from plansmith.durable import link_or_copy, require_writable
 from plansmith.errors import EngineError, ExportError
-from plansmith.fetching import fetch
+from plansmith.fetching import fetch, require_unchanged
 from plansmith.reference import read_case
 from plansmith.sources.reference import parse_reference
 from plansmith.stages import Finished, Listener, StageRunner, WouldRun
 from plansmith.targets import load_target
 from plansmith.triton import model_config, serve_env
 from plansmith.triton.installation import Installation, find_installation
-from plansmith.triton.repository import MODEL_FOLDER, ModelRepository
+from plansmith.triton.releases import MODEL_FOLDER
+from plansmith.triton.repository import ModelRepository
 from plansmith.types import (
     Engine,
     EngineKind,
@@ -40,7 +41,8 @@ from plansmith.validation import require_passed
 
 _REPRODUCE = """\
 #!/bin/sh
-# Does the same compile again from the spec beside this file.
+# Does the same compile again from the spec beside this file, and publishes the result as a new version.
+# Needs plansmith on PATH.
 cd "$(dirname "$0")" && exec plansmith compile spec.yaml --force "$@"
 """
 
@@ -57,8 +59,6 @@ class Compilation:
         spec: what to compile.
         relative_to: the folder that a source directory in the spec starts from.
         listener: told how it goes.
-        tritonserver: the server for the served check; found when None.
-        force: do every step again and publish a new version.
         dry: look only; raise `WouldRun` at the first step that would do something.
 
     Raises:
@@ -71,8 +71,6 @@ class Compilation:
         *,
         relative_to: Path,
         listener: Listener | None = None,
-        tritonserver: Path | None = None,
-        force: bool = False,
         dry: bool = False,
     ) -> None:
         self.spec = spec
@@ -81,14 +79,13 @@ class Compilation:
         self.target = load_target(spec.target)
         _require_available(spec, self.name)
         artifacts = self._artifacts = Path(spec.artifacts).absolute()
-        self._force = force
-        self._stages = StageRunner(self.name, artifacts, listener=listener or Listener(), force=force, dry=dry)
-        self.repository = ModelRepository(Path(spec.repository or artifacts / "repository"))
+        self._stages = StageRunner(self.name, artifacts, listener=listener or Listener(), force=spec.force, dry=dry)
+        self.repository = ModelRepository(Path(spec.repository or artifacts / "repository"), self._stages.digester)
         self.repository.require_target(self.target.name)
         if not dry:
             for place in (artifacts, self.repository.root, self.repository.store):
                 require_writable(place)
-        self._server: Installation | None = find_installation(tritonserver) if spec.check_served else None
+        self._server: Installation | None = _find_server(spec)
         self._site: Path | None = None
         if self._server is not None and not self._server.real_onnxruntime:
             self._site = serve_env.runtime_folder(self.target.onnxruntime, target=self.target.name)
@@ -147,7 +144,9 @@ class Compilation:
         }
 
         def build(out: Path) -> Any:
-            return self._stages.heavy("export", folder=str(source.folder), out=str(out), **parameters)
+            record = self._stages.heavy("export", folder=str(source.folder), out=str(out), **parameters)
+            require_unchanged(self._stages, self.spec, source)
+            return record
 
         return self._stages.stage("export", OnnxModel, [source.digest], parameters, build)
 
@@ -226,26 +225,31 @@ class Compilation:
         server = self._server
         assert server is not None
         runtime = f"ONNX Runtime {self.target.onnxruntime}" if self._site else f"that of Triton {server.version}"
-        parameters = {"server": server.version, "real": server.real_onnxruntime, "runtime": runtime}
+        parameters = {
+            "server": server.version or self._stages.digester.file(server.binary, foreign=True),
+            "real": server.real_onnxruntime,
+            "runtime": runtime,
+        }
 
-        def build(_: Path) -> Any:
-            from plansmith.triton.served_check import check_served
+        def build(out: Path) -> Any:
+            from plansmith.triton.served_check import ServingRuntime, check_served
 
-            cases = [c for c in onnx.record.reference.cases if c.name in _SERVED_CASES]
+            cases = [c for c in onnx.record.reference.cases if c.name in _SERVED_CASES and c.in_range]
             return check_served(
                 package.record,
                 package.folder,
                 [read_case(case, onnx.folder) for case in cases],
-                installation=server,
-                site=self._site,
-                runtime=runtime,
+                runtime=ServingRuntime(server, self._site, runtime),
                 mask_input=onnx.record.mask_input,
                 tolerances=validation.record.tolerances,
+                scratch=out / "repository",
                 log=self._stages.log_file("triton"),
                 progress=self._stages.progress,
             ).model_dump(mode="json")
 
-        return self._stages.stage("check_served", ServedReport, [package.digest, validation.digest], parameters, build)
+        return self._stages.stage(
+            "check_served", ServedReport, [package.digest, onnx.digest, validation.digest], parameters, build
+        )
 
     def publish(
         self,
@@ -280,30 +284,42 @@ class Compilation:
             )
             if self._stages.dry:
                 newest = self.repository.newest(self.name)
-                if newest is None or newest.release_digest != manifest.release_digest:
+                if newest is None or not self.repository.holds(newest, manifest):
                     raise WouldRun("publish")
                 return self.repository.published(newest, unchanged=True), newest
             published = self.repository.publish(
                 manifest,
                 {name: package.folder / name for name in names} | references,
-                {"spec.yaml": self._spec_text(), "reproduce.sh": _REPRODUCE, "build.log": self._stages.worker_log()},
+                {
+                    "spec.yaml": self._spec_text(source.record),
+                    "reproduce.sh": _REPRODUCE,
+                    "build.log": self._stages.worker_log(),
+                },
                 allow_interface_change=self.spec.allow_interface_change,
-                force=self._force,
+                force=self.spec.force,
             )
             clock.cached = published.unchanged
             return published, manifest.model_copy(update={"version": published.version})
 
-    def _spec_text(self) -> str:
-        """The spec with every default written out and the source's directory in full."""
+    def _spec_text(self, source: SourceModel) -> str:
+        """The spec with every default written out and the source pinned: its directory in full, or its commit."""
         import yaml
 
         values = self.spec.model_dump(mode="json")
         if self.reference.directory is not None:
             values["source"] = f"{self.reference.scheme}:{self.reference.directory.resolve()}"
+        elif source.revision is not None:
+            values["source"] = f"{self.reference.scheme}:{self.reference.location}@{source.revision}"
         values["artifacts"] = str(self._artifacts)
         values["repository"] = str(self.repository.root)
         values["shapes"] = {name: str(found) for name, found in self.spec.shapes.items()}
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _find_server(spec: ModelSpec) -> Installation | None:
+    if not spec.check_served:
+        return None
+    return find_installation(Path(spec.tritonserver) if spec.tritonserver else None)
 
 
 def _require_available(spec: ModelSpec, name: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 SCHEMA_VERSION = 1
 
@@ -113,11 +113,15 @@ class OnnxModel(Record):
 
 
 class Case(Record):
-    """One set of real inputs at one shape, with what the reference model answered."""
+    """One set of real inputs at one shape, with what the reference model answered.
+
+    `in_range`: the shape is inside the ranges that the model is compiled for; the others are probes.
+    """
 
     name: str
     axes: dict[str, int]
     file: str
+    in_range: bool = True
 
 
 class ReferenceSet(Record):
@@ -141,9 +145,9 @@ class Engine(Record):
 class Tolerance(Record):
     """What the gate allows for one output, relative to the output's own magnitude (see comparison)."""
 
-    max_relative: float
-    quantile_relative: float
-    min_cosine: float
+    max_relative: float = Field(ge=0, allow_inf_nan=False)
+    quantile_relative: float = Field(ge=0, allow_inf_nan=False)
+    min_cosine: float = Field(ge=-1, le=1, allow_inf_nan=False)
 
 
 class OutputComparison(Record):

@@ -105,7 +105,7 @@ def require_passed(report: ValidationReport) -> None:
     more = f"\n  … and {len(failures) - 5} more" if len(failures) > 5 else ""
     raise GateError(
         f"the engine differs from the model by more than the tolerances allow:\n{shown}{more}",
-        remedy="nothing was published; try another --precision, or set `tolerances` for the output in the spec",
+        remedy="nothing was published; read the report, or set `tolerances` for the output in the spec",
     )
 
 

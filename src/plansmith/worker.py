@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from plansmith.sources.live import LiveModel
 
 RANDOM_SEED = 0
+REFERENCE = "reference"
 _PROBES = ("traced", "single", "untraced")
 
 Progress = Callable[[str], None]
@@ -66,8 +67,9 @@ def export(
 
     progress("loading the model")
     live = _load(source, Path(folder), allow_pickle)
-    axes = resolve_axes(live.inputs, live.axes, {k: InputRange.model_validate(v) for k, v in shapes.items()})
-    planned = plan_cases(axes)
+    given = {k: InputRange.model_validate(v) for k, v in shapes.items()}
+    axes = resolve_axes(live.inputs, live.axes, live.limits, given)
+    planned = plan_cases(axes, live.axes)
     probes = [_ask(live, name, sizes, progress) for name, sizes in planned if name in _PROBES]
     job = torch_export.ExportJob(
         module=live.module,
@@ -84,7 +86,8 @@ def export(
     cases = []
     for name, sizes in planned:
         probe = known.get(name) or _ask(live, name, sizes, progress)
-        cases.append(store_case(name, sizes, probe.feed, probe.answer, Path(out) / "reference"))
+        inside = all(r.min <= sizes[axis] <= r.max for axis, r in axes.items())
+        cases.append(store_case(name, sizes, probe.feed, probe.answer, Path(out) / REFERENCE, in_range=inside))
     onnx = OnnxModel(
         components={"model": component},
         axes=axes,

@@ -141,10 +141,15 @@ def test_the_spec_in_a_release_describes_the_same_compile_from_anywhere(compiled
     assert {found["plan"][step] for step in STEPS[:-1]} == {"cached"}
 
 
-def test_a_version_that_is_checked_later_is_reported_as_checked(finished: Compiled, run: CommandLine) -> None:
+def test_a_check_that_came_later_is_published_as_a_version_of_the_same_files(
+    finished: Compiled, run: CommandLine
+) -> None:
     found = run(*finished.command, "--check-served", "--json").document
-    assert (found["version"], found["unchanged"]) == (1, True)
-    assert found["served"]["checks"]
+    assert (found["version"], found["unchanged"]) == (2, False)
+    assert json.loads(Path(found["manifest"]).read_text())["served"]["requests"] == len(found["served"]["checks"])
+    assert (Path(found["repository"]) / "tiny" / "2" / "model.onnx").is_file()
+    again = run(*finished.command, "--no-check-served", "--json").document
+    assert (again["version"], again["unchanged"]) == (2, True)
 
 
 def test_another_interface_is_refused_unless_it_is_allowed(finished: Compiled, run: CommandLine, models: Path) -> None:

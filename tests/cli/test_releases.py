@@ -59,7 +59,7 @@ def test_what_is_not_there_is_refused_with_what_is(case: Refused, finished: Comp
 SERVED = {
     "a model": Refused(("serve", "other"), 7, ("has no model other", "choose from: tiny")),
     "some of the models": Refused(("serve", "tiny", "b", "a"), 7, ("has no model a, b", "choose from: tiny")),
-    "an empty repository": Refused(("serve", "--repository", "none"), 7, ("none holds no model", "plansmith compile")),
+    "an empty repository": Refused(("serve", "--repository", "none"), 7, ("none does not exist", "plansmith compile")),
     "a missing Triton": Refused(("serve", "--tritonserver", "/nope"), 9, ("/nope was given", "bin/tritonserver")),
 }
 
@@ -79,7 +79,7 @@ def test_a_release_with_one_flipped_byte_is_not_validated(file: str, finished: C
     content[len(content) // 2] ^= 1
     (finished.folder / "copy" / file).write_bytes(content)
     answer = run("validate", "copy", "--json")
-    check_refusal(answer, 7, (f"copy/{file} is not the file that was published", "compile the model again"))
+    check_refusal(answer, 7, (f"copy/{file} is missing, or its content is not what", "compile the model again"))
 
 
 def test_a_release_without_a_file_is_not_validated(finished: Compiled, run: CommandLine) -> None:

@@ -6,7 +6,8 @@ import hashlib
 from pathlib import Path
 
 from plansmith.digest import digest_of_files
-from plansmith.triton.repository import MODEL_FOLDER, ModelRepository
+from plansmith.triton.releases import MODEL_FOLDER
+from plansmith.triton.repository import ModelRepository
 from plansmith.types import (
     AxisRange,
     Component,

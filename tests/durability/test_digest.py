@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import struct
 from pathlib import Path
 
 import pytest
 
+from plansmith.config import make_spec
 from plansmith.digest import Digester, digest_of, digest_of_files
+from plansmith.errors import SourceError
+from plansmith.fetching import fetch, require_unchanged
+from plansmith.sources.reference import parse_reference
+from plansmith.stages import Listener, StageRunner
 from plansmith.types import FileEntry
 
 CONTENT = b"weights" * 1000
@@ -106,3 +113,28 @@ def test_the_entries_of_a_folder_are_all_its_files_sorted(tmp_path: Path, memo: 
         (tmp_path / "tree" / name).write_text(name)
     entries = Digester(memo).entries(tmp_path / "tree")
     assert [(e.path, e.bytes) for e in entries] == [("b", 1), ("inner/a", 7), ("inner/c", 7)]
+
+
+def test_a_copy_that_keeps_size_and_modification_time_is_still_another_file(tmp_path: Path) -> None:
+    weights, memo = tmp_path / "weights", tmp_path / "memo.sqlite"
+    weights.write_bytes(b"one")
+    before = weights.stat()
+    first = Digester(memo).file(weights, foreign=True)
+    weights.write_bytes(b"two")
+    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert weights.stat().st_mtime_ns == before.st_mtime_ns
+    assert Digester(memo).file(weights, foreign=True) != first
+
+
+def test_a_model_that_changed_while_it_was_read_is_refused(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "bert"}')
+    (model / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
+    spec = make_spec({"source": f"hf:{model}"})
+    stages = StageRunner("model", tmp_path / "artifacts", listener=Listener(), force=False, dry=False)
+    source = fetch(stages, spec, parse_reference(spec.source, relative_to=tmp_path))
+    require_unchanged(stages, spec, source)
+    (model / "config.json").write_text('{"model_type": "bart"}')
+    with pytest.raises(SourceError, match="changed while it was read"):
+        require_unchanged(stages, spec, source)

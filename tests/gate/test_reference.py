@@ -24,12 +24,15 @@ def text_axes(batch: tuple[int, int, int], sequence: tuple[int, int, int]) -> di
     }
 
 
+ABLE = text_axes((1, 8, 32), (1, 128, 512))
+
+
 def stored_feed(batch: int) -> dict[str, NDArray[np.generic]]:
     return {"ids": np.arange(batch * 3).reshape(batch, 3)}
 
 
 def test_the_traced_shape_comes_first_then_others_then_the_ends_of_the_range() -> None:
-    planned = plan_cases(text_axes((1, 8, 32), (1, 128, 512)))
+    planned = plan_cases(text_axes((1, 8, 32), (1, 128, 512)), ABLE)
     assert [(name, tuple(sizes.values())) for name, sizes in planned] == [
         ("traced", (2, 16)),
         ("single", (1, 16)),
@@ -40,17 +43,22 @@ def test_the_traced_shape_comes_first_then_others_then_the_ends_of_the_range() -
     ]
 
 
-def test_every_case_stays_inside_the_ranges() -> None:
-    axes = text_axes((4, 4, 6), (32, 48, 64))
-    for _, sizes in plan_cases(axes):
-        assert all(axes[name].min <= size <= axes[name].max for name, size in sizes.items())
+def test_min_opt_and_max_are_the_users_and_the_probes_are_what_the_model_can_take() -> None:
+    planned = dict(plan_cases(text_axes((4, 4, 6), (32, 48, 64)), ABLE))
+    assert planned["traced"] == {"batch": 2, "sequence": 16}
+    assert [planned[name]["sequence"] for name in ("min", "opt", "max")] == [32, 48, 64]
+    short = dict(plan_cases(text_axes((1, 1, 1), (4, 4, 4)), text_axes((1, 8, 32), (1, 8, 10))))
+    assert max(sizes["sequence"] for sizes in short.values()) == 10
+
+
+def test_a_model_compiled_for_one_fixed_shape_is_still_asked_at_others() -> None:
+    planned = plan_cases(text_axes((1, 1, 1), (16, 16, 16)), ABLE)
+    assert [name for name, _ in planned] == ["traced", "single", "untraced"]
 
 
 def test_a_shape_that_two_names_share_is_asked_once() -> None:
-    planned = plan_cases(text_axes((1, 1, 1), (16, 16, 16)))
-    assert planned == [("traced", {"batch": 1, "sequence": 16})]
-    names = [name for name, _ in plan_cases({"batch": AxisRange(min=1, opt=2, max=3)})]
-    assert names == ["traced", "single", "untraced"]
+    axes = {"batch": AxisRange(min=1, opt=2, max=3)}
+    assert [name for name, _ in plan_cases(axes, axes)] == ["traced", "single", "untraced"]
 
 
 def test_a_case_is_read_back_as_it_was_stored(tmp_path: Path) -> None:

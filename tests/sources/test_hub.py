@@ -24,7 +24,7 @@ from plansmith.sources.hub import fetch_snapshot
 said = []
 try:
     found = fetch_snapshot(sys.argv[1], sys.argv[2] or None, trust_remote_code=False, allow_pickle=False,
-                           with_weights=True, progress=said.append)
+                           with_weights=True, offline=False, progress=said.append)
     files = sorted(p.relative_to(found.folder).as_posix() for p in found.folder.rglob("*") if p.is_file())
     print(json.dumps({"commit": found.commit, "files": files, "said": said}))
 except PlansmithError as error:

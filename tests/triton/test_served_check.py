@@ -17,7 +17,7 @@ from plansmith.reference import StoredCase
 from plansmith.targets import load_target
 from plansmith.triton.installation import Installation
 from plansmith.triton.model_config import write_config
-from plansmith.triton.served_check import check_served
+from plansmith.triton.served_check import ServingRuntime, check_served
 from plansmith.types import EngineKind, Interface, Package, ServedReport, Tensor, Tolerance
 
 TOLERANCE = Tolerance(max_relative=1e-4, quantile_relative=2e-5, min_cosine=0.99999999)
@@ -67,9 +67,8 @@ def check(folder: Path, installation: Installation, site: Path, tmp_path: Path) 
             PACKAGE,
             folder,
             [case],
-            installation=installation,
-            site=site,
-            runtime="ONNX Runtime",
+            runtime=ServingRuntime(installation, site, "ONNX Runtime"),
+            scratch=tmp_path / "repository",
             log=tmp_path / "triton.log",
             progress=lambda _: None,
             **options,

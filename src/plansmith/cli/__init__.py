@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from types import FrameType
@@ -16,9 +17,9 @@ from plansmith.cli.inspect import inspect_command
 from plansmith.cli.serve import serve_command
 from plansmith.cli.serve_env import serve_env_group
 from plansmith.cli.validate import validate_command
-from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
+from plansmith.errors import EXIT_INTERRUPTED, EnvironmentFault, PlansmithError, UsageError
 
-_EXIT_TERMINATED = 143
+_EXIT_SIGNALLED = 128
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -42,16 +43,26 @@ for command in (compile_command, inspect_command, serve_command, serve_env_group
 
 def main() -> NoReturn:
     """Run the command line; errors of ours become one message and their exit code."""
-    signal.signal(signal.SIGTERM, _terminate)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _terminate)
     try:
         cli.main(prog_name="plansmith", standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
+    except click.exceptions.NoArgsIsHelpError as bare:
+        click.echo(bare.format_message())
+        sys.exit(bare.exit_code)
     except click.UsageError as wrong:
         command = wrong.ctx.command_path if wrong.ctx is not None else "plansmith"
         _fail(UsageError(wrong.format_message(), remedy=f"{command} --help"))
     except PlansmithError as error:
         _fail(error)
+    except OSError as error:
+        if error.filename is None:  # what is printed goes nowhere any more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        said = f"{error.filename or 'standard output'}: {error.strerror}"
+        _fail(EnvironmentFault(said, remedy="see that it is there, readable and writable"))
     except (click.Abort, KeyboardInterrupt):
         click.echo("plansmith: interrupted; run the same command again to go on after the last finished step", err=True)
         sys.exit(EXIT_INTERRUPTED)
@@ -68,5 +79,5 @@ def _fail(error: PlansmithError) -> NoReturn:
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     """Leave as on any exit, so that servers and workers end and staging folders go."""
-    del number, frame
-    sys.exit(_EXIT_TERMINATED)
+    del frame
+    sys.exit(_EXIT_SIGNALLED + number)

@@ -36,21 +36,23 @@ Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or 
 @click.option("--target", help="Serving runtime [local-cpu].")
 @click.option("--repository", metavar="DIR", help="Triton model repository [<artifacts>/repository].")
 @click.option("--artifacts", metavar="DIR", help="Cache, logs and default repository [artifacts].")
-@click.option("--random-weights", is_flag=True, default=None, help="Draw the weights instead of loading them.")
-@click.option("--trust-remote-code", is_flag=True, default=None, help="Run Python code that comes with the model.")
-@click.option("--allow-pickle", is_flag=True, default=None, help="Read pickled weights, which can run any code.")
+@click.option("--random-weights/--no-random-weights", default=None, help="Draw the weights instead of loading them.")
+@click.option("--trust-remote-code/--no-trust-remote-code", default=None, help="Run Python code that comes with it.")
+@click.option("--allow-pickle/--no-allow-pickle", default=None, help="Read pickled weights, which can run any code.")
 @click.option("--check-served/--no-check-served", default=None, help="Load and ask the release on a real Triton [on].")
-@click.option("--allow-interface-change", is_flag=True, default=None, help="Publish even if inputs or outputs changed.")
-@click.option("--tritonserver", type=click.Path(path_type=Path), help="Server for the check; found when left out.")
-@click.option("--force", is_flag=True, help="Do every step again and publish a new version.")
+@click.option(
+    "--allow-interface-change/--no-allow-interface-change",
+    default=None,
+    help="Publish even if inputs or outputs changed.",
+)
+@click.option("--tritonserver", metavar="PATH", help="Server for the check; found when left out.")
+@click.option("--force/--no-force", default=None, help="Do every step again and publish a new version.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def compile_command(
     source: str,
     *,
-    tritonserver: Path | None,
-    force: bool,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -59,17 +61,15 @@ def compile_command(
 ) -> None:
     """Compile a model into a validated, versioned Triton model repository.
 
-    SOURCE is hf:<id or directory>[@revision], timm:<name or directory>, or a YAML spec, in which all of the
-    options below can stand; the command line wins.
+    SOURCE is hf:<id or directory>[@revision], timm:<name or directory>, or a YAML spec. All options but --dry-run,
+    --json and --quiet can stand in a spec, with _ for -; the command line wins.
     """
     from plansmith.cli.progress import TerminalProgress
     from plansmith.steps import Compilation
 
     spec, base = _read_spec(source, options, shapes)
     with TerminalProgress(quiet=quiet or dry_run) as listener:
-        compilation = Compilation(
-            spec, relative_to=base, listener=listener, tritonserver=tritonserver, force=force, dry=dry_run
-        )
+        compilation = Compilation(spec, relative_to=base, listener=listener, dry=dry_run)
         with compilation:
             if dry_run:
                 _print_plan(compilation.name, compilation.plan(), as_json)
@@ -95,7 +95,7 @@ def _read_spec(source: str, options: dict[str, Any], shapes: str | None) -> tupl
 
 
 def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepRecord]) -> dict[str, Any]:
-    from plansmith.triton.repository import MANIFEST_FILE
+    from plansmith.triton.releases import MANIFEST_FILE
 
     served = manifest.served
     return {

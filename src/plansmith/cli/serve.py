@@ -6,6 +6,11 @@ from pathlib import Path
 
 import click
 
+# Large models load for minutes; a person who waits can press Ctrl-C.
+_LOAD_SECONDS = 3600
+
+_PORT = click.IntRange(0, 65535)
+
 DEFAULT_REPOSITORY = Path("artifacts/repository")
 
 
@@ -19,9 +24,9 @@ DEFAULT_REPOSITORY = Path("artifacts/repository")
     help="What to serve.",
 )
 @click.option("--tritonserver", type=click.Path(path_type=Path), help="The server; found when left out.")
-@click.option("--http-port", default=8000, show_default=True, help="0 for any free one.")
-@click.option("--grpc-port", default=8001, show_default=True, help="0 for any free one.")
-@click.option("--metrics-port", default=8002, show_default=True, help="0 for any free one.")
+@click.option("--http-port", type=_PORT, default=8000, show_default=True, help="0 for any free one.")
+@click.option("--grpc-port", type=_PORT, default=8001, show_default=True, help="0 for any free one.")
+@click.option("--metrics-port", type=_PORT, default=8002, show_default=True, help="0 for any free one.")
 def serve_command(
     models: tuple[str, ...],
     repository: Path,
@@ -36,12 +41,17 @@ def serve_command(
     plansmith serve
     plansmith serve minilm --repository /srv/models --http-port 9000
     """
-    from plansmith.errors import RepositoryError
+    from plansmith.errors import RepositoryError, UsageError
     from plansmith.triton.installation import find_installation
     from plansmith.triton.repository import ModelRepository
     from plansmith.triton.serve_env import runtime_folder
     from plansmith.triton.server import TritonServer
 
+    chosen = [port for port in (http_port, grpc_port, metrics_port) if port]
+    if len(set(chosen)) < len(chosen):
+        raise UsageError("two of the ports are the same", remedy="give three different ones, or 0 for any free one")
+    if not repository.is_dir():
+        raise RepositoryError(f"{repository} does not exist", remedy="plansmith compile a model first")
     opened = ModelRepository(repository)
     present = opened.served_models()
     missing = sorted(set(models) - set(present))
@@ -59,6 +69,7 @@ def serve_command(
         repository.with_name(f"{repository.resolve().name}.serve.log"),
         site=site,
         models=models or present,
+        deadline_seconds=_LOAD_SECONDS,
         http_port=http_port,
         grpc_port=grpc_port,
         metrics_port=metrics_port,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import click
@@ -30,6 +31,7 @@ def validate_command(release: str, repository: Path, as_json: bool) -> None:
     plansmith validate minilm@3 --repository /srv/models
     plansmith validate artifacts/repository.plansmith/releases/minilm/3
     """
+    from plansmith.errors import GateError
     from plansmith.revalidation import find_release, revalidate
     from plansmith.validation import require_passed
 
@@ -47,4 +49,8 @@ def validate_command(release: str, repository: Path, as_json: bool) -> None:
                 f" largest error {row.max_relative:.1e}  99 % below {row.quantile_relative:.1e}"
                 f"  cosine {row.min_cosine:.9f}  variance {row.variance:.1e}"
             )
-    require_passed(report)
+    try:
+        require_passed(report)
+    except GateError as error:  # the report is the document already
+        click.echo(f"plansmith: {error}", err=True)
+        sys.exit(error.exit_code)

@@ -16,6 +16,9 @@ FILE_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 CODE_PATTERNS = ("*.py",)
 PICKLE_PATTERNS = ("pytorch_model*.bin",)
 
+# Beside the files themselves, the folders of a sentence-transformers model's modules: 1_Pooling, 2_Dense.
+_MODULE_FOLDER = re.compile(r"\d+_\w+")
+
 _LICENCE = re.compile(r"^license:\s*(\S.*)$", re.MULTILINE)
 
 
@@ -37,7 +40,8 @@ def model_files(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) ->
         *(CODE_PATTERNS if trust_remote_code else ()),
         *(PICKLE_PATTERNS if allow_pickle else ()),
     )
-    return sorted({path for pattern in patterns for path in folder.rglob(pattern) if _is_part(path, folder)})
+    places = [folder, *(f for f in folder.iterdir() if f.is_dir() and _MODULE_FOLDER.fullmatch(f.name))]
+    return sorted(path for place in places for path in place.iterdir() if _is_part(path, patterns))
 
 
 def require_weights(folder: Path, *, allow_pickle: bool) -> None:
@@ -119,6 +123,5 @@ def _is_whole(weights: Path) -> bool:
     return start + max(ends, default=0) == size
 
 
-def _is_part(path: Path, folder: Path) -> bool:
-    parts = path.relative_to(folder).parts
-    return path.is_file() and not any(part.startswith(".") for part in parts) and parts[0] not in {"onnx", "openvino"}
+def _is_part(path: Path, patterns: tuple[str, ...]) -> bool:
+    return path.is_file() and not path.name.startswith(".") and any(path.match(pattern) for pattern in patterns)

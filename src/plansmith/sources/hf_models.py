@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,17 +114,19 @@ def _remote_class(folder: Path, name: str) -> Any:
 def _live(model: PreTrainedModel, folder: Path, trust_remote_code: bool) -> LiveModel:
     if model.main_input_name == "pixel_values":
         inputs, make_inputs, words = _image_inputs(folder)
-        axes, mask = {BATCH: BATCH_RANGE}, None
+        axes, limits, mask = {BATCH: BATCH_RANGE}, {}, None
     elif model.main_input_name == "input_ids" and not model.config.is_encoder_decoder:
         inputs, make_inputs, words = _text_inputs(model, folder, trust_remote_code)
-        longest = min(LONGEST_LENGTH, _own_limit(model, folder))
+        limit = _position_limit(model)
+        longest = min(limit or LONGEST_LENGTH, _authors_length(folder))
+        limits = {} if limit is None else {SEQUENCE: limit}
         axes = {BATCH: BATCH_RANGE, SEQUENCE: AxisRange(min=1, opt=min(USUAL_LENGTH, longest), max=longest)}
         mask = "attention_mask" if any(t.name == "attention_mask" for t in inputs) else None
     else:
+        kind = "an encoder-decoder" if model.config.is_encoder_decoder else f"fed with {model.main_input_name!r}"
         raise SourceError(
-            f"{type(model).__name__} takes {model.main_input_name!r}: text encoders, decoders and image models"
-            " can be compiled so far",
-            remedy="choose another model",
+            f"{type(model).__name__} is {kind}, which is not supported yet",
+            remedy="compile a text encoder, a decoder or an image model (input_ids or pixel_values)",
         )
     module = _positional(model, tuple(t.name for t in inputs))
     first = make_inputs(dict.fromkeys(axes, 2))
@@ -132,6 +135,7 @@ def _live(model: PreTrainedModel, folder: Path, trust_remote_code: bool) -> Live
         inputs=inputs,
         output_names=module.name_outputs(first),
         axes=axes,
+        limits=limits,
         mask_input=mask,
         make_inputs=make_inputs,
         data=words,
@@ -174,19 +178,22 @@ def _plain_attention(model: PreTrainedModel) -> Iterator[None]:
     model.set_attn_implementation(usual)
 
 
-def _own_limit(model: PreTrainedModel, folder: Path) -> int:
-    """The longest sequence that the model takes, by its positions and by how its authors used it."""
-    limits = [getattr(model.config, "max_position_embeddings", None) or LONGEST_LENGTH]
+def _position_limit(model: PreTrainedModel) -> int | None:
+    """The longest sequence that the model has positions for; None where nothing says so."""
+    limits = [n for n in [getattr(model.config, "max_position_embeddings", None)] if isinstance(n, int) and n > 0]
     for name, table in model.named_modules():
         if name.endswith("position_embeddings") and getattr(table, "padding_idx", None) is not None:
             # RoBERTa and its kin count positions from the padding index on, and so lose the first ones.
             limits.append(table.num_embeddings - table.padding_idx - 1)
-    sentence = folder / "sentence_bert_config.json"
-    if sentence.is_file():
-        import json
+    return min(limits, default=None)
 
-        limits.append(int(json.loads(sentence.read_text()).get("max_seq_length") or LONGEST_LENGTH))
-    return min(limits)
+
+def _authors_length(folder: Path) -> int:
+    """The longest sequence by default: the authors' own choice, where there is one."""
+    chosen = folder / "sentence_bert_config.json"
+    if not chosen.is_file():
+        return LONGEST_LENGTH
+    return int(json.loads(chosen.read_text()).get("max_seq_length") or LONGEST_LENGTH)
 
 
 def _has_tokenizer(folder: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from plansmith.errors import EnvironmentFault, SourceError
 from plansmith.sources.directory import CODE_PATTERNS, FILE_PATTERNS, PICKLE_PATTERNS
 
-_USE_A_DIRECTORY = "download it elsewhere and pass hf:<directory>"
+_USE_A_DIRECTORY = "download it elsewhere and pass hf:<directory> (timm:<directory>)"
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ def fetch_snapshot(
     trust_remote_code: bool,
     allow_pickle: bool,
     with_weights: bool,
+    offline: bool,
     progress: Callable[[str], None],
 ) -> Snapshot:
     """Resolve a hub id to a commit and download what a compile needs of it.
@@ -62,6 +63,7 @@ def fetch_snapshot(
                 revision=revision,
                 allow_patterns=patterns,
                 ignore_patterns=["onnx/*", "openvino/*"],
+                local_files_only=offline,
                 tqdm_class=_reporting_bar(progress),
             )
         )

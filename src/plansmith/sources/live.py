@@ -27,7 +27,8 @@ class LiveModel:
         module: in eval mode, FP32, on the CPU.
         inputs: names, dtypes and named dims, in the order of the module's arguments.
         output_names: one per tensor that the module returns.
-        axes: a range for every named dim.
+        axes: a range for every named dim, used where nobody gives one.
+        limits: the largest size that the model can take, for the named dims that have a limit.
         mask_input: the input that marks padding with 0, if there is one.
         make_inputs: real inputs for given sizes of the axes, the same ones for the same sizes.
         data: what the inputs are, in words, for the manifest.
@@ -38,6 +39,7 @@ class LiveModel:
     inputs: tuple[Tensor, ...]
     output_names: tuple[str, ...]
     axes: dict[str, AxisRange]
+    limits: dict[str, int]
     mask_input: str | None
     make_inputs: Callable[[Mapping[str, int]], dict[str, NDArray[np.generic]]]
     data: str

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
@@ -11,7 +13,7 @@ from plansmith.errors import SourceError, UsageError
 
 Scheme = Literal["hf", "timm"]
 
-_LONGEST_NAME_BYTES = 128
+_LONGEST_NAME = 128
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 
@@ -27,9 +29,10 @@ class SourceReference:
     @property
     def default_name(self) -> str:
         """A model name made from the location."""
-        last = (self.directory.resolve().name if self.directory else self.location.rsplit("/", 1)[-1]) or "model"
-        short = last.encode()[:_LONGEST_NAME_BYTES].decode(errors="ignore")
-        return re.sub(r"[^\w.-]+", "-", short).strip("-.") or "model"
+        # Normalised, not resolved: a link is named as the person named it.
+        last = Path(os.path.normpath(self.directory.absolute())).name if self.directory else self.location
+        plain = unicodedata.normalize("NFKD", last.rsplit("/", 1)[-1]).encode("ascii", "ignore").decode()
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).lstrip("-._")[:_LONGEST_NAME].rstrip("-") or "model"
 
 
 def parse_reference(text: str, *, relative_to: Path) -> SourceReference:

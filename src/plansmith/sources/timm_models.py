@@ -107,6 +107,7 @@ def _live(model: torch.nn.Module) -> LiveModel:
         inputs=(Tensor(name="pixel_values", dtype="float32", dims=(BATCH, channels, height, width)),),
         output_names=("logits" if getattr(model, "num_classes", 0) else "features",),
         axes={BATCH: BATCH_RANGE},
+        limits={},
         mask_input=None,
         make_inputs=make_inputs,
         data=data.DRAWN_IMAGES,

@@ -89,9 +89,11 @@ def interface_of(component: Component) -> Interface:
     return Interface(inputs=component.inputs, outputs=component.outputs)
 
 
-def contradictions(ours: Message, theirs: Message, path: str = "") -> list[str]:
+def contradictions(ours: Any, theirs: Any, path: str = "") -> list[str]:
     """The fields that we set and Triton's completed configuration has otherwise."""
     found: list[str] = []
+    if not path and not ours.max_batch_size and theirs.max_batch_size:
+        found.append(f"max_batch_size: wrote 0, Triton has {theirs.max_batch_size}")
     for field, value in ours.ListFields():
         place = f"{path}{field.name}"
         other = getattr(theirs, field.name)

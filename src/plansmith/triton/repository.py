@@ -12,10 +12,11 @@ import errno
 import hashlib
 import json
 import os
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from plansmith.digest import digest_of
+from plansmith.digest import Digester, digest_of
 from plansmith.durable import (
     fsync_tree,
     link_or_copy,
@@ -30,10 +31,16 @@ from plansmith.durable import (
 from plansmith.errors import RepositoryError
 from plansmith.targets import DEFAULT_TARGET, Target, load_target
 from plansmith.triton.model_config import CONFIG_FILE
-from plansmith.types import Interface, Manifest, PublishedVersion
+from plansmith.triton.releases import (
+    MANIFEST_FILE,
+    MODEL_FOLDER,
+    damaged_file,
+    read_manifest,
+    require_same_interface,
+    stands_for,
+)
+from plansmith.types import Manifest, PublishedVersion
 
-MANIFEST_FILE = "manifest.json"
-MODEL_FOLDER = "model"
 _MARKER = "repository.json"
 _VIEWS_KEPT = 2
 
@@ -43,11 +50,18 @@ class ModelRepository:
 
     Args:
         root: the folder that Triton reads.
+        digester: hashes the files of releases; one that remembers nothing when None.
+
+    Raises:
+        RepositoryError: the folder has no name, and so no place beside it.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, digester: Digester | None = None) -> None:
         self.root = root.resolve()
+        if not self.root.name:
+            raise RepositoryError(f"{self.root} cannot be a repository", remedy="choose a folder, such as /srv/models")
         self.store = self.root.with_name(f"{self.root.name}.plansmith")
+        self._digester = digester or Digester(self.store / "no-memo", read_only=True)
 
     def target(self) -> str | None:
         """The target that the repository belongs to; None before the first publication."""
@@ -92,7 +106,7 @@ class ModelRepository:
     def models(self) -> list[str]:
         """The names of all models with a release, sorted."""
         folder = self.store / "releases"
-        return sorted(f.name for f in folder.iterdir()) if folder.is_dir() else []
+        return sorted(f.name for f in folder.iterdir() if self.versions(f.name)) if folder.is_dir() else []
 
     def release(self, model: str, version: int) -> Path:
         """The folder of a release."""
@@ -135,11 +149,11 @@ class ModelRepository:
             self._require_free_place(draft.name)
             sweep(self.store / "staging")
             newest = self.newest(draft.name)
-            if newest is not None and newest.release_digest == draft.release_digest and not force:
+            if newest is not None and not force and self.holds(newest, draft):
                 self._exchange_view(draft.name)
                 return self.published(newest, unchanged=True)
             if newest is not None and not allow_interface_change:
-                _require_same_interface(newest, draft)
+                require_same_interface(newest, draft)
             manifest = draft.model_copy(update={"version": max(self.versions(draft.name), default=0) + 1})
             with staging_folder(self.store / "staging") as staged:
                 for name, path in files.items():
@@ -148,12 +162,20 @@ class ModelRepository:
                     (staged / name).write_text(text)
                     (staged / name).chmod(0o755 if text.startswith("#!") else 0o644)
                 (staged / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
+                read_manifest(staged)  # what cannot be read back must not be published
                 fsync_tree(staged)
                 final = self.release(manifest.name, manifest.version)
                 make_folder(final.parent)
                 move_into_place(staged, final)
             self._exchange_view(manifest.name)
             return self.published(manifest, unchanged=False)
+
+    def holds(self, newest: Manifest, draft: Manifest) -> bool:
+        """Whether a draft's newest release is all that it would become, and whole."""
+        return stands_for(newest, draft) and self._is_whole(newest)
+
+    def _is_whole(self, manifest: Manifest) -> bool:
+        return damaged_file(self.release(manifest.name, manifest.version), manifest, self._digester) is None
 
     def _claim(self, target: str) -> None:
         with locked(self.store / "locks" / "repository"):
@@ -182,28 +204,45 @@ class ModelRepository:
         link, views = self.root / model, self._views(model)
         newest = self.newest(model)
         assert newest is not None
-        fitting = [
-            n for n in self.versions(model) if self.manifest(model, n).package.interface == newest.package.interface
-        ]
-        wanted = digest_of([newest.release_digest, fitting])[:16]
-        if link.is_symlink() and link.resolve().name == wanted and (link / CONFIG_FILE).is_file():
+        every = [self.manifest(model, number) for number in self.versions(model)]
+        fitting = [m for m in every if m.package.interface == newest.package.interface and self._is_whole(m)]
+        files = self._view_files(newest, fitting)
+        wanted = digest_of([newest.release_digest, [m.version for m in fitting]])[:16]
+        current = link.resolve()
+        if link.is_symlink() and current.name.startswith(wanted) and self._shows(current, files):
             return
         make_folder(views)
-        if not (views / wanted).is_dir():
+        fresh = views / wanted
+        if fresh.exists() and not self._shows(fresh, files):
+            fresh = views / f"{wanted}-{uuid.uuid4().hex[:8]}"
+        if not fresh.exists():
             with staging_folder(self.store / "staging") as staged:
-                link_or_copy(self.release(model, newest.version) / CONFIG_FILE, staged / CONFIG_FILE)
-                for number in fitting:
-                    source = self.release(model, number) / MODEL_FOLDER
-                    for path in (p for p in source.rglob("*") if p.is_file()):
-                        link_or_copy(path, staged / str(number) / path.relative_to(source))
+                for name, path in files.items():
+                    link_or_copy(path, staged / name)
                 fsync_tree(staged)
-                move_into_place(staged, views / wanted)
+                move_into_place(staged, fresh)
         with staging_folder(self.store / "staging") as staged:
-            (staged / "link").symlink_to(os.path.relpath(views / wanted, self.root))
+            (staged / "link").symlink_to(os.path.relpath(fresh, self.root))
             move_into_place(staged / "link", link)
-        older = sorted((v for v in views.iterdir() if v.name != wanted), key=lambda v: v.stat().st_mtime_ns)
+        older = sorted((v for v in views.iterdir() if v != fresh), key=lambda v: v.stat().st_mtime_ns)
         for stale in older[: max(0, len(older) - _VIEWS_KEPT + 1)]:
             remove_folder(stale, self.store / "staging")
+
+    def _view_files(self, newest: Manifest, fitting: list[Manifest]) -> dict[str, Path]:
+        """What a view holds, by its place in it: the newest configuration, and each version's model files."""
+        files = {CONFIG_FILE: self.release(newest.name, newest.version) / CONFIG_FILE}
+        for manifest in fitting:
+            source = self.release(manifest.name, manifest.version) / MODEL_FOLDER
+            files |= {f"{manifest.version}/{name}": source / name for name in manifest.package.model_files}
+        return files
+
+    def _shows(self, view: Path, files: Mapping[str, Path]) -> bool:
+        """Whether a view holds these files, unharmed."""
+        return all(
+            (view / name).is_file()
+            and ((view / name).samefile(path) or self._digester.file(view / name) == self._digester.file(path))
+            for name, path in files.items()
+        )
 
     def published(self, manifest: Manifest, *, unchanged: bool) -> PublishedVersion:
         """Where a release of this repository stands."""
@@ -217,46 +256,3 @@ class ModelRepository:
             published=manifest.created,
             unchanged=unchanged,
         )
-
-
-def read_manifest(release: Path) -> Manifest:
-    """The manifest of a release folder.
-
-    Raises:
-        RepositoryError: the folder is no release, or its manifest is damaged.
-    """
-    path = release / MANIFEST_FILE
-    try:
-        return Manifest.model_validate_json(path.read_bytes())
-    except FileNotFoundError as error:
-        raise RepositoryError(
-            f"{release} is no release: it has no {MANIFEST_FILE}", remedy="name a release folder"
-        ) from error
-    except ValueError as error:
-        raise RepositoryError(
-            f"{path} is damaged: {str(error).splitlines()[0]}",
-            remedy=f"move {release} away and compile the model again",
-        ) from error
-
-
-def _require_same_interface(newest: Manifest, draft: Manifest) -> None:
-    old, new = newest.package.interface, draft.package.interface
-    if old == new:
-        return
-    raise RepositoryError(
-        f"the inputs or outputs differ from version {newest.version}'s: {'; '.join(_differences(old, new))}",
-        remedy="clients of the old interface would break; pass --allow-interface-change or another --name",
-    )
-
-
-def _differences(old: Interface, new: Interface) -> list[str]:
-    before = {t.name: t for t in (*old.inputs, *old.outputs)}
-    after = {t.name: t for t in (*new.inputs, *new.outputs)}
-    lines = [f"{name} is gone" for name in sorted(before.keys() - after.keys())]
-    lines += [f"{name} is new" for name in sorted(after.keys() - before.keys())]
-    lines += [
-        f"{name} was {before[name].dtype}{list(before[name].dims)}, is {after[name].dtype}{list(after[name].dims)}"
-        for name in sorted(before.keys() & after.keys())
-        if before[name] != after[name]
-    ]
-    return lines or ["their order"]

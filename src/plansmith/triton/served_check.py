@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ from plansmith.errors import ServedCheckError
 from plansmith.reference import StoredCase
 from plansmith.triton.installation import Installation
 from plansmith.triton.model_config import CONFIG_FILE, completions, contradictions, parse_config
-from plansmith.triton.repository import MODEL_FOLDER
+from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.server import TritonServer
 from plansmith.types import Package, ServedCheck, ServedReport, Tolerance
 
@@ -28,8 +28,18 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[np.generic]]
 
 CONCURRENT_CLIENTS = 4
+_NO_PROXY = [("grpc.enable_http_proxy", 0)]
 _REQUEST_SECONDS = 120
-_MOST_REQUEST_BYTES = 32 << 20
+_MOST_WHOLE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class ServingRuntime:
+    """What answers: a server, the stand-in's packages (None: the server's own backend), its version in words."""
+
+    installation: Installation
+    site: Path | None
+    words: str
 
 
 @dataclass(frozen=True)
@@ -47,11 +57,10 @@ def check_served(
     folder: Path,
     cases: Sequence[StoredCase],
     *,
-    installation: Installation,
-    site: Path | None,
-    runtime: str,
+    runtime: ServingRuntime,
     mask_input: str | None,
     tolerances: Mapping[str, Tolerance],
+    scratch: Path,
     log: Path,
     progress: Callable[[str], None],
 ) -> ServedReport:
@@ -61,31 +70,35 @@ def check_served(
         package: what is served; its files lie in `folder`.
         folder: holds config.pbtxt and model/.
         cases: stored inputs and answers; each is sent whole, and sample by sample.
-        installation: the server.
-        site: the stand-in's packages, None where the server has the real backend.
-        runtime: the backend's version in words.
+        runtime: the server and the backend that answers.
         mask_input: the input that marks padding.
         tolerances: by output.
+        scratch: a folder for the server's repository, made and removed here; best where `folder` lies.
         log: takes the server's output.
         progress: told what is being done.
 
     Raises:
         ServedCheckError: the model does not load, answers wrongly, or Triton understood another configuration.
     """
-    with tempfile.TemporaryDirectory(prefix="plansmith-served-") as scratch:
-        _stage(package, folder, Path(scratch))
+    questions = _questions(cases, package)
+    if not questions:
+        raise ServedCheckError(
+            "no case of the reference can be sent to a server, so that nothing would be checked",
+            remedy="please report this with the spec; --no-check-served publishes without the check",
+        )
+    _stage(package, folder, scratch)
+    try:
         progress("starting Triton")
-        with TritonServer(Path(scratch), installation, log, site=site, models=[package.model]) as server:
+        with TritonServer(scratch, runtime.installation, log, site=runtime.site, models=[package.model]) as server:
             completed = _compare_config(package, folder, server)
             progress("asking Triton")
-            questions = _questions(cases, package)
             checks = _ask_all(server, package, questions, Padding(package.interface.inputs, mask_input), tolerances)
             seconds = [c.seconds for c in checks]
             progress("stopping Triton")
             return ServedReport(
                 server_version=server.version,
-                backend="real" if site is None else "stand-in",
-                backend_runtime=runtime,
+                backend="real" if runtime.site is None else "stand-in",
+                backend_runtime=runtime.words,
                 requests=len(checks),
                 concurrent_clients=CONCURRENT_CLIENTS,
                 median_seconds=statistics.median(seconds),
@@ -93,6 +106,8 @@ def check_served(
                 checks=tuple(checks),
                 completed=completed,
             )
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _stage(package: Package, folder: Path, repository: Path) -> None:
@@ -103,9 +118,15 @@ def _stage(package: Package, folder: Path, repository: Path) -> None:
 
 def _compare_config(package: Package, folder: Path, server: TritonServer) -> dict[str, Any]:
     from tritonclient import grpc
+    from tritonclient.utils import InferenceServerException
 
-    with grpc.InferenceServerClient(server.grpc_url) as client:
-        theirs = client.get_model_config(package.model, client_timeout=_REQUEST_SECONDS).config
+    try:
+        with grpc.InferenceServerClient(server.grpc_url, channel_args=_NO_PROXY) as client:
+            theirs = client.get_model_config(package.model, client_timeout=_REQUEST_SECONDS).config
+    except InferenceServerException as error:
+        raise ServedCheckError(
+            f"Triton did not tell the configuration: {error}", remedy="read the log", log=server.log
+        ) from error
     ours = parse_config((folder / CONFIG_FILE).read_text())
     wrong = contradictions(ours, theirs)
     if wrong:
@@ -121,9 +142,8 @@ def _questions(cases: Sequence[StoredCase], package: Package) -> list[Question]:
     """Every case whole over both protocols, and its samples one by one, so that the batcher has work."""
     questions: list[Question] = []
     for case in cases:
-        if sum(a.nbytes for a in case.feed.values()) > _MOST_REQUEST_BYTES:
-            continue
-        if len(case.rows) == len(next(iter(case.feed.values()))):
+        is_light = sum(a.nbytes for a in case.feed.values()) <= _MOST_WHOLE_BYTES
+        if is_light and len(case.rows) == len(next(iter(case.feed.values()))):
             questions += [Question(case.name, p, case.feed, case.answer) for p in ("http", "grpc")]
         if package.max_batch_size > 1:
             for place, row in enumerate(case.rows):
@@ -189,10 +209,15 @@ def _infer(server: TritonServer, package: Package, question: Question) -> dict[s
         tensor = protocol.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
         tensor.set_data_from_numpy(array)
         inputs.append(tensor)
-    limits = {"connection_timeout": _REQUEST_SECONDS, "network_timeout": _REQUEST_SECONDS} if protocol is http else {}
+    outputs = [protocol.InferRequestedOutput(n) for n in names]
     try:
-        with protocol.InferenceServerClient(url, **limits) as client:
-            answer = client.infer(package.model, inputs, outputs=[protocol.InferRequestedOutput(n) for n in names])
+        if protocol is http:
+            limits = {"connection_timeout": _REQUEST_SECONDS, "network_timeout": _REQUEST_SECONDS}
+            with http.InferenceServerClient(url, **limits) as client:
+                answer = client.infer(package.model, inputs, outputs=outputs)
+        else:
+            with grpc.InferenceServerClient(url, channel_args=_NO_PROXY) as client:
+                answer = client.infer(package.model, inputs, outputs=outputs, client_timeout=_REQUEST_SECONDS)
     except InferenceServerException as error:
         raise ServedCheckError(
             f"Triton refused {question.name} over {question.protocol}: {error}",

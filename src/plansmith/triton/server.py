@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -149,7 +150,9 @@ class TritonServer:
         if self._installation.stub is not None and self._installation.backends not in self._installation.stub.parents:
             folders.append(str(python_library_folder()))
         folders += filter(None, [os.environ.get("LD_LIBRARY_PATH")])
-        return {**os.environ, "LD_LIBRARY_PATH": ":".join(folders)}
+        # The Python stub takes the standard library of the first `python3` on PATH: it must be this Python's.
+        programs = ":".join([str(Path(sys.base_prefix) / "bin"), os.environ.get("PATH", os.defpath)])
+        return {**os.environ, "LD_LIBRARY_PATH": ":".join(folders), "PATH": programs}
 
     def _is_ready(self) -> bool:
         """Wait until the server answers; False when another program took one of its ports."""
@@ -187,7 +190,8 @@ class TritonServer:
 def _lay_out_backends(folder: Path, installation: Installation, site: Path | None) -> None:
     """Fill a backend directory: Triton refuses a library that a link leads out of it, but follows a linked folder."""
     for backend in installation.backends.iterdir():
-        if backend.name != "python" or installation.stub is None:
+        replaced = backend.name == STANDIN.name and site is not None and not installation.real_onnxruntime
+        if not replaced and (backend.name != "python" or installation.stub is None):
             (folder / backend.name).symlink_to(backend)
     if installation.stub is not None:
         shutil.copytree(installation.backends / "python", folder / "python")

@@ -1,0 +1,83 @@
+"""One release: its manifest, whether its files are whole, and how it compares with another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plansmith.digest import Digester
+from plansmith.errors import RepositoryError
+from plansmith.types import Interface, Manifest
+
+MANIFEST_FILE = "manifest.json"
+MODEL_FOLDER = "model"
+
+
+def read_manifest(release: Path) -> Manifest:
+    """The manifest of a release folder.
+
+    Raises:
+        RepositoryError: the folder is no release, or its manifest is damaged.
+    """
+    path = release / MANIFEST_FILE
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise RepositoryError(
+            f"{release} is no release: it has no {MANIFEST_FILE}", remedy="name a release folder"
+        ) from error
+    except ValueError as error:
+        raise RepositoryError(
+            f"{path} is damaged: {str(error).splitlines()[0]}",
+            remedy=f"move {release} away and compile the model again",
+        ) from error
+
+
+def require_same_interface(newest: Manifest, draft: Manifest) -> None:
+    """See that a draft's clients are those of the newest version.
+
+    Raises:
+        RepositoryError: names every input and output that differs.
+    """
+    old, new = newest.package.interface, draft.package.interface
+    if old == new:
+        return
+    raise RepositoryError(
+        f"the inputs or outputs differ from version {newest.version}'s: {'; '.join(_differences(old, new))}",
+        remedy="clients of the old interface would break; pass --allow-interface-change or another --name",
+    )
+
+
+def _differences(old: Interface, new: Interface) -> list[str]:
+    before = {t.name: t for t in (*old.inputs, *old.outputs)}
+    after = {t.name: t for t in (*new.inputs, *new.outputs)}
+    lines = [f"{name} is gone" for name in sorted(before.keys() - after.keys())]
+    lines += [f"{name} is new" for name in sorted(after.keys() - before.keys())]
+    lines += [
+        f"{name} was {before[name].dtype}{list(before[name].dims)}, is {after[name].dtype}{list(after[name].dims)}"
+        for name in sorted(before.keys() & after.keys())
+        if before[name] != after[name]
+    ]
+    return lines or ["their order"]
+
+
+def damaged_file(release: Path, manifest: Manifest, digester: Digester) -> str | None:
+    """The first file of a release that is missing or not what was published; None where all are whole."""
+    for file in manifest.files:
+        path = release / file.path
+        if not path.is_file() or path.stat().st_size != file.bytes or digester.file(path) != file.sha256:
+            return file.path
+    return None
+
+
+def stands_for(published: Manifest, draft: Manifest) -> bool:
+    """Whether publishing a draft would add nothing: the same files, source and tolerances, checked as well."""
+    if (published.release_digest, published.source.digest) != (draft.release_digest, draft.source.digest):
+        return False
+    if published.validation.tolerances != draft.validation.tolerances:
+        return False
+    return draft.served is None or _server(published) == _server(draft)
+
+
+def _server(manifest: Manifest) -> tuple[str, str, str] | None:
+    served = manifest.served
+    return None if served is None else (served.backend, served.server_version, served.backend_runtime)
