@@ -73,10 +73,12 @@ def _repository(repository: ModelRepository) -> dict[str, Any]:
     for name in repository.models():
         newest = repository.newest(name)
         assert newest is not None
-        models[name] = (
-            f"versions {', '.join(map(str, repository.versions(name)))}; newest: {newest.engine.kind},"
-            f" {newest.engine.precision}, gate {newest.validation.verdict}, made {newest.created}"
-        )
+        models[name] = {
+            "versions": repository.versions(name),
+            "shown_to_triton": repository.shown(name),
+            "newest": f"{newest.engine.kind}, {newest.engine.precision}, gate {newest.validation.verdict}",
+            "made": newest.created,
+        }
     return {
         "repository": str(repository.root),
         "releases": str(repository.store / "releases"),

@@ -96,7 +96,12 @@ EXPLAINED = {
         "input_ids: int64 [batch, sequence]",
     ),
     MODEL: ("made by:", "opset: 18", "logits: float32 [batch, 2]", "MatMul: "),
-    "artifacts/repository": ("target: local-cpu", "tiny: versions 1; newest: onnxruntime, fp32, gate passed"),
+    "artifacts/repository": (
+        "target: local-cpu",
+        "versions: 1",
+        "shown_to_triton: 1",
+        "newest: onnxruntime, fp32, gate passed",
+    ),
 }
 
 

@@ -27,11 +27,15 @@ def inspect_command(path: Path, as_json: bool) -> None:
 
 
 def _lines(value: Any, indent: str = "") -> list[str]:
-    """Nested facts as indented lines; short lists stay on one."""
+    """Nested facts as indented lines; numbers stay on one line, and what is empty is left out."""
     lines: list[str] = []
     for key, item in value.items():
+        if item in ([], {}):
+            continue
         if isinstance(item, dict):
             lines += [f"{indent}{key}:", *_lines(item, indent + "  ")]
+        elif isinstance(item, list) and isinstance(item[0], int):
+            lines.append(f"{indent}{key}: {', '.join(map(str, item))}")
         elif isinstance(item, list):
             lines += [f"{indent}{key}:", *(f"{indent}  {entry}" for entry in item)]
         else:

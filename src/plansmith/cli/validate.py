@@ -46,7 +46,7 @@ def validate_command(release: str, repository: Path, as_json: bool) -> None:
             mark = "!!" if row.failures else "ok"
             click.echo(
                 f"  {mark} {row.case:<9} {'x'.join(map(str, row.shape)):<14} {row.output:<20}"
-                f" largest error {row.max_relative:.1e}  99 % below {row.quantile_relative:.1e}"
+                f" largest error {row.max_relative:.1e}  99 % of errors below {row.quantile_relative:.1e}"
                 f"  cosine {row.min_cosine:.9f}  variance {row.variance:.1e}"
             )
     try:

@@ -103,6 +103,11 @@ class ModelRepository:
         folder = self.store / "releases" / model
         return sorted(int(f.name) for f in folder.iterdir() if f.name.isdecimal()) if folder.is_dir() else []
 
+    def shown(self, model: str) -> list[int]:
+        """The versions in the view that Triton reads, ascending."""
+        view = self.root / model
+        return sorted(int(f.name) for f in view.iterdir() if f.name.isdecimal()) if view.is_dir() else []
+
     def models(self) -> list[str]:
         """The names of all models with a release, sorted."""
         folder = self.store / "releases"
@@ -154,7 +159,9 @@ class ModelRepository:
                 return self.published(newest, unchanged=True)
             if newest is not None and not allow_interface_change:
                 require_same_interface(newest, draft)
-            manifest = draft.model_copy(update={"version": max(self.versions(draft.name), default=0) + 1})
+            # A number that Triton was ever shown is not given again, even where its release was deleted.
+            taken = [*self.versions(draft.name), *self.shown(draft.name)]
+            manifest = draft.model_copy(update={"version": max(taken, default=0) + 1})
             with staging_folder(self.store / "staging") as staged:
                 for name, path in files.items():
                     link_or_copy(path, staged / name)
