@@ -18,7 +18,10 @@ LEVELS = (
     ("config", "data", "reference", "process", "stage_cache"),
     ("sources", "compilers", "triton", "validation"),
     ("stages",),
-    ("fetching",),
+    (
+        "fetching",
+        "reproduction",
+    ),
     ("steps", "worker", "revalidation", "inspection"),
     ("cli",),
     ("__main__",),

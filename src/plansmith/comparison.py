@@ -8,7 +8,7 @@ float64, one sample at a time; what is kept beside it is one float32 error an el
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,19 +74,7 @@ def compare_output(
     magnitude = math.sqrt(sum(rr for rr, _, _ in moments) / elements) or float(np.finfo(np.float32).tiny)
     maximum, quantile = float(every.max()), float(np.quantile(every, ERROR_QUANTILE))
     cosine = min(_cosine(*m) for m, e in zip(moments, errors, strict=True) if e.size)
-    measured = {
-        "maximum error relative to the output's magnitude": (maximum / magnitude, tolerance.max_relative),
-        f"{ERROR_QUANTILE:.0%} quantile of the error relative to the output's magnitude": (
-            quantile / magnitude,
-            tolerance.quantile_relative,
-        ),
-    }
-    failures = [
-        f"{what} is {value:.3g}, allowed {limit:.3g}" for what, (value, limit) in measured.items() if value > limit
-    ]
-    if cosine < tolerance.min_cosine:
-        failures.append(f"smallest cosine of a sample is {cosine:.9f}, allowed {tolerance.min_cosine}")
-    return OutputComparison(
+    measured = OutputComparison(
         case=case,
         output=output,
         shape=shape,
@@ -98,8 +86,25 @@ def compare_output(
         quantile_relative=quantile / magnitude,
         min_cosine=cosine,
         variance=_variance_over_samples(candidate, valid),
-        failures=tuple(failures),
+        failures=(),
     )
+    return measured.model_copy(update={"failures": tuple(_breaches(measured, tolerance))})
+
+
+def _breaches(measured: OutputComparison, tolerance: Tolerance) -> Iterator[str]:
+    """What is outside the tolerance, each in words."""
+    if measured.max_relative > tolerance.max_relative:
+        yield (
+            f"maximum error relative to the output's magnitude is {measured.max_relative:.3g},"
+            f" allowed {tolerance.max_relative:.3g}"
+        )
+    if measured.quantile_relative > tolerance.quantile_relative:
+        yield (
+            f"{ERROR_QUANTILE:.0%} quantile of the error relative to the output's magnitude is"
+            f" {measured.quantile_relative:.3g}, allowed {tolerance.quantile_relative:.3g}"
+        )
+    if measured.min_cosine < tolerance.min_cosine:
+        yield f"smallest cosine of a sample is {measured.min_cosine:.9f}, allowed {tolerance.min_cosine}"
 
 
 def is_constant(comparisons: list[OutputComparison]) -> bool:

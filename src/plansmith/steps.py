@@ -17,6 +17,7 @@ from plansmith.durable import link_or_copy, require_writable
 from plansmith.errors import EngineError, ExportError
 from plansmith.fetching import fetch, require_unchanged
 from plansmith.reference import read_case
+from plansmith.reproduction import reproduction
 from plansmith.sources.reference import parse_reference
 from plansmith.stages import Finished, Listener, StageRunner, WouldRun
 from plansmith.targets import load_target
@@ -38,13 +39,6 @@ from plansmith.types import (
     ValidationReport,
 )
 from plansmith.validation import require_passed
-
-_REPRODUCE = """\
-#!/bin/sh
-# Does the same compile again from the spec beside this file, and publishes the result as a new version.
-# Needs plansmith on PATH.
-cd "$(dirname "$0")" && exec plansmith compile spec.yaml --force "$@"
-"""
 
 STEPS = ("fetch", "export", "lower", "compile", "validate", "package", "check_served", "publish")
 
@@ -78,7 +72,7 @@ class Compilation:
         self.name = spec.name or self.reference.default_name
         self.target = load_target(spec.target)
         _require_available(spec, self.name)
-        artifacts = self._artifacts = Path(spec.artifacts).absolute()
+        artifacts = Path(spec.artifacts).absolute()
         self._stages = StageRunner(self.name, artifacts, listener=listener or Listener(), force=spec.force, dry=dry)
         self.repository = ModelRepository(Path(spec.repository or artifacts / "repository"), self._stages.digester)
         self.repository.require_target(self.target.name)
@@ -290,30 +284,12 @@ class Compilation:
             published = self.repository.publish(
                 manifest,
                 {name: package.folder / name for name in names} | references,
-                {
-                    "spec.yaml": self._spec_text(source.record),
-                    "reproduce.sh": _REPRODUCE,
-                    "build.log": self._stages.worker_log(),
-                },
+                {**reproduction(self.spec, self.reference, source.record), "build.log": self._stages.worker_log()},
                 allow_interface_change=self.spec.allow_interface_change,
                 force=self.spec.force,
             )
             clock.cached = published.unchanged
             return published, manifest.model_copy(update={"version": published.version})
-
-    def _spec_text(self, source: SourceModel) -> str:
-        """The spec with every default written out and the source pinned: its directory in full, or its commit."""
-        import yaml
-
-        values = self.spec.model_dump(mode="json")
-        if self.reference.directory is not None:
-            values["source"] = f"{self.reference.scheme}:{self.reference.directory.resolve()}"
-        elif source.revision is not None:
-            values["source"] = f"{self.reference.scheme}:{self.reference.location}@{source.revision}"
-        values["artifacts"] = str(self._artifacts)
-        values["repository"] = str(self.repository.root)
-        values["shapes"] = {name: str(found) for name, found in self.spec.shapes.items()}
-        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def _find_server(spec: ModelSpec) -> Installation | None:
