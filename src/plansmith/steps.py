@@ -21,8 +21,8 @@ from plansmith.reproduction import reproduction
 from plansmith.sources.reference import parse_reference
 from plansmith.stages import Finished, Listener, StageRunner, WouldRun
 from plansmith.targets import load_target
-from plansmith.triton import model_config, serve_env
-from plansmith.triton.installation import Installation, find_installation
+from plansmith.triton import model_config
+from plansmith.triton.installation import Installation, find_installation, stand_in_site
 from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository
 from plansmith.types import (
@@ -80,9 +80,7 @@ class Compilation:
             for place in (artifacts, self.repository.root, self.repository.store):
                 require_writable(place)
         self._server: Installation | None = _find_server(spec)
-        self._site: Path | None = None
-        if self._server is not None and not self._server.real_onnxruntime:
-            self._site = serve_env.runtime_folder(self.target.onnxruntime, target=self.target.name)
+        self._site = stand_in_site(self._server, self.target) if self._server else None
 
     def __enter__(self) -> Self:
         return self

@@ -14,7 +14,6 @@ from plansmith.types import (
     Engine,
     OnnxModel,
     OutputComparison,
-    Precision,
     Tensor,
     Tolerance,
     ValidationReport,
@@ -58,7 +57,7 @@ def validate(
             f"tolerances: the model has no output {', '.join(unknown)}",
             remedy=f"its outputs are {', '.join(t.name for t in component.outputs)}",
         )
-    tolerances = {t.name: overrides.get(t.name, default_tolerance(engine.precision)) for t in component.outputs}
+    tolerances = {t.name: overrides.get(t.name, TOLERANCES[engine.precision]) for t in component.outputs}
     padding = Padding(component.inputs, onnx.mask_input)
     comparisons: list[OutputComparison] = []
     with OnnxrtRunner(
@@ -85,11 +84,6 @@ def validate(
         tolerances=tolerances,
         comparisons=tuple(comparisons),
     )
-
-
-def default_tolerance(precision: Precision) -> Tolerance:
-    """What the gate allows unless the spec says otherwise."""
-    return TOLERANCES[precision]
 
 
 def require_passed(report: ValidationReport) -> None:

@@ -6,23 +6,17 @@ from pathlib import Path
 
 import click
 
+from plansmith.cli.options import repository_option
+
 # Large models load for minutes; a person who waits can press Ctrl-C.
 _LOAD_SECONDS = 3600
 
 _PORT = click.IntRange(0, 65535)
 
-DEFAULT_REPOSITORY = Path("artifacts/repository")
-
 
 @click.command("serve")
 @click.argument("models", nargs=-1, metavar="[MODEL]…")
-@click.option(
-    "--repository",
-    type=click.Path(path_type=Path),
-    default=DEFAULT_REPOSITORY,
-    show_default=True,
-    help="What to serve.",
-)
+@repository_option("What to serve.")
 @click.option("--tritonserver", type=click.Path(path_type=Path), help="The server; found when left out.")
 @click.option("--http-port", type=_PORT, default=8000, show_default=True, help="0 for any free one.")
 @click.option("--grpc-port", type=_PORT, default=8001, show_default=True, help="0 for any free one.")
@@ -42,9 +36,8 @@ def serve_command(
     plansmith serve minilm --repository /srv/models --http-port 9000
     """
     from plansmith.errors import RepositoryError, UsageError
-    from plansmith.triton.installation import find_installation
+    from plansmith.triton.installation import find_installation, stand_in_site
     from plansmith.triton.repository import ModelRepository
-    from plansmith.triton.serve_env import runtime_folder
     from plansmith.triton.server import TritonServer
 
     chosen = [port for port in (http_port, grpc_port, metrics_port) if port]
@@ -61,8 +54,7 @@ def serve_command(
             remedy=f"choose from: {', '.join(present)}" if present else "plansmith compile a model into it first",
         )
     installation = find_installation(tritonserver)
-    target = opened.load_target()
-    site = None if installation.real_onnxruntime else runtime_folder(target.onnxruntime, target=target.name)
+    site = stand_in_site(installation, opened.load_target())
     server = TritonServer(
         repository,
         installation,

@@ -8,18 +8,12 @@ from pathlib import Path
 
 import click
 
-from plansmith.cli.serve import DEFAULT_REPOSITORY
+from plansmith.cli.options import repository_option
 
 
 @click.command("validate")
 @click.argument("release", metavar="RELEASE")
-@click.option(
-    "--repository",
-    type=click.Path(path_type=Path),
-    default=DEFAULT_REPOSITORY,
-    show_default=True,
-    help="Where MODEL[@VERSION] is looked up.",
-)
+@repository_option("Where MODEL[@VERSION] is looked up.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
 def validate_command(release: str, repository: Path, as_json: bool) -> None:
     """Repeat the accuracy gate on a RELEASE: its folder, or MODEL[@VERSION] of a repository.

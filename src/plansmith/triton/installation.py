@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plansmith.errors import EnvironmentFault
+from plansmith.targets import Target
 from plansmith.triton import serve_env
 
 SERVER_VARIABLE = "PLANSMITH_TRITONSERVER"
@@ -82,6 +83,17 @@ def python_library_folder() -> Path:
         f"{library} is not in {configured}: Triton cannot run Python models with a Python that has no shared library",
         remedy=f"use a Python built with --enable-shared, or install the package libpython{_PYTHON} of the system",
     )
+
+
+def stand_in_site(installation: Installation, target: Target) -> Path | None:
+    """The packages of the stand-in backend for a target; None where the server has the real backend.
+
+    Raises:
+        EnvironmentFault: they are not installed; says how to.
+    """
+    if installation.real_onnxruntime:
+        return None
+    return serve_env.runtime_folder(target.onnxruntime, target=target.name)
 
 
 def _asked_for(path: Path, why: str) -> Installation:
