@@ -23,6 +23,7 @@ LEVELS = (
         "reproduction",
     ),
     ("steps", "worker", "revalidation", "inspection"),
+    ("flows",),
     ("cli",),
     ("__main__",),
 )
@@ -36,11 +37,14 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "transformers": _PYTORCH,
     "timm": _PYTORCH,
     "tensorrt": (),
-    "prefect": (),
+    "prefect": ("flows",),
     "boto3": (),
 }
 HEAVY = {*_PLACES, "onnx", "onnxruntime", "onnxscript", "polygraphy", "tritonclient", "huggingface_hub", "safetensors"}
 HEAVY |= {"google", "PIL"}
+
+# A flow is made by a decorator, when its module is imported.
+_AT_ONCE = {("flows", "prefect")}
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def violations(module: str, source: str) -> list[str]:
         where = f"{module}:{one.line} imports {one.target}"
         if library == "plansmith":
             found += [f"{where}: {problem}" for problem in _direction(unit, _unit(one.target))]
-        elif library in HEAVY and not one.deferred:
+        elif library in HEAVY and not one.deferred and (unit, library) not in _AT_ONCE:
             found.append(f"{where} outside of a function")
         if unit not in _PLACES.get(library, (unit,)):
             found.append(f"{where}: not the place for it")

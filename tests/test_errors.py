@@ -27,6 +27,7 @@ def test_exit_codes_are_those_of_the_design_and_none_has_two_meanings() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_crosses_a_process_and_stays_what_it_was(kind: type[PlansmithError]) -> None:
-    raised = kind("it broke", remedy="mend it").located(model="m", step="export")
+    raised = kind("it broke", remedy="mend it", transient=True).located(model="m", step="export")
     again = error_from_dict(raised.to_dict())
     assert (type(again), str(again)) == (kind, "m · export: it broke\nNext: mend it")
+    assert again.transient

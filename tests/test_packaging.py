@@ -24,7 +24,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("tree")
     for name in ("pyproject.toml", "README.md"):
         shutil.copy2(ROOT / name, copy)
-    for name in ("src", "compilers", "configs"):
+    for name in ("src", "compilers", "flows", "configs"):
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignored)
     return copy

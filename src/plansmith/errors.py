@@ -31,6 +31,7 @@ class PlansmithError(Exception):
         model: the model's name, filled in by the step that raises when it is known.
         step: the step that failed.
         log: the file that holds the whole story.
+        transient: the same may well succeed in a minute, so that trying again by itself makes sense.
     """
 
     exit_code = 1
@@ -43,6 +44,7 @@ class PlansmithError(Exception):
         model: str = "",
         step: str = "",
         log: Path | None = None,
+        transient: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -50,6 +52,7 @@ class PlansmithError(Exception):
         self.model = model
         self.step = step
         self.log = log
+        self.transient = transient
 
     def located(self, *, model: str = "", step: str = "", log: Path | None = None) -> PlansmithError:
         """Fill in where it happened, keeping what is already known."""
@@ -76,6 +79,7 @@ class PlansmithError(Exception):
             "model": self.model,
             "step": self.step,
             "log": str(self.log) if self.log else None,
+            "transient": self.transient,
             "exit_code": self.exit_code,
         }
 
@@ -143,4 +147,5 @@ def error_from_dict(fields: dict[str, Any]) -> PlansmithError:
         model=fields["model"],
         step=fields["step"],
         log=Path(fields["log"]) if fields["log"] else None,
+        transient=fields["transient"],
     )

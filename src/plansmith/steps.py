@@ -6,9 +6,10 @@ ones are carried out by one worker process, started when the first of them is no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 from plansmith import __version__
 from plansmith.config import ModelSpec
@@ -44,6 +45,22 @@ STEPS = ("fetch", "export", "lower", "compile", "validate", "package", "check_se
 
 # The cases that are small enough to send to a server many times over.
 _SERVED_CASES = {"traced", "single", "untraced", "min", "opt"}
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Perform(Protocol):
+    """How the steps of a `Compilation` are carried out."""
+
+    def __call__(self, step: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Do a step and give its result."""
+        ...
+
+
+def _plainly(step: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    return step(*args, **kwargs)
 
 
 class Compilation:
@@ -88,20 +105,23 @@ class Compilation:
     def __exit__(self, *_: object) -> None:
         self._stages.close()
 
-    def run(self) -> tuple[PublishedVersion, Manifest]:
+    def run(self, perform: Perform = _plainly) -> tuple[PublishedVersion, Manifest]:
         """All steps, from source to published version; the manifest tells of this run.
+
+        Args:
+            perform: carries each step out; an orchestrator puts its own surroundings around them.
 
         Raises:
             PlansmithError: located at the step that failed; nothing was published.
         """
-        source = self.fetch()
-        onnx = self.lower(self.export(source))
-        engine = self.compile(onnx)
-        validation = self.validate(engine, onnx)
+        source = perform(self.fetch)
+        onnx = perform(self.lower, perform(self.export, source))
+        engine = perform(self.compile, onnx)
+        validation = perform(self.validate, engine, onnx)
         self._stages.close()
-        package = self.package(engine, onnx)
-        served = self.check_served(package, onnx, validation) if self.spec.check_served else None
-        return self.publish(source, onnx, engine, validation, package, served)
+        package = perform(self.package, engine, onnx)
+        served = perform(self.check_served, package, onnx, validation) if self.spec.check_served else None
+        return perform(self.publish, source, onnx, engine, validation, package, served)
 
     def plan(self) -> dict[str, str]:
         """What a run would do, step by step; only for a dry compilation."""

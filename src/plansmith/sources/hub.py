@@ -83,7 +83,7 @@ def fetch_snapshot(
         ) from error
     except (HfHubHTTPError, OSError) as error:
         raise EnvironmentFault(
-            f"the hub did not deliver {repo}: {error}", remedy=f"try again, or {_USE_A_DIRECTORY}"
+            f"the hub did not deliver {repo}: {error}", remedy=f"try again, or {_USE_A_DIRECTORY}", transient=True
         ) from error
     return Snapshot(folder, folder.name)
 

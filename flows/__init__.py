@@ -1,0 +1,1 @@
+"""Prefect flows around the steps: the only code that imports prefect."""
