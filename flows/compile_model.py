@@ -1,0 +1,184 @@
+"""One compile as a Prefect flow: the steps of `Compilation`, each in a task of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import httpx
+from prefect import flow, task
+from prefect.artifacts import create_link_artifact, create_table_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.exceptions import PrefectException
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+from prefect.states import Cancelled
+
+from plansmith.config import ModelSpec
+from plansmith.errors import PlansmithError
+from plansmith.sources.reference import parse_reference
+from plansmith.stages import Listener
+from plansmith.steps import Compilation
+from plansmith.triton.releases import MANIFEST_FILE
+from plansmith.types import Manifest, PublishedVersion, Record, StepRecord, ValidationReport
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+RETRY_SECONDS = [5.0, 30.0]
+
+
+@dataclass
+class Onlooker:
+    """Whoever started a run in this process: told how it goes, and handed what came of it."""
+
+    listener: Listener = field(default_factory=Listener)
+    outcome: tuple[PublishedVersion, Manifest] | None = None
+
+
+onlooker: ContextVar[Onlooker | None] = ContextVar("onlooker", default=None)
+
+
+def run_name() -> str:
+    """What Prefect calls a run: the model and its target."""
+    spec, folder = flow_run.parameters["spec"], flow_run.parameters["folder"]
+    found = spec if isinstance(spec, ModelSpec) else ModelSpec.model_validate(spec)
+    return f"{_model_name(found, Path(folder))} · {found.target}"
+
+
+@flow(name="compile-model", flow_run_name=run_name, persist_result=False)
+def compile_model(spec: ModelSpec, folder: str = ".") -> Any:
+    """Compile a model into a published version of a Triton model repository.
+
+    Args:
+        spec: what to compile.
+        folder: what relative directories in the spec start from.
+
+    Returns:
+        The published version as JSON values; the state Cancelled after an interrupt.
+
+    Raises:
+        PlansmithError: located at the step that failed; nothing was published.
+    """
+    base, watching = Path(folder), onlooker.get() or Onlooker()
+    listener = RunListener(artifact_key(spec, base), watching.listener)
+    try:
+        with Compilation(spec, relative_to=base, dry=True) as outlook:
+            listener.show_plan(outlook.name, outlook.plan())
+        with Compilation(spec, relative_to=base, listener=listener) as compilation:
+            watching.outcome = compilation.run(in_task)
+        published = watching.outcome[0]
+        listener.show_release(published)
+    except KeyboardInterrupt:
+        return Cancelled(message="It was interrupted; what was finished stays in the cache.")
+    return published.model_dump()
+
+
+def in_task(step: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Carry a step out as a Prefect task; what may well succeed a little later is tried again."""
+    wrapped = task(
+        name=step.__name__,
+        task_run_name=step.__name__,
+        retries=len(RETRY_SECONDS),
+        retry_delay_seconds=RETRY_SECONDS,
+        retry_condition_fn=is_transient,
+        cache_policy=NO_CACHE,
+        persist_result=False,
+    )(step)
+    return wrapped(*args, **kwargs)
+
+
+def is_transient(_task: Any, _task_run: Any, state: Any) -> bool:
+    """Whether a failed task's error says that trying again makes sense."""
+    error = state.data
+    return isinstance(error, PlansmithError) and error.transient
+
+
+def artifact_key(spec: ModelSpec, folder: Path) -> str:
+    """The end of the keys of a model's artifacts, in the small letters, digits and dashes that Prefect takes."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{_model_name(spec, folder)}-{spec.target}".lower()).strip("-")
+
+
+class RunListener(Listener):
+    """Tells Prefect how a compile goes, and another listener.
+
+    Args:
+        key: the end of the keys of artifacts.
+        other: told as well.
+    """
+
+    def __init__(self, key: str, other: Listener) -> None:
+        self._key = key
+        self._other = other
+
+    def show_plan(self, name: str, plan: Mapping[str, str]) -> None:
+        """Show what the compile has to do, step by step."""
+        rows = [{"step": step, "state": state} for step, state in plan.items()]
+        self._show(create_table_artifact, rows, key=f"plan-{self._key}", description=f"What compiling {name} has to do")
+
+    def show_release(self, published: PublishedVersion) -> None:
+        """Show where the release and its manifest are."""
+        self._show(
+            create_link_artifact,
+            (Path(published.release) / MANIFEST_FILE).as_uri(),
+            link_text=f"{published.name} version {published.version}",
+            key=f"release-{self._key}",
+            description=f"The manifest of the release in {published.release}",
+        )
+
+    def progress(self, step: str, text: str) -> None:
+        """Log what is being done."""
+        self._other.progress(step, text)
+        if text:
+            get_run_logger().info("%s", text)
+
+    def made(self, record: Record) -> None:
+        """Show the gate's report, whatever its verdict."""
+        self._other.made(record)
+        if isinstance(record, ValidationReport):
+            self._show(
+                create_table_artifact,
+                _validation_rows(record),
+                key=f"validation-{self._key}",
+                description=f"Gate {record.verdict}: {record.candidate} against {record.reference}, on {record.data}",
+            )
+
+    def finished(self, record: StepRecord) -> None:
+        """Log a finished step."""
+        self._other.finished(record)
+        get_run_logger().info("%s", "was cached" if record.cached else f"took {record.seconds:.1f} s")
+
+    def notice(self, text: str) -> None:
+        """Log what was mended."""
+        self._other.notice(text)
+        get_run_logger().warning("%s", text)
+
+    def _show(self, create: Callable[..., Any], content: Any, **words: str) -> None:
+        """Make an artifact; one that Prefect does not take is no reason to end a compile."""
+        try:
+            create(content, **words)
+        except (httpx.HTTPError, PrefectException) as error:
+            self.notice(f"Prefect did not take the artifact {words['key']}: {error or type(error).__name__}")
+
+
+def _validation_rows(report: ValidationReport) -> list[dict[str, Any]]:
+    return [
+        {
+            "output": row.output,
+            "case": row.case,
+            "shape": "x".join(map(str, row.shape)),
+            "largest error": f"{row.max_relative:.1e}",
+            "allowed": f"{report.tolerances[row.output].max_relative:.1e}",
+            "cosine": f"{row.min_cosine:.9f}",
+            "verdict": "; ".join(row.failures) or "passed",
+        }
+        for row in report.comparisons
+    ]
+
+
+def _model_name(spec: ModelSpec, folder: Path) -> str:
+    return spec.name or parse_reference(spec.source, relative_to=folder).default_name
