@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -30,6 +31,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 RETRY_SECONDS = [5.0, 30.0]
+
+_SAME_WORDS_SECONDS = 10
+_FIGURES = re.compile(r"[\d.]+")
 
 
 @dataclass
@@ -104,7 +108,9 @@ def artifact_key(spec: ModelSpec, folder: Path) -> str:
 
 
 class RunListener(Listener):
-    """Tells Prefect how a compile goes, and another listener.
+    """Tells Prefect how a compile goes, and another listener; make it inside a flow run.
+
+    Downloads report from threads of their own, where Prefect knows of no run: the logger is taken once.
 
     Args:
         key: the end of the keys of artifacts.
@@ -114,6 +120,8 @@ class RunListener(Listener):
     def __init__(self, key: str, other: Listener) -> None:
         self._key = key
         self._other = other
+        self._log = get_run_logger()
+        self._told = ("", 0.0)
 
     def show_plan(self, name: str, plan: Mapping[str, str]) -> None:
         """Show what the compile has to do, step by step."""
@@ -133,8 +141,11 @@ class RunListener(Listener):
     def progress(self, step: str, text: str) -> None:
         """Log what is being done."""
         self._other.progress(step, text)
-        if text:
-            get_run_logger().info("%s", text)
+        # What differs in its figures only, such as a download, is logged now and then.
+        words, now = f"{step}: {_FIGURES.sub('', text)}", time.monotonic()
+        if text and (words != self._told[0] or now > self._told[1] + _SAME_WORDS_SECONDS):
+            self._told = (words, now)
+            self._log.info("%s: %s", step, text)
 
     def made(self, record: Record) -> None:
         """Show the gate's report, whatever its verdict."""
@@ -150,12 +161,12 @@ class RunListener(Listener):
     def finished(self, record: StepRecord) -> None:
         """Log a finished step."""
         self._other.finished(record)
-        get_run_logger().info("%s", "was cached" if record.cached else f"took {record.seconds:.1f} s")
+        self._log.info("%s: %s", record.name, "cached" if record.cached else f"done in {record.seconds:.1f} s")
 
     def notice(self, text: str) -> None:
         """Log what was mended."""
         self._other.notice(text)
-        get_run_logger().warning("%s", text)
+        self._log.warning("%s", text)
 
     def _show(self, create: Callable[..., Any], content: Any, **words: str) -> None:
         """Make an artifact; one that Prefect does not take is no reason to end a compile."""
