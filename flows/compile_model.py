@@ -1,12 +1,12 @@
-"""One compile as a Prefect flow: the steps of `Compilation`, each in a task of its own."""
+"""One compile as a Prefect flow: the steps of `Compilation`, each in a task of its own.
 
-from __future__ import annotations
+Prefect's runner pickles a flow's function by value: its annotations must be the classes themselves, so that this
+module does without `from __future__ import annotations`.
+"""
 
 import re
 import time
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -21,11 +21,12 @@ from prefect.states import Cancelled
 
 from plansmith.config import ModelSpec
 from plansmith.errors import PlansmithError
+from plansmith.flows import onlookers
 from plansmith.sources.reference import parse_reference
 from plansmith.stages import Listener
 from plansmith.steps import Compilation
 from plansmith.triton.releases import MANIFEST_FILE
-from plansmith.types import Manifest, PublishedVersion, Record, StepRecord, ValidationReport
+from plansmith.types import PublishedVersion, Record, StepRecord, ValidationReport
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,17 +35,6 @@ RETRY_SECONDS = [5.0, 30.0]
 
 _SAME_WORDS_SECONDS = 10
 _FIGURES = re.compile(r"[\d.]+")
-
-
-@dataclass
-class Onlooker:
-    """Whoever started a run in this process: told how it goes, and handed what came of it."""
-
-    listener: Listener = field(default_factory=Listener)
-    outcome: tuple[PublishedVersion, Manifest] | None = None
-
-
-onlooker: ContextVar[Onlooker | None] = ContextVar("onlooker", default=None)
 
 
 def run_name() -> str:
@@ -68,7 +58,7 @@ def compile_model(spec: ModelSpec, folder: str = ".") -> Any:
     Raises:
         PlansmithError: located at the step that failed; nothing was published.
     """
-    base, watching = Path(folder), onlooker.get() or Onlooker()
+    base, watching = Path(folder), onlookers.current.get() or onlookers.Onlooker()
     listener = RunListener(artifact_key(spec, base), watching.listener)
     try:
         with Compilation(spec, relative_to=base, dry=True) as outlook:

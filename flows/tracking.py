@@ -44,10 +44,11 @@ def track(spec: ModelSpec, folder: Path, listener: Listener) -> tuple[PublishedV
     from prefect.exceptions import PrefectException
     from prefect.settings import temporary_settings
 
-    from plansmith.flows.compile_model import Onlooker, compile_model, onlooker
+    from plansmith.flows import onlookers
+    from plansmith.flows.compile_model import compile_model
 
-    watching = Onlooker(listener)
-    token = onlooker.set(watching)
+    watching = onlookers.Onlooker(listener)
+    token = onlookers.current.set(watching)
     try:
         with temporary_settings(patient_settings()), _cancellable(listener) as begin:
             state: Any = compile_model.with_options(on_running=[begin])(spec, str(folder.absolute()), return_state=True)
@@ -60,7 +61,7 @@ def track(spec: ModelSpec, folder: Path, listener: Listener) -> tuple[PublishedV
         listener.notice(f"{said}; the compile is finished all the same, but its run will not say so")
         return watching.outcome
     finally:
-        onlooker.reset(token)
+        onlookers.current.reset(token)
     if watching.outcome is not None:
         if state.is_cancelling():  # too late for that
             _set_completed(state.state_details.flow_run_id)
