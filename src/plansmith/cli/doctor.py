@@ -69,20 +69,25 @@ def _show(examination: Examination) -> None:
     width = max(console.width, _NARROWEST) if console.is_terminal else None
     marks = _marks()
     names = max(len(finding.name) for finding in examination.findings)
-    for area, findings in groupby(examination.findings, lambda finding: finding.area):
-        console.print(area, style="bold", markup=False)
-        for finding in findings:
-            console.print(_lines(finding, marks, names, width))
-        console.print()
-    legend = "  ".join(f"{marks[severity]} {count} {severity}" for severity, count in _counts(examination))
-    console.print(legend, markup=False)
-    console.print(examination.verdict, style="bold", markup=False)
-    for number, command in enumerate(examination.commands):
-        console.print(f"{'      ' if number else 'Next: '}{command}", markup=False)
+    with console.capture() as shown:
+        for area, findings in groupby(examination.findings, lambda finding: finding.area):
+            console.print(area, style="bold", markup=False)
+            for finding in findings:
+                console.print(_lines(finding, marks, names, width))
+            console.print()
+        console.print(_legend(examination, marks), markup=False)
+        console.print(examination.verdict, style="bold", markup=False)
+        for number, command in enumerate(examination.commands):
+            console.print(f"{'      ' if number else 'Next: '}{command}", markup=False)
+    click.echo(shown.get(), nl=False)
 
 
-def _counts(examination: Examination) -> list[tuple[str, int]]:
-    return [(severity, count) for severity, count in examination.to_dict()["counts"].items() if count]
+def _legend(examination: Examination, marks: dict[str, str]) -> str:
+    """What the marks mean, and how many there are of each."""
+    from plansmith.doctor.findings import Severity
+
+    counts = {severity: examination.count(severity) for severity in Severity}
+    return "  ".join(f"{marks[severity]} {severity}: {count}" for severity, count in counts.items() if count)
 
 
 def _lines(finding: Finding, marks: dict[str, str], names: int, width: int | None) -> Text:
@@ -97,9 +102,9 @@ def _lines(finding: Finding, marks: dict[str, str], names: int, width: int | Non
         told.append(f"{_arrow(marks)} {finding.remedy}")
     indent = " " * (names + 6)
     wrapped = [line for words in told for line in (_wrap(words, width - len(indent)) if width else [words])]
-    text = Text(f"  {marks[severity]} ", style=_STYLES[severity])
-    text.append(f"{finding.name:<{names}}  ", style="default")
-    text.append(f"\n{indent}".join(wrapped), style="dim" if severity == "optional" else "default")
+    text = Text().append(f"  {marks[severity]} ", style=_STYLES[severity])
+    text.append(f"{finding.name:<{names}}  ")
+    text.append(f"\n{indent}".join(wrapped), style="dim" if severity == "optional" else "")
     return text
 
 

@@ -52,15 +52,11 @@ def examine(
     trtexec = gpus.find_trtexec()
     answers = asyncio.run(_ask(trtexec, online=online, limit_seconds=limit_seconds, progress=progress))
     probes = answers.probes
+    progress("starting Triton" if deep else "looking at Triton")
     findings = [
         *libraries.python_findings(),
         *_packages(probes),
-        *serving.look(),
-    ]
-    if deep:
-        progress("starting Triton")
-        findings.append(serving.start())
-    findings += [
+        *serving.look(deep=deep),
         *folder.folder_findings(artifacts),
         *machine.machine_findings(),
         *gpus.gpu_findings(answers.nvidia_smi, probes["torch"]),

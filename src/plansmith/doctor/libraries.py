@@ -27,6 +27,7 @@ INSTALL = "pip install 'plansmith[compile]'"
 IMPORTED = ("torch", "timm", "transformers", "onnx", "onnxscript", "onnxruntime", "tritonclient", "huggingface_hub")
 
 _REINSTALL = "pip install --force-reinstall 'plansmith[compile]'"
+_UPGRADE = "pip install --upgrade 'plansmith[compile]'"
 _NEEDED_FOR = {
     "torchvision": "timm: models",
     "timm": "timm: models",
@@ -111,7 +112,7 @@ def _package(requirement: Requirement, installed: str, probe: Probed | None) -> 
         return Finding(COMPILE_AREA, name, Severity.PROBLEM, "not installed", needed_for, INSTALL)
     lacking = unmet(requirement, stated) or _incapable(name, facts)
     if lacking:
-        return Finding(COMPILE_AREA, name, Severity.PROBLEM, f"{stated}; {lacking}", needed_for, f"{INSTALL} --upgrade")
+        return Finding(COMPILE_AREA, name, Severity.PROBLEM, f"{stated}; {lacking}", needed_for, _UPGRADE)
     return Finding(COMPILE_AREA, name, Severity.OK, ", ".join([stated, *_abilities(name, facts)]))
 
 
@@ -125,8 +126,8 @@ def _incapable(name: str, facts: Mapping[str, Any]) -> str:
 
 def _abilities(name: str, facts: Mapping[str, Any]) -> list[str]:
     if name == "torch":
-        build = f"CUDA {facts['cuda_build']} build" if facts["cuda_build"] else "CPU build"
-        return [build, "a GPU is usable" if facts["cuda_usable"] else "no usable GPU"]
+        usable = "a GPU is usable" if facts["cuda_usable"] else "no usable GPU"
+        return [f"CUDA {facts['cuda_build']} build", usable] if facts["cuda_build"] else ["CPU build"]
     if name == "onnxruntime":
         return ["execution providers " + " ".join(p.removesuffix("ExecutionProvider") for p in facts["providers"])]
     return []

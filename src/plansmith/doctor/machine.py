@@ -95,7 +95,7 @@ def shared_memory_finding(free: int | None) -> Finding:
     found = "not there" if free is None else f"{_size(free)} free"
     if free is not None and free >= _LITTLE_SHARED:
         return Finding(AREA, "/dev/shm", Severity.OK, found)  # noqa: S108 - a name that is shown
-    return Finding(AREA, "/dev/shm", Severity.WARNING, found, _STUB, "docker run --shm-size 1g …")  # noqa: S108
+    return Finding(AREA, "/dev/shm", Severity.WARNING, found, _STUB, "docker run --shm-size 1g")  # noqa: S108
 
 
 def open_files_finding(limit: int) -> Finding:

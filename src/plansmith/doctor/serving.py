@@ -31,21 +31,25 @@ def serving_findings(installation: Installation | None, refusal: EnvironmentFaul
     return [Finding(AREA, "server", Severity.OK, stated), _runtime_finding(installation)]
 
 
-def look() -> list[Finding]:
-    """The findings on the server that a compile would use."""
+def look(*, deep: bool) -> list[Finding]:
+    """The findings on the server that a compile would use.
+
+    Args:
+        deep: start it too.
+    """
     try:
-        return serving_findings(find_installation(), None)
+        installation = find_installation()
     except EnvironmentFault as refusal:
         return serving_findings(None, refusal)
+    return [*serving_findings(installation, None), *([start_finding(installation)] if deep else [])]
 
 
-def start() -> Finding:
+def start_finding(installation: Installation) -> Finding:
     """Start the server on an empty repository, have it answer, and end it."""
     with tempfile.TemporaryDirectory(prefix="plansmith-doctor-") as scratch:
         repository = Path(scratch) / "repository"
         repository.mkdir()
         try:
-            installation = find_installation()
             with TritonServer(repository, installation, Path(scratch) / "log", models=()) as server:
                 return Finding(AREA, "start", Severity.OK, f"Triton {server.version} started, answered and ended")
         except PlansmithError as error:
