@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 import time
+import tomllib
 import venv
 from importlib.metadata import distribution
 from pathlib import Path
@@ -33,7 +34,8 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("core")
     venv.create(folder, symlinks=True)
     site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    for name in sorted(needed_by("plansmith")):
+    stated = tomllib.loads((SOURCES.parent / "pyproject.toml").read_text())["project"]["dependencies"]
+    for name in sorted({"plansmith"}.union(*(needed_by(Requirement(line).name) for line in stated))):
         files = distribution(name).files or []
         tops = {file.parts[0] for file in files if file.parts[0] not in {"..", "__pycache__"}}
         for top in tops - {path.name for path in site.iterdir()}:
@@ -112,6 +114,7 @@ def test_a_pipe_gets_plain_whole_lines_that_end_with_what_to_type(core: Path, tm
     assert "\x1b" not in answer.stdout
     lines = answer.stdout.splitlines()
     assert "  ✗ torch             not installed; needed for plansmith compile" in lines
+    assert [line.strip() for line in lines].count(f"→ {INSTALL}") == 1
     assert max(map(len, lines)) > 80
     (last,) = [number for number, line in enumerate(lines) if line.startswith("Next: ")]
     assert lines[last] == f"Next: {INSTALL}"
@@ -131,14 +134,18 @@ def test_output_without_our_marks_falls_back_to_ascii(core: Path, tmp_path: Path
     assert b"\n  X torch " in done.stdout
 
 
-@pytest.mark.parametrize(("variables", "coloured"), [({"NO_COLOR": "1"}, False), ({}, True)], ids=["no colour", "colour"])
+@pytest.mark.parametrize(
+    ("variables", "coloured"), [({"NO_COLOR": "1"}, False), ({}, True)], ids=["no colour", "colour"]
+)
 def test_a_narrow_terminal_gets_wrapped_columns(
     core: Path, tmp_path: Path, variables: dict[str, str], coloured: bool
 ) -> None:
     lines, coded = on_terminal([str(core), "-m", "plansmith", "doctor", "--offline"], tmp_path, 70, variables)
     start = next(number for number, line in enumerate(lines) if line == "Packages for compiling")
     assert all(line[2] in MARKS for line in lines[start + 1 :] if line[:2] == "  " and line[2] != " ")
-    too_long = [line for line in lines[: lines.index("")] + lines[start:] if len(line) > 70 and " " in line.strip()[22:]]
+    too_long = [
+        line for line in lines[: lines.index("")] + lines[start:] if len(line) > 70 and " " in line.strip()[22:]
+    ]
     assert [line for line in too_long if not line.startswith(("Next: ", "      plansmith"))] == []
     assert ("[32m" in coded) == coloured
 
@@ -171,7 +178,7 @@ def test_an_interrupt_ends_what_is_being_looked_at(core: Path, tmp_path: Path) -
         f"os.rename({str(mark)!r} + '.new', {str(mark)!r})\n"
         "time.sleep(600)\n"
     )
-    command = [core, "-m", "plansmith", "doctor", "--offline"]
+    command = [str(core), "-m", "plansmith", "doctor", "--offline"]
     env = bare_environment(PYTHONPATH=str(tmp_path))
     with subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
         while not mark.exists() and process.poll() is None:

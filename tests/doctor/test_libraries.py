@@ -89,9 +89,7 @@ def test_a_broken_package_says_why_and_is_installed_anew() -> None:
         (Severity.PROBLEM, False, 9, "not ready to compile: 1 problem."),
     ],
 )
-def test_the_exit_code_follows_the_worst_finding(
-    severity: Severity, strict: bool, exit_code: int, words: str
-) -> None:
+def test_the_exit_code_follows_the_worst_finding(severity: Severity, strict: bool, exit_code: int, words: str) -> None:
     examination = Examination([Finding("area", "name", severity, "found")], strict=strict)
     assert examination.exit_code == exit_code
     assert words in examination.verdict

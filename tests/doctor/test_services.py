@@ -20,7 +20,11 @@ BOTO3 = {"version": "1.44.5", "region": "eu-west-1", "credentials": "env", "endp
     [
         ({"url": ""}, Severity.OPTIONAL, "PREFECT_API_URL is not set"),
         ({"url": URL}, Severity.OK, "not asked"),
-        ({"url": URL, "health": {"error": "no answer in 3 s"}}, Severity.WARNING, "cannot be reached: no answer in 3 s"),
+        (
+            {"url": URL, "health": {"error": "no answer in 3 s"}},
+            Severity.WARNING,
+            "cannot be reached: no answer in 3 s",
+        ),
         ({"url": URL, "health": {"status": 502}}, Severity.WARNING, "answers with status 502"),
         ({"url": URL, "health": {"status": 200}, "access": {"status": 401}}, Severity.WARNING, "credentials (401)"),
         ({"url": URL, "health": {"status": 200}, "access": {"error": "reset"}}, Severity.WARNING, "healthy, and then"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,10 +35,7 @@ _NARROWEST = 40
 @click.option("--deep", is_flag=True, help="Start Triton too, on nothing; some seconds more.")
 @click.option("--strict", is_flag=True, help="Warnings count for the exit code too.")
 @click.option("--json", "as_json", is_flag=True, help="Print all findings as one JSON document.")
-@click.pass_context
-def doctor_command(
-    context: click.Context, *, artifacts: Path, offline: bool, deep: bool, strict: bool, as_json: bool
-) -> None:
+def doctor_command(*, artifacts: Path, offline: bool, deep: bool, strict: bool, as_json: bool) -> None:
     """Say what this machine can do, and what to install for the rest.
 
     \b
@@ -58,11 +56,14 @@ def doctor_command(
         click.echo(json.dumps(examination.to_dict()))
     else:
         _show(examination)
-    context.exit(examination.exit_code)
+    sys.exit(examination.exit_code)
 
 
 def _show(examination: Examination) -> None:
-    """Lines of our own making, so that a pipe gets whole lines and a terminal gets wrapped ones."""
+    """Lines of our own making, so that a pipe gets whole lines and a terminal wrapped ones.
+
+    A remedy that several findings in a row have stands below the last of them.
+    """
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
@@ -72,8 +73,11 @@ def _show(examination: Examination) -> None:
     with console.capture() as shown:
         for area, findings in groupby(examination.findings, lambda finding: finding.area):
             console.print(area, style="bold", markup=False)
-            for finding in findings:
-                console.print(_lines(finding, marks, names, width))
+            for _, alike in groupby(findings, lambda finding: finding.remedy):
+                *others, last = alike
+                for finding in others:
+                    console.print(_lines(replace(finding, remedy=""), marks, names, width))
+                console.print(_lines(last, marks, names, width))
             console.print()
         console.print(_legend(examination, marks), markup=False)
         console.print(examination.verdict, style="bold", markup=False)
