@@ -129,19 +129,20 @@ def boto3(*, online: bool) -> Facts:
     """The AWS SDK, and what it finds without asking anyone: no metadata service, no container, no external program."""
     import boto3 as library
     import botocore.session
+    from botocore.exceptions import BotoCoreError
 
-    session = botocore.session.get_session()
-    providers = session.get_component("credential_provider")
-    for asks_others in ("custom-process", "container-role", "iam-role"):
-        providers.remove(asks_others)
-    found = providers.load_credentials()
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-    facts = {
-        "version": library.__version__,
-        "region": session.get_config_variable("region") or "",
-        "credentials": found.method if found else "",
-        "endpoint": without_secrets(endpoint),
-    }
+    facts: Facts = {"version": library.__version__, "region": "", "credentials": "", "unreadable": ""}
+    facts["endpoint"] = without_secrets(endpoint)
+    try:
+        session = botocore.session.get_session()
+        providers = session.get_component("credential_provider")
+        for asks_others in ("custom-process", "container-role", "iam-role"):
+            providers.remove(asks_others)
+        found = providers.load_credentials()
+        facts |= {"region": session.get_config_variable("region") or "", "credentials": found.method if found else ""}
+    except BotoCoreError as error:
+        facts["unreadable"] = str(error)
     return facts | ({"answer": ask(endpoint)} if online and endpoint else {})
 
 

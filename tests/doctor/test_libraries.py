@@ -7,7 +7,7 @@ from packaging.requirements import Requirement
 
 from plansmith.doctor.children import Probed
 from plansmith.doctor.findings import Examination, Finding, Severity
-from plansmith.doctor.libraries import extra_requirements, package_findings, plansmith_finding
+from plansmith.doctor.libraries import extra_requirements, package_findings, plansmith_finding, unmet_by
 
 TORCH = {"version": "2.15.0+cu132", "cuda_build": "13.2", "cuda_usable": False}
 
@@ -23,6 +23,12 @@ def test_the_extra_is_read_from_the_installed_metadata() -> None:
     names = {requirement.name for requirement in extra_requirements("compile")}
     assert {"torch", "onnxruntime", "tritonclient", "polygraphy"} <= names
     assert not names & {"click", "pydantic", "prefect", "pytest"}
+
+
+def test_an_extra_demands_nothing_of_what_it_does_not_name() -> None:
+    assert unmet_by("compile", "onnxruntime", "1.0").startswith("needed is >=")
+    assert unmet_by("compile", "onnxruntime", "99.0") == ""
+    assert unmet_by("compile", "mlflow", "1.0") == ""
 
 
 def test_plansmith_without_metadata_is_a_problem() -> None:

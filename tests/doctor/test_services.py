@@ -12,7 +12,7 @@ from plansmith.doctor.findings import Severity
 
 URL = "http://prefect:4200/api"
 HUB = {"version": "2.4.0", "endpoint": "https://hub", "held_offline": False, "token": False}
-BOTO3 = {"version": "1.44.5", "region": "eu-west-1", "credentials": "env", "endpoint": ""}
+BOTO3 = {"version": "1.44.5", "region": "eu-west-1", "credentials": "env", "unreadable": "", "endpoint": ""}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,12 @@ def test_a_prefect_server_that_fastapi_breaks_names_the_version_and_the_extra() 
     assert server.severity is Severity.WARNING
     assert "FastAPI 0.163.2: TypeError" in server.found
     assert server.remedy == "pip install 'plansmith[flows]'"
+
+
+def test_a_prefect_of_another_major_version_is_a_warning_that_says_what_is_needed() -> None:
+    client = Probed({"version": "2.20.0", "url": ""})
+    package, *_ = services.prefect_findings(client, Probed({}), fastapi="0.150.0", unmet="needed is >=3.8, <4")
+    assert (package.severity, package.found) == (Severity.WARNING, "2.20.0; needed is >=3.8, <4")
 
 
 def test_no_prefect_is_optional_and_a_broken_one_a_warning() -> None:
@@ -96,6 +102,8 @@ def test_s3_wants_the_sdk_credentials_a_region_and_its_endpoint() -> None:
     _, account = services.store_findings(Probed(BOTO3 | {"credentials": "", "region": ""}))
     assert account.severity is Severity.OPTIONAL
     assert account.found.startswith("no credentials and no region")
+    _, account = services.store_findings(Probed(BOTO3 | {"unreadable": "The config profile (none) could not be found"}))
+    assert (account.severity, account.found) == (Severity.WARNING, "The config profile (none) could not be found")
     away = {"endpoint": "http://minio:9000", "answer": {"error": "Connection refused"}}
     *_, endpoint = services.store_findings(Probed(BOTO3 | away))
     assert (endpoint.severity, endpoint.found) == (

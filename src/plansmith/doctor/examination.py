@@ -63,7 +63,10 @@ def examine(
         gpus.tensorrt_finding(probes["tensorrt"]),
         gpus.trtexec_finding(trtexec, answers.trtexec),
         *services.prefect_findings(
-            probes["prefect"], probes["prefect_server"], fastapi=libraries.installed_version("fastapi")
+            probes["prefect"],
+            probes["prefect_server"],
+            fastapi=libraries.installed_version("fastapi"),
+            unmet=libraries.unmet_by("flows", "prefect", libraries.installed_version("prefect")),
         ),
         services.hub_finding(probes["huggingface_hub"]),
         services.mlflow_finding(probes["mlflow"]),

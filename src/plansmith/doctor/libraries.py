@@ -94,6 +94,15 @@ def package_findings(
     return [_package(one, versions[one.name], probes.get(_module(one.name))) for one in requirements]
 
 
+def unmet_by(extra: str, name: str, installed: str) -> str:
+    """What a version lacks for an extra, in words; nothing where the metadata demands nothing of that name."""
+    try:
+        demanded = [one for one in extra_requirements(extra) if one.name == name]
+    except PackageNotFoundError:
+        return ""
+    return next((lacking for one in demanded if (lacking := unmet(one, installed))), "")
+
+
 def unmet(requirement: Requirement, installed: str) -> str:
     """What a version lacks, in words; a local part such as +cu132 and pre-releases count as what they are."""
     if requirement.specifier.contains(installed, prereleases=True):

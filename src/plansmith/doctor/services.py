@@ -18,17 +18,21 @@ _S3 = "publishing to S3 (not available yet)"
 _INSTALL_FLOWS = "pip install 'plansmith[flows]'"
 
 
-def prefect_findings(client: Probed, server: Probed, *, fastapi: str) -> list[Finding]:
+def prefect_findings(client: Probed, server: Probed, *, fastapi: str, unmet: str = "") -> list[Finding]:
     """The package, the server that comes with it, and the API that is configured.
 
     Args:
         client: Prefect imported, its API asked.
         server: its server imported.
         fastapi: the installed version, which decides whether the server imports.
+        unmet: what the installed Prefect lacks for the extra `flows`, in words.
     """
     if client.facts is None:
         return [_absent_or_broken(PREFECT_AREA, "package", client, _FLOWS, _INSTALL_FLOWS)]
-    found = [Finding(PREFECT_AREA, "package", Severity.OK, client.facts["version"])]
+    version = client.facts["version"]
+    found = [Finding(PREFECT_AREA, "package", Severity.OK, version)]
+    if unmet:
+        found = [Finding(PREFECT_AREA, "package", Severity.WARNING, f"{version}; {unmet}", _FLOWS, _INSTALL_FLOWS)]
     if server.facts is None:
         why = server.broken or "not all of it is installed"
         stated = f"does not import with FastAPI {fastapi or '(not installed)'}: {why}"
@@ -122,6 +126,9 @@ def _endpoint(facts: dict[str, Any]) -> Finding:
 
 
 def _credentials(facts: dict[str, Any]) -> Finding:
+    if facts["unreadable"]:
+        remedy = "correct AWS_PROFILE or the files in ~/.aws"
+        return Finding(STORE_AREA, "AWS account", Severity.WARNING, facts["unreadable"], _S3, remedy)
     lacking = [word for word in ("credentials", "region") if not facts[word]]
     if lacking:
         found = f"no {' and no '.join(lacking)} in the environment or in ~/.aws; roles of a machine were not asked"
