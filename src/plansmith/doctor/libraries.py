@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 from plansmith import __version__
 from plansmith.doctor.children import Probed
 from plansmith.doctor.findings import Finding, Severity
-from plansmith.errors import EnvironmentFault
-from plansmith.triton.installation import python_library_folder
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -60,17 +58,11 @@ def installed_version(distribution: str) -> str:
 
 
 def python_findings() -> list[Finding]:
-    """Python and plansmith, and the shared library that Triton's Python models run on."""
-    found = [
+    """Python and plansmith."""
+    return [
         Finding(PYTHON_AREA, "Python", Severity.OK, f"{platform.python_version()}, {sys.executable}"),
         plansmith_finding(installed_version("plansmith")),
     ]
-    try:
-        library = Finding(PYTHON_AREA, "shared library", Severity.OK, str(python_library_folder()))
-    except EnvironmentFault as error:
-        why = "the stand-in ONNX Runtime backend of Triton"
-        library = Finding(PYTHON_AREA, "shared library", Severity.WARNING, error.message, why, error.remedy)
-    return [*found, library]
 
 
 def plansmith_finding(installed: str) -> Finding:

@@ -8,7 +8,7 @@ from pathlib import Path
 from plansmith.doctor.findings import Finding, Severity
 from plansmith.errors import EnvironmentFault, PlansmithError
 from plansmith.targets import DEFAULT_TARGET, load_target
-from plansmith.triton.installation import Installation, find_installation, stand_in_site
+from plansmith.triton.installation import Installation, find_installation, python_library_folder, stand_in_site
 from plansmith.triton.server import TritonServer
 
 AREA = "Triton"
@@ -26,9 +26,15 @@ def serving_findings(installation: Installation | None, refusal: EnvironmentFaul
     if installation is None:
         assert refusal is not None
         remedy = refusal.remedy.replace("<target>", DEFAULT_TARGET)
-        return [Finding(AREA, "server", Severity.PROBLEM, refusal.message, _NEEDED_FOR, remedy)]
+        server = Finding(AREA, "server", Severity.PROBLEM, refusal.message, _NEEDED_FOR, remedy)
+        return [server, _python_library_finding(needed=True)]
     stated = f"{installation.version or 'version not stated'}, {installation.binary}"
-    return [Finding(AREA, "server", Severity.OK, stated), _runtime_finding(installation)]
+    brings_python = installation.stub is None or installation.backends in installation.stub.parents
+    return [
+        Finding(AREA, "server", Severity.OK, stated),
+        _runtime_finding(installation),
+        _python_library_finding(needed=not brings_python),
+    ]
 
 
 def look(*, deep: bool) -> list[Finding]:
@@ -53,7 +59,19 @@ def start_finding(installation: Installation) -> Finding:
             with TritonServer(repository, installation, Path(scratch) / "log", models=()) as server:
                 return Finding(AREA, "start", Severity.OK, f"Triton {server.version} started, answered and ended")
         except PlansmithError as error:
-            return Finding(AREA, "start", Severity.PROBLEM, error.message, _NEEDED_FOR, error.remedy)
+            said = " ".join(error.message.split())
+            remedy = "correct what it names; plansmith serve keeps all that Triton says in a log"
+            return Finding(AREA, "start", Severity.PROBLEM, said, _NEEDED_FOR, remedy)
+
+
+def _python_library_finding(*, needed: bool) -> Finding:
+    """Python's shared library, which the private folder's Triton runs Python models with."""
+    name = "Python library"
+    try:
+        return Finding(AREA, name, Severity.OK, str(python_library_folder()))
+    except EnvironmentFault as error:
+        severity = Severity.PROBLEM if needed else Severity.OPTIONAL
+        return Finding(AREA, name, severity, error.message, "the Triton of plansmith serve-env", error.remedy)
 
 
 def _runtime_finding(installation: Installation) -> Finding:
