@@ -13,6 +13,7 @@ import click
 
 from plansmith import __version__
 from plansmith.cli.compile import compile_command
+from plansmith.cli.doctor import doctor_command
 from plansmith.cli.inspect import inspect_command
 from plansmith.cli.serve import serve_command
 from plansmith.cli.serve_env import serve_env_group
@@ -37,7 +38,7 @@ def cli() -> None:
     """
 
 
-for command in (compile_command, inspect_command, serve_command, serve_env_group, validate_command):
+for command in (compile_command, doctor_command, inspect_command, serve_command, serve_env_group, validate_command):
     cli.add_command(command)
 
 
