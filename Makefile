@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export HF_HUB_OFFLINE ?= 1
 export DO_NOT_TRACK = 1
 
-.PHONY: help demo test test-services check bench soak
+.PHONY: help demo test test-services check bench soak messages
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  .*##' $(MAKEFILE_LIST) | sed 's/:.*##/  —/'
@@ -49,3 +49,11 @@ bench: $(VENV)/.served
 soak:            ## long rounds of kills and of processes that publish at once
 soak: $(VENV)/.served
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak
+
+messages:        ## every message that the tests meet, to be read in one go
+messages: $(VENV)/.served
+	@rm -f artifacts/messages.jsonl
+	@PLANSMITH_MESSAGES="$(CURDIR)/artifacts/messages.jsonl" $(BIN)/python -m pytest -n 2 --dist loadgroup -q \
+		-m "not gpu and not tensorrt and not services" tests/cli tests/doctor tests/durability tests/gate tests/sources \
+		tests/triton >artifacts/messages.log || { tail -30 artifacts/messages.log; exit 1; }
+	@$(BIN)/python -m tests.messages artifacts/messages.jsonl
