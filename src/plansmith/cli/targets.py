@@ -66,13 +66,15 @@ def _table(targets: list[Target], width: int) -> list[str]:
     rows = [_row(target) for target in targets]
     columns = list(rows[0])
     widths = {c: max(len(c), *(len(row[c]) for row in rows)) for c in columns}
-    for column in _NARROW_FIRST:
-        if sum(widths[c] for c in columns) + 2 * (len(columns) - 1) <= width:
+    gap = 2
+    for column in ("", *_NARROW_FIRST):
+        if sum(widths[c] + gap for c in columns) - gap <= width:
             break
-        columns.remove(column)
+        gap = 1
+        columns = [c for c in columns if c != column]
     lines = [dict(zip(columns, columns, strict=True)), *rows]
     legend = ["", "? inferred; verify it in the image    here: the stand-in for it is installed"]
-    return ["  ".join(line[c].ljust(widths[c]) for c in columns).rstrip() for line in lines] + legend
+    return [(" " * gap).join(line[c].ljust(widths[c]) for c in columns).rstrip() for line in lines] + legend
 
 
 def _row(target: Target) -> dict[str, str]:
