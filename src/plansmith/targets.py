@@ -52,7 +52,7 @@ class Runtime(Record):
 
     description: str
     flavour: Literal["triton", "sagemaker"]
-    devices: tuple[Device, ...] = Field(min_length=1)
+    devices: tuple[Device, ...]
     images: dict[Device, str] = Field(default_factory=dict)
     triton: Version | None = None
     cuda: Version | None = None
@@ -65,7 +65,9 @@ class Runtime(Record):
     inferred: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _check_inferred(self) -> Self:
+    def _check(self) -> Self:
+        if not self.devices:
+            raise ValueError("devices names none; write [gpu, cpu], [gpu] or [cpu]")
         absent = [name for name in self.inferred if getattr(self, name, None) is None]
         if absent:
             raise ValueError(f"inferred names {', '.join(absent)}, which the target does not have")
@@ -153,7 +155,8 @@ def _read_runtime(file: Traversable) -> Runtime:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise EngineError(
-            f"cannot read the target file {file}: {error.strerror}", remedy="give a file that is there and readable"
+            f"cannot read the target file {file}: {error.strerror}",
+            remedy="put it back, as what was compiled for it needs it too, or name another",
         ) from error
     except (yaml.YAMLError, ValueError) as error:
         said = str(error).replace("<unicode string>", str(file))

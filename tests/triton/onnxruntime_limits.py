@@ -2,7 +2,7 @@
 
 Run it on a folder that `plansmith serve-env add` made, to fill in `max_opset` and `max_ir_version` of a new target:
 
-    python -m tests.triton.onnxruntime_limits .venv/share/plansmith/onnxruntime-1.28.0
+    .venv/bin/python -m tests.triton.onnxruntime_limits .venv/share/plansmith/onnxruntime-1.28.0
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def onnxruntime_limits(*site: Path) -> tuple[int, int]:
             onnx.save(model_of_ir_version(ir_version), Path(folder, f"ir {ir_version}"))
         words = [sys.executable, "-I", "-c", TRY, folder, *map(str, site)]
         found = subprocess.run(words, capture_output=True, text=True, check=True)
-    print(found.stderr, file=sys.stderr, end="")
+    sys.stderr.write(found.stderr)
     read = set(json.loads(found.stdout))
     return _newest("opset", opsets, read), _newest("ir", ir_versions, read)
 
@@ -129,4 +129,5 @@ def _newest(kind: str, numbers: range, read: set[str]) -> int:
 
 
 if __name__ == "__main__":
-    print("max_opset: {}, max_ir_version: {}".format(*onnxruntime_limits(*map(Path, sys.argv[1:]))))
+    newest = onnxruntime_limits(*map(Path, sys.argv[1:]))
+    sys.stdout.write("max_opset: {}, max_ir_version: {}\n".format(*newest))

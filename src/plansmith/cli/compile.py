@@ -166,7 +166,9 @@ def _print_summary(published: PublishedVersion, manifest: Manifest, device: Devi
             f" median {served.median_seconds * 1000:.0f} ms"
         )
         if served.device != device:
-            click.echo(f"  checked on {served.device.upper()} instances only; the release asks for {device.upper()} ones")
+            click.echo(
+                f"  checked on {served.device.upper()} instances only; the release asks for {device.upper()} ones"
+            )
     click.echo(f"  repository  {short(Path(published.repository))}")
     click.echo(f"  release     {release}")
     where = "on a machine with a GPU, " if device == "gpu" else ""

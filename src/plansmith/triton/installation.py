@@ -130,7 +130,7 @@ def require_device(installation: Installation, target: Target) -> None:
     if serving_device(installation, target) == target.device:
         return
     lacks = "the stand-in backend runs models on the CPU only" if has_gpu() else "this machine has no NVIDIA GPU"
-    cpu = "a target file that has devices: [cpu]" if is_target_file(target.name) else f"{target.name}{CPU_SUFFIX}"
+    cpu = "FILE.yaml that has devices: [cpu]," if is_target_file(target.name) else f"{target.name}{CPU_SUFFIX}"
     image = target.images.get("gpu")
     where = f"in {image}, on a machine with a GPU" if image else "on a machine with a GPU"
     raise EnvironmentFault(

@@ -2,7 +2,8 @@
 
 Triton's PyPI wheel wants NumPy 1, and its Python backend answers with empty tensors under NumPy 2; so neither the
 server nor the runtimes may enter the environment that plansmith runs in. They lie beside it instead, in
-`<sys.prefix>/share/plansmith` or where PLANSMITH_SERVE_ENV says, each in a folder of its own that appears by one rename or not at all.
+`<sys.prefix>/share/plansmith` or where PLANSMITH_SERVE_ENV says, each in a folder of its own that appears by one
+rename or not at all.
 """
 
 from __future__ import annotations
