@@ -144,6 +144,21 @@ def test_the_shell_completes_targets(words: tuple[str, ...], run: CommandLine) -
     assert complete("./ours") == ["file,./ours"]
 
 
+@pytest.mark.services
+@pytest.mark.slow
+def test_the_served_check_uses_the_onnx_runtime_of_the_target_once_it_is_added(models: Path, run: CommandLine) -> None:
+    words = ("compile", f"hf:{models / 'bert'}", "--name", "tiny", "--target", "sagemaker-25.04-cpu", "--json")
+    env = {"PLANSMITH_SERVE_ENV": str(run.folder / "env")}
+    assert run(*words, **env).status == 9
+    added = run("serve-env", "add", "sagemaker-25.04-cpu", **env)
+    assert added.status == 0, added
+    assert "onnxruntime==1.21.0" in added.stdout
+    served = run(*words, **env).document["served"]
+    assert (served["backend"], served["backend_runtime"]) == ("stand-in", "ONNX Runtime 1.21.0")
+    assert len(served["checks"]) > 5
+    assert "yes" in next(row for row in run("targets", **env).stdout.splitlines() if row.startswith("sagemaker-25.04"))
+
+
 @pytest.mark.slow
 def test_a_release_for_a_gpu_is_checked_on_cpu_instances_and_says_so(finished: Compiled, run: CommandLine) -> None:
     runtime = require_onnxruntime(load_target("local-cpu")).model_dump()

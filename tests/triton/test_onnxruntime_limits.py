@@ -19,11 +19,8 @@ def test_the_default_target_states_what_its_onnx_runtime_reads(site: Path) -> No
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("name", ["sagemaker-25.04", "triton-25.10", "triton-26.05", "triton-26.08"])
-def test_the_onnx_runtime_of_another_target_is_installed_and_reads_what_the_target_states(
-    name: str, tmp_path: Path
-) -> None:
-    runtime = require_onnxruntime(load_target(name))
+def test_the_onnx_runtime_of_another_target_is_installed_and_reads_what_the_target_states(tmp_path: Path) -> None:
+    runtime = require_onnxruntime(load_target("triton-26.08"))
     folder = serve_env.install_runtime(runtime.version, lambda _: None, private=tmp_path)
     assert onnxruntime_limits(folder) == (runtime.max_opset, runtime.max_ir_version)
     assert [part.onnxruntime for part in serve_env.installed_parts(private=tmp_path)] == [runtime.version]
