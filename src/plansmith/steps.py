@@ -84,10 +84,10 @@ class Compilation:
         listener: Listener | None = None,
         dry: bool = False,
     ) -> None:
-        self.target = load_target(spec.target)
-        self.spec = spec.model_copy(update={"target": self.target.name})
         self.reference = parse_reference(spec.source, relative_to=relative_to)
         self.name = spec.name or self.reference.default_name
+        self.target = load_target(spec.target)
+        self.spec = spec.model_copy(update={"target": self.target.name})
         _require_available(spec, self.name)
         self._onnxruntime = require_onnxruntime(self.target)
         artifacts = Path(spec.artifacts).absolute()
