@@ -126,6 +126,9 @@ def test_a_file_of_ones_own_is_a_target_under_its_whole_path(own: Path, monkeypa
     assert (target.name, target.device) == (str(own), "gpu")
     assert target == load_target(str(own))
     assert target.triton == load_target("triton-26.09").triton
+    with pytest.raises(EngineError) as refused:
+        require_onnxruntime(target)
+    assert refused.value.remedy.endswith(f"write it into {own}, as `onnxruntime:`")
 
 
 def test_a_target_file_in_a_spec_lies_beside_the_spec(tmp_path: Path) -> None:

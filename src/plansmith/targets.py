@@ -109,10 +109,14 @@ def require_onnxruntime(target: Target) -> OnnxRuntime:
     """
     if target.onnxruntime is None:
         image = target.images.get(target.device, "its image")
+        place = (
+            f"{target.name}, as `onnxruntime:`"
+            if is_target_file(target.name)
+            else f"a copy of `plansmith targets {target.name} --yaml`, and pass --target COPY.yaml"
+        )
         raise EngineError(
             f"nothing says which ONNX Runtime {target.name} has, so that its models cannot be made and checked for it",
-            remedy=f"take another --target; or find the version in {image}, write it into a copy of"
-            f" `plansmith targets {target.name} --yaml`, and pass --target COPY.yaml",
+            remedy=f"take another --target; or find the version in {image} and write it into {place}",
         )
     return target.onnxruntime
 

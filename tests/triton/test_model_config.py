@@ -71,6 +71,8 @@ def test_a_gpu_target_gets_gpu_instances_and_only_those_become_cpu_ones() -> Non
     assert "KIND_GPU" in text
     assert "KIND_CPU" in written(component("batch"))
     assert with_cpu_instances(text) == text.replace("KIND_GPU", "KIND_CPU")
+    chosen = text.replace("kind: KIND_GPU", "kind: KIND_GPU gpus: [ 0, 1 ]")
+    assert not parse_config(with_cpu_instances(chosen)).instance_group[0].gpus
 
 
 def test_a_dtype_that_triton_cannot_carry_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import click
 
@@ -66,7 +67,7 @@ def remove_command(target: str) -> None:
     from plansmith.triton.serve_env import remove_runtime, runtime_folder
 
     version = require_onnxruntime(load_target(target)).version
-    folder = runtime_folder(version, target=target)
+    folder = runtime_folder(version, target=shlex.quote(target))
     remove_runtime(version)
     shared = [name for name in _targets_of(version) if name != target]
     click.echo(f"removed {folder}" + (f", which was for {', '.join(shared)} too" if shared else ""))

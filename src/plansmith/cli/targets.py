@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -127,5 +128,5 @@ def _facts(target: Target) -> list[str]:
     if target.device == "gpu" and "cpu" in target.devices and not is_target_file(target.name):
         lines.append(f"On CPU instances: --target {target.name}{CPU_SUFFIX}")
     if runtime and not _is_installed(target):
-        lines.append(f"Next: {program()} serve-env add {target.name}")
+        lines.append(f"Next: {program()} serve-env add {shlex.quote(target.name)}")
     return lines

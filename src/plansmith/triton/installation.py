@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -99,7 +100,7 @@ def stand_in_site(installation: Installation, target: Target) -> Path | None:
     """
     if installation.real_onnxruntime:
         return None
-    return serve_env.runtime_folder(require_onnxruntime(target).version, target=target.name)
+    return serve_env.runtime_folder(require_onnxruntime(target).version, target=shlex.quote(target.name))
 
 
 def has_gpu(devices: Path = Path("/dev")) -> bool:

@@ -79,6 +79,7 @@ def with_cpu_instances(text: str) -> str:
     for group in config.instance_group:
         if group.kind == group.KIND_GPU:
             group.kind = group.KIND_CPU
+            group.ClearField("gpus")  # Triton refuses CPU instances that name GPUs
     return str(text_format.MessageToString(config))
 
 
