@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_
 
 from plansmith.errors import UsageError
 from plansmith.shapes import InputRange, parse_range
-from plansmith.targets import DEFAULT_TARGET
+from plansmith.targets import DEFAULT_TARGET, is_target_file
 from plansmith.types import EngineKind, Precision, Record, Tolerance
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class ModelSpec(Record):
 def load_spec(path: Path, overrides: Mapping[str, Any]) -> ModelSpec:
     """Read a YAML spec; `overrides` (from the command line) win over what stands in it.
 
-    Folders in a spec are relative to the spec's own place.
+    Folders and a target file in a spec are relative to the spec's own place.
 
     Raises:
         UsageError: the file cannot be read, or lists every problem with its line.
@@ -100,6 +100,7 @@ def load_spec(path: Path, overrides: Mapping[str, Any]) -> ModelSpec:
             f"{path}: a spec is a mapping with at least `source`", remedy="see configs/models for examples"
         )
     named = [k for k in ("artifacts", "repository", "tritonserver") if isinstance(values.get(k), str) and values[k]]
+    named += ["target"] if is_target_file(str(values.get("target"))) else []
     folders = {k: str(path.parent / values[k]) for k in named}
     return make_spec(values | folders | dict(overrides), place=str(path), lines=_key_lines(tree, str(path)))
 

@@ -61,7 +61,8 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
         },
         "served": "not checked"
         if served is None
-        else f"{served.backend} backend ({served.backend_runtime}) in Triton {served.server_version},"
+        else f"{served.backend} backend ({served.backend_runtime}) with {served.device.upper()} instances"
+        f" in Triton {served.server_version},"
         f" {served.requests} requests, median {served.median_seconds * 1000:.0f} ms",
         "files": [f"{f.path}  {f.bytes:,} bytes  sha256 {f.sha256[:12]}" for f in manifest.files],
         "seconds": {s.name: "cached" if s.cached else s.seconds for s in manifest.steps},

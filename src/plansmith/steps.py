@@ -21,9 +21,9 @@ from plansmith.reference import read_case
 from plansmith.reproduction import reproduction
 from plansmith.sources.reference import parse_reference
 from plansmith.stages import Finished, Listener, StageRunner, WouldRun
-from plansmith.targets import load_target
+from plansmith.targets import load_target, require_onnxruntime
 from plansmith.triton import model_config
-from plansmith.triton.installation import Installation, find_installation, stand_in_site
+from plansmith.triton.installation import Installation, find_installation, serving_device, stand_in_site
 from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository
 from plansmith.types import (
@@ -84,11 +84,12 @@ class Compilation:
         listener: Listener | None = None,
         dry: bool = False,
     ) -> None:
-        self.spec = spec
         self.reference = parse_reference(spec.source, relative_to=relative_to)
         self.name = spec.name or self.reference.default_name
         self.target = load_target(spec.target)
+        self.spec = spec.model_copy(update={"target": self.target.name})
         _require_available(spec, self.name)
+        self._onnxruntime = require_onnxruntime(self.target)
         artifacts = Path(spec.artifacts).absolute()
         self._stages = StageRunner(self.name, artifacts, listener=listener or Listener(), force=spec.force, dry=dry)
         self.repository = ModelRepository(Path(spec.repository or artifacts / "repository"), self._stages.digester)
@@ -151,7 +152,7 @@ class Compilation:
         parameters = {
             "source": source.record.model_dump(include={"scheme", "trust_remote_code"}),
             "shapes": {k: v.model_dump() for k, v in self.spec.shapes.items()},
-            "max_opset": self.target.max_opset,
+            "max_opset": self._onnxruntime.max_opset,
             "allow_pickle": self.spec.allow_pickle,
         }
 
@@ -170,7 +171,7 @@ class Compilation:
 
     def compile(self, onnx: Finished[OnnxModel]) -> Finished[Engine]:
         """Build the engine that the backend loads."""
-        parameters = {"max_opset": self.target.max_opset, "max_ir_version": self.target.max_ir_version}
+        parameters = self._onnxruntime.model_dump(include={"max_opset", "max_ir_version"})
 
         def build(out: Path) -> Any:
             record = onnx.record.model_dump(mode="json")
@@ -217,7 +218,7 @@ class Compilation:
         )
 
         def build(out: Path) -> Any:
-            text = model_config.write_config(package, engine.record.kind, self.target, self.spec.triton)
+            text = model_config.write_config(package, engine.record.kind, self.target.device, self.spec.triton)
             (out / package.config_file).write_text(text)
             for file, place in placed.items():
                 link_or_copy(engine.folder / file, out / MODEL_FOLDER / place)
@@ -225,7 +226,7 @@ class Compilation:
 
         parameters = {
             "package": package.model_dump(mode="json"),
-            "target": self.target.model_dump(),
+            "device": self.target.device,
             "triton": self.spec.triton.model_dump(),
         }
         return self._stages.stage("package", Package, [engine.digest], parameters, build)
@@ -236,11 +237,13 @@ class Compilation:
         """Have a real Triton load the release and answer."""
         server = self._server
         assert server is not None
-        runtime = f"ONNX Runtime {self.target.onnxruntime}" if self._site else f"that of Triton {server.version}"
+        runtime = f"ONNX Runtime {self._onnxruntime.version}" if self._site else f"that of Triton {server.version}"
+        device = serving_device(server, self.target)
         parameters = {
             "server": server.version or self._stages.digester.file(server.binary, foreign=True),
             "real": server.real_onnxruntime,
             "runtime": runtime,
+            "device": device,
         }
 
         def build(out: Path) -> Any:
@@ -251,7 +254,7 @@ class Compilation:
                 package.record,
                 package.folder,
                 [read_case(case, onnx.folder) for case in cases],
-                runtime=ServingRuntime(server, self._site, runtime),
+                runtime=ServingRuntime(server, self._site, runtime, device),
                 mask_input=onnx.record.mask_input,
                 tolerances=validation.record.tolerances,
                 scratch=out / "repository",

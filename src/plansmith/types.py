@@ -17,6 +17,9 @@ SCHEMA_VERSION = 1
 Dim = int | str
 """A fixed size, or the name of an axis that varies."""
 
+Device = Literal["gpu", "cpu"]
+"""What the instances of a served model run on."""
+
 
 class Precision(StrEnum):
     """What the graph's weights and activations are stored and computed in."""
@@ -215,9 +218,13 @@ class ServedCheck(Record):
 
 
 class ServedReport(Record):
-    """What a running Triton answered and what it made of our configuration."""
+    """What a running Triton answered and what it made of our configuration.
+
+    `device`: what the instances that answered ran on; "cpu" also where the release asks for a GPU that was not there.
+    """
 
     server_version: str
+    device: Device = "cpu"  # of releases older than this field it is true
     backend: Literal["real", "stand-in"]
     backend_runtime: str
     requests: int

@@ -6,9 +6,15 @@ import pytest
 
 from plansmith.config import TritonOptions
 from plansmith.errors import EngineError
-from plansmith.targets import load_target
-from plansmith.triton.model_config import completions, contradictions, max_batch_size, parse_config, write_config
-from plansmith.types import AxisRange, Component, Dim, EngineKind, Interface, Package, Tensor
+from plansmith.triton.model_config import (
+    completions,
+    contradictions,
+    max_batch_size,
+    parse_config,
+    with_cpu_instances,
+    write_config,
+)
+from plansmith.types import AxisRange, Component, Device, Dim, EngineKind, Interface, Package, Tensor
 
 AXES = {"batch": AxisRange(min=1, opt=4, max=16)}
 
@@ -19,7 +25,9 @@ def component(*dims: Dim) -> Component:
     return Component(file="model.onnx", external_files=(), inputs=(ids,), outputs=(scores,), opset=18, ir_version=8)
 
 
-def written(graph: Component, *, options: TritonOptions | None = None, file: str = "model.onnx") -> str:
+def written(
+    graph: Component, *, options: TritonOptions | None = None, file: str = "model.onnx", device: Device = "cpu"
+) -> str:
     package = Package(
         model="tiny",
         config_file="config.pbtxt",
@@ -27,7 +35,7 @@ def written(graph: Component, *, options: TritonOptions | None = None, file: str
         max_batch_size=max_batch_size(graph, AXES),
         interface=Interface(inputs=graph.inputs, outputs=graph.outputs),
     )
-    return write_config(package, EngineKind.ONNXRUNTIME, load_target("local-cpu"), options or TritonOptions())
+    return write_config(package, EngineKind.ONNXRUNTIME, device, options or TritonOptions())
 
 
 def test_int64_stays_int64_and_the_batch_is_not_among_the_dims() -> None:
@@ -56,6 +64,15 @@ def test_the_options_of_a_spec_reach_the_configuration() -> None:
 def test_a_graph_with_weights_beside_it_is_named_by_its_folder() -> None:
     config = parse_config(written(component("batch"), file="model.onnx/model.onnx"))
     assert config.default_model_filename == "model.onnx"
+
+
+def test_a_gpu_target_gets_gpu_instances_and_only_those_become_cpu_ones() -> None:
+    text = written(component("batch"), options=TritonOptions(instances=2), device="gpu")
+    assert "KIND_GPU" in text
+    assert "KIND_CPU" in written(component("batch"))
+    assert with_cpu_instances(text) == text.replace("KIND_GPU", "KIND_CPU")
+    chosen = text.replace("kind: KIND_GPU", "kind: KIND_GPU gpus: [ 0, 1 ]")
+    assert not parse_config(with_cpu_instances(chosen)).instance_group[0].gpus
 
 
 def test_a_dtype_that_triton_cannot_carry_is_refused() -> None:

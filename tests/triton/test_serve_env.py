@@ -81,3 +81,24 @@ def test_a_missing_runtime_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFault, match=r"ONNX Runtime 9\.9") as fault:
         serve_env.runtime_folder("9.9", private=tmp_path)
     assert fault.value.remedy == "plansmith serve-env add <target>"
+
+
+def test_what_is_installed_is_listed_and_a_runtime_taken_away_whole(pip: FakePip, tmp_path: Path) -> None:
+    assert serve_env.installed_parts(private=tmp_path / "nothing") == []
+    server = serve_env.install_server(lambda _: None, private=tmp_path)
+    runtime = serve_env.install_runtime("1.23.2", lambda _: None, private=tmp_path)
+    (runtime / "package.py").write_text("x" * 100)
+    assert len(pip.commands) == 2
+    parts = serve_env.installed_parts(private=tmp_path)
+    assert [(p.folder, p.onnxruntime, p.bytes) for p in parts] == [(runtime, "1.23.2", 100), (server, None, 0)]
+    assert serve_env.has_runtime("1.23.2", private=tmp_path)
+    serve_env.remove_runtime("1.23.2", private=tmp_path)
+    assert not serve_env.has_runtime("1.23.2", private=tmp_path)
+    assert [p.folder for p in serve_env.installed_parts(private=tmp_path)] == [server]
+
+
+def test_the_environment_names_another_private_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PLANSMITH_SERVE_ENV", str(tmp_path / "elsewhere"))
+    assert serve_env.server_folder().parent == tmp_path / "elsewhere"
+    monkeypatch.delenv("PLANSMITH_SERVE_ENV")
+    assert serve_env.private_folder().parts[-2:] == ("share", "plansmith")

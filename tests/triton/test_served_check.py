@@ -14,7 +14,6 @@ import pytest
 from plansmith.config import TritonOptions
 from plansmith.errors import ServedCheckError
 from plansmith.reference import StoredCase
-from plansmith.targets import load_target
 from plansmith.triton.installation import Installation
 from plansmith.triton.model_config import write_config
 from plansmith.triton.served_check import ServingRuntime, check_served
@@ -44,7 +43,7 @@ def folder(tmp_path: Path, graph: Callable[[int | str], onnx.ModelProto]) -> Pat
     """A package: config.pbtxt and model/model.onnx."""
     (tmp_path / "package" / "model").mkdir(parents=True)
     onnx.save(graph("batch"), tmp_path / "package" / "model" / "model.onnx")
-    text = write_config(PACKAGE, EngineKind.ONNXRUNTIME, load_target("local-cpu"), TritonOptions())
+    text = write_config(PACKAGE, EngineKind.ONNXRUNTIME, "cpu", TritonOptions())
     (tmp_path / "package" / "config.pbtxt").write_text(text)
     return tmp_path / "package"
 
@@ -67,7 +66,7 @@ def check(folder: Path, installation: Installation, site: Path, tmp_path: Path) 
             PACKAGE,
             folder,
             [case],
-            runtime=ServingRuntime(installation, site, "ONNX Runtime"),
+            runtime=ServingRuntime(installation, site, "ONNX Runtime", "cpu"),
             scratch=tmp_path / "repository",
             log=tmp_path / "triton.log",
             progress=lambda _: None,
@@ -111,3 +110,13 @@ def test_a_request_that_triton_refuses_fails_the_check(
     narrow = {**case.feed, "a": np.ascontiguousarray(case.feed["a"][:, :2])}
     with pytest.raises(ServedCheckError, match="Triton refused opt"):
         check(replace(case, feed=narrow))
+
+
+def test_a_release_for_a_gpu_is_checked_on_cpu_instances_and_stays_as_it_is(
+    check: Callable[[StoredCase], ServedReport], case: StoredCase, folder: Path
+) -> None:
+    text = write_config(PACKAGE, EngineKind.ONNXRUNTIME, "gpu", TritonOptions())
+    (folder / "config.pbtxt").write_text(text)
+    assert check(case).device == "cpu"
+    assert "KIND_GPU" in text
+    assert (folder / "config.pbtxt").read_text() == text

@@ -17,6 +17,7 @@ from plansmith.cli.doctor import doctor_command
 from plansmith.cli.inspect import inspect_command
 from plansmith.cli.serve import serve_command
 from plansmith.cli.serve_env import serve_env_group
+from plansmith.cli.targets import targets_command
 from plansmith.cli.validate import validate_command
 from plansmith.errors import EXIT_INTERRUPTED, EnvironmentFault, PlansmithError, UsageError
 
@@ -38,7 +39,15 @@ def cli() -> None:
     """
 
 
-for command in (compile_command, doctor_command, inspect_command, serve_command, serve_env_group, validate_command):
+for command in (
+    compile_command,
+    doctor_command,
+    inspect_command,
+    serve_command,
+    serve_env_group,
+    targets_command,
+    validate_command,
+):
     cli.add_command(command)
 
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from plansmith.cli.options import complete_target
+
 if TYPE_CHECKING:
     from plansmith.config import ModelSpec
-    from plansmith.types import Manifest, PublishedVersion, StepRecord
+    from plansmith.types import Device, Manifest, PublishedVersion, StepRecord
 
 _EPILOG = """\
 \b
@@ -33,7 +35,9 @@ Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or 
 )
 @click.option("--precision", type=click.Choice(["fp32", "fp16", "bf16", "int8"]), help="Of the graph [fp32].")
 @click.option("--shapes", metavar="NAME=MIN:OPT:MAX,…", help="Shapes per input; derived from the model when left out.")
-@click.option("--target", help="Serving runtime [local-cpu].")
+@click.option(
+    "--target", shell_complete=complete_target, help="Serving runtime, or a file that describes one [local-cpu]."
+)
 @click.option("--repository", metavar="DIR", help="Triton model repository [<artifacts>/repository].")
 @click.option("--artifacts", metavar="DIR", help="Cache, logs and default repository [artifacts].")
 @click.option("--random-weights/--no-random-weights", default=None, help="Draw the weights instead of loading them.")
@@ -87,7 +91,7 @@ def compile_command(
     if as_json:
         click.echo(json.dumps(_document(published, manifest, listener.steps)))
     else:
-        _print_summary(published, manifest)
+        _print_summary(published, manifest, compilation.target.device)
 
 
 def _read_spec(source: str, options: dict[str, Any], shapes: str | None) -> tuple[ModelSpec, Path]:
@@ -124,6 +128,7 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
             "server_version": served.server_version,
             "backend": served.backend,
             "backend_runtime": served.backend_runtime,
+            "device": served.device,
             "checks": [check.model_dump() for check in served.checks],
             "median_seconds": served.median_seconds,
             "worst_seconds": served.worst_seconds,
@@ -140,7 +145,7 @@ def _print_plan(name: str, plan: dict[str, str], as_json: bool) -> None:
         click.echo(f"  {step:<13}{what}")
 
 
-def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
+def _print_summary(published: PublishedVersion, manifest: Manifest, device: Device) -> None:
     from plansmith.cli.text import program, short
 
     release = short(Path(published.release))
@@ -169,7 +174,12 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
             f"  served by Triton {served.server_version} with {who}: {served.requests} requests over HTTP and gRPC,"
             f" median {served.median_seconds * 1000:.0f} ms"
         )
+        if served.device != device:
+            click.echo(
+                f"  checked on {served.device.upper()} instances only; the release asks for {device.upper()} ones"
+            )
     click.echo(f"  repository  {short(Path(published.repository))}")
     click.echo(f"  release     {release}")
-    click.echo(f"Next: {program()} serve {published.name} --repository {short(Path(published.repository))}")
+    where = "on a machine with a GPU, " if device == "gpu" else ""
+    click.echo(f"Next: {where}{program()} serve {published.name} --repository {short(Path(published.repository))}")
     click.echo(f"      {program()} inspect {release}")

@@ -36,7 +36,7 @@ def serve_command(
     plansmith serve minilm --repository /srv/models --http-port 9000
     """
     from plansmith.errors import RepositoryError, UsageError
-    from plansmith.triton.installation import find_installation, stand_in_site
+    from plansmith.triton.installation import find_installation, require_device, stand_in_site
     from plansmith.triton.repository import ModelRepository
     from plansmith.triton.server import TritonServer
 
@@ -54,7 +54,9 @@ def serve_command(
             remedy=f"choose from: {', '.join(present)}" if present else "plansmith compile a model into it first",
         )
     installation = find_installation(tritonserver)
-    site = stand_in_site(installation, opened.load_target())
+    target = opened.load_target()
+    require_device(installation, target)
+    site = stand_in_site(installation, target)
     server = TritonServer(
         repository,
         installation,

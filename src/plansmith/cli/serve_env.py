@@ -2,25 +2,79 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+
 import click
+
+from plansmith.cli.options import complete_target
 
 
 @click.group("serve-env")
 def serve_env_group() -> None:
-    """The Triton server that this environment checks releases with."""
+    """The Triton server and the ONNX Runtimes that this environment checks releases with.
+
+    They lie in the Python environment's share/plansmith, or in the folder that PLANSMITH_SERVE_ENV names.
+    """
 
 
 @serve_env_group.command("add")
-@click.argument("target", default="local-cpu")
+@click.argument("target", default="local-cpu", shell_complete=complete_target)
 def add_command(target: str) -> None:
     """Install Triton and the ONNX Runtime of TARGET [local-cpu] beside this Python environment.
 
-    Some 300 MB from the package index, in the environment's own share/plansmith; nothing else is touched.
+    Some 300 MB from the package index for the first target, 150 MB for each further version of ONNX Runtime;
+    nothing else is touched.
     """
-    from plansmith.targets import load_target
+    from plansmith.targets import load_target, require_onnxruntime
     from plansmith.triton.serve_env import install_runtime, install_server
 
-    version = load_target(target).onnxruntime
+    version = require_onnxruntime(load_target(target)).version
     install_server(click.echo)
     install_runtime(version, click.echo)
     click.echo(f"ready to check releases for {target}")
+
+
+@serve_env_group.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
+def list_command(as_json: bool) -> None:
+    """What is installed, what it takes on the disk, and for which targets it is."""
+    from plansmith.cli.text import program
+    from plansmith.triton.serve_env import installed_parts, private_folder
+
+    parts = installed_parts()
+    targets = [_targets_of(part.onnxruntime) if part.onnxruntime else [] for part in parts]
+    if as_json:
+        found = [
+            {"folder": str(p.folder), "onnxruntime": p.onnxruntime, "bytes": p.bytes, "targets": names}
+            for p, names in zip(parts, targets, strict=True)
+        ]
+        click.echo(json.dumps({"folder": str(private_folder()), "installed": found}))
+        return
+    click.echo(f"{private_folder()}:" if parts else f"nothing is installed in {private_folder()}")
+    for part, names in zip(parts, targets, strict=True):
+        what = "for " + (", ".join(names) or "no known target") if part.onnxruntime else "the Triton server, for all"
+        click.echo(f"  {part.folder.name:<20}{part.bytes / 1e6:>6.0f} MB  {what}")
+    if not parts:
+        click.echo(f"Next: {program()} serve-env add")
+
+
+@serve_env_group.command("remove")
+@click.argument("target", shell_complete=complete_target)
+def remove_command(target: str) -> None:
+    """Take away the ONNX Runtime of TARGET, which other targets may share; the server stays."""
+    from plansmith.targets import load_target, require_onnxruntime
+    from plansmith.triton.serve_env import remove_runtime, runtime_folder
+
+    version = require_onnxruntime(load_target(target)).version
+    folder = runtime_folder(version, target=shlex.quote(target))
+    remove_runtime(version)
+    shared = [name for name in _targets_of(version) if name != target]
+    click.echo(f"removed {folder}" + (f", which was for {', '.join(shared)} too" if shared else ""))
+
+
+def _targets_of(version: str) -> list[str]:
+    from plansmith.targets import load_target, runtime_names
+
+    runtimes = {name: load_target(name).onnxruntime for name in runtime_names()}
+    return [name for name, runtime in runtimes.items() if runtime is not None and runtime.version == version]

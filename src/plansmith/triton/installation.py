@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import shutil
+import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
 from plansmith.errors import EnvironmentFault
-from plansmith.targets import Target
+from plansmith.targets import CPU_SUFFIX, Target, is_target_file, require_onnxruntime
 from plansmith.triton import serve_env
+from plansmith.types import Device
 
 SERVER_VARIABLE = "PLANSMITH_TRITONSERVER"
 CONTAINER_ROOT = Path("/opt/tritonserver")
 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _STUB = "triton_python_backend_stub"
+_TOOL_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -90,10 +96,48 @@ def stand_in_site(installation: Installation, target: Target) -> Path | None:
 
     Raises:
         EnvironmentFault: they are not installed; says how to.
+        EngineError: nothing says which ONNX Runtime the target has.
     """
     if installation.real_onnxruntime:
         return None
-    return serve_env.runtime_folder(target.onnxruntime, target=target.name)
+    return serve_env.runtime_folder(require_onnxruntime(target).version, target=shlex.quote(target.name))
+
+
+def has_gpu(devices: Path = Path("/dev")) -> bool:
+    """Whether an NVIDIA GPU is here: by its device file, or else (WSL) by what the driver's own tool lists."""
+    if any(re.fullmatch(r"nvidia\d+", file.name) for file in devices.glob("nvidia*")):
+        return True
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return False
+    try:
+        listed = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=_TOOL_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return listed.returncode == 0 and "GPU " in listed.stdout
+
+
+def serving_device(installation: Installation, target: Target) -> Device:
+    """What a target's models can run on here: its GPU needs one in this machine, and the real backend in the server."""
+    return "gpu" if target.device == "gpu" and installation.real_onnxruntime and has_gpu() else "cpu"
+
+
+def require_device(installation: Installation, target: Target) -> None:
+    """See that a target's models can run here on the device that their configurations name.
+
+    Raises:
+        EnvironmentFault: they are for a GPU, and this machine or its server cannot give them one.
+    """
+    if serving_device(installation, target) == target.device:
+        return
+    lacks = "the stand-in backend runs models on the CPU only" if has_gpu() else "this machine has no NVIDIA GPU"
+    cpu = "FILE.yaml that has devices: [cpu]," if is_target_file(target.name) else f"{target.name}{CPU_SUFFIX}"
+    image = target.images.get("gpu")
+    where = f"in {image}, on a machine with a GPU" if image else "on a machine with a GPU"
+    raise EnvironmentFault(
+        f"the models are for target {target.name}, with GPU instances, and {lacks}",
+        remedy=f"serve them {where}; or compile with --target {cpu} into another --repository",
+    )
 
 
 def _asked_for(path: Path, why: str) -> Installation:

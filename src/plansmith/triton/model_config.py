@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.config import TritonOptions
 from plansmith.errors import EngineError
-from plansmith.targets import Target
-from plansmith.types import AxisRange, Component, EngineKind, Interface, Package, Tensor
+from plansmith.types import AxisRange, Component, Device, EngineKind, Interface, Package, Tensor
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -41,13 +40,13 @@ def max_batch_size(component: Component, axes: Mapping[str, AxisRange]) -> int:
     return axes[BATCH].max if batches and BATCH in axes else 0
 
 
-def write_config(package: Package, kind: EngineKind, target: Target, options: TritonOptions) -> str:
+def write_config(package: Package, kind: EngineKind, device: Device, options: TritonOptions) -> str:
     """The text of config.pbtxt.
 
     Args:
         package: name, files, largest batch and interface; without batching, dims are written in full.
         kind: the backend.
-        target: decides between CPU and GPU instances.
+        device: what the instances run on.
         options: what the spec says beyond the graph.
 
     Raises:
@@ -68,7 +67,19 @@ def write_config(package: Package, kind: EngineKind, target: Target, options: Tr
             )
     if batch > 1:
         config.dynamic_batching.max_queue_delay_microseconds = options.max_queue_delay_microseconds
-    config.instance_group.add(kind=f"KIND_{target.device.upper()}", count=options.instances)
+    config.instance_group.add(kind=f"KIND_{device.upper()}", count=options.instances)
+    return str(text_format.MessageToString(config))
+
+
+def with_cpu_instances(text: str) -> str:
+    """The same config.pbtxt with every GPU instance on the CPU, for a server that has no GPU."""
+    from google.protobuf import text_format
+
+    config = parse_config(text)
+    for group in config.instance_group:
+        if group.kind == group.KIND_GPU:
+            group.kind = group.KIND_CPU
+            group.ClearField("gpus")  # Triton refuses CPU instances that name GPUs
     return str(text_format.MessageToString(config))
 
 

@@ -2,31 +2,54 @@
 
 Triton's PyPI wheel wants NumPy 1, and its Python backend answers with empty tensors under NumPy 2; so neither the
 server nor the runtimes may enter the environment that plansmith runs in. They lie beside it instead, in
-`<sys.prefix>/share/plansmith`, each in a folder of its own that appears by one rename or not at all.
+`<sys.prefix>/share/plansmith` or where PLANSMITH_SERVE_ENV says, each in a folder of its own that appears by one
+rename or not at all.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plansmith.durable import remove_folder
 from plansmith.errors import EnvironmentFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+FOLDER_VARIABLE = "PLANSMITH_SERVE_ENV"
 SERVER_REQUIREMENT = "nvidia-pytriton==0.7.0"
 SERVER_FOLDER = "pytriton-0.7.0"
 TRITON_VERSION = "2.51.0"
 NUMPY_REQUIREMENT = "numpy==1.26.4"
+_RUNTIME_PREFIX = "onnxruntime-"
+_STAGING = ".removed"
+
+
+@dataclass(frozen=True)
+class InstalledPart:
+    """A folder of the private folder, whole.
+
+    Args:
+        folder: where it lies.
+        onnxruntime: the version of a runtime; None for the server.
+        bytes: what it takes on the disk.
+    """
+
+    folder: Path
+    onnxruntime: str | None
+    bytes: int
 
 
 def private_folder() -> Path:
-    """The folder that belongs to the running environment."""
-    return Path(sys.prefix) / "share" / "plansmith"
+    """The folder that belongs to the running environment, or the one that the environment variable names."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    return Path(named).absolute() if named else Path(sys.prefix) / "share" / "plansmith"
 
 
 def server_folder(*, private: Path | None = None) -> Path:
@@ -83,16 +106,41 @@ def runtime_folder(onnxruntime_version: str, *, target: str = "<target>", privat
     return folder
 
 
+def has_runtime(onnxruntime_version: str, *, private: Path | None = None) -> bool:
+    """Whether `install_runtime` made a folder for this version."""
+    return _runtime_path(onnxruntime_version, private).is_dir()
+
+
+def remove_runtime(onnxruntime_version: str, *, private: Path | None = None) -> None:
+    """Take away what `install_runtime` made for this version, whole or not at all."""
+    folder = _runtime_path(onnxruntime_version, private)
+    remove_folder(folder, folder.parent / _STAGING)
+
+
+def installed_parts(*, private: Path | None = None) -> list[InstalledPart]:
+    """The server and the runtimes that are installed, sorted by name."""
+    place = private or private_folder()
+    folders = [f for f in place.iterdir() if f.is_dir() and not f.name.startswith(".")] if place.is_dir() else []
+    return [
+        InstalledPart(
+            folder,
+            folder.name.removeprefix(_RUNTIME_PREFIX) if folder.name.startswith(_RUNTIME_PREFIX) else None,
+            sum(file.lstat().st_size for file in folder.rglob("*") if not file.is_dir()),
+        )
+        for folder in sorted(folders)
+    ]
+
+
 def _runtime_path(version: str, private: Path | None) -> Path:
-    return (private or private_folder()) / f"onnxruntime-{version}"
+    return (private or private_folder()) / f"{_RUNTIME_PREFIX}{version}"
 
 
 def _install(target: Path, requirements: Sequence[str], progress: Callable[[str], None]) -> Path:
     if target.is_dir():
         progress(f"{target} is there already")
         return target
+    _require_writable(target.parent)
     progress(f"installing {' '.join(requirements)} into {target}")
-    target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
         unpacked = Path(scratch) / target.name
         _pip_install(unpacked, requirements)
@@ -104,6 +152,21 @@ def _install(target: Path, requirements: Sequence[str], progress: Callable[[str]
             progress(f"another process installed {target} meanwhile")
     progress(f"installed {target}")
     return target
+
+
+def _require_writable(place: Path) -> None:
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        said = error.strerror or str(error)
+    else:
+        if os.access(place, os.W_OK):
+            return
+        said = "it cannot be written"
+    raise EnvironmentFault(
+        f"nothing can be installed into {place}: {said}",
+        remedy=f"set {FOLDER_VARIABLE} to a folder that you can write, for this command and all later ones",
+    )
 
 
 def _pip_install(target: Path, requirements: Sequence[str]) -> None:

@@ -16,10 +16,10 @@ from plansmith.durable import link_or_copy
 from plansmith.errors import ServedCheckError
 from plansmith.reference import StoredCase
 from plansmith.triton.installation import Installation
-from plansmith.triton.model_config import CONFIG_FILE, completions, contradictions, parse_config
+from plansmith.triton.model_config import CONFIG_FILE, completions, contradictions, parse_config, with_cpu_instances
 from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.server import TritonServer
-from plansmith.types import Package, ServedCheck, ServedReport, Tolerance
+from plansmith.types import Device, Package, ServedCheck, ServedReport, Tolerance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,11 +35,20 @@ _MOST_WHOLE_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class ServingRuntime:
-    """What answers: a server, the stand-in's packages (None: the server's own backend), its version in words."""
+    """What answers.
+
+    Args:
+        installation: the server.
+        site: the stand-in's packages; None where the server has the real backend.
+        words: the backend's ONNX Runtime.
+        device: what the instances run on. On "cpu", the server is shown CPU instances where the release has GPU
+            ones: Triton does not load those on a machine without a GPU. The release itself stays as it is.
+    """
 
     installation: Installation
     site: Path | None
     words: str
+    device: Device
 
 
 @dataclass(frozen=True)
@@ -86,17 +95,18 @@ def check_served(
             "no case of the reference can be sent to a server, so that nothing would be checked",
             remedy="please report this with the spec; --no-check-served publishes without the check",
         )
-    _stage(package, folder, scratch)
+    config = _stage(package, folder, scratch, runtime.device)
     try:
         progress("starting Triton")
         with TritonServer(scratch, runtime.installation, log, site=runtime.site, models=[package.model]) as server:
-            completed = _compare_config(package, folder, server)
+            completed = _compare_config(package, config, server)
             progress("asking Triton")
             checks = _ask_all(server, package, questions, Padding(package.interface.inputs, mask_input), tolerances)
             seconds = [c.seconds for c in checks]
             progress("stopping Triton")
             return ServedReport(
                 server_version=server.version,
+                device=runtime.device,
                 backend="real" if runtime.site is None else "stand-in",
                 backend_runtime=runtime.words,
                 requests=len(checks),
@@ -110,13 +120,18 @@ def check_served(
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _stage(package: Package, folder: Path, repository: Path) -> None:
-    link_or_copy(folder / CONFIG_FILE, repository / package.model / CONFIG_FILE)
+def _stage(package: Package, folder: Path, repository: Path, device: Device) -> str:
+    """Lay out a repository of this one model; the text of the configuration in it."""
+    text = (folder / CONFIG_FILE).read_text()
+    config = with_cpu_instances(text) if device == "cpu" else text
+    (repository / package.model).mkdir(parents=True)
+    (repository / package.model / CONFIG_FILE).write_text(config)
     for file in package.model_files:
         link_or_copy(folder / MODEL_FOLDER / file, repository / package.model / "1" / file)
+    return config
 
 
-def _compare_config(package: Package, folder: Path, server: TritonServer) -> dict[str, Any]:
+def _compare_config(package: Package, config: str, server: TritonServer) -> dict[str, Any]:
     from tritonclient import grpc
     from tritonclient.utils import InferenceServerException
 
@@ -127,7 +142,7 @@ def _compare_config(package: Package, folder: Path, server: TritonServer) -> dic
         raise ServedCheckError(
             f"Triton did not tell the configuration: {error}", remedy="read the log", log=server.log
         ) from error
-    ours = parse_config((folder / CONFIG_FILE).read_text())
+    ours = parse_config(config)
     wrong = contradictions(ours, theirs)
     if wrong:
         raise ServedCheckError(
