@@ -184,9 +184,10 @@ def _comment(text: str, indent: str = "") -> list[str]:
 
 
 def _scalar(value: Any) -> str:
-    """One value as YAML writes it, quoted where it must be."""
+    """One value as YAML writes it in one line, quoted where it must be."""
     import yaml
 
     plain = str(value) if isinstance(value, str) else value
-    written = yaml.safe_dump(escaped(plain), width=float("inf"), allow_unicode=True, default_flow_style=True)
+    style = '"' if isinstance(plain, str) and not plain.isprintable() else None
+    written = yaml.safe_dump(escaped(plain), width=float("inf"), allow_unicode=True, default_style=style)
     return str(written).removesuffix("\n").removesuffix("\n...")
