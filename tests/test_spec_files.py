@@ -90,8 +90,10 @@ def test_the_command_line_wins_over_models_and_defaults(tmp_path: Path) -> None:
     assert [model.spec.target for model in _read(tmp_path, text).models] == ["a", "b"]
     assert [model.spec.target for model in _read(tmp_path, text, target="c").models] == ["c", "c"]
     assert [model.name for model in _read(tmp_path, text, "two", name="typed").models] == ["typed"]
-    mended = _read(tmp_path, "source: hf:bert\nengine: trt\n", engine="onnxruntime")
-    assert mended.models[0].spec.engine == "onnxruntime"
+    for wrong in ("source: hf:bert\nengine: trt\n", f"defaults: {{engine: trt}}\n{TWO}"):
+        assert _read(tmp_path, wrong, engine="onnxruntime").models[0].spec.engine == "onnxruntime"
+    with pytest.raises(UsageError, match=r"^1 problem.*\n  command line: 'target': Input should be a valid string"):
+        _read(tmp_path, text, target=5)
 
 
 def test_models_are_picked_by_the_name_they_have_or_their_source_gives(tmp_path: Path) -> None:

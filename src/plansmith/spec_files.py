@@ -66,14 +66,14 @@ def read_specs(path: Path, overrides: Mapping[str, Any], picked: Sequence[str] =
     text = read_text(path)
     several = not MANY.isdisjoint(text.values)
     entries = _entries(text) if several else [_Entry((), _with_folders(text.values, path.parent))]
-    found = [*text.problems, *(_form_problems(text) if several else [])]
+    found = [*text.problems, *(_form_problems(text, overrides) if several else [])]
     for entry in entries:
         found += _entry_problems(entry, overrides, text)
-    found = _once(found, text)
-    if not found:
-        found = list(_repeated_names(entries, text))
     if found:
-        raise refusal(found, remedy=_remedy(found, text))
+        raise refusal(_once(found, text), remedy=_remedy(text))
+    repeated = list(_repeated_names(entries, text, {}))
+    if repeated:
+        raise refusal(repeated, remedy="give each a `name` of its own")
     taken = _pick(entries, picked, path)
     if len(taken) > 1:
         _require_own_names(taken, overrides, text)
@@ -111,7 +111,7 @@ def _deeply(common: Any, own: Any) -> Any:
     return common | {key: _deeply(common[key], value) if key in common else value for key, value in own.items()}
 
 
-def _form_problems(text: SpecText) -> Iterator[Problem]:
+def _form_problems(text: SpecText, overrides: Mapping[str, Any]) -> Iterator[Problem]:
     """What is wrong around the models: other keys, defaults that are none, a list that is none."""
     for key in text.values.keys() - MANY:
         yield text.placed(Problem((str(key),), "unknown", repr(str(key))))
@@ -119,7 +119,8 @@ def _form_problems(text: SpecText) -> Iterator[Problem]:
     if isinstance(defaults, dict):
         own = find_problems(_with_folders(defaults, text.path.parent))
         # What is missing may stand in the models, and what fields mean together is judged there.
-        yield from (text.placed(p, ("defaults",)) for p in own if p.keys and p.kind != "missing")
+        own = [p for p in own if p.keys and p.keys[0] not in overrides and p.kind != "missing"]
+        yield from (text.placed(problem, ("defaults",)) for problem in own)
     else:
         words = f"'defaults': a mapping of what all models start from (got {defaults!r})"
         yield text.placed(Problem(("defaults",), "wrong", words))
@@ -138,7 +139,9 @@ def _entry_problems(entry: _Entry, overrides: Mapping[str, Any], text: SpecText)
     """What is wrong with one model, but for what is wrong with the defaults alone."""
     for problem in find_problems(entry.values | dict(overrides)):
         root = text.root_of(problem.keys, (entry.keys, ("defaults",)))
-        if root == entry.keys or problem.kind == "missing":
+        if problem.keys and problem.keys[0] in overrides:
+            yield problem
+        elif root == entry.keys or problem.kind == "missing":
             yield text.placed(problem, root)
     try:
         _name(entry.values, text.path.parent)
@@ -165,13 +168,11 @@ def _name(values: Mapping[str, Any], folder: Path) -> str:
         return SourceReference(cast(Scheme, scheme), location, None, None).default_name
 
 
-def _repeated_names(
-    entries: Sequence[_Entry], text: SpecText, overrides: Mapping[str, Any] | None = None
-) -> Iterator[Problem]:
+def _repeated_names(entries: Sequence[_Entry], text: SpecText, overrides: Mapping[str, Any]) -> Iterator[Problem]:
     """Models that would be versions of one another: the same name in the same repository."""
     first: dict[tuple[str, Path], int] = {}
     for entry in entries:
-        values = entry.values | dict(overrides or {})
+        values = entry.values | dict(overrides)
         repository = values.get("repository") or Path(str(values.get("artifacts", "artifacts"))) / "repository"
         key = (_name(values, text.path.parent), Path(str(repository)).resolve())
         line = text.lines[entry.keys] if entry.keys else 0
@@ -202,12 +203,10 @@ def _require_own_names(taken: Sequence[_Entry], overrides: Mapping[str, Any], te
         raise refusal(found, remedy="pick models with --model NAME, or leave the repository to the spec")
 
 
-def _remedy(found: Sequence[Problem], text: SpecText) -> str:
-    """What to do about all of them; the way around a variable is worth its own words."""
-    if text.variables:
-        instead = option_for(*next(iter(text.variables.items())))
-        way = f", or leave it out and type {instead}" if instead else ""
-        return f"a spec means the same everywhere, so write the value itself{way}; $$ stands for a dollar sign"
-    if any("is called" in problem.words for problem in found):
-        return "give each a `name` of its own"
-    return "mend these and run it again"
+def _remedy(text: SpecText) -> str:
+    """What to do about all problems; the way around a variable is worth its own words."""
+    if not text.variables:
+        return "mend these and run it again"
+    instead = option_for(*next(iter(text.variables.items())))
+    way = f", or leave it out and type {instead}" if instead else ""
+    return f"a spec means the same everywhere, so write the value itself{way}; $$ stands for a dollar sign"

@@ -59,9 +59,12 @@ def test_a_file_that_is_there_is_kept_unless_it_is_forced(run: CommandLine, mode
     before = listing(run.folder, folder_times=True)
     check_refusal(run(*words, "--json"), 2, ("mine.yaml is there already", "choose another --output, or pass --force"))
     assert listing(run.folder, folder_times=True) == before
+    (run.folder / "mine.yaml").rename(run.folder / "kept")
+    (run.folder / "mine.yaml").hardlink_to(run.folder / "kept")
     assert run(*words, "--force").status == 0
+    assert (run.folder / "kept").read_text() == "mine"
     assert read_specs(run.folder / "mine.yaml", {}).models[0].name == "bert"
-    assert sorted(path.name for path in run.folder.iterdir()) == ["artifacts", "mine.yaml"]
+    assert sorted(path.name for path in run.folder.iterdir()) == ["artifacts", "kept", "mine.yaml"]
 
 
 def test_what_cannot_become_a_spec_is_refused_and_nothing_is_written(run: CommandLine, models: Path) -> None:
@@ -72,6 +75,7 @@ def test_what_cannot_become_a_spec_is_refused_and_nothing_is_written(run: Comman
     words = ("init", f"hf:{models / 'bert'}", "--json")
     check_refusal(run(*words, "--name", "a/b"), 2, ("'name'", "at most 128"))
     check_refusal(run(*words, "--output", "no/a.yaml"), 2, ("there is no folder no", "--output"))
+    check_refusal(run(*words, "--output", "a.json"), 2, ("a.json is no name for a spec", "ends in .yaml"))
     assert not list(run.folder.iterdir())
     lacking = run("init", f"hf:{models / 'lacking'}", "--output", "a.yaml", "--json")
     check_refusal(lacking, 3, ("lacking · describe", "lacks 16 weight(s)", "Log: "))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from plansmith.errors import UsageError
+
 
 @click.command("init")
 @click.argument("source")
@@ -24,8 +26,8 @@ def init_command(
 ) -> None:
     """Write a commented spec for a model, with its real inputs, shapes and outputs.
 
-    The model is fetched and loaded once; nothing is compiled. Compiling the spec as it is gives what compiling SOURCE
-    without options gives.
+    The model is fetched and loaded once; nothing is compiled. Compiling the spec as it is gives the release that
+    compiling SOURCE with the same options gives.
 
     \b
     plansmith init hf:./my-bert --output my-bert.yaml
@@ -34,14 +36,11 @@ def init_command(
     from plansmith.cli.progress import TerminalProgress
     from plansmith.cli.text import program, short, write_output
     from plansmith.config import make_spec
-    from plansmith.errors import UsageError
     from plansmith.first_spec import study, write_spec
 
     path = None if output == "-" else Path(output)
-    if path is not None and path.exists() and not force:
-        raise UsageError(f"{path} is there already", remedy="choose another --output, or pass --force")
-    if path is not None and not path.parent.is_dir():
-        raise UsageError(f"there is no folder {path.parent}", remedy="make it, or choose another --output")
+    if path is not None:
+        _require_place(path, force=force)
     spec = make_spec({"source": source, **{key: value for key, value in options.items() if value}})
     with TerminalProgress(quiet=quiet) as listener:
         studied = study(spec, listener=listener)
@@ -55,3 +54,13 @@ def init_command(
     else:
         click.echo(f"{studied.name}: spec written to {short(path)}")
         click.echo(f"Next: {program()} compile {short(path)}")
+
+
+def _require_place(path: Path, *, force: bool) -> None:
+    """See, before the model is loaded, that a spec can be written there and then be compiled."""
+    if path.suffix not in {".yaml", ".yml"}:
+        raise UsageError(f"{path} is no name for a spec", remedy="give --output a name that ends in .yaml")
+    if path.exists() and not force:
+        raise UsageError(f"{path} is there already", remedy="choose another --output, or pass --force")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent}", remedy="make it, or choose another --output")
