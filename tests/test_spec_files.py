@@ -46,10 +46,25 @@ def test_a_right_spec_is_taken(text: str, tmp_path: Path) -> None:
     assert all(model.name for model in found.models)
 
 
-@pytest.mark.parametrize("text", [f"source: {'[' * 2000}{']' * 2000}\n", "source: &a {b: *a}\n"])
-def test_what_is_nested_without_an_end_is_refused(text: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nested too deeply"):
+def _laughs(levels: int) -> str:
+    """YAML that is short as text and of ten to the power of the levels items when its aliases are followed."""
+    lists = [f"[{', '.join([f'*a{n - 1}' if n else 'x'] * 10)}]" for n in range(levels)]
+    return "triton:\n" + "".join(f"  k{n}: &a{n} {items}\n" for n, items in enumerate(lists))
+
+
+ENDLESS = {
+    "lists": f"source: {'[' * 2000}{']' * 2000}\n",
+    "a value inside of itself": "source: &a {b: *a}\n",
+    "two of them that are merged": "defaults:\n  tolerances: &a {x: *a}\nmodels:\n  - tolerances: &b {x: *b}\n",
+    "aliases of aliases": _laughs(12),
+}
+
+
+@pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS.keys())
+def test_what_has_no_end_is_refused_on_one_screen(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refusal:
         _read(tmp_path, text)
+    assert len(str(refusal.value)) < 4000
 
 
 def test_a_model_starts_from_the_defaults_and_its_own_values_win(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from plansmith.config import ModelSpec, TritonOptions
+from plansmith.spec_files import read_specs
 from plansmith.spec_schema import spec_schema
 from plansmith.targets import target_names
 from plansmith.types import Tolerance
 
 from .spec_examples import ACCEPTED, REFUSED, RefusedSpec
 
-SHIPPED = sorted((Path(__file__).parents[1] / "configs" / "models").glob("*.yaml"))
+ROOT = Path(__file__).parents[1]
+SHIPPED = sorted((ROOT / "configs" / "models").glob("*.yaml"))
 
 
 def _complaints(text: str) -> list[str]:
@@ -33,6 +36,15 @@ def test_the_schema_is_a_schema_and_always_the_same() -> None:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_shipped_spec_follows_the_schema(path: Path) -> None:
     assert _complaints(path.read_text()) == []
+
+
+def test_the_specs_of_the_readme_are_taken_and_follow_the_schema(tmp_path: Path) -> None:
+    examples = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert len(examples) >= 2
+    for text in examples:
+        (tmp_path / "spec.yaml").write_text(text)
+        assert read_specs(tmp_path / "spec.yaml", {}).models[0].name == "minilm"
+        assert _complaints(text) == []
 
 
 @pytest.mark.parametrize("text", ACCEPTED.values(), ids=ACCEPTED.keys())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -17,6 +18,9 @@ from plansmith.types import EngineKind, Precision, Record, Tolerance
 # What Triton, its Python backend and its clients all take, in paths, arguments and URLs.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOST_PROBLEMS = 10
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 200, 200
 
 _SIZES = "[0-9]*[1-9][0-9]*(x[0-9]*[1-9][0-9]*)*"
 _RANGE_SCHEMA = {
@@ -159,23 +163,19 @@ def refusal(found: Sequence[Problem], *, remedy: str = "mend these and run it ag
     return UsageError("\n  ".join([f"{len(found)} problem(s) in the spec:", *shown]), remedy=remedy)
 
 
+def got(value: Any) -> str:
+    """What stood where something else should, in brackets and no longer than a few lines."""
+    return f"(got {_SHORT.repr(value)})"
+
+
 def escaped(value: Any) -> Any:
-    """A value as it has to stand in a spec, where $$ means a dollar sign."""
-    return _replaced(value, "$", "$$")
-
-
-def unescaped(value: Any) -> Any:
-    """A value that stood in a spec; the way back from `escaped`."""
-    return _replaced(value, "$$", "$")
-
-
-def _replaced(value: Any, old: str, new: str) -> Any:
+    """A value as it has to stand in a spec file, where $$ means a dollar sign."""
     if isinstance(value, str):
-        return value.replace(old, new)
+        return value.replace("$", "$$")
     if isinstance(value, list):
-        return [_replaced(item, old, new) for item in value]
+        return [escaped(item) for item in value]
     if isinstance(value, dict):
-        return {_replaced(key, old, new): _replaced(item, old, new) for key, item in value.items()}
+        return {escaped(key): escaped(item) for key, item in value.items()}
     return value
 
 
@@ -186,4 +186,4 @@ def _problem(error: Mapping[str, Any]) -> Problem:
         return Problem(keys, "unknown", path)
     if error["type"] == "missing":
         return Problem(keys, "missing", f"{path} is missing")
-    return Problem(keys, "wrong", f"{path}: {error['msg'].removeprefix('Value error, ')} (got {error['input']!r})")
+    return Problem(keys, "wrong", f"{path}: {error['msg'].removeprefix('Value error, ')} {got(error['input'])}")

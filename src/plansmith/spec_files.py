@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from plansmith.config import ModelSpec, Problem, find_problems, make_spec, refusal
+from plansmith.config import ModelSpec, Problem, find_problems, got, make_spec, refusal
 from plansmith.errors import SourceError, UsageError
 from plansmith.sources.reference import Scheme, SourceReference, parse_reference
 from plansmith.spec_text import MANY, MODELS, Keys, SpecText, option_for, read_text
 
 _FOLDERS = ("artifacts", "repository", "tritonserver")
-_MERGED = ("shapes", "tolerances", "triton")
+
+# Keys that are merged instead of replaced, and how many levels deep.
+_MERGED = {"shapes": 1, "tolerances": 2, "triton": 1}
 
 
 @dataclass(frozen=True)
@@ -101,14 +103,14 @@ def _with_folders(values: dict[str, Any], start: Path) -> dict[str, Any]:
 
 def _merged(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """A model's own values over the defaults; what is a mapping in both is merged key by key."""
-    inner = {key: _deeply(common[key], own[key]) for key in _MERGED if key in common and key in own}
+    inner = {key: _deeply(common[key], own[key], n) for key, n in _MERGED.items() if key in common and key in own}
     return common | own | inner
 
 
-def _deeply(common: Any, own: Any) -> Any:
-    if not (isinstance(common, dict) and isinstance(own, dict)):
+def _deeply(common: Any, own: Any, levels: int) -> Any:
+    if not (levels and isinstance(common, dict) and isinstance(own, dict)):
         return own
-    return common | {key: _deeply(common[key], value) if key in common else value for key, value in own.items()}
+    return common | {k: _deeply(common[k], value, levels - 1) if k in common else value for k, value in own.items()}
 
 
 def _form_problems(text: SpecText, overrides: Mapping[str, Any]) -> Iterator[Problem]:
@@ -122,16 +124,16 @@ def _form_problems(text: SpecText, overrides: Mapping[str, Any]) -> Iterator[Pro
         own = [p for p in own if p.keys and p.keys[0] not in overrides and p.kind != "missing"]
         yield from (text.placed(problem, ("defaults",)) for problem in own)
     else:
-        words = f"'defaults': a mapping of what all models start from (got {defaults!r})"
+        words = f"'defaults': a mapping of what all models start from {got(defaults)}"
         yield text.placed(Problem(("defaults",), "wrong", words))
     models = text.values.get(MODELS)
     if not isinstance(models, list) or not models:
-        words = f"'{MODELS}' is a list of models, each with at least `source` (got {models!r})"
+        words = f"'{MODELS}' is a list of models, each with at least `source` {got(models)}"
         yield text.placed(Problem((MODELS,), "wrong", words))
         return
     for number, values in enumerate(models):
         if not isinstance(values, dict):
-            words = f"a model is a mapping with at least `source` (got {values!r})"
+            words = f"a model is a mapping with at least `source` {got(values)}"
             yield text.placed(Problem((MODELS, str(number)), "wrong", words))
 
 

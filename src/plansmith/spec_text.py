@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from plansmith.config import ModelSpec, Problem, unescaped
+from plansmith.config import ModelSpec, Problem
 from plansmith.errors import UsageError
 
 Keys = tuple[str, ...]
@@ -64,11 +64,12 @@ def read_text(path: Path) -> SpecText:
     Raises:
         UsageError: it cannot be read, is not YAML, or is no mapping.
     """
+    found = SpecText(path, {})
     try:
-        text = path.read_text(encoding="utf-8")
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        found = SpecText(path, unescaped(yaml.safe_load(text)))
+        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+        tree = loader.get_single_node()
         _walk(tree, (), found, set())
+        values = loader.construct_document(tree) if tree is not None else None
     except OSError as error:
         raise UsageError(f"cannot read the spec {path}: {error.strerror}", remedy="give a YAML file") from error
     except (yaml.YAMLError, ValueError) as error:
@@ -76,10 +77,11 @@ def read_text(path: Path) -> SpecText:
         raise UsageError(f"{path} is not YAML: {said}", remedy="mend the file") from error
     except RecursionError as error:
         raise UsageError(f"{path} is nested too deeply", remedy="mend the file") from error
-    if not isinstance(found.values, dict):
+    if not isinstance(values, dict):
         raise UsageError(
             f"{path}: a spec is a mapping with at least `source`", remedy="see configs/models for examples"
         )
+    found.values |= values
     return found
 
 
@@ -107,24 +109,25 @@ def _path(keys: Keys) -> str:
 
 
 def _walk(node: yaml.Node | None, keys: Keys, found: SpecText, seen: set[int]) -> None:
-    """Note lines, repeated keys and variables; a node that aliases repeat is looked at once."""
+    """Note lines, repeated keys and variables, and read $$ as $; a node that aliases repeat is looked at once."""
     if id(node) in seen:
         return
     seen.add(id(node))
     if isinstance(node, yaml.ScalarNode):
         _look_for_variables(node, keys, found)
+        node.value = node.value.replace("$$", "$")
     elif isinstance(node, yaml.SequenceNode):
         for number, item in enumerate(node.value):
             found.lines[*keys, str(number)] = item.start_mark.line + 1
             _walk(item, (*keys, str(number)), found, seen)
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
+            _walk(key, (*keys, str(key.value)), found, seen)
             inner, line = (*keys, str(key.value)), key.start_mark.line + 1
             if inner in found.lines:
                 words = f"{_path(inner)} stands twice, first in line {found.lines[inner]}"
                 found.problems.append(Problem(inner, "wrong", words, f"{found.path}:{line}", line))
             found.lines.setdefault(inner, line)
-            _walk(key, inner, found, seen)
             _walk(value, inner, found, seen)
 
 
