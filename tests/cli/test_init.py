@@ -16,12 +16,14 @@ def test_the_spec_of_a_directory_compiles_unchanged_to_the_release_of_its_source
 ) -> None:
     shutil.copytree(models / "bert", run.folder / "models" / "bert")
     (run.folder / "specs").mkdir()
-    answer = run("init", "hf:models/bert", "--name", "tiny", "--output", "specs/tiny.yaml")
-    assert answer.status == 0, answer
-    assert answer.stdout.startswith("tiny: spec written to specs/tiny.yaml\nNext: ")
-    assert answer.stdout.endswith("compile specs/tiny.yaml\n")
+    answer = run("init", "hf:models/bert", "--name", "tiny", "--output", "specs/tiny.yaml", "--json", "--quiet")
+    assert (answer.status, answer.stderr) == (0, "")
+    assert (answer.document["name"], answer.document["output"]) == ("tiny", "specs/tiny.yaml")
+    assert answer.document["signature"]["outputs"] == ["logits"]
+    assert not answer.document["source"]["random_weights"]
     assert [path.name for path in (run.folder / "specs").iterdir()] == ["tiny.yaml"]
     text = (run.folder / "specs" / "tiny.yaml").read_text()
+    assert answer.document["spec"] == text
     assert "source: hf:../models/bert\n" in text
     assert '  input_ids: "1x1:8x64:32x64"\n' in text
     assert "sequence at most 64 in this model" in text
@@ -45,12 +47,6 @@ def test_a_timm_model_with_random_weights_is_drawn_once_and_found_by_the_compile
     assert list(spec.shapes) == ["pixel_values"]
     assert spec.shapes["pixel_values"].min[:2] == (1, 3)
     assert run("compile", path, "--no-check-served", "--dry-run", "--json").document["plan"]["fetch"] == "cached"
-    found = run("init", "timm:test_resnet", "--random-weights", "--artifacts", "made", "--json", "--quiet")
-    assert found.stderr == ""
-    assert found.document["spec"] == answer.stdout
-    assert (found.document["name"], found.document["output"]) == ("test_resnet", None)
-    assert found.document["signature"]["outputs"] == ["logits"]
-    assert found.document["source"]["random_weights"]
 
 
 def test_a_file_that_is_there_is_kept_unless_it_is_forced(run: CommandLine, models: Path) -> None:
@@ -61,7 +57,11 @@ def test_a_file_that_is_there_is_kept_unless_it_is_forced(run: CommandLine, mode
     assert listing(run.folder, folder_times=True) == before
     (run.folder / "mine.yaml").rename(run.folder / "kept")
     (run.folder / "mine.yaml").hardlink_to(run.folder / "kept")
-    assert run(*words, "--force").status == 0
+    answer = run(*words, "--force")
+    assert answer.status == 0, answer
+    assert [line.split()[0] for line in answer.stderr.splitlines()] == ["fetch", "describe"]
+    assert answer.stdout.startswith("bert: spec written to mine.yaml\nNext: ")
+    assert answer.stdout.endswith("compile mine.yaml\n")
     assert (run.folder / "kept").read_text() == "mine"
     assert read_specs(run.folder / "mine.yaml", {}).models[0].name == "bert"
     assert sorted(path.name for path in run.folder.iterdir()) == ["artifacts", "kept", "mine.yaml"]
