@@ -92,10 +92,9 @@ def option_for(keys: Keys, value: str) -> str:
         return f'plansmith compile "{value}"'
     if not keys or keys[0] not in ModelSpec.model_fields or keys[0] in _NO_OPTION:
         return ""
-    option = f"--{keys[0].replace('_', '-')}"
-    return (
-        option if ModelSpec.model_fields[keys[0]].annotation is bool else f'{option} "{"=".join([*keys[1:], value])}"'
-    )
+    option, written = f"--{keys[0].replace('_', '-')}", "=".join([*keys[1:], value])
+    is_switch = ModelSpec.model_fields[keys[0]].annotation is bool
+    return option if is_switch else f'{option} "{written}"'
 
 
 def _within_model(keys: Keys) -> Keys:

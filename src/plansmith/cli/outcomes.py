@@ -89,6 +89,16 @@ class Failed:
 Outcome = Planned | Compiled | Failed
 
 
+def print_outcomes(outcomes: Sequence[Outcome]) -> None:
+    """A line a model, below how many ended how."""
+    summaries = [outcome.summary() for outcome in outcomes]
+    counts = ", ".join(f"{count} {state}" for state, count in Counter(state for state, _ in summaries).items())
+    width = max(len(outcome.name) for outcome in outcomes)
+    click.echo(f"{len(outcomes)} model(s): {counts}")
+    for outcome, (_, words) in zip(outcomes, summaries, strict=True):
+        click.echo(f"  {outcome.name:<{width}}  {words}")
+
+
 def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepRecord]) -> dict[str, Any]:
     from plansmith.triton.releases import MANIFEST_FILE
 
@@ -115,16 +125,6 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
             "worst_seconds": served.worst_seconds,
         },
     }
-
-
-def print_outcomes(outcomes: Sequence[Outcome]) -> None:
-    """A line a model, below how many ended how."""
-    summaries = [outcome.summary() for outcome in outcomes]
-    counts = ", ".join(f"{count} {state}" for state, count in Counter(state for state, _ in summaries).items())
-    width = max(len(outcome.name) for outcome in outcomes)
-    click.echo(f"{len(outcomes)} model(s): {counts}")
-    for outcome, (_, words) in zip(outcomes, summaries, strict=True):
-        click.echo(f"  {outcome.name:<{width}}  {words}")
 
 
 def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
