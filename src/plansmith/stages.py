@@ -54,6 +54,9 @@ class Listener:
     def progress(self, step: str, text: str) -> None:
         """A step began (no text) or is doing something."""
 
+    def made(self, record: Record) -> None:
+        """A step has its result, new or cached; whether it may be used is not decided yet."""
+
     def finished(self, record: StepRecord) -> None:
         """A step ended well."""
 
@@ -116,6 +119,7 @@ class StageRunner:
         with self.timed(step) as clock:
             entry, clock.cached = self.entry(step, inputs, parameters, build)
             record = kind.model_validate(entry.record)
+            self._listener.made(record)
             try:
                 require(record)
             except PlansmithError as error:

@@ -53,6 +53,7 @@ Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or 
 )
 @click.option("--tritonserver", metavar="PATH", help="Server for the check; found when left out.")
 @click.option("--force/--no-force", default=None, help="Do every step again and publish a new version.")
+@click.option("--track", is_flag=True, help="Run it as a flow run of the configured Prefect API.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -60,6 +61,7 @@ def compile_command(
     source: str,
     *,
     models: tuple[str, ...],
+    track: bool,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -71,8 +73,10 @@ def compile_command(
     SOURCE is hf:<id or directory>[@revision], timm:<name or directory>, or a YAML spec of one or several models. All
     options but --model, --dry-run, --json and --quiet can stand in a spec, with _ for -; the command line wins.
     """
+    if track and dry_run:
+        raise click.UsageError("a dry run does nothing that could be tracked: leave out --track or --dry-run")
     file, base = _read_specs(source, options, shapes, models)
-    manner = _Manner(base, dry_run=dry_run, quiet=quiet or dry_run)
+    manner = _Manner(base, track=track, dry_run=dry_run, quiet=quiet or dry_run)
     if file.several:
         _compile_several(file, manner, as_json)
         return
@@ -85,9 +89,17 @@ def compile_command(
 
 @dataclass(frozen=True)
 class _Manner:
-    """How models are compiled: where source directories start from, for real or not, with progress or without."""
+    """How models are compiled.
+
+    Args:
+        base: where source directories start from.
+        track: as flow runs of Prefect.
+        dry_run: only planned.
+        quiet: without progress.
+    """
 
     base: Path
+    track: bool
     dry_run: bool
     quiet: bool
 
@@ -97,13 +109,16 @@ def _compile(spec: ModelSpec, manner: _Manner) -> Planned | Compiled:
     from plansmith.cli.progress import TerminalProgress
     from plansmith.steps import Compilation
 
-    with (
-        TerminalProgress(quiet=manner.quiet) as listener,
-        Compilation(spec, relative_to=manner.base, listener=listener, dry=manner.dry_run) as compilation,
-    ):
-        if manner.dry_run:
+    if manner.dry_run:
+        with Compilation(spec, relative_to=manner.base, dry=True) as compilation:
             return Planned(compilation.name, compilation.plan())
-        return Compiled(*compilation.run(), compilation.steps)
+    with TerminalProgress(quiet=manner.quiet) as listener:
+        if manner.track:
+            from plansmith.flows import tracking
+
+            return Compiled(*tracking.track(spec, manner.base, listener), listener.steps)
+        with Compilation(spec, relative_to=manner.base, listener=listener) as compilation:
+            return Compiled(*compilation.run(), listener.steps)
 
 
 def _compile_several(file: SpecFile, manner: _Manner, as_json: bool) -> None:
