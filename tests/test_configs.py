@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from plansmith.config import load_spec
 from plansmith.errors import EngineError
+from plansmith.spec_files import read_specs
 from plansmith.targets import Target, load_target, require_onnxruntime, runtime_names, target_names
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -36,13 +36,13 @@ def numbers(version: str) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_a_shipped_spec_is_one_that_compile_takes(path: Path) -> None:
-    spec = load_spec(path, {})
-    assert spec.name == path.stem
-    assert spec.target in target_names()
+    found = read_specs(path, {})
+    assert found.several or found.models[0].name == path.stem
+    assert {model.spec.target for model in found.models} <= set(target_names())
 
 
 def test_there_are_specs_to_start_from() -> None:
-    assert len(SPECS) >= 2
+    assert {read_specs(path, {}).several for path in SPECS} == {False, True}
 
 
 def test_every_monthly_release_and_every_sagemaker_image_is_a_target_in_order() -> None:
@@ -133,8 +133,9 @@ def test_a_file_of_ones_own_is_a_target_under_its_whole_path(own: Path, monkeypa
 
 def test_a_target_file_in_a_spec_lies_beside_the_spec(tmp_path: Path) -> None:
     (tmp_path / "model.yaml").write_text("source: hf:x\ntarget: ours.yaml\n")
-    assert load_spec(tmp_path / "model.yaml", {}).target == str(tmp_path / "ours.yaml")
-    assert load_spec(tmp_path / "model.yaml", {"target": "triton-26.08"}).target == "triton-26.08"
+    (beside,), (named,) = (read_specs(tmp_path / "model.yaml", o).models for o in ({}, {"target": "triton-26.08"}))
+    assert beside.spec.target == str(tmp_path / "ours.yaml")
+    assert named.spec.target == "triton-26.08"
 
 
 START = {"description": "ours", "flavour": "triton", "devices": ["gpu"]}

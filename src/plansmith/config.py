@@ -1,25 +1,34 @@
-"""The models of configs/models/*.yaml: one pydantic class, unknown keys refused, every problem at once."""
+"""One model to compile as a person describes it: one pydantic class, unknown keys refused, every problem at once."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
 
 from plansmith.errors import UsageError
 from plansmith.shapes import InputRange, parse_range
-from plansmith.targets import DEFAULT_TARGET, is_target_file
+from plansmith.targets import DEFAULT_TARGET
 from plansmith.types import EngineKind, Precision, Record, Tolerance
-
-if TYPE_CHECKING:
-    import yaml
 
 # What Triton, its Python backend and its clients all take, in paths, arguments and URLs.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOST_PROBLEMS = 10
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 200, 200
+
+_SIZES = "[0-9]*[1-9][0-9]*(x[0-9]*[1-9][0-9]*)*"
+_RANGE_SCHEMA = {
+    "type": "string",
+    "pattern": f"^{_SIZES}(:{_SIZES}:{_SIZES})?$",
+    "description": "min:opt:max, each with its sizes joined by x, batch first; a single shape stands for all three.",
+    "examples": ["1x8:8x64:32x256"],
+}
 
 
 def _read_range(given: Any) -> InputRange:
@@ -35,38 +44,65 @@ def _read_range(given: Any) -> InputRange:
 
 
 class TritonOptions(Record):
-    """What the served configuration says beyond what the graph determines.
+    """What the served configuration says beyond what the graph determines."""
 
-    `max_queue_delay_microseconds`: how long the dynamic batcher waits to fill a batch.
-    `instances`: copies of the model that answer at the same time.
-    """
-
-    max_queue_delay_microseconds: int = Field(default=100, ge=0)
-    instances: int = Field(default=1, ge=1)
+    max_queue_delay_microseconds: int = Field(
+        default=100, ge=0, description="How long the dynamic batcher waits for more requests to fill a batch."
+    )
+    instances: int = Field(default=1, ge=1, description="Copies of the model that answer at the same time.")
 
 
 class ModelSpec(Record):
-    """One model to compile, as a person describes it. Every field but `source` has a default."""
+    """One model to compile. Every field but `source` has a default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    source: str
-    name: str = ""
-    engine: EngineKind = EngineKind.ONNXRUNTIME
-    precision: Precision = Precision.FP32
-    shapes: dict[str, Annotated[InputRange, BeforeValidator(_read_range)]] = Field(default_factory=dict)
-    target: str = DEFAULT_TARGET
-    repository: str = ""
-    artifacts: str = "artifacts"
-    random_weights: bool = False
-    trust_remote_code: bool = False
-    allow_pickle: bool = False
-    check_served: bool = True
-    allow_interface_change: bool = False
-    force: bool = False
-    tritonserver: str = ""
-    tolerances: dict[str, Tolerance] = Field(default_factory=dict)
-    triton: TritonOptions = TritonOptions()
+    source: str = Field(
+        description="Where the model comes from: hf:<id or directory>[@revision] or timm:<name or directory>;"
+        " a directory is relative to the spec."
+    )
+    name: str = Field(
+        default="",
+        description="Name of the model in Triton; made from the source when left out.",
+        json_schema_extra={"pattern": f"^({_NAME.pattern})?$"},
+    )
+    engine: EngineKind = Field(default=EngineKind.ONNXRUNTIME, description="Which Triton backend serves the model.")
+    precision: Precision = Field(default=Precision.FP32, description="What the graph is stored and computed in.")
+    shapes: dict[str, Annotated[InputRange, BeforeValidator(_read_range), WithJsonSchema(_RANGE_SCHEMA)]] = Field(
+        default_factory=dict,
+        description="Smallest, usual and largest shape (min:opt:max) per input, batch first; inputs that share axes"
+        " follow. Derived from the model when left out.",
+    )
+    target: str = Field(
+        default=DEFAULT_TARGET, description="Serving runtime that the release is made for and checked with."
+    )
+    repository: str = Field(
+        default="",
+        description="Triton model repository, relative to the spec; <artifacts>/repository when left out.",
+    )
+    artifacts: str = Field(
+        default="artifacts",
+        description="Cache, logs and default repository, relative to the spec; when left out, artifacts in the"
+        " working directory.",
+    )
+    random_weights: bool = Field(default=False, description="Draw the weights instead of loading them.")
+    trust_remote_code: bool = Field(default=False, description="Run Python code that comes with the model.")
+    allow_pickle: bool = Field(default=False, description="Read pickled weights, which can run any code.")
+    check_served: bool = Field(default=True, description="Load and ask the release on a real Triton.")
+    allow_interface_change: bool = Field(
+        default=False, description="Publish even if inputs or outputs differ from those of the version before."
+    )
+    force: bool = Field(default=False, description="Do every step again and publish a new version.")
+    tritonserver: str = Field(
+        default="", description="Triton for the check, relative to the spec; found when left out."
+    )
+    tolerances: dict[str, Tolerance] = Field(
+        default_factory=dict,
+        description="What the gate allows, per output; the defaults follow the precision.",
+    )
+    triton: TritonOptions = Field(
+        default=TritonOptions(), description="What the served configuration says beyond what the graph determines."
+    )
 
     @field_validator("name")
     @classmethod
@@ -76,96 +112,78 @@ class ModelSpec(Record):
         return value
 
 
-def load_spec(path: Path, overrides: Mapping[str, Any]) -> ModelSpec:
-    """Read a YAML spec; `overrides` (from the command line) win over what stands in it.
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a spec.
 
-    Folders and a target file in a spec are relative to the spec's own place.
-
-    Raises:
-        UsageError: the file cannot be read, or lists every problem with its line.
+    Args:
+        keys: lead to it, from the outside in; none for the spec as a whole.
+        kind: a key that nobody knows, one that is not there, or anything else.
+        words: what is wrong, in full but for the place; for an unknown key the key alone.
+        place: the file and line, or the command line.
+        line: in the file, from 1; 0 where there is none.
     """
-    import yaml
 
+    keys: tuple[str, ...]
+    kind: Literal["unknown", "missing", "wrong"]
+    words: str
+    place: str = "command line"
+    line: int = 0
+
+
+def find_problems(values: Mapping[str, Any]) -> list[Problem]:
+    """All that is wrong with the values of one model."""
     try:
-        text = path.read_text(encoding="utf-8")
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text)
-    except OSError as error:
-        raise UsageError(f"cannot read the spec {path}: {error.strerror}", remedy="give a YAML file") from error
-    except (yaml.YAMLError, ValueError) as error:
-        said = str(error).replace("<unicode string>", str(path))
-        raise UsageError(f"{path} is not YAML: {said}", remedy="mend the file") from error
-    if not isinstance(values, dict):
-        raise UsageError(
-            f"{path}: a spec is a mapping with at least `source`", remedy="see configs/models for examples"
-        )
-    named = [k for k in ("artifacts", "repository", "tritonserver") if isinstance(values.get(k), str) and values[k]]
-    named += ["target"] if is_target_file(str(values.get("target"))) else []
-    folders = {k: str(path.parent / values[k]) for k in named}
-    return make_spec(values | folders | dict(overrides), place=str(path), lines=_key_lines(tree, str(path)))
+        ModelSpec.model_validate(dict(values))
+    except ValidationError as invalid:
+        return [_problem(error) for error in invalid.errors()]
+    return []
 
 
-def make_spec(
-    values: Mapping[str, Any], *, place: str = "command line", lines: Mapping[str, int] | None = None
-) -> ModelSpec:
+def make_spec(values: Mapping[str, Any]) -> ModelSpec:
     """Check values and make a spec of them.
 
     Raises:
-        UsageError: names every problem at once, with its line where there is one.
+        UsageError: names every problem at once.
     """
-    try:
-        return ModelSpec.model_validate(dict(values))
-    except ValidationError as invalid:
-        found = invalid.errors()
-    known = lines or {}
-    found.sort(key=lambda e: _line(e, known) or 0)
-    unknown = [_place(e, place, known) + f" {_path(e)!r}" for e in found if e["type"] == "extra_forbidden"]
-    others = [e for e in found if e["type"] != "extra_forbidden"]
-    problems = [f"unknown key(s): {', '.join(unknown)}"] if unknown else []
-    problems += [_problem(e, place, known) for e in others]
-    more = len(problems) - _MOST_PROBLEMS
-    shown = problems[:_MOST_PROBLEMS] + ([f"… and {more} more"] if more > 0 else [])
-    raise UsageError(
-        "\n  ".join([f"{len(found)} problem(s) in the spec:", *shown]), remedy="mend these and run it again"
-    )
+    found = find_problems(values)
+    if found:
+        raise refusal(found)
+    return ModelSpec.model_validate(dict(values))
 
 
-def _path(error: Mapping[str, Any]) -> str:
-    return ".".join(str(p) for p in error["loc"])
+def refusal(found: Sequence[Problem], *, remedy: str = "mend these and run it again") -> UsageError:
+    """One error for all problems, in the order of their lines; unknown keys together, and no more than fit a screen."""
+    ordered = sorted(found, key=lambda problem: problem.line)
+    unknown = [f"{p.place} {p.words}" for p in ordered if p.kind == "unknown"]
+    listed = [f"unknown key(s): {', '.join(unknown)}"] if unknown else []
+    listed += [f"{p.place}: {p.words}" for p in ordered if p.kind != "unknown"]
+    more = len(listed) - _MOST_PROBLEMS
+    shown = listed[:_MOST_PROBLEMS] + ([f"… and {more} more"] if more > 0 else [])
+    return UsageError("\n  ".join([f"{len(found)} problem(s) in the spec:", *shown]), remedy=remedy)
 
 
-def _line(error: Mapping[str, Any], lines: Mapping[str, int]) -> int | None:
-    return next((lines[p] for p in _prefixes(_path(error)) if p in lines), None)
+def got(value: Any) -> str:
+    """What stood where something else should, in brackets and no longer than a few lines."""
+    return f"(got {_SHORT.repr(value)})"
 
 
-def _place(error: Mapping[str, Any], place: str, lines: Mapping[str, int]) -> str:
-    line = _line(error, lines)
-    return f"{place}:{line}" if line else place
+def escaped(value: Any) -> Any:
+    """A value as it has to stand in a spec file, where $$ means a dollar sign."""
+    if isinstance(value, str):
+        return value.replace("$", "$$")
+    if isinstance(value, list):
+        return [escaped(item) for item in value]
+    if isinstance(value, dict):
+        return {escaped(key): escaped(item) for key, item in value.items()}
+    return value
 
 
-def _problem(error: Mapping[str, Any], place: str, lines: Mapping[str, int]) -> str:
-    where, path = _place(error, place, lines), _path(error)
+def _problem(error: Mapping[str, Any]) -> Problem:
+    keys = tuple(str(key) for key in error["loc"])
+    path = repr(".".join(keys))
+    if error["type"] == "extra_forbidden":
+        return Problem(keys, "unknown", path)
     if error["type"] == "missing":
-        return f"{where}: {path!r} is missing"
-    return f"{where}: {path!r}: {error['msg'].removeprefix('Value error, ')} (got {error['input']!r})"
-
-
-def _prefixes(path: str) -> list[str]:
-    parts = path.split(".")
-    return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
-
-
-def _key_lines(node: yaml.Node | None, place: str, prefix: str = "") -> dict[str, int]:
-    """The line (from 1) of every key of a YAML tree, by its dotted path."""
-    lines: dict[str, int] = {}
-    for key, value in node.value if node is not None and isinstance(node.value, list) else []:
-        path = f"{prefix}{key.value}"
-        if path in lines:
-            raise UsageError(
-                f"{place}:{key.start_mark.line + 1}: {path!r} stands twice, first in line {lines[path]}",
-                remedy="keep one of them",
-            )
-        lines[path] = key.start_mark.line + 1
-        if value.id == "mapping":
-            lines |= _key_lines(value, place, f"{path}.")
-    return lines
+        return Problem(keys, "missing", f"{path} is missing")
+    return Problem(keys, "wrong", f"{path}: {error['msg'].removeprefix('Value error, ')} {got(error['input'])}")

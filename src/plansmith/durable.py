@@ -73,6 +73,26 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
+def write_file(path: Path, text: str, *, replace: bool) -> None:
+    """Write one file in a folder of the user's, which appears whole or not at all.
+
+    Raises:
+        FileExistsError: it is there already, and `replace` is false.
+        OSError: its folder is not there, or takes no files.
+    """
+    if path.exists() and not replace:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        staged = Path(folder, path.name)
+        staged.write_text(text, encoding="utf-8")
+        fsync_path(staged)
+        if replace:
+            move_into_place(staged, path)
+        else:
+            link_or_copy(staged, path)
+            fsync_path(path.parent)
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on a lock file; the kernel frees it when the process dies."""

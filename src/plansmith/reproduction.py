@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from plansmith.config import ModelSpec
+from plansmith.config import ModelSpec, escaped
 from plansmith.sources.reference import SourceReference
 from plansmith.types import SourceModel
 
@@ -30,6 +30,6 @@ def reproduction(spec: ModelSpec, reference: SourceReference, source: SourceMode
     values["repository"] = str(Path(spec.repository or artifacts / "repository").resolve())
     values["shapes"] = {name: str(found) for name, found in spec.shapes.items()}
     return {
-        "spec.yaml": yaml.safe_dump(values, sort_keys=False, allow_unicode=True),
+        "spec.yaml": yaml.safe_dump(escaped(values), sort_keys=False, allow_unicode=True),
         "reproduce.sh": _SCRIPT,
     }

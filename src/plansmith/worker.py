@@ -100,6 +100,12 @@ def export(
     return onnx.model_dump(mode="json")
 
 
+def describe(*, source: Mapping[str, Any], folder: str, allow_pickle: bool, progress: Progress) -> dict[str, Any]:
+    """Load the model and tell its inputs, outputs, axes and limits."""
+    progress("loading the model")
+    return _load(source, Path(folder), allow_pickle).signature.model_dump(mode="json")
+
+
 def compile_engine(
     *, onnx: Mapping[str, Any], folder: str, max_opset: int, max_ir_version: int, out: str, progress: Progress
 ) -> dict[str, Any]:
@@ -155,7 +161,7 @@ def _ask(live: LiveModel, name: str, sizes: dict[str, int], progress: Progress) 
     return Probe(name, sizes, feed, live.ask(feed))
 
 
-FUNCTIONS = {f.__name__: f for f in (timm_hub_id, make_random, export, compile_engine, validate)}
+FUNCTIONS = {f.__name__: f for f in (timm_hub_id, make_random, describe, export, compile_engine, validate)}
 
 
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:

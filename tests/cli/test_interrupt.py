@@ -71,6 +71,22 @@ def test_an_interrupt_during_export_leaves_nothing_and_the_same_command_then_suc
     assert "bert published, version 1" in answer.stdout
 
 
+def test_an_interrupt_stops_all_models_of_a_spec(run: CommandLine, models: Path) -> None:
+    listed = "".join(f"  - {{source: hf:{models / 'bert'}, name: {name}}}\n" for name in ("first", "second"))
+    (run.folder / "models.yaml").write_text(f"models:\n{listed}")
+
+    def worker_began(folder: Path) -> bool:
+        return any(folder.glob("artifacts/logs/*-worker.log"))
+
+    status, said, left = interrupt(["compile", "models.yaml", "--no-check-served"], run.folder, worker_began)
+    assert status == 130
+    assert said.splitlines()[0] == "first (1 of 2)"
+    assert said.splitlines()[-1].startswith("plansmith: interrupted; run the same command again")
+    assert "second" not in said
+    assert not left
+    check_nothing_made(run.folder)
+
+
 def _processes_with(mark: str) -> list[int]:
     """The processes that inherited this environment and still run."""
     found = []

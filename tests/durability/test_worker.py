@@ -56,6 +56,7 @@ def test_an_error_of_ours_crosses_the_process_with_everything_it_says(worker: Wo
         "model": "tiny",
         "step": "validate",
         "log": "/logs/own.log",
+        "transient": False,
         "exit_code": 5,
     }
     with pytest.raises(GateError) as short:

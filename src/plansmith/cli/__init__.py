@@ -14,12 +14,15 @@ import click
 from plansmith import __version__
 from plansmith.cli.compile import compile_command
 from plansmith.cli.doctor import doctor_command
+from plansmith.cli.init import init_command
 from plansmith.cli.inspect import inspect_command
+from plansmith.cli.schema import schema_command
 from plansmith.cli.serve import serve_command
 from plansmith.cli.serve_env import serve_env_group
 from plansmith.cli.targets import targets_command
+from plansmith.cli.text import fault_from_os_error
 from plansmith.cli.validate import validate_command
-from plansmith.errors import EXIT_INTERRUPTED, EnvironmentFault, PlansmithError, UsageError
+from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
 
 _EXIT_SIGNALLED = 128
 
@@ -42,7 +45,9 @@ def cli() -> None:
 for command in (
     compile_command,
     doctor_command,
+    init_command,
     inspect_command,
+    schema_command,
     serve_command,
     serve_env_group,
     targets_command,
@@ -71,8 +76,7 @@ def main() -> NoReturn:
     except OSError as error:
         if error.filename is None:  # what is printed goes nowhere any more
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        said = f"{error.filename or 'standard output'}: {error.strerror}"
-        _fail(EnvironmentFault(said, remedy="see that it is there, readable and writable"))
+        _fail(fault_from_os_error(error))
     except (click.Abort, KeyboardInterrupt):
         click.echo("plansmith: interrupted; run the same command again to go on after the last finished step", err=True)
         sys.exit(EXIT_INTERRUPTED)

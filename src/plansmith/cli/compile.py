@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from plansmith.cli.options import complete_target
+from plansmith.cli.outcomes import Compiled, Failed, Outcome, Planned, print_outcomes
 
 if TYPE_CHECKING:
     from plansmith.config import ModelSpec
-    from plansmith.types import Device, Manifest, PublishedVersion, StepRecord
+    from plansmith.spec_files import SpecFile
 
 _EPILOG = """\
 \b
@@ -21,14 +24,16 @@ Examples:
   plansmith compile hf:./my-bert --shapes "input_ids=1x1:8x64:32x256"
   plansmith compile timm:resnet18 --random-weights --dry-run
   plansmith compile configs/models/resnet18-random.yaml --json
+  plansmith compile configs/models/timm-random.yaml --model resnet18-random
 
 Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or target, 7 repository,
-8 served check, 9 something missing on this machine, 130 interrupted.
+8 served check, 9 something missing on this machine, 130 interrupted; of several models that of the first failure.
 """
 
 
 @click.command("compile", epilog=_EPILOG)
 @click.argument("source", metavar="SOURCE|SPEC.yaml")
+@click.option("--model", "models", metavar="NAME", multiple=True, help="Of a spec's models, this one only; repeatable.")
 @click.option("--name", help="Name of the model in Triton; made from the source when left out.")
 @click.option(
     "--engine", type=click.Choice(["onnxruntime", "tensorrt", "python"]), help="What serves it [onnxruntime]."
@@ -58,6 +63,7 @@ Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or 
 def compile_command(
     source: str,
     *,
+    models: tuple[str, ...],
     track: bool,
     dry_run: bool,
     as_json: bool,
@@ -67,119 +73,103 @@ def compile_command(
 ) -> None:
     """Compile a model into a validated, versioned Triton model repository.
 
-    SOURCE is hf:<id or directory>[@revision], timm:<name or directory>, or a YAML spec. All options but --dry-run,
-    --json and --quiet can stand in a spec, with _ for -; the command line wins.
+    SOURCE is hf:<id or directory>[@revision], timm:<name or directory>, or a YAML spec of one or several models. All
+    options but --model, --dry-run, --json and --quiet can stand in a spec, with _ for -; the command line wins.
     """
+    if track and dry_run:
+        raise click.UsageError("a dry run does nothing that could be tracked: leave out --track or --dry-run")
+    file, base = _read_specs(source, options, shapes, models)
+    manner = _Manner(base, track=track, dry_run=dry_run, quiet=quiet or dry_run)
+    if file.several:
+        _compile_several(file, manner, as_json)
+        return
+    outcome = _compile(file.models[0].spec, manner)
+    if as_json:
+        click.echo(json.dumps(outcome.document()))
+    else:
+        outcome.show()
+
+
+@dataclass(frozen=True)
+class _Manner:
+    """How models are compiled.
+
+    Args:
+        base: where source directories start from.
+        track: as flow runs of Prefect.
+        dry_run: only planned.
+        quiet: without progress.
+    """
+
+    base: Path
+    track: bool
+    dry_run: bool
+    quiet: bool
+
+
+def _compile(spec: ModelSpec, manner: _Manner) -> Planned | Compiled:
+    """One model, for real or dry."""
     from plansmith.cli.progress import TerminalProgress
     from plansmith.steps import Compilation
 
-    if track and dry_run:
-        raise click.UsageError("a dry run does nothing that could be tracked: leave out --track or --dry-run")
-    spec, base = _read_spec(source, options, shapes)
-    if dry_run:
-        with Compilation(spec, relative_to=base, dry=True) as compilation:
-            _print_plan(compilation.name, compilation.plan(), as_json)
-        return
-    with TerminalProgress(quiet=quiet) as listener:
-        if track:
+    if manner.dry_run:
+        with Compilation(spec, relative_to=manner.base, dry=True) as compilation:
+            return Planned(compilation.name, compilation.plan())
+    with TerminalProgress(quiet=manner.quiet) as listener:
+        if manner.track:
             from plansmith.flows import tracking
 
-            published, manifest = tracking.track(spec, base, listener)
-        else:
-            with Compilation(spec, relative_to=base, listener=listener) as compilation:
-                published, manifest = compilation.run()
+            return Compiled(*tracking.track(spec, manner.base, listener), listener.steps)
+        with Compilation(spec, relative_to=manner.base, listener=listener) as compilation:
+            return Compiled(*compilation.run(), listener.steps)
+
+
+def _compile_several(file: SpecFile, manner: _Manner, as_json: bool) -> None:
+    """All models of a file in turn; one that fails does not stop the others, and gives the exit code."""
+    outcomes: list[Outcome] = []
+    for number, model in enumerate(file.models, 1):
+        if not manner.quiet:
+            click.echo(f"{model.name} ({number} of {len(file.models)})", err=True)
+        outcome = _attempt(model.name, model.spec, manner)
+        outcomes.append(outcome)
+        if not as_json or isinstance(outcome, Failed):
+            outcome.show()
     if as_json:
-        click.echo(json.dumps(_document(published, manifest, listener.steps)))
+        click.echo(json.dumps({"models": [outcome.document() for outcome in outcomes]}))
     else:
-        _print_summary(published, manifest, compilation.target.device)
+        print_outcomes(outcomes)
+    failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+    if failed:
+        sys.exit(failed[0].error.exit_code)
 
 
-def _read_spec(source: str, options: dict[str, Any], shapes: str | None) -> tuple[ModelSpec, Path]:
-    """The spec of a command line, and the folder that its source directory is relative to."""
-    from plansmith.config import load_spec, make_spec
+def _attempt(name: str, spec: ModelSpec, manner: _Manner) -> Outcome:
+    from plansmith.cli.text import fault_from_os_error
+    from plansmith.errors import PlansmithError
+
+    try:
+        return _compile(spec, manner)
+    except PlansmithError as error:
+        return Failed(name, error.located(model=name))
+    except OSError as error:
+        return Failed(name, fault_from_os_error(error).located(model=name))
+
+
+def _read_specs(
+    source: str, options: dict[str, Any], shapes: str | None, models: tuple[str, ...]
+) -> tuple[SpecFile, Path]:
+    """The models of a command line, and the folder that their source directories are relative to."""
+    from plansmith.config import make_spec
+    from plansmith.errors import UsageError
     from plansmith.shapes import parse_shapes
+    from plansmith.spec_files import NamedSpec, SpecFile, read_specs
 
     given = {key: value for key, value in options.items() if value is not None}
     if shapes is not None:
         given["shapes"] = parse_shapes(shapes)
     if source.endswith((".yaml", ".yml")):
-        return load_spec(Path(source), given), Path(source).absolute().parent
-    return make_spec({"source": source, **given}), Path.cwd()
-
-
-def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepRecord]) -> dict[str, Any]:
-    from plansmith.triton.releases import MANIFEST_FILE
-
-    served = manifest.served
-    return {
-        "name": published.name,
-        "version": published.version,
-        "unchanged": published.unchanged,
-        "repository": published.repository,
-        "model_path": published.release,
-        "manifest": str(Path(published.release) / MANIFEST_FILE),
-        "engine": manifest.engine.kind,
-        "precision": manifest.engine.precision,
-        "verdict": manifest.validation.verdict,
-        "steps": [step.model_dump() for step in steps],
-        "validation": manifest.validation.worst(),
-        "served": served
-        and {
-            "server_version": served.server_version,
-            "backend": served.backend,
-            "backend_runtime": served.backend_runtime,
-            "device": served.device,
-            "checks": [check.model_dump() for check in served.checks],
-            "median_seconds": served.median_seconds,
-            "worst_seconds": served.worst_seconds,
-        },
-    }
-
-
-def _print_plan(name: str, plan: dict[str, str], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps({"name": name, "plan": plan}))
-        return
-    click.echo(f"{name}: nothing was done; a compile would")
-    for step, what in plan.items():
-        click.echo(f"  {step:<13}{what}")
-
-
-def _print_summary(published: PublishedVersion, manifest: Manifest, device: Device) -> None:
-    from plansmith.cli.text import program, short
-
-    release = short(Path(published.release))
-    state = "unchanged, still" if published.unchanged else "published,"
-    click.echo(
-        f"{published.name} {state} version {published.version}: {manifest.engine.kind}, {manifest.engine.precision},"
-        f" gate {manifest.validation.verdict}"
-    )
-    click.echo(f"  compared with {manifest.validation.reference}, on {manifest.validation.data}")
-    for output, worst in manifest.validation.worst().items():
-        allowed = manifest.validation.tolerances[output]
-        click.echo(
-            f"  {output}: largest error {worst['max_relative']:.1e} of the output's magnitude"
-            f" (allowed {allowed.max_relative:.0e}), smallest cosine {worst['min_cosine']:.9f}"
-        )
-    if manifest.served is None:
-        click.echo("  not checked on a running Triton (--no-check-served)")
-    else:
-        served = manifest.served
-        who = (
-            "its own ONNX Runtime backend"
-            if served.backend == "real"
-            else f"a stand-in backend ({served.backend_runtime})"
-        )
-        click.echo(
-            f"  served by Triton {served.server_version} with {who}: {served.requests} requests over HTTP and gRPC,"
-            f" median {served.median_seconds * 1000:.0f} ms"
-        )
-        if served.device != device:
-            click.echo(
-                f"  checked on {served.device.upper()} instances only; the release asks for {device.upper()} ones"
-            )
-    click.echo(f"  repository  {short(Path(published.repository))}")
-    click.echo(f"  release     {release}")
-    where = "on a machine with a GPU, " if device == "gpu" else ""
-    click.echo(f"Next: {where}{program()} serve {published.name} --repository {short(Path(published.repository))}")
-    click.echo(f"      {program()} inspect {release}")
+        return read_specs(Path(source), given, models), Path(source).absolute().parent
+    if models:
+        raise UsageError("--model picks models of a spec", remedy="name a .yaml file, or leave --model out")
+    spec = make_spec({"source": source, **given})
+    return SpecFile((NamedSpec(spec.name, spec),), several=False), Path.cwd()

@@ -7,10 +7,34 @@ import shutil
 import sys
 from pathlib import Path
 
+from plansmith.errors import EnvironmentFault, UsageError
+
 
 def short(path: Path) -> str:
     """A path as a person would type it from here, quoted for the shell where it must be."""
     return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
+
+
+def fault_from_os_error(error: OSError) -> EnvironmentFault:
+    """What a file, or standard output, that cannot be read or written is to the user."""
+    said = f"{error.filename or 'standard output'}: {error.strerror}"
+    return EnvironmentFault(said, remedy="see that it is there, readable and writable")
+
+
+def write_output(path: Path, text: str, *, replace: bool) -> None:
+    """Write what was asked for to the file that was named.
+
+    Raises:
+        UsageError: it is there already and may not be replaced, or cannot be written.
+    """
+    from plansmith.durable import write_file
+
+    try:
+        write_file(path, text, replace=replace)
+    except FileExistsError as error:
+        raise UsageError(f"{path} is there already", remedy="choose another --output, or pass --force") from error
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", remedy="choose another --output") from error
 
 
 def program() -> str:

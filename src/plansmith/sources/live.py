@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plansmith.types import AxisRange, Tensor
+from plansmith.types import AxisRange, Record, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 BATCH = "batch"
 SEQUENCE = "sequence"
 BATCH_RANGE = AxisRange(min=1, opt=8, max=32)
+
+
+class Signature(Record):
+    """What a loaded model tells of itself before it is exported.
+
+    `axes`: a range for every named dim of the inputs; `limits`: the largest size that the model can take,
+    where it has one; `mask_input`: the input that marks padding with 0.
+    """
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[str, ...]
+    axes: dict[str, AxisRange]
+    limits: dict[str, int]
+    mask_input: str | None
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,17 @@ class LiveModel:
     make_inputs: Callable[[Mapping[str, int]], dict[str, NDArray[np.generic]]]
     data: str
     exportable: Callable[[], AbstractContextManager[None]]
+
+    @property
+    def signature(self) -> Signature:
+        """What can be said of the model without asking it."""
+        return Signature(
+            inputs=self.inputs,
+            outputs=self.output_names,
+            axes=self.axes,
+            limits=self.limits,
+            mask_input=self.mask_input,
+        )
 
     def ask(self, feed: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
         """Run the module on one batch: names to arrays, in and out."""

@@ -1,0 +1,170 @@
+"""How a compile of one model ended, as a document, as text, and as one line among others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from plansmith.errors import PlansmithError
+    from plansmith.types import Manifest, PublishedVersion, StepRecord
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a dry run found."""
+
+    name: str
+    plan: dict[str, str]
+
+    def document(self) -> dict[str, Any]:
+        """The outcome as JSON-ready fields."""
+        return {"name": self.name, "plan": self.plan}
+
+    def show(self) -> None:
+        """Print it."""
+        click.echo(f"{self.name}: nothing was done; a compile would")
+        for step, what in self.plan.items():
+            click.echo(f"  {step:<13}{what}")
+
+    def summary(self) -> tuple[str, str]:
+        """One word to count it by, and a few that say more."""
+        first = next((step for step, what in self.plan.items() if what == "would run"), None)
+        return ("to do", f"would run from {first} on") if first else ("unchanged", "nothing to do")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a compile made."""
+
+    published: PublishedVersion
+    manifest: Manifest
+    steps: list[StepRecord]
+
+    @property
+    def name(self) -> str:
+        """Of the model."""
+        return self.published.name
+
+    def document(self) -> dict[str, Any]:
+        """The outcome as JSON-ready fields."""
+        return _document(self.published, self.manifest, self.steps)
+
+    def show(self) -> None:
+        """Print it."""
+        _print_summary(self.published, self.manifest)
+
+    def summary(self) -> tuple[str, str]:
+        """One word to count it by, and a few that say more."""
+        state = "unchanged" if self.published.unchanged else "published"
+        return state, f"{state}, version {self.published.version}"
+
+
+@dataclass(frozen=True)
+class Failed:
+    """What kept one of several models from being compiled."""
+
+    name: str
+    error: PlansmithError
+
+    def document(self) -> dict[str, Any]:
+        """The outcome as JSON-ready fields."""
+        return {"name": self.name, **self.error.to_dict()}
+
+    def show(self) -> None:
+        """Print it."""
+        click.echo(f"plansmith: {self.error}", err=True)
+
+    def summary(self) -> tuple[str, str]:
+        """One word to count it by, and a few that say more."""
+        at = f" at {self.error.step}" if self.error.step else ""
+        return "failed", f"failed{at}, exit code {self.error.exit_code}"
+
+
+Outcome = Planned | Compiled | Failed
+
+
+def print_outcomes(outcomes: Sequence[Outcome]) -> None:
+    """A line a model, below how many ended how."""
+    summaries = [outcome.summary() for outcome in outcomes]
+    counts = ", ".join(f"{count} {state}" for state, count in Counter(state for state, _ in summaries).items())
+    width = max(len(outcome.name) for outcome in outcomes)
+    click.echo(f"{len(outcomes)} model(s): {counts}")
+    for outcome, (_, words) in zip(outcomes, summaries, strict=True):
+        click.echo(f"  {outcome.name:<{width}}  {words}")
+
+
+def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepRecord]) -> dict[str, Any]:
+    from plansmith.triton.releases import MANIFEST_FILE
+
+    served = manifest.served
+    return {
+        "name": published.name,
+        "version": published.version,
+        "unchanged": published.unchanged,
+        "repository": published.repository,
+        "model_path": published.release,
+        "manifest": str(Path(published.release) / MANIFEST_FILE),
+        "engine": manifest.engine.kind,
+        "precision": manifest.engine.precision,
+        "verdict": manifest.validation.verdict,
+        "steps": [step.model_dump() for step in steps],
+        "validation": manifest.validation.worst(),
+        "served": served
+        and {
+            "server_version": served.server_version,
+            "backend": served.backend,
+            "backend_runtime": served.backend_runtime,
+            "device": served.device,
+            "checks": [check.model_dump() for check in served.checks],
+            "median_seconds": served.median_seconds,
+            "worst_seconds": served.worst_seconds,
+        },
+    }
+
+
+def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
+    from plansmith.cli.text import program, short
+    from plansmith.targets import load_target
+
+    device = load_target(manifest.target).device
+    release = short(Path(published.release))
+    state = "unchanged, still" if published.unchanged else "published,"
+    click.echo(
+        f"{published.name} {state} version {published.version}: {manifest.engine.kind}, {manifest.engine.precision},"
+        f" gate {manifest.validation.verdict}"
+    )
+    click.echo(f"  compared with {manifest.validation.reference}, on {manifest.validation.data}")
+    for output, worst in manifest.validation.worst().items():
+        allowed = manifest.validation.tolerances[output]
+        click.echo(
+            f"  {output}: largest error {worst['max_relative']:.1e} of the output's magnitude"
+            f" (allowed {allowed.max_relative:.0e}), smallest cosine {worst['min_cosine']:.9f}"
+        )
+    if manifest.served is None:
+        click.echo("  not checked on a running Triton (--no-check-served)")
+    else:
+        served = manifest.served
+        who = (
+            "its own ONNX Runtime backend"
+            if served.backend == "real"
+            else f"a stand-in backend ({served.backend_runtime})"
+        )
+        click.echo(
+            f"  served by Triton {served.server_version} with {who}: {served.requests} requests over HTTP and gRPC,"
+            f" median {served.median_seconds * 1000:.0f} ms"
+        )
+        if served.device != device:
+            click.echo(
+                f"  checked on {served.device.upper()} instances only; the release asks for {device.upper()} ones"
+            )
+    click.echo(f"  repository  {short(Path(published.repository))}")
+    click.echo(f"  release     {release}")
+    where = "on a machine with a GPU, " if device == "gpu" else ""
+    click.echo(f"Next: {where}{program()} serve {published.name} --repository {short(Path(published.repository))}")
+    click.echo(f"      {program()} inspect {release}")

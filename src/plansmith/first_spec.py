@@ -1,0 +1,193 @@
+"""A first spec for a model: fetched and loaded once, and written down with what it takes, gives and can do."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plansmith.comparison import TOLERANCES
+from plansmith.config import ModelSpec, TritonOptions, escaped
+from plansmith.fetching import fetch
+from plansmith.shapes import InputRange
+from plansmith.sources.live import Signature
+from plansmith.sources.reference import SourceReference, parse_reference
+from plansmith.stages import Listener, StageRunner
+from plansmith.types import AxisRange, SourceModel, Tensor, Tolerance
+
+_WIDTH = 100
+_CHOSEN = ("random_weights", "trust_remote_code", "allow_pickle")
+
+
+@dataclass(frozen=True)
+class Studied:
+    """A model that was looked at: where it came from, and what it said of itself."""
+
+    name: str
+    reference: SourceReference
+    source: SourceModel
+    signature: Signature
+
+    def document(self) -> dict[str, Any]:
+        """All but the reference, as JSON-ready fields."""
+        return {
+            "name": self.name,
+            "source": self.source.model_dump(mode="json"),
+            "signature": self.signature.model_dump(mode="json"),
+        }
+
+
+def study(spec: ModelSpec, *, listener: Listener) -> Studied:
+    """Fetch and load a model whose source is relative to the working directory.
+
+    Raises:
+        PlansmithError: it cannot be found, fetched or loaded.
+    """
+    reference = parse_reference(spec.source, relative_to=Path.cwd())
+    name = spec.name or reference.default_name
+    stages = StageRunner(name, Path(spec.artifacts).absolute(), listener=listener, force=False, dry=False)
+    try:
+        source = fetch(stages, spec, reference)
+        with stages.timed("describe"):
+            answer = stages.heavy(
+                "describe",
+                source=source.record.model_dump(include={"scheme", "trust_remote_code"}),
+                folder=str(source.folder),
+                allow_pickle=spec.allow_pickle,
+            )
+    finally:
+        stages.close()
+    return Studied(name, reference, source.record, Signature.model_validate(answer))
+
+
+def write_spec(spec: ModelSpec, studied: Studied, folder: Path) -> str:
+    """A commented YAML spec, to stand in a folder; it compiles to what the source alone does.
+
+    Args:
+        spec: what was asked for.
+        studied: the model.
+        folder: resolved; relative directories in the spec start from it.
+    """
+    lines = [
+        *_comment(f"A spec for plansmith compile, written by plansmith init. {_origin(studied)}"),
+        *_comment("Every key but `source` can be left out; `plansmith schema` tells all that there are."),
+        *_field("source", _source(studied.reference, spec.source, folder)),
+        *_field("name", studied.name),
+    ]
+    for key in _CHOSEN:
+        if getattr(spec, key):
+            lines += _field(key, True)
+    if "artifacts" in spec.model_fields_set:
+        lines += _field("artifacts", _from(folder, Path(spec.artifacts)))
+    lines += _shapes(studied.signature)
+    for key in ("engine", "precision", "target"):
+        lines += _field(key, getattr(spec, key))
+    lines += _tolerances(spec, studied.signature)
+    lines += _triton(spec.triton)
+    return "\n".join(lines) + "\n"
+
+
+def _origin(studied: Studied) -> str:
+    licence = f"The model's licence: {studied.source.licence}." if studied.source.licence else "No licence was found."
+    if studied.source.revision is None or studied.reference.revision is not None:
+        return licence
+    return f"{licence} It was at commit {studied.source.revision}; write @{studied.source.revision} to stay with it."
+
+
+def _source(reference: SourceReference, typed: str, folder: Path) -> str:
+    """The source as it has to stand in a spec in a folder."""
+    if reference.directory is None or Path(reference.location).expanduser().is_absolute():
+        return typed
+    return f"{reference.scheme}:{_from(folder, Path(reference.location))}"
+
+
+def _from(folder: Path, path: Path) -> str:
+    """The way from a folder to a path; links in the path are kept where the way then leads to the same place."""
+    if path.is_absolute():
+        return str(path)
+    kept = os.path.relpath(path, folder)
+    way = kept if (folder / kept).resolve() == path.resolve() else os.path.relpath(path.resolve(), folder)
+    return way if way.startswith(".") else f"./{way}"
+
+
+def _shapes(signature: Signature) -> Iterator[str]:
+    """A range for each input whose axes no other input has all of; the others follow."""
+    moving = {tensor.name: {dim for dim in tensor.dims if isinstance(dim, str)} for tensor in signature.inputs}
+    written: list[Tensor] = []
+    for tensor in signature.inputs:
+        own = moving[tensor.name]
+        covered = any(own < other for other in moving.values()) or any(own <= moving[w.name] for w in written)
+        if own and not covered:
+            written.append(tensor)
+    if not written:
+        return
+    yield from ("", *_comment(_description("shapes")), "shapes:")
+    settled: set[str] = set()
+    for tensor in written:
+        own = moving[tensor.name]
+        others = [name for name, axes in moving.items() if axes and axes <= own and name != tensor.name]
+        yield from _comment(_about(tensor, others, own & settled, signature), "  ")
+        yield f'  {_scalar(tensor.name)}: "{_range(tensor, signature.axes)}"'
+        settled |= own
+
+
+def _about(tensor: Tensor, others: list[str], settled: set[str], signature: Signature) -> str:
+    """Axes and limits of an input, who follows it, and what it has to agree with."""
+    words = [" x ".join(str(dim) for dim in tensor.dims)]
+    words += [f"{dim} at most {signature.limits[dim]} in this model" for dim in tensor.dims if dim in signature.limits]
+    words += [f"the same {', '.join(sorted(settled))} as above"] if settled else []
+    words += [f"{', '.join(others)} {'follow' if len(others) > 1 else 'follows'}"] if others else []
+    words += [f"{signature.mask_input} marks padding with 0"] if signature.mask_input in {tensor.name, *others} else []
+    return "; ".join(words)
+
+
+def _range(tensor: Tensor, axes: dict[str, AxisRange]) -> InputRange:
+    ranges = [AxisRange(min=d, opt=d, max=d) if isinstance(d, int) else axes[d] for d in tensor.dims]
+    return InputRange(
+        min=tuple(r.min for r in ranges), opt=tuple(r.opt for r in ranges), max=tuple(r.max for r in ranges)
+    )
+
+
+def _tolerances(spec: ModelSpec, signature: Signature) -> Iterator[str]:
+    """An example with the model's own outputs and the defaults of its precision, as a comment."""
+    default = TOLERANCES[spec.precision].model_dump()
+    yield from ("", *_comment(f"{_description('tolerances')} Those of {spec.precision} are:"))
+    for key in default:
+        yield from _comment(f"{key}: {Tolerance.model_fields[key].description}")
+    yield "# tolerances:"
+    for output in signature.outputs:
+        yield f"#   {_scalar(output)}:"
+        yield from (f"#     {key}: {_scalar(value)}" for key, value in default.items())
+
+
+def _triton(options: TritonOptions) -> Iterator[str]:
+    yield from ("", *_comment(_description("triton")), "triton:")
+    for key, value in options.model_dump().items():
+        yield from _comment(str(TritonOptions.model_fields[key].description), "  ")
+        yield f"  {key}: {_scalar(value)}"
+
+
+def _field(key: str, value: Any) -> Iterator[str]:
+    yield from ("", *_comment(_description(key)), f"{key}: {_scalar(value)}")
+
+
+def _description(key: str) -> str:
+    return str(ModelSpec.model_fields[key].description)
+
+
+def _comment(text: str, indent: str = "") -> list[str]:
+    """Text as comment lines, whatever line ends it had."""
+    return textwrap.wrap(" ".join(text.split()), _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
+
+
+def _scalar(value: Any) -> str:
+    """One value as YAML writes it in one line, quoted where it must be."""
+    import yaml
+
+    plain = str(value) if isinstance(value, str) else value
+    style = '"' if isinstance(plain, str) and not plain.isprintable() else None
+    written = yaml.safe_dump(escaped(plain), width=float("inf"), allow_unicode=True, default_style=style)
+    return str(written).removesuffix("\n").removesuffix("\n...")

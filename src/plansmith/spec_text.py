@@ -1,0 +1,139 @@
+"""The text of a spec file: its values, the line of every key, and what is wrong before any value is looked at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from plansmith.config import ModelSpec, Problem
+from plansmith.errors import UsageError
+
+Keys = tuple[str, ...]
+"""The keys and list places that lead to a value, from the outside in."""
+
+MODELS = "models"
+MANY = {MODELS, "defaults"}
+
+# As shells read them: $NAME and ${NAME}; $$ is a dollar sign.
+VARIABLE = r"\$(?:\{[^}]*\}?|[A-Za-z_][A-Za-z0-9_]*)"
+
+_NO_OPTION = {"tolerances", "triton"}
+
+
+@dataclass
+class SpecText:
+    """A spec file as it was read.
+
+    Args:
+        path: of the file.
+        values: of its mapping, with $$ read as $.
+        lines: the line, from 1, of every key and list item.
+        variables: the values with environment variables in them.
+        problems: keys that stand twice, and environment variables.
+    """
+
+    path: Path
+    values: dict[str, Any]
+    lines: dict[Keys, int] = field(default_factory=dict)
+    variables: dict[Keys, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def placed(self, problem: Problem, root: Keys = ()) -> Problem:
+        """A problem of a value below a root, with its place: the line of its innermost key that is there."""
+        keys = (*root, *problem.keys)
+        line = next((self.lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self.lines), 0)
+        return replace(problem, keys=keys, place=f"{self.path}:{line}" if line else str(self.path), line=line)
+
+    def root_of(self, keys: Keys, roots: Sequence[Keys]) -> Keys:
+        """Below which of several roots a key stands, or most of the keys that lead to it; the first of equals."""
+
+        def depth(root: Keys) -> int:
+            return max((n for n in range(len(keys) + 1) if (*root, *keys[:n]) in self.lines), default=-1)
+
+        return max(roots, key=depth)
+
+
+def read_text(path: Path) -> SpecText:
+    """Read a spec file.
+
+    Raises:
+        UsageError: it cannot be read, is not YAML, or is no mapping.
+    """
+    found = SpecText(path, {})
+    try:
+        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+        tree = loader.get_single_node()
+        _walk(tree, (), found, set())
+        values = loader.construct_document(tree) if tree is not None else None
+    except OSError as error:
+        raise UsageError(f"cannot read the spec {path}: {error.strerror}", remedy="give a YAML file") from error
+    except (yaml.YAMLError, ValueError) as error:
+        said = str(error).replace("<unicode string>", str(path))
+        raise UsageError(f"{path} is not YAML: {said}", remedy="mend the file") from error
+    except RecursionError as error:
+        raise UsageError(f"{path} is nested too deeply", remedy="mend the file") from error
+    if not isinstance(values, dict):
+        raise UsageError(
+            f"{path}: a spec is a mapping with at least `source`", remedy="see configs/models for examples"
+        )
+    found.values |= values
+    return found
+
+
+def option_for(keys: Keys, value: str) -> str:
+    """What to type on the command line instead of a value; empty where nothing stands for it."""
+    keys = _within_model(keys)
+    if keys == ("source",):
+        return f'plansmith compile "{value}"'
+    if not keys or keys[0] not in ModelSpec.model_fields or keys[0] in _NO_OPTION:
+        return ""
+    option, written = f"--{keys[0].replace('_', '-')}", "=".join([*keys[1:], value])
+    is_switch = ModelSpec.model_fields[keys[0]].annotation is bool
+    return option if is_switch else f'{option} "{written}"'
+
+
+def _within_model(keys: Keys) -> Keys:
+    """The keys of a value inside of its model, or of the defaults."""
+    outside = {MODELS: 2, "defaults": 1}.get(keys[0], 0) if keys else 0
+    return keys[outside:]
+
+
+def _path(keys: Keys) -> str:
+    return repr(".".join(_within_model(keys) or keys))
+
+
+def _walk(node: yaml.Node | None, keys: Keys, found: SpecText, seen: set[int]) -> None:
+    """Note lines, repeated keys and variables, and read $$ as $; a node that aliases repeat is looked at once."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.ScalarNode):
+        _look_for_variables(node, keys, found)
+        node.value = node.value.replace("$$", "$")
+    elif isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            found.lines[*keys, str(number)] = item.start_mark.line + 1
+            _walk(item, (*keys, str(number)), found, seen)
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            _walk(key, (*keys, str(key.value)), found, seen)
+            inner, line = (*keys, str(key.value)), key.start_mark.line + 1
+            if inner in found.lines:
+                words = f"{_path(inner)} stands twice, first in line {found.lines[inner]}"
+                found.problems.append(Problem(inner, "wrong", words, f"{found.path}:{line}", line))
+            found.lines.setdefault(inner, line)
+            _walk(value, inner, found, seen)
+
+
+def _look_for_variables(node: yaml.ScalarNode, keys: Keys, found: SpecText) -> None:
+    names = re.findall(VARIABLE, node.value.replace("$$", ""))
+    if names:
+        line = node.start_mark.line + 1
+        words = f"{_path(keys)} holds the environment variable {', '.join(names)}"
+        found.variables.setdefault(keys, node.value)
+        found.problems.append(Problem(keys, "wrong", words, f"{found.path}:{line}", line))

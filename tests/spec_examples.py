@@ -1,0 +1,161 @@
+"""Spec files that are taken, and spec files that are refused with words that say why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TWO = "models:\n  - source: hf:bert\n    name: one\n  - source: hf:bert\n    name: two\n"
+
+
+@dataclass(frozen=True)
+class RefusedSpec:
+    """A spec file that must be refused.
+
+    Args:
+        text: of the file, which is called model.yaml and lies beside a directory `bert`.
+        says: what the message or its remedy must hold.
+        by_schema: whether the JSON Schema refuses it too; the rest only reading it can know.
+    """
+
+    text: str
+    says: tuple[str, ...]
+    by_schema: bool = True
+
+
+def _no(text: str, *says: str, by_schema: bool = True) -> RefusedSpec:
+    return RefusedSpec(text, says, by_schema)
+
+
+ACCEPTED = {
+    "a source": "source: hf:bert\n",
+    "every key": "source: hf:bert\nname: a\nengine: tensorrt\nprecision: fp16\ntarget: a-toaster\nrepository: ../r\n"
+    "artifacts: a\nrandom_weights: true\ntrust_remote_code: false\nallow_pickle: no\ncheck_served: on\n"
+    "allow_interface_change: false\nforce: false\ntritonserver: t\nshapes: {input_ids: '1x1:8x64:32x256', mask: 4x8}\n"
+    "tolerances:\n  logits: {max_relative: 1.0e-3, quantile_relative: 0, min_cosine: 0.9}\n"
+    "triton: {max_queue_delay_microseconds: 0, instances: 4}\n",
+    "empty text": "source: hf:bert\nname: ''\nrepository: ''\n",
+    "models": TWO,
+    "one of several": "models: [source: hf:bert]\n",
+    "defaults": "defaults:\n  precision: fp32\n  shapes: {input_ids: 1x8}\n" + TWO,
+    "a source in the defaults": "defaults: {source: hf:bert}\nmodels:\n  - name: a\n  - {name: b, precision: fp16}\n",
+    "a tolerance in two parts": "defaults:\n  tolerances: {logits: {max_relative: 0.1, quantile_relative: 0.1}}\n"
+    "models:\n  - source: hf:bert\n    tolerances: {logits: {min_cosine: 0.9}}\n",
+    "one name in two repositories": "models:\n  - {source: hf:bert, repository: a}\n"
+    "  - {source: hf:bert, repository: b}\n",
+    "aliases": "defaults: &common\n  engine: onnxruntime\nmodels:\n  - <<: *common\n    source: hf:bert\n    name: a\n"
+    "  - <<: *common\n    source: hf:bert\n",
+    "dollar signs": "source: hf:a$$HOME\nname: a\nrepository: $$$${x}/5$/$1\n",
+}
+
+SEVERAL = {
+    "wrong keys and values in all places": _no(
+        "defaults:\n  precison: fp16\n  triton: {instances: 0}\nmodels:\n  - source: hf:bert\n    names: x\n"
+        "    shapes:\n      input_ids: 4x8:2x8:8x8\n  - name: b\n    triton: {instancez: 1}\n  - just text\n"
+        "  - source: bert\nmodel: 5\n",
+        "9 problem(s)",
+        "unknown key(s): model.yaml:2 'precison', model.yaml:6 'names', model.yaml:10 'triton.instancez', "
+        "model.yaml:13 'model'\n",
+        "model.yaml:3: 'triton.instances': Input should be greater than or equal to 1 (got 0)",
+        "model.yaml:8: 'shapes.input_ids': '4x8:2x8:8x8' is not min <= opt <= max",
+        "model.yaml:9: 'source' is missing",
+        "model.yaml:11: a model is a mapping with at least `source` (got 'just text')",
+        "model.yaml:12: 'source': cannot tell what 'bert' is; write hf:",
+    ),
+    "a tolerance that neither the defaults nor the model completes": _no(
+        "defaults:\n  tolerances:\n    logits: {max_relative: 0.1}\nmodels:\n  - source: hf:bert\n"
+        "    tolerances:\n      logits: {min_cosine: 0.9}\n",
+        "1 problem(s)",
+        "model.yaml:7: 'tolerances.logits.quantile_relative' is missing",
+        by_schema=False,
+    ),
+    "no models": _no("defaults: {precision: fp32}\n", "model.yaml: 'models' is a list of models"),
+    "an empty list": _no("models: []\n", "model.yaml:1: 'models' is a list of models", "(got [])"),
+    "models that are no list": _no("models: {source: hf:bert}\n", "model.yaml:1: 'models' is a list of models"),
+    "defaults that are no mapping": _no(f"defaults: [1]\n{TWO}", "model.yaml:1: 'defaults': a mapping", "(got [1])"),
+    "one model beside several": _no(f"source: hf:bert\n{TWO}", "unknown key(s): model.yaml:1 'source'"),
+    "one name twice": _no(
+        f"{TWO}  - source: hf:bert\n    name: one\n",
+        "model.yaml:6: the model in line 2 is called 'one' too, in the same repository",
+        "give each a `name` of its own",
+        by_schema=False,
+    ),
+    "a name that a source gives too": _no(
+        "models:\n  - source: hf:bert\n  - source: hf:./bert/../bert\n  - source: timm:resnet18\n    name: bert\n"
+        "    artifacts: a\n    repository: a/../a/repository\n  - {source: timm:bert, artifacts: a}\n",
+        "2 problem(s)",
+        "model.yaml:3: the model in line 2 is called 'bert' too",
+        "model.yaml:8: the model in line 4 is called 'bert' too",
+        by_schema=False,
+    ),
+}
+
+VARIABLES = {
+    "with braces": _no(
+        "source: hf:bert\nrepository: ${REPO}/models\n",
+        "1 problem(s)",
+        "model.yaml:2: 'repository' holds the environment variable ${REPO}",
+        "a spec means the same everywhere",
+        'or leave it out and type --repository "${REPO}/models"; $$ stands for a dollar sign',
+    ),
+    "without braces": _no(
+        "source: hf:$HOME/bert\n", "model.yaml:1: 'source' holds the environment variable $HOME", '"hf:$HOME/bert"'
+    ),
+    "after a dollar sign": _no("source: hf:bert\ntarget: $$$X\n", "1 problem(s)", "environment variable $X"),
+    "with a default": _no("source: hf:bert\nname: ${NAME:-x}\n", "1 problem(s)", '--name "${NAME:-x}"'),
+    "that never ends": _no("source: hf:bert\nname: ${NAME\n", "1 problem(s)", "environment variable ${NAME"),
+    "in a range": _no(
+        "source: hf:bert\nshapes:\n  input_ids: 1x8:2x8:${MAX}x8\n",
+        "1 problem(s)",
+        "model.yaml:3: 'shapes.input_ids' holds the environment variable ${MAX}",
+        '--shapes "input_ids=1x8:2x8:${MAX}x8"',
+    ),
+    "for a switch": _no("source: hf:bert\nforce: $FORCE\n", "1 problem(s)", "'force' holds", "type --force;"),
+    "where no option helps": _no(
+        "source: hf:bert\ntriton: {instances: $N}\n",
+        "model.yaml:2: 'triton.instances' holds the environment variable $N",
+        "so write the value itself; $$",
+    ),
+    "in lists, defaults and keys, beside other problems": _no(
+        "defaults:\n  target: $TARGET\nmodels:\n  - source: [hf:bert, $A$B]\n    shapes: {$C: 1x8}\n    engine: trt\n",
+        "5 problem(s)",
+        "model.yaml:2: 'target' holds the environment variable $TARGET",
+        "model.yaml:4: 'source': Input should be a valid string",
+        "model.yaml:4: 'source.1' holds the environment variable $A, $B",
+        "model.yaml:5: 'shapes.$C' holds the environment variable $C",
+        "model.yaml:6: 'engine': Input should be",
+        '--target "$TARGET"',
+    ),
+}
+
+ONE = {
+    "no source": _no("name: a\n", "model.yaml: 'source' is missing"),
+    "an unknown key": _no("source: hf:bert\nnmae: a\n", "model.yaml:2 'nmae'"),
+    "an unknown key inside": _no("source: hf:bert\ntriton: {instancez: 1}\n", "model.yaml:2 'triton.instancez'"),
+    "an unknown engine": _no("source: hf:bert\nengine: trt\n", "model.yaml:2: 'engine'"),
+    "a name that is none": _no("source: hf:bert\nname: ../x\n", "model.yaml:2: 'name'"),
+    "a range of zero": _no("source: hf:bert\nshapes: {a: 0x8}\n", "model.yaml:2: 'shapes.a'"),
+    "a range of two shapes": _no("source: hf:bert\nshapes: {a: '1x8:2x8'}\n", "model.yaml:2: 'shapes.a'"),
+    "a range of words": _no("source: hf:bert\nshapes: {a: small}\n", "model.yaml:2: 'shapes.a'"),
+    "a range that is a number": _no("source: hf:bert\nshapes: {a: 1:8:32}\n", "write it as text in quotes"),
+    "a range out of order": _no("source: hf:bert\nshapes: {a: '4:2:1'}\n", "min <= opt <= max", by_schema=False),
+    "a negative delay": _no("source: hf:bert\ntriton: {max_queue_delay_microseconds: -1}\n", "greater than or equal"),
+    "a cosine of two": _no(
+        "source: hf:bert\ntolerances: {y: {max_relative: 1, quantile_relative: 1, min_cosine: 2}}\n",
+        "less than or equal",
+    ),
+    "a tolerance in part": _no("source: hf:bert\ntolerances: {y: {max_relative: 1}}\n", "'tolerances.y.min_cosine'"),
+    "a source of no known kind": _no("source: bert\n", "model.yaml:1: 'source': cannot tell", by_schema=False),
+    "a key that stands twice": _no(
+        "source: hf:bert\ntriton:\n  instances: 1\n  instances: 2\nnmae: x\n",
+        "2 problem(s)",
+        "model.yaml:4: 'triton.instances' stands twice, first in line 3",
+        "model.yaml:5 'nmae'",
+    ),
+    "a list": _no("- source: hf:bert\n", "a spec is a mapping with at least `source`"),
+}
+
+REFUSED = {
+    f"{kind}: {name}": spec
+    for kind, table in {"one": ONE, "several": SEVERAL, "variable": VARIABLES}.items()
+    for name, spec in table.items()
+}

@@ -1,0 +1,155 @@
+"""Spec files: one model or several, defaults, every problem at once, and no environment variables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plansmith.cli.compile import compile_command
+from plansmith.config import ModelSpec, TritonOptions
+from plansmith.errors import UsageError
+from plansmith.reproduction import reproduction
+from plansmith.shapes import InputRange
+from plansmith.sources.reference import parse_reference
+from plansmith.spec_files import SpecFile, read_specs
+from plansmith.spec_text import option_for
+from plansmith.types import SourceModel, Tolerance
+
+from .spec_examples import ACCEPTED, REFUSED, TWO, RefusedSpec
+
+_MOST_LINES = 14
+
+
+def _read(folder: Path, text: str, *picked: str, **overrides: Any) -> SpecFile:
+    (folder / "bert").mkdir(exist_ok=True)
+    path = folder / "model.yaml"
+    path.write_text(text)
+    return read_specs(path, overrides, picked)
+
+
+@pytest.mark.parametrize("spec", REFUSED.values(), ids=REFUSED.keys())
+def test_a_wrong_spec_is_refused_with_all_its_problems_and_their_lines(spec: RefusedSpec, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refusal:
+        _read(tmp_path, spec.text)
+    said = str(refusal.value).replace(f"{tmp_path}/", "")
+    assert not [words for words in spec.says if words not in said], said
+    assert refusal.value.remedy
+    assert len(said.splitlines()) <= _MOST_LINES
+
+
+@pytest.mark.parametrize("text", ACCEPTED.values(), ids=ACCEPTED.keys())
+def test_a_right_spec_is_taken(text: str, tmp_path: Path) -> None:
+    found = _read(tmp_path, text)
+    assert found.several == ("models:" in text)
+    assert all(model.name for model in found.models)
+
+
+def _laughs(levels: int) -> str:
+    """YAML that is short as text and of ten to the power of the levels items when its aliases are followed."""
+    lists = [f"[{', '.join([f'*a{n - 1}' if n else 'x'] * 10)}]" for n in range(levels)]
+    return "triton:\n" + "".join(f"  k{n}: &a{n} {items}\n" for n, items in enumerate(lists))
+
+
+ENDLESS = {
+    "lists": f"source: {'[' * 2000}{']' * 2000}\n",
+    "a value inside of itself": "source: &a {b: *a}\n",
+    "two of them that are merged": "defaults:\n  tolerances: &a {x: *a}\nmodels:\n  - tolerances: &b {x: *b}\n",
+    "aliases of aliases": _laughs(12),
+}
+
+
+@pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS.keys())
+def test_what_has_no_end_is_refused_on_one_screen(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refusal:
+        _read(tmp_path, text)
+    assert len(str(refusal.value)) < 4000
+
+
+def test_a_model_starts_from_the_defaults_and_its_own_values_win(tmp_path: Path) -> None:
+    loose, strict = Tolerance(max_relative=1, quantile_relative=1, min_cosine=0), [0.5, 0.25, 0.75]
+    text = """
+defaults:
+  random_weights: true
+  repository: r
+  shapes: {a: 1x1, b: 2x2}
+  tolerances: {x: {max_relative: 1, quantile_relative: 1, min_cosine: 0}, y: {max_relative: 0.5, min_cosine: 0.75}}
+  triton: {instances: 3, max_queue_delay_microseconds: 7}
+models:
+  - source: timm:plain
+  - source: timm:own
+    random_weights: false
+    repository: ../other
+    shapes: {b: 4x4, c: 5x5}
+    tolerances: {y: {quantile_relative: 0.25}}
+    triton: {instances: 1}
+"""
+    with pytest.raises(UsageError, match=r"1 problem.*\n.*'tolerances\.y\.quantile_relative' is missing"):
+        _read(tmp_path, text)
+    plain, own = (m.spec for m in _read(tmp_path, text.replace("0.5, min", "0.5, quantile_relative: 1, min")).models)
+    assert (plain.random_weights, own.random_weights) == (True, False)
+    assert (plain.repository, own.repository) == (str(tmp_path / "r"), str(tmp_path / "../other"))
+    assert {name: str(found) for name, found in own.shapes.items()} == {
+        name: f"{size}x{size}:{size}x{size}:{size}x{size}" for name, size in (("a", 1), ("b", 4), ("c", 5))
+    }
+    assert set(plain.shapes) == {"a", "b"}
+    assert own.tolerances["x"] == loose
+    assert list(own.tolerances["y"].model_dump().values()) == strict
+    assert own.triton == TritonOptions(instances=1, max_queue_delay_microseconds=7)
+    assert plain.triton == TritonOptions(instances=3, max_queue_delay_microseconds=7)
+
+
+def test_the_command_line_wins_over_models_and_defaults(tmp_path: Path) -> None:
+    text = "defaults: {target: a}\n" + TWO.replace("name: two", "name: two\n    target: b")
+    assert [model.spec.target for model in _read(tmp_path, text).models] == ["a", "b"]
+    assert [model.spec.target for model in _read(tmp_path, text, target="c").models] == ["c", "c"]
+    assert [model.name for model in _read(tmp_path, text, "two", name="typed").models] == ["typed"]
+    for wrong in ("source: hf:bert\nengine: trt\n", f"defaults: {{engine: trt}}\n{TWO}"):
+        assert _read(tmp_path, wrong, engine="onnxruntime").models[0].spec.engine == "onnxruntime"
+    with pytest.raises(UsageError, match=r"^1 problem.*\n  command line: 'target': Input should be a valid string"):
+        _read(tmp_path, text, target=5)
+
+
+def test_models_are_picked_by_the_name_they_have_or_their_source_gives(tmp_path: Path) -> None:
+    text = f"{TWO}  - source: hf:bert\n  - source: hf:../not/there\n  - {{source: hf:bert, repository: elsewhere}}\n"
+    assert [model.name for model in _read(tmp_path, text).models] == ["one", "two", "bert", "there", "bert"]
+    assert [model.name for model in _read(tmp_path, text, "there", "one").models] == ["one", "there"]
+    assert [model.spec.repository for model in _read(tmp_path, text, "bert").models] == [
+        "",
+        str(tmp_path / "elsewhere"),
+    ]
+    with pytest.raises(UsageError) as refusal:
+        _read(tmp_path, TWO, "one", "three")
+    assert "has no model 'three'" in refusal.value.message
+    assert refusal.value.remedy == "its models are one, two"
+
+
+def test_a_name_or_repository_on_the_command_line_does_not_make_one_model_of_several(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--name names one model, and 2 are to be compiled"):
+        _read(tmp_path, TWO, name="x")
+    text = "models:\n  - {source: hf:bert, repository: a}\n  - {source: hf:bert, repository: b}\n"
+    with pytest.raises(UsageError, match=r"model\.yaml:3: the model in line 2 is called 'bert' too") as refusal:
+        _read(tmp_path, text, repository="c")
+    assert "leave the repository to the spec" in refusal.value.remedy
+
+
+def test_what_to_type_instead_of_a_variable_is_an_option_that_there_is() -> None:
+    options = {option for parameter in compile_command.params for option in parameter.opts}
+    for key in set(ModelSpec.model_fields) - {"source"}:
+        typed = option_for((key,), "$X").partition(" ")[0]
+        assert typed in options or (not typed and f"--{key.replace('_', '-')}" not in options), key
+
+
+def test_the_spec_in_a_release_is_taken_whatever_its_paths_are_called(tmp_path: Path) -> None:
+    model = tmp_path / "a $HOME of ${x}$$"
+    model.mkdir()
+    limits = Tolerance(max_relative=2e-5, quantile_relative=1e-30, min_cosine=0)
+    shape = InputRange(min=(1,), opt=(8,), max=(32,))
+    spec = ModelSpec(source=f"hf:{model}", artifacts=f"{model}/a", tolerances={"$y": limits}, shapes={"$x": shape})
+    source = SourceModel(
+        scheme="hf", location="", revision=None, licence=None, digest="", random_weights=False, trust_remote_code=False
+    )
+    text = reproduction(spec, parse_reference(spec.source, relative_to=tmp_path), source)["spec.yaml"]
+    found = _read(tmp_path, text).models[0].spec
+    assert found == spec.model_copy(update={"repository": f"{model}/a/repository"})
