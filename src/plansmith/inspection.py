@@ -75,7 +75,7 @@ def _repository(repository: ModelRepository) -> dict[str, Any]:
         assert newest is not None
         models[name] = {
             "versions": repository.versions(name),
-            "shown_to_triton": repository.shown(name),
+            "shown_to_triton": repository.views(name).shown(),
             "newest": f"{newest.engine.kind}, {newest.engine.precision}, gate {newest.validation.verdict}",
             "made": newest.created,
         }

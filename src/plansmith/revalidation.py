@@ -24,15 +24,7 @@ def find_release(text: str, repository: Path) -> Path:
     if (Path(text) / MANIFEST_FILE).is_file():
         return Path(text)
     opened = ModelRepository(repository)
-    model, _, version = text.partition("@")
-    numbers = opened.versions(model)
-    if not numbers:
-        known = ", ".join(opened.models()) or "none"
-        raise RepositoryError(f"{repository} has no model {model!r}", remedy=f"its models: {known}")
-    if version and version not in {str(n) for n in numbers}:
-        listed = ", ".join(map(str, numbers))
-        raise RepositoryError(f"{model} has no version {version!r}", remedy=f"its versions: {listed}")
-    return opened.release(model, int(version) if version else numbers[-1])
+    return opened.release(*opened.find(text))
 
 
 def revalidate(release: Path) -> ValidationReport:
