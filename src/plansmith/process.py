@@ -113,7 +113,7 @@ class Worker:
         if status == -signal.SIGKILL:
             return EnvironmentFault(
                 f"the worker was killed {during}, {self._killer()}; it held up to {bytes_in_words(self._peak_bytes)}",
-                remedy=memory.REMEDY,
+                remedy=f"run the same command again; if memory is short, {memory.REMEDY}",
                 log=self._log,
             )
         sign = memory.tells_of_memory(tail)

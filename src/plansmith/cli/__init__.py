@@ -13,9 +13,12 @@ import click
 
 from plansmith import __version__
 from plansmith.cli.compile import compile_command
+from plansmith.cli.gc import gc_command
+from plansmith.cli.history import history_command
 from plansmith.cli.inspect import inspect_command
 from plansmith.cli.serve import serve_command
 from plansmith.cli.serve_env import serve_env_group
+from plansmith.cli.show import show_command
 from plansmith.cli.validate import validate_command
 from plansmith.errors import EXIT_INTERRUPTED, EnvironmentFault, PlansmithError, UsageError
 
@@ -37,7 +40,16 @@ def cli() -> None:
     """
 
 
-for command in (compile_command, inspect_command, serve_command, serve_env_group, validate_command):
+for command in (
+    compile_command,
+    gc_command,
+    history_command,
+    inspect_command,
+    serve_command,
+    serve_env_group,
+    show_command,
+    validate_command,
+):
     cli.add_command(command)
 
 

@@ -128,6 +128,11 @@ class ModelRepository:
         folder = self.store / "releases"
         return sorted(f.name for f in folder.iterdir() if self.versions(f.name)) if folder.is_dir() else []
 
+    def known(self) -> list[str]:
+        """The names of all models with a release or a view, sorted."""
+        places = (self.store / "releases", self.store / "views")
+        return sorted({f.name for place in places if place.is_dir() for f in place.iterdir() if f.is_dir()})
+
     def release(self, model: str, version: int) -> Path:
         """The folder of a release."""
         return self.store / "releases" / model / str(version)
@@ -135,6 +140,13 @@ class ModelRepository:
     def manifest(self, model: str, version: int) -> Manifest:
         """The manifest of a release."""
         return read_manifest(self.release(model, version))
+
+    def readable(self, model: str, version: int) -> Manifest | None:
+        """The manifest of a release; None where it is damaged."""
+        try:
+            return self.manifest(model, version)
+        except RepositoryError:
+            return None
 
     def newest(self, model: str) -> Manifest | None:
         """The manifest of a model's newest release, if there is one."""
