@@ -31,8 +31,8 @@ Kind = Literal["cache entry", "lock", "leftover", "log", "history record", "view
 
 RECORDS_KEPT = 1000
 
-# Folders, logs and shared memory of ours carry the number of the process that made them, or none.
-_SCRATCH = re.compile(r"plansmith-((?P<process>\d+)-[0-9a-f]{8}|validate-|digests-)")
+# Temporary folders, logs and shared memory of ours carry the number of the process that made them.
+_SCRATCH = re.compile(r"plansmith-(\d+)-")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton puts it; only names of ours are looked at
 
 
@@ -46,20 +46,32 @@ class Garbage:
     bytes: int = 0
 
 
+@dataclass(frozen=True)
+class Limits:
+    """How old something must be to go, and where temporary files of ours are looked for.
+
+    `older_than` is in seconds, `now` in seconds since 1970.
+    """
+
+    older_than: float
+    now: float
+    scratch: tuple[Path, ...] = (Path(tempfile.gettempdir()), _SHARED_MEMORY)
+
+
 class Collector:
     """Finds what can go below an artifacts folder and in a repository.
 
     Args:
         artifacts: holds cache, history and logs.
         repository: the model repository.
-        older_than: how many seconds something must not have been used to go.
-        now: seconds since 1970.
+        limits: what is too young to go.
         dry: write nothing at all.
     """
 
-    def __init__(self, artifacts: Path, repository: Path, *, older_than: float, now: float, dry: bool) -> None:
+    def __init__(self, artifacts: Path, repository: Path, limits: Limits, *, dry: bool = False) -> None:
         self._artifacts = artifacts
-        self._limit = now - older_than
+        self._limit = limits.now - limits.older_than
+        self._scratch = limits.scratch
         self._digester = Digester(artifacts / "cache" / "digests.sqlite", read_only=dry)
         self._cache = StageCache(artifacts / "cache", self._digester)
         self._history = History(artifacts / HISTORY)
@@ -116,7 +128,7 @@ class Collector:
             for folder in sorted(staging.iterdir()) if staging.is_dir() else []:
                 if folder.is_dir() and not is_held(folder):
                     yield Garbage("leftover", folder, "of a killed process")
-        for place in {Path(tempfile.gettempdir()), _SHARED_MEMORY}:
+        for place in self._scratch:
             for path in sorted(place.glob("plansmith-*")):
                 if _is_abandoned(path) and self._is_old(path):
                     yield Garbage("leftover", path, "of a process that is gone")
@@ -191,15 +203,12 @@ def _delete(path: Path) -> None:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether a temporary file or folder is of this user, and the process that made it is gone or unknown."""
+    """Whether a temporary file or folder is of this user, and the process that made it is gone."""
     named = _SCRATCH.match(path.name)
     try:
-        if named is None or path.lstat().st_uid != os.geteuid():
-            return False
+        return named is not None and path.lstat().st_uid == os.geteuid() and not Path("/proc", named[1]).exists()
     except FileNotFoundError:
         return False
-    process = named["process"]
-    return process is None or not Path("/proc", process).exists()
 
 
 def _freed(path: Path, links: Counter[tuple[int, int]]) -> int:

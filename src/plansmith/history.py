@@ -10,13 +10,54 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from plansmith.durable import fsync_tree, locked, make_folder, move_into_place, staging_folder, sweep
-from plansmith.types import RunRecord
+from plansmith.types import SCHEMA_VERSION, EngineKind, Precision, Record, StepRecord
 
 HISTORY = "history"
 
 _SUFFIX = ".json"
+
+Outcome = Literal["published", "unchanged", "failed", "interrupted"]
+"""How a compile ended."""
+
+
+class Failure(Record):
+    """Why a run ended without a published version; `exit_code` is that of the command line."""
+
+    step: str
+    error: str
+    message: str
+    exit_code: int
+
+
+class RunRecord(Record):
+    """One compile: what was asked for, how far it came and how it ended.
+
+    `source` is as typed; `revision` and `source_digest` are known once it was fetched, `verdict` and
+    `largest_error` (of all outputs, relative to the output's magnitude) once the gate was run.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    plansmith: str
+    started: str
+    seconds: float
+    model: str
+    source: str
+    revision: str | None
+    source_digest: str | None
+    target: str
+    engine: EngineKind
+    precision: Precision
+    repository: str
+    outcome: Outcome
+    version: int | None
+    failure: Failure | None
+    verdict: Literal["passed", "failed"] | None
+    largest_error: float | None
+    log: str | None
+    steps: tuple[StepRecord, ...]
 
 
 class History:

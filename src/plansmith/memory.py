@@ -61,6 +61,30 @@ def kills(counter: Path | None) -> int | None:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
 
 
+class Watch:
+    """Keeps the kernel's count of a process, to tell afterwards who killed it.
+
+    Args:
+        process: its number.
+    """
+
+    def __init__(self, process: int) -> None:
+        self._counter = kills_counter(process)
+        self._before = kills(self._counter)
+
+    def verdict(self) -> tuple[str, str]:
+        """Who killed the process, as far as the kernel's own count tells, and what to do next."""
+        after = kills(self._counter)
+        if self._before is None or after is None:
+            return "most likely because the machine ran out of memory", REMEDY
+        if after > self._before:
+            return "by the kernel, because the machine or its control group ran out of memory", REMEDY
+        return (
+            "not by the kernel but by another program, such as a watch on memory, a job's limit or kill -9",
+            f"run the same command again; if memory is short, {REMEDY}",
+        )
+
+
 def wait_for(process: int) -> tuple[int, int]:
     """Wait for a child to end: its exit code, or minus the signal, and the most bytes it held in memory."""
     _, status, usage = os.wait4(process, 0)

@@ -34,10 +34,10 @@ def die_with_parent(signal_number: int = signal.SIGKILL) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
 
 
-def log_tail(log: Path, lines: int = _LOG_TAIL_LINES) -> str:
-    """The last lines of a log that hold text."""
+def log_tail(log: Path, lines: int = _LOG_TAIL_LINES, *, begin: int = 0) -> str:
+    """The last lines of a log that hold text, after its first `begin` bytes."""
     try:
-        text = log.read_text(errors="replace")
+        text = log.read_bytes()[begin:].decode(errors="replace")
     except FileNotFoundError:
         return ""
     return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
@@ -60,6 +60,7 @@ class Worker:
         ours, theirs = socket.socketpair()
         log.parent.mkdir(parents=True, exist_ok=True)
         with theirs, log.open("ab") as output:
+            self._log_begins = output.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
@@ -69,8 +70,7 @@ class Worker:
             )
         self._stream = ours.makefile("rwb")
         ours.close()
-        self._kills_counter: Path | None = None
-        self._kills: int | None = None
+        self._watch = memory.Watch(self._process.pid)
 
     @property
     def is_dead(self) -> bool:
@@ -85,8 +85,7 @@ class Worker:
         """
         self._doing = ""
         if not self.is_dead:
-            self._kills_counter = memory.kills_counter(self._process.pid)
-            self._kills = memory.kills(self._kills_counter)
+            self._watch = memory.Watch(self._process.pid)
         try:
             self._stream.write(json.dumps({"call": name, "arguments": arguments}).encode() + b"\n")
             self._stream.flush()
@@ -97,10 +96,11 @@ class Worker:
                 if "progress" in message:
                     self._doing = message["progress"]
                     self._progress(self._doing)
-                elif "error" in message:
+                    continue
+                self._log_begins = self._log.stat().st_size
+                if "error" in message:
                     raise error_from_dict(message["error"]).located(log=self._log)
-                else:
-                    return message["answer"]
+                return message["answer"]
         except (BrokenPipeError, ConnectionResetError):
             pass
         raise self._obituary(name)
@@ -108,12 +108,13 @@ class Worker:
     def _obituary(self, name: str) -> Exception:
         if not self.is_dead:
             self._process.returncode, self._peak_bytes = memory.wait_for(self._process.pid)
-        status, tail = self._process.returncode, log_tail(self._log)
+        status, tail = self._process.returncode, log_tail(self._log, begin=self._log_begins)
         during = f"during {name} ({self._doing})" if self._doing else f"during {name}"
         if status == -signal.SIGKILL:
+            who, remedy = self._watch.verdict()
             return EnvironmentFault(
-                f"the worker was killed {during}, {self._killer()}; it held up to {bytes_in_words(self._peak_bytes)}",
-                remedy=f"run the same command again; if memory is short, {memory.REMEDY}",
+                f"the worker was killed {during}, {who}; it held up to {bytes_in_words(self._peak_bytes)}",
+                remedy=remedy,
                 log=self._log,
             )
         sign = memory.tells_of_memory(tail)
@@ -130,15 +131,6 @@ class Worker:
             remedy="read the log; if the model is sound, please report this",
             log=self._log,
         )
-
-    def _killer(self) -> str:
-        """Who killed it, as far as the kernel's own count tells."""
-        after = memory.kills(self._kills_counter)
-        if self._kills is None or after is None:
-            return "most likely because the machine ran out of memory"
-        if after > self._kills:
-            return "by the kernel, because the machine or its control group ran out of memory"
-        return "not by the kernel but by another program, such as a watch on memory, a job's limit or kill -9"
 
     def close(self) -> None:
         """End the child, at once."""

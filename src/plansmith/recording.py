@@ -11,9 +11,9 @@ from pathlib import Path
 from plansmith import __version__
 from plansmith.config import ModelSpec
 from plansmith.errors import EXIT_INTERRUPTED, PlansmithError
-from plansmith.history import History
+from plansmith.history import Failure, History, Outcome, RunRecord
 from plansmith.stages import StageRunner
-from plansmith.types import Failure, Outcome, PublishedVersion, RunRecord, SourceModel, ValidationReport
+from plansmith.types import PublishedVersion, SourceModel, ValidationReport
 
 
 class Run:

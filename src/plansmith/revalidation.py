@@ -38,7 +38,7 @@ def revalidate(release: Path) -> ValidationReport:
     _require_intact(release, manifest)
     component = manifest.engine.components["model"]
     folder = (release / MODEL_FOLDER / component.file) if component.external_files else release / MODEL_FOLDER
-    descriptor, log = tempfile.mkstemp(prefix="plansmith-validate-", suffix=".log")
+    descriptor, log = tempfile.mkstemp(prefix=f"plansmith-{os.getpid()}-validate-", suffix=".log")
     os.close(descriptor)
     with Worker(WORKER_MODULE, Path(log)) as worker:
         report = worker.call(
@@ -54,7 +54,7 @@ def revalidate(release: Path) -> ValidationReport:
 
 
 def _require_intact(release: Path, manifest: Manifest) -> None:
-    with tempfile.TemporaryDirectory(prefix="plansmith-digests-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=f"plansmith-{os.getpid()}-digests-") as scratch:
         damaged = damaged_file(release, manifest, Digester(Path(scratch) / "digests.sqlite"))
     if damaged is not None:
         raise RepositoryError(

@@ -33,7 +33,7 @@ def gc_command(
     """
     import time
 
-    from plansmith.collection import Collector
+    from plansmith.collection import Collector, Limits
     from plansmith.errors import RepositoryError
     from plansmith.units import bytes_in_words, seconds_from_age
 
@@ -49,9 +49,8 @@ def gc_command(
             )
         click.echo(f"waiting for the end of a compile that uses {artifacts}{who}", err=True)
 
-    collector = Collector(
-        artifacts, repository or artifacts / "repository", older_than=age, now=time.time(), dry=dry_run
-    )
+    limits = Limits(older_than=age, now=time.time())
+    collector = Collector(artifacts, repository or artifacts / "repository", limits, dry=dry_run)
     found = collector.found() if dry_run else collector.collect(waiting)
     freed = sum(one.bytes for one in found)
     if as_json:

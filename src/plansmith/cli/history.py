@@ -13,7 +13,7 @@ from plansmith.cli.options import artifacts_option
 from plansmith.cli.text import cut, table
 
 if TYPE_CHECKING:
-    from plansmith.types import RunRecord
+    from plansmith.history import RunRecord
 
 _HEAD = ("WHEN", "MODEL", "OUTCOME", "GATE", "TOOK", "SOURCE")
 
