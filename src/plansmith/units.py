@@ -45,8 +45,8 @@ def seconds_from_age(text: str) -> int:
 
 
 def minute(moment: str) -> str:
-    """An ISO 8601 time to the minute: 2026-11-20 13:05 UTC."""
-    return f"{datetime.fromisoformat(moment).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    """An ISO 8601 time to the minute, in UTC: 2026-11-20 13:05."""
+    return f"{datetime.fromisoformat(moment).astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
 def seconds_of(moment: str) -> float:

@@ -33,13 +33,13 @@ def test_a_run_is_noted_with_what_it_was_made_from_and_its_verdict(compiled: Com
 def test_unchanged_and_failed_runs_are_noted_and_the_last_one_comes_first(finished: Compiled, run: CommandLine) -> None:
     assert run(*finished.command).status == 0
     assert run("compile", "hf:nobody/nothing", "--name", "other", "--no-check-served").status == 9
-    _head, other, why, unchanged, published = run("history").stdout.splitlines()
+    head, other, why, unchanged, published = run("history").stdout.splitlines()
+    assert head.startswith("WHEN (UTC)")
     assert "other  failed in fetch" in other
     assert other.endswith("hf:nobody/nothing")
     assert why.startswith("    EnvironmentFault (exit code 9): ")
     assert "unchanged 1" in unchanged
     assert "published 1" in published
-    assert " UTC  " in published
     assert [row["model"] for row in run("history", "tiny", "--json").document["runs"]] == ["tiny", "tiny"]
     assert [row["model"] for row in run("history", "--failed", "--json").document["runs"]] == ["other"]
     assert [row["model"] for row in run("history", "--limit", "1", "--json").document["runs"]] == ["other"]

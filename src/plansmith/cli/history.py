@@ -15,7 +15,7 @@ from plansmith.cli.text import cut, table
 if TYPE_CHECKING:
     from plansmith.history import RunRecord
 
-_HEAD = ("WHEN", "MODEL", "OUTCOME", "GATE", "TOOK", "SOURCE")
+_HEAD = ("WHEN (UTC)", "MODEL", "OUTCOME", "GATE", "TOOK", "SOURCE")
 
 
 @click.command("history")

@@ -45,7 +45,7 @@ def show_command(release: str, repository: Path, as_json: bool) -> None:
 def _print(model: str, known: list[Version]) -> None:
     from plansmith.units import minute
 
-    rows = [("VERSION", "MADE", "GATE", "TRITON")]
+    rows = [("VERSION", "MADE (UTC)", "GATE", "TRITON")]
     for version in known:
         triton = "serves" if version.serves else "shown" if version.shown else f"not shown: {version.hidden}"
         made = minute(version.made) if version.made else "unknown"
