@@ -29,7 +29,8 @@ class Version:
 
     def as_json(self) -> dict[str, Any]:
         """The same as JSON values."""
-        return asdict(self)
+        fields = asdict(self)
+        return {"version": fields.pop("number"), **fields}
 
 
 def versions(repository: ModelRepository, model: str) -> list[Version]:

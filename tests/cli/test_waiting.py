@@ -62,6 +62,8 @@ def test_of_two_compiles_of_one_spec_one_builds_and_the_other_waits_says_so_and_
     assert refused.message.startswith("plansmith: a compile is using artifacts")
     assert [first.returncode, second.returncode] == [0, 0]
     assert [document["version"] for document in documents] == [1, 1]
+    assert [path.name for path in run.folder.glob("artifacts/repository.plansmith/releases/tiny/*")] == ["1"]
+    assert {path.name for path in run.folder.glob("artifacts/**/staging/*")} == {".lock"}
     one, other = ({step["name"]: step["cached"] for step in document["steps"]} for document in documents)
     heavy = ("export", "compile", "validate", "package", "publish")
     assert not one["export"]
@@ -85,6 +87,6 @@ def test_a_collection_waits_for_a_compile_says_so_and_goes_on(finished: Compiled
     with held, started(finished.folder, "gc") as process:
         said = line_with(process, "waiting for")
         held.close()
-        assert "0 things removed" in process.communicate()[0]
+        assert "removed, " in process.communicate()[0]
     assert said.startswith("waiting for the end of a compile that uses artifacts (process ")
     assert process.returncode == 0

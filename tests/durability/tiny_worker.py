@@ -98,7 +98,7 @@ def join(*, group: str, progress: Progress) -> None:
 
 def fill_memory(*, up_to: int, progress: Progress) -> int:
     progress("asking PyTorch at max (32x256)")
-    held = []
+    held: list[bytearray] = []
     while len(held) * (1 << 20) < up_to:
         held.append(bytearray(os.urandom(4096) * 256))
     return len(held)
