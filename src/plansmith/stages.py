@@ -145,6 +145,7 @@ class StageRunner:
         with storage_errors(self._artifacts):
             self._hold_cache()
             with self._cache.exclusive(step, key, self._waits_for_builder):
+                self.progress("")  # no longer waiting
                 entry = None if self._force else self._cache.lookup(step, key, touch=True)
                 if entry is not None:
                     return entry, True

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from plansmith.durable import locked
@@ -89,4 +91,30 @@ def test_a_collection_waits_for_a_compile_says_so_and_goes_on(finished: Compiled
         held.close()
         assert "removed, " in process.communicate()[0]
     assert said.startswith("waiting for the end of a compile that uses artifacts (process ")
+    assert process.returncode == 0
+
+
+def test_on_a_terminal_the_moving_line_says_that_it_waits(finished: Compiled) -> None:
+    ours, theirs = pty.openpty()
+    held = ExitStack()
+    held.enter_context(locked(lock_of(finished)))
+    with (
+        held,
+        subprocess.Popen(
+            [*COMMAND, *finished.command],
+            cwd=finished.folder,
+            env=environment(TERM="xterm", COLUMNS="200"),
+            stdout=subprocess.DEVNULL,
+            stderr=theirs,
+        ) as process,
+    ):
+        os.close(theirs)
+        said = b""
+        while b"export: waiting for another plansmith that collects garbage" not in said:
+            said += os.read(ours, 4096)
+        held.close()
+        with suppress(OSError):  # a terminal whose other side was closed
+            while block := os.read(ours, 4096):
+                said += block
+        os.close(ours)
     assert process.returncode == 0
