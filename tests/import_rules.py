@@ -16,7 +16,7 @@ LEVELS = (
     ("errors", "types"),
     ("digest", "comparison", "targets", "durable", "memory", "shapes", "toolchain", "units"),
     ("config", "data", "history", "reference", "process", "stage_cache"),
-    ("sources", "compilers", "triton", "validation"),
+    ("sources", "compilers", "triton", "validation", "probes"),
     ("stages",),
     (
         "collection",
@@ -24,23 +24,24 @@ LEVELS = (
         "recording",
         "reproduction",
     ),
-    ("steps", "worker", "revalidation", "inspection"),
+    ("steps", "worker", "revalidation", "inspection", "doctor"),
     ("flows",),
     ("cli",),
     ("__main__",),
 )
 _LEVEL = {unit: number for number, units in enumerate(LEVELS) for unit in units}
 
-# Heavy libraries are imported inside functions only; these in a few places only.
-_PYTORCH = ("sources", "compilers", "worker")
+# Heavy libraries are imported inside functions only; these in a few places only. `probes` may import them all: it is
+# the child process of `plansmith doctor` that tells whether a library can be imported.
+_PYTORCH = ("sources", "compilers", "worker", "probes")
 _PLACES: dict[str, tuple[str, ...]] = {
     "torch": _PYTORCH,
     "torchvision": _PYTORCH,
     "transformers": _PYTORCH,
     "timm": _PYTORCH,
-    "tensorrt": (),
-    "prefect": ("flows",),
-    "boto3": (),
+    "tensorrt": ("probes",),
+    "prefect": ("flows", "probes"),
+    "boto3": ("probes",),
 }
 HEAVY = {*_PLACES, "onnx", "onnxruntime", "onnxscript", "polygraphy", "tritonclient", "huggingface_hub", "safetensors"}
 HEAVY |= {"google", "PIL"}

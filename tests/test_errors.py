@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
 
 import pytest
 
 from plansmith import errors
 from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, error_from_dict
 
+PACKAGE = Path(errors.__file__).parent
 KINDS = PlansmithError.__subclasses__()
 
 
@@ -31,3 +34,15 @@ def test_an_error_crosses_a_process_and_stays_what_it_was(kind: type[PlansmithEr
     again = error_from_dict(raised.to_dict())
     assert (type(again), str(again)) == (kind, "m · export: it broke\nNext: mend it")
     assert again.transient
+
+
+def test_every_error_says_what_to_type_next() -> None:
+    names = {kind.__name__ for kind in KINDS}
+    silent = [
+        f"{path.relative_to(PACKAGE)}:{call.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in names
+        if not {"remedy", None} & {word.arg for word in call.keywords}
+    ]
+    assert silent == []

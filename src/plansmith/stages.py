@@ -57,6 +57,9 @@ class Listener:
     def waiting(self, step: str, text: str) -> None:
         """A step cannot go on before another process has done something."""
 
+    def made(self, record: Record) -> None:
+        """A step has its result, new or cached; whether it may be used is not decided yet."""
+
     def finished(self, record: StepRecord) -> None:
         """A step ended well."""
 
@@ -126,6 +129,7 @@ class StageRunner:
         with self.timed(step) as clock:
             entry, clock.cached = self.entry(step, inputs, parameters, build)
             record = self.made[step] = kind.model_validate(entry.record)
+            self._listener.made(record)
             try:
                 require(record)
             except PlansmithError as error:

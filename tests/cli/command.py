@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .. import messages
+
 COMMAND = (sys.executable, "-m", "plansmith")
 MOST_LINES = 14
 
@@ -76,7 +78,10 @@ class CommandLine:
             timeout=120,
             check=False,
         )
-        return Answer(done.returncode, done.stdout, done.stderr)
+        answer = Answer(done.returncode, done.stdout, done.stderr)
+        if done.returncode and "plansmith: " in done.stderr:
+            messages.note_text("as printed", done.returncode, answer.message)
+        return answer
 
 
 @dataclass(frozen=True)

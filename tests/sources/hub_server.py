@@ -18,7 +18,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 class Hub(ThreadingHTTPServer):
     """Serves one folder as one model; `requests` holds (method, path, range) of what was asked.
 
-    `break_after` cuts the connection of the next large download after so many bytes.
+    `break_after` cuts the connection of the next large download after so many bytes; so many next requests as
+    `unavailable` says are answered with status 503.
     """
 
     def __init__(self, folder: Path, repo: str) -> None:
@@ -27,6 +28,7 @@ class Hub(ThreadingHTTPServer):
         self.repo = repo
         self.requests: list[tuple[str, str, str | None]] = []
         self.break_after = 0
+        self.unavailable = 0
 
     @property
     def url(self) -> str:
@@ -60,6 +62,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         self.server.requests.append((self.command, self.path, self.headers.get("Range")))
+        if self.server.unavailable:
+            self.server.unavailable -= 1
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         repo = re.escape(self.server.repo)
         if found := re.fullmatch(rf"/api/models/{repo}(?:/revision/([^/?]+))?(?:\?.*)?", self.path):
             known = found[1] in {None, "main", "v1", COMMIT}

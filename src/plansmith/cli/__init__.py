@@ -13,6 +13,7 @@ import click
 
 from plansmith import __version__
 from plansmith.cli.compile import compile_command
+from plansmith.cli.doctor import doctor_command
 from plansmith.cli.gc import gc_command
 from plansmith.cli.history import history_command
 from plansmith.cli.inspect import inspect_command
@@ -42,6 +43,7 @@ def cli() -> None:
 
 for command in (
     compile_command,
+    doctor_command,
     gc_command,
     history_command,
     inspect_command,

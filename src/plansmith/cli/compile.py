@@ -47,12 +47,14 @@ Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or 
 )
 @click.option("--tritonserver", metavar="PATH", help="Server for the check; found when left out.")
 @click.option("--force/--no-force", default=None, help="Do every step again and publish a new version.")
+@click.option("--track", is_flag=True, help="Run it as a flow run of the configured Prefect API.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def compile_command(
     source: str,
     *,
+    track: bool,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -67,16 +69,23 @@ def compile_command(
     from plansmith.cli.progress import TerminalProgress
     from plansmith.steps import Compilation
 
+    if track and dry_run:
+        raise click.UsageError("a dry run does nothing that could be tracked: leave out --track or --dry-run")
     spec, base = _read_spec(source, options, shapes)
-    with TerminalProgress(quiet=quiet or dry_run) as listener:
-        compilation = Compilation(spec, relative_to=base, listener=listener, dry=dry_run)
-        with compilation:
-            if dry_run:
-                _print_plan(compilation.name, compilation.plan(), as_json)
-                return
-            published, manifest = compilation.run()
+    if dry_run:
+        with Compilation(spec, relative_to=base, dry=True) as compilation:
+            _print_plan(compilation.name, compilation.plan(), as_json)
+        return
+    with TerminalProgress(quiet=quiet) as listener:
+        if track:
+            from plansmith.flows import tracking
+
+            published, manifest = tracking.track(spec, base, listener)
+        else:
+            with Compilation(spec, relative_to=base, listener=listener) as compilation:
+                published, manifest = compilation.run()
     if as_json:
-        click.echo(json.dumps(_document(published, manifest, compilation.steps)))
+        click.echo(json.dumps(_document(published, manifest, listener.steps)))
     else:
         _print_summary(published, manifest)
 

@@ -18,12 +18,16 @@ class TerminalProgress(Listener):
 
     Args:
         quiet: show notices only.
+
+    Attributes:
+        steps: those that are finished.
     """
 
     def __init__(self, *, quiet: bool) -> None:
         self._console = Console(stderr=True, highlight=False)
         self._quiet = quiet
         self._status: Status | None = None
+        self.steps: list[StepRecord] = []
 
     def __enter__(self) -> Self:
         if not self._quiet and self._console.is_terminal:
@@ -51,6 +55,7 @@ class TerminalProgress(Listener):
 
     def finished(self, record: StepRecord) -> None:
         """Leave one line for a finished step."""
+        self.steps.append(record)
         if not self._quiet:
             how = "[dim]cached[/dim]" if record.cached else f"{record.seconds:.1f} s"
             self._console.print(f"  {record.name:<13}{how}")

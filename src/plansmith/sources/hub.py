@@ -39,7 +39,7 @@ def fetch_snapshot(
         EnvironmentFault: the hub cannot be reached and the local cache does not hold the model.
     """
     try:
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import is_offline_mode, snapshot_download
         from huggingface_hub.errors import (
             GatedRepoError,
             HfHubHTTPError,
@@ -79,7 +79,9 @@ def fetch_snapshot(
         ) from error
     except LocalEntryNotFoundError as error:
         raise EnvironmentFault(
-            f"the hub cannot be reached, and the local cache does not hold {repo}", remedy=_USE_A_DIRECTORY
+            f"the hub cannot be reached, and the local cache does not hold {repo}",
+            remedy=_USE_A_DIRECTORY,
+            transient=not (offline or is_offline_mode()),
         ) from error
     except (HfHubHTTPError, OSError) as error:
         raise EnvironmentFault(

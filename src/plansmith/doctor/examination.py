@@ -1,0 +1,109 @@
+"""The whole examination: asks everything at once, two heavy imports at a time, and puts the findings in order."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plansmith.doctor import folder, gpus, libraries, machine, services, serving
+from plansmith.doctor.children import LIMIT_SECONDS, Ended, Probed, run_probe, run_program
+from plansmith.doctor.findings import Examination, Finding
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+_AT_ONCE = 2
+_PROBED = (*libraries.IMPORTED, "prefect", "prefect_server", "tensorrt", "boto3", "mlflow")
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """What the children said: probes by name, nvidia-smi and trtexec where they are installed."""
+
+    probes: dict[str, Probed]
+    nvidia_smi: Ended | None
+    trtexec: Ended | None
+
+
+def examine(
+    artifacts: Path,
+    *,
+    online: bool = True,
+    deep: bool = False,
+    strict: bool = False,
+    limit_seconds: float = LIMIT_SECONDS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Examination:
+    """Look at everything that plansmith uses or will use.
+
+    Args:
+        artifacts: the folder that compiles write to; it need not exist, and nothing is left in it.
+        online: ask the Prefect API, registries and stores that are configured.
+        deep: start Triton too, which takes some seconds.
+        strict: warnings count for the exit code.
+        limit_seconds: how long each library and program may take.
+        progress: told what is being looked at.
+    """
+    trtexec = gpus.find_trtexec()
+    answers = asyncio.run(_ask(trtexec, online=online, limit_seconds=limit_seconds, progress=progress))
+    probes = answers.probes
+    progress("starting Triton" if deep else "looking at Triton")
+    findings = [
+        *libraries.python_findings(),
+        *_packages(probes),
+        *serving.look(deep=deep),
+        *folder.folder_findings(artifacts),
+        *machine.machine_findings(),
+        *gpus.gpu_findings(answers.nvidia_smi, probes["torch"]),
+        gpus.tensorrt_finding(probes["tensorrt"]),
+        gpus.trtexec_finding(trtexec, answers.trtexec),
+        *services.prefect_findings(
+            probes["prefect"],
+            probes["prefect_server"],
+            fastapi=libraries.installed_version("fastapi"),
+            unmet=libraries.unmet_by("flows", "prefect", libraries.installed_version("prefect")),
+        ),
+        services.hub_finding(probes["huggingface_hub"]),
+        services.mlflow_finding(probes["mlflow"]),
+        *services.store_findings(probes["boto3"]),
+    ]
+    return Examination(findings, strict=strict)
+
+
+def _packages(probes: dict[str, Probed]) -> list[Finding]:
+    """Without metadata nothing is known of what is needed, which is a finding of its own."""
+    try:
+        required: list[Requirement] = libraries.extra_requirements(libraries.COMPILE_EXTRA)
+    except PackageNotFoundError:
+        return []
+    versions = {one.name: libraries.installed_version(one.name) for one in required}
+    return libraries.package_findings(required, versions, probes)
+
+
+async def _ask(trtexec: str | None, *, online: bool, limit_seconds: float, progress: Callable[[str], None]) -> _Answers:
+    gate = asyncio.Semaphore(_AT_ONCE)
+    running: list[str] = []
+
+    async def import_one(name: str) -> Probed:
+        async with gate:
+            running.append(name)
+            progress(f"looking at {', '.join(running)}")
+            try:
+                return await run_probe(name, online=online, limit_seconds=limit_seconds)
+            finally:
+                running.remove(name)
+
+    async def run_installed(command: Sequence[str] | None) -> Ended | None:
+        return await run_program(command, limit_seconds=limit_seconds) if command is not None else None
+
+    smi = shutil.which(gpus.NVIDIA_SMI[0])
+    async with asyncio.TaskGroup() as asked:
+        probes = {name: asked.create_task(import_one(name)) for name in _PROBED}
+        nvidia_smi = asked.create_task(run_installed([smi, *gpus.NVIDIA_SMI[1:]] if smi else None))
+        banner = asked.create_task(run_installed([trtexec] if trtexec else None))
+    return _Answers({name: task.result() for name, task in probes.items()}, nvidia_smi.result(), banner.result())

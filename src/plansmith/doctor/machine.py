@@ -1,0 +1,150 @@
+"""Memory, processors, shared memory and files of this machine, as this process may use them."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from plansmith.doctor.findings import Finding, Severity
+
+AREA = "Machine"
+
+_MIB, _GIB = 2**20, 2**30
+_LITTLE_MEMORY = 8 * _GIB
+_LITTLE_SHARED = 64 * _MIB
+_FEW_FILES = 512
+_NO_LIMIT = 2**60  # cgroup v1 says "unlimited" with a number close to 2**63
+
+_SHARED = Path("/dev/shm")  # noqa: S108 - the kernel's, and Triton's choice
+_STUB = "Triton's Python backend"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the control groups of this process leave it; None where they set no limit.
+
+    Args:
+        memory_bytes: of all processes in the group together.
+        processors: may be a fraction.
+    """
+
+    memory_bytes: int | None
+    processors: float | None
+
+
+def machine_findings() -> list[Finding]:
+    """Everything but the artifacts folder."""
+    limits = control_group_limits()
+    return [
+        processors_finding(len(os.sched_getaffinity(0)), limits.processors),
+        memory_finding(available_memory(Path("/proc/meminfo").read_text()), limits.memory_bytes),
+        shared_memory_finding(shutil.disk_usage(_SHARED).free if _SHARED.is_dir() else None),
+        open_files_finding(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        temporary_finding(),
+    ]
+
+
+def available_memory(meminfo: str) -> int:
+    """Bytes that programs can still take, from the text of /proc/meminfo."""
+    fields = dict(line.split(":", 1) for line in meminfo.splitlines() if ":" in line)
+    return int(fields["MemAvailable"].split()[0]) * 1024
+
+
+def control_group_limits(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> Limits:
+    """The tightest limits of this process's control groups and of those above them, version 1 or 2.
+
+    Args:
+        root: where control groups are mounted.
+        membership: the file that names those of this process.
+    """
+    memory: list[int] = []
+    processors: list[float] = []
+    for line in membership.read_text().splitlines() if membership.is_file() else []:
+        _, controllers, path = line.split(":", 2)
+        for top in [root / name for name in dict.fromkeys([controllers, *controllers.split(",")])]:
+            for folder in (here := top / path.lstrip("/"), *here.parents):
+                if not folder.is_relative_to(root):
+                    break
+                memory += _memory_limit(folder)
+                processors += _processor_limit(folder)
+    return Limits(min(memory, default=None), min(processors, default=None))
+
+
+def processors_finding(usable: int, limit: float | None) -> Finding:
+    """How many processors this process may use."""
+    limited = f", limited to the time of {limit:g} by the control group" if limit is not None and limit < usable else ""
+    return Finding(AREA, "processors", Severity.OK, f"{usable} usable{limited}")
+
+
+def memory_finding(available: int, limit: int | None) -> Finding:
+    """Memory for the model, several times over: PyTorch, the exporter and ONNX Runtime hold it at the same time."""
+    limited = limit is not None and limit < available
+    found = f"{_size(available)} available" + (f", limited to {_size(limit)} by the control group" if limited else "")
+    if min(available, limit if limit is not None else available) >= _LITTLE_MEMORY:
+        return Finding(AREA, "memory", Severity.OK, found)
+    remedy = "give the container more memory: docker run --memory 16g" if limited else "end programs that hold memory"
+    return Finding(AREA, "memory", Severity.WARNING, found, "large models", remedy)
+
+
+def shared_memory_finding(free: int | None) -> Finding:
+    """Room in /dev/shm, in bytes; None where there is no such folder."""
+    found = "not there" if free is None else f"{_size(free)} free"
+    if free is not None and free >= _LITTLE_SHARED:
+        return Finding(AREA, "/dev/shm", Severity.OK, found)  # noqa: S108 - a name that is shown
+    return Finding(AREA, "/dev/shm", Severity.WARNING, found, _STUB, "docker run --shm-size 1g")  # noqa: S108
+
+
+def open_files_finding(limit: int) -> Finding:
+    """How many files this process may hold open."""
+    found = "unlimited" if limit == resource.RLIM_INFINITY else f"at most {limit}"
+    if limit == resource.RLIM_INFINITY or limit >= _FEW_FILES:
+        return Finding(AREA, "open files", Severity.OK, found)
+    return Finding(AREA, "open files", Severity.WARNING, found, "models in many files, many requests", "ulimit -n 4096")
+
+
+def temporary_finding() -> Finding:
+    """The temporary folder: Triton's backends are laid out in it, and one of them is a program."""
+    try:
+        folder = Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        needed_for = "starting Triton"
+        found = f"no folder can be written: {error.strerror}"
+        return Finding(AREA, "temporary folder", Severity.PROBLEM, found, needed_for, "export TMPDIR=<folder>")
+    return temporary_folder_finding(folder, no_programs=bool(os.statvfs(folder).f_flag & os.ST_NOEXEC))
+
+
+def temporary_folder_finding(folder: Path, *, no_programs: bool) -> Finding:
+    """A temporary folder that can be written, and whether its mount forbids running programs (noexec)."""
+    if not no_programs:
+        return Finding(AREA, "temporary folder", Severity.OK, str(folder))
+    found = f"{folder} is mounted noexec"
+    return Finding(
+        AREA, "temporary folder", Severity.WARNING, found, _STUB, "export TMPDIR=<folder where programs run>"
+    )
+
+
+def _memory_limit(folder: Path) -> list[int]:
+    found = (_words(folder / name) for name in ("memory.max", "memory.limit_in_bytes"))
+    return [int(words[0]) for words in found if words and words[0].isdigit() and int(words[0]) < _NO_LIMIT]
+
+
+def _processor_limit(folder: Path) -> list[float]:
+    first = _words(folder / "cpu.max")
+    words = first or [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
+    return [int(words[0]) / int(words[1])] if len(words) == 2 and words[0].isdigit() else []
+
+
+def _words(file: Path) -> list[str]:
+    try:
+        return file.read_text().split()
+    except OSError:
+        return []
+
+
+def _size(size: int | None) -> str:
+    assert size is not None
+    return f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{size / _MIB:.0f} MiB"

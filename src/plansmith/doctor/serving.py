@@ -1,0 +1,90 @@
+"""The Triton server that releases are checked with."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from plansmith.doctor.findings import Finding, Severity
+from plansmith.errors import EnvironmentFault, PlansmithError
+from plansmith.targets import DEFAULT_TARGET, load_target
+from plansmith.triton.installation import Installation, find_installation, python_library_folder, stand_in_site
+from plansmith.triton.server import TritonServer
+
+AREA = "Triton"
+
+_NEEDED_FOR = "the check on a running Triton, plansmith serve"
+
+
+def serving_findings(installation: Installation | None, refusal: EnvironmentFault | None) -> list[Finding]:
+    """The server and what it runs ONNX models with.
+
+    Args:
+        installation: the server, if there is one.
+        refusal: why there is none.
+    """
+    if installation is None:
+        assert refusal is not None
+        remedy = refusal.remedy.replace("<target>", DEFAULT_TARGET)
+        server = Finding(AREA, "server", Severity.PROBLEM, refusal.message, _NEEDED_FOR, remedy)
+        return [server, _python_library_finding(needed=True)]
+    stated = f"{installation.version or 'version not stated'}, {installation.binary}"
+    brings_python = installation.stub is None or installation.backends in installation.stub.parents
+    return [
+        Finding(AREA, "server", Severity.OK, stated),
+        _runtime_finding(installation),
+        _python_library_finding(needed=not brings_python),
+    ]
+
+
+def look(*, deep: bool) -> list[Finding]:
+    """The findings on the server that a compile would use.
+
+    Args:
+        deep: start it too.
+    """
+    try:
+        installation = find_installation()
+    except EnvironmentFault as refusal:
+        return serving_findings(None, refusal)
+    return [*serving_findings(installation, None), *([start_finding(installation)] if deep else [])]
+
+
+def start_finding(installation: Installation) -> Finding:
+    """Start the server on an empty repository, have it answer, and end it."""
+    with tempfile.TemporaryDirectory(prefix="plansmith-doctor-") as scratch:
+        repository = Path(scratch) / "repository"
+        repository.mkdir()
+        try:
+            with TritonServer(repository, installation, Path(scratch) / "log", models=()) as server:
+                return Finding(AREA, "start", Severity.OK, f"Triton {server.version} started, answered and ended")
+        except PlansmithError as error:
+            said = " ".join(error.message.split())
+            remedy = "correct what it names; plansmith serve keeps all that Triton says in a log"
+            return Finding(AREA, "start", Severity.PROBLEM, said, _NEEDED_FOR, remedy)
+
+
+def _python_library_finding(*, needed: bool) -> Finding:
+    """Python's shared library, which the private folder's Triton runs Python models with."""
+    name = "Python library"
+    try:
+        return Finding(AREA, name, Severity.OK, str(python_library_folder()))
+    except EnvironmentFault as error:
+        severity = Severity.PROBLEM if needed else Severity.OPTIONAL
+        return Finding(AREA, name, severity, error.message, "the Triton of plansmith serve-env", error.remedy)
+
+
+def _runtime_finding(installation: Installation) -> Finding:
+    name = "ONNX Runtime"
+    if installation.real_onnxruntime:
+        return Finding(AREA, name, Severity.OK, "Triton's own backend")
+    target = load_target(DEFAULT_TARGET)
+    if installation.stub is None:
+        found = "the server has neither an ONNX Runtime backend nor a Python stub for this Python"
+        remedy = f"unset PLANSMITH_TRITONSERVER, then plansmith serve-env add {target.name}"
+        return Finding(AREA, name, Severity.PROBLEM, found, _NEEDED_FOR, remedy)
+    try:
+        stand_in_site(installation, target)
+    except EnvironmentFault as error:
+        return Finding(AREA, name, Severity.PROBLEM, error.message, _NEEDED_FOR, error.remedy)
+    return Finding(AREA, name, Severity.OK, f"{target.onnxruntime} in a stand-in backend, for target {target.name}")

@@ -1,0 +1,92 @@
+"""Which Triton there is, and whether it can serve ONNX models."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from plansmith.doctor.findings import Severity
+from plansmith.doctor.serving import look, serving_findings, start_finding
+from plansmith.errors import EnvironmentFault
+from plansmith.triton.installation import Installation
+
+CONTAINER = Installation(
+    binary=Path("/opt/tritonserver/bin/tritonserver"),
+    library_path=(),
+    backends=Path("/opt/tritonserver/backends"),
+    caches=Path("/opt/tritonserver/caches"),
+    stub=Path("/opt/tritonserver/backends/python/triton_python_backend_stub"),
+    version="2.72.0",
+    real_onnxruntime=True,
+)
+WHEEL = replace(CONTAINER, stub=Path("/opt/stubs/triton_python_backend_stub"), real_onnxruntime=False)
+
+
+@pytest.fixture
+def _no_python_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda _: str(tmp_path))
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+
+
+def test_a_real_backend_is_told_from_the_stand_in() -> None:
+    server, runtime, _ = serving_findings(CONTAINER, None)
+    assert server.found == "2.72.0, /opt/tritonserver/bin/tritonserver"
+    assert (runtime.severity, runtime.found) == (Severity.OK, "Triton's own backend")
+    _, runtime, _ = serving_findings(WHEEL, None)
+    assert (runtime.severity, "stand-in" in runtime.found) == (Severity.OK, True)
+
+
+def test_a_stand_in_without_its_runtime_is_a_problem_that_one_command_mends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    _, runtime, _ = serving_findings(WHEEL, None)
+    assert (runtime.severity, runtime.remedy) == (Severity.PROBLEM, "plansmith serve-env add local-cpu")
+
+
+def test_a_server_without_backend_and_stub_is_a_problem() -> None:
+    _, runtime, _ = serving_findings(replace(WHEEL, stub=None), None)
+    assert runtime.severity is Severity.PROBLEM
+    assert "neither an ONNX Runtime backend nor a Python stub" in runtime.found
+    assert "PLANSMITH_TRITONSERVER" in runtime.remedy
+
+
+@pytest.mark.usefixtures("_no_python_library")
+def test_a_python_without_shared_library_is_a_problem_only_where_the_server_needs_it() -> None:
+    *_, library = serving_findings(WHEEL, None)
+    assert library.severity is Severity.PROBLEM
+    assert "--enable-shared" in library.remedy
+    *_, library = serving_findings(CONTAINER, None)
+    assert library.severity is Severity.OPTIONAL
+
+
+def test_a_server_that_was_named_and_is_not_there_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANSMITH_TRITONSERVER", "/nope")
+    server, _ = look(deep=True)
+    assert server.severity is Severity.PROBLEM
+    assert "/nope" in server.found
+    assert "give a tritonserver binary" in server.remedy
+
+
+def test_no_server_names_the_target_to_add() -> None:
+    refusal = EnvironmentFault("there is none", remedy="plansmith serve-env add <target>")
+    server, _ = serving_findings(None, refusal)
+    assert server.remedy == "plansmith serve-env add local-cpu"
+
+
+def test_a_server_that_does_not_start_is_a_problem_with_its_last_words(tmp_path: Path) -> None:
+    binary = tmp_path / "bin" / "tritonserver"
+    for folder in (binary.parent, tmp_path / "backends", tmp_path / "caches"):
+        folder.mkdir()
+    binary.write_text("#!/bin/sh\nexit 3\n")
+    binary.chmod(0o755)
+    broken = replace(CONTAINER, binary=binary, backends=tmp_path / "backends", caches=tmp_path / "caches", stub=None)
+    found = start_finding(broken)
+    assert found.severity is Severity.PROBLEM
+    assert "the server ended with status 3" in found.found
+    assert "\n" not in found.found
+    assert "plansmith serve" in found.remedy

@@ -1,0 +1,242 @@
+"""`plansmith compile --track` is a run that Prefect shows in full, and a compile like any other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ..cli.command import COMMAND, CommandLine, check_refusal, environment
+from .prefect_server import PrefectServer, free_port
+
+pytestmark = pytest.mark.services
+
+STEPS = ["fetch", "export", "lower", "compile", "validate", "package", "publish"]
+
+
+def test_a_tracked_compile_is_a_run_with_a_task_for_every_step(
+    prefect: PrefectServer, run: CommandLine, bert: Path
+) -> None:
+    words = ("compile", f"hf:{bert}", "--name", "tracked", "--no-check-served", "--track", "--json")
+    answer = run(*words, **prefect.variables())
+    assert answer.status == 0, answer
+    assert answer.document["version"] == 1
+    assert [step["name"] for step in answer.document["steps"]] == STEPS
+    found = prefect.run_named("tracked · local-cpu")
+    assert found["state"]["type"] == "COMPLETED"
+    assert found["parameters"]["spec"]["source"] == f"hf:{bert}"
+    assert f"/runs/flow-run/{found['id']}" in answer.stderr
+    tasks = prefect.tasks_of(found["id"])
+    assert [task["name"] for task in tasks] == STEPS
+    assert {task["state"]["type"] for task in tasks} == {"COMPLETED"}
+    untracked = run(*[word for word in words if word != "--track"]).document
+    assert untracked["unchanged"]
+    assert untracked.keys() == answer.document.keys()
+
+
+def test_its_artifacts_are_the_plan_the_gates_report_and_the_release(
+    prefect: PrefectServer, run: CommandLine, bert: Path
+) -> None:
+    answer = run(
+        "compile", f"hf:{bert}", "--name", "Shown.1", "--no-check-served", "--track", "--json", **prefect.variables()
+    )
+    artifacts = prefect.artifacts_of(prefect.run_named("Shown.1 · local-cpu")["id"])
+    assert set(artifacts) == {f"{what}-shown-1-local-cpu" for what in ("plan", "validation", "release")}
+    plan = json.loads(artifacts["plan-shown-1-local-cpu"]["data"])
+    assert plan[:2] == [{"step": "fetch", "state": "cached"}, {"step": "export", "state": "would run"}]
+    assert plan[-2] == {"step": "check_served", "state": "left out"}
+    rows = json.loads(artifacts["validation-shown-1-local-cpu"]["data"])
+    assert {row["case"] for row in rows} >= {"traced", "untraced", "min", "max"}
+    assert {row["verdict"] for row in rows} == {"passed"}
+    manifest = Path(answer.document["manifest"])
+    assert manifest.as_uri() in artifacts["release-shown-1-local-cpu"]["data"]
+
+
+def test_a_gate_that_refuses_fails_the_run_and_shows_what_it_saw(
+    prefect: PrefectServer, run: CommandLine, bert: Path
+) -> None:
+    (run.folder / "strict.yaml").write_text(
+        f"source: hf:{bert}\nname: strict\ncheck_served: false\ntolerances:\n"
+        "  logits: {max_relative: 0, quantile_relative: 0, min_cosine: 1}\n"
+    )
+    answer = run("compile", "strict.yaml", "--track", "--json", **prefect.variables())
+    check_refusal(answer, 5, ("strict · validate: the engine differs from the model",))
+    found = prefect.run_named("strict · local-cpu")
+    assert found["state"]["type"] == "FAILED"
+    assert "nothing was published" in found["state"]["message"]
+    tasks = prefect.tasks_of(found["id"])
+    assert [task["state"]["type"] for task in tasks] == ["COMPLETED"] * 4 + ["FAILED"]
+    assert {task["run_count"] for task in tasks} == {1}, "an accuracy that was refused is not tried again"
+    (report,) = [a for key, a in prefect.artifacts_of(found["id"]).items() if key.startswith("validation-")]
+    assert any(row["verdict"] != "passed" for row in json.loads(report["data"]))
+
+
+def test_a_run_that_prefect_loses_sight_of_is_finished_all_the_same(
+    prefect: PrefectServer, run: CommandLine, bert: Path
+) -> None:
+    with Wire(prefect.port) as wire:
+        process = subprocess.Popen(
+            [*COMMAND, "compile", f"hf:{bert}", "--name", "lost", "--no-check-served", "--track", "--json"],
+            cwd=run.folder,
+            env=environment(**prefect.variables(port=wire.port)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        _wait_for(lambda: any(run.folder.glob("artifacts/logs/lost-*-worker.log")))
+        wire.cut()
+        stdout, stderr = process.communicate(timeout=180)
+    assert process.returncode == 0, stderr
+    assert json.loads(stdout)["version"] == 1
+    assert "was lost" in stderr
+    assert "finished all the same" in stderr
+    assert "Traceback" not in stderr
+
+
+def test_an_interrupt_at_the_terminal_cancels_the_run(prefect: PrefectServer, run: CommandLine, bert: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "compile", f"hf:{bert}", "--name", "interrupted", "--no-check-served", "--track"],
+        cwd=run.folder,
+        env=environment(**prefect.variables()),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _wait_for(lambda: any(run.folder.glob("artifacts/logs/interrupted-*-worker.log")))
+    process.send_signal(signal.SIGINT)
+    stderr = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+    assert prefect.run_named("interrupted · local-cpu")["state"]["type"] == "CANCELLED"
+
+
+def test_the_hub_is_asked_again_when_it_was_not_there_for_a_moment(
+    prefect: PrefectServer, run: CommandLine, bert: Path
+) -> None:
+    from ..sources import hub_server
+
+    with hub_server.running(bert) as hub:
+        hub.unavailable = 1
+        answer = run(
+            *("compile", "hf:org/model", "--name", "again", "--no-check-served", "--track", "--json"),
+            **prefect.variables(),
+            HF_ENDPOINT=hub.url,
+            HF_HUB_OFFLINE="0",
+            HF_HOME=str(run.folder / "home"),
+        )
+    assert answer.status == 0, answer
+    tasks = prefect.tasks_of(prefect.run_named("again · local-cpu")["id"])
+    assert [(task["name"], task["run_count"]) for task in tasks][:2] == [("fetch", 2), ("export", 1)]
+
+
+def test_without_track_prefect_is_not_imported(run: CommandLine, bert: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "compile", f"hf:{bert}", "--no-check-served"],
+        cwd=run.folder,
+        env=environment(PYTHONPROFILEIMPORTTIME="1"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "plansmith.steps" in imported
+    assert not {name for name in imported if name.split(".")[0] == "prefect" or name.startswith("plansmith.flows")}
+
+
+def test_a_wrong_login_is_refused_with_what_to_type(prefect: PrefectServer, run: CommandLine, bert: Path) -> None:
+    answer = run("compile", f"hf:{bert}", "--track", "--json", **prefect.variables(login="admin:wrong"))
+    check_refusal(answer, 9, ("does not let us in", "prefect config set PREFECT_API_AUTH_STRING"))
+    assert "wrong" not in answer.stderr
+
+
+def test_no_api_is_refused_with_how_to_start_one(prefect: PrefectServer, run: CommandLine, bert: Path) -> None:
+    answer = run("compile", f"hf:{bert}", "--track", "--json", PREFECT_HOME=str(prefect.home), PREFECT_API_URL="")
+    check_refusal(answer, 9, ("no Prefect API is configured", "prefect server start", "prefect config set"))
+    assert not list(run.folder.iterdir())
+
+
+def test_an_api_that_is_not_there_is_told_before_any_work(prefect: PrefectServer, run: CommandLine, bert: Path) -> None:
+    answer = run("compile", f"hf:{bert}", "--track", "--json", **prefect.variables(port=free_port()))
+    check_refusal(answer, 9, ("cannot be reached", "prefect server start"))
+    assert not list(run.folder.iterdir())
+
+
+def test_an_api_that_never_answers_is_given_up(prefect: PrefectServer, run: CommandLine, bert: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        answer = run("compile", f"hf:{bert}", "--track", "--json", **prefect.variables(port=port))
+    check_refusal(answer, 9, ("cannot be reached", "timed out"))
+
+
+def test_a_prefect_that_is_not_installed_is_named(run: CommandLine, bert: Path) -> None:
+    (run.folder / "without" / "prefect").mkdir(parents=True)
+    (run.folder / "without" / "prefect" / "__init__.py").write_text("raise ImportError('no prefect here')\n")
+    path = os.pathsep.join([str(run.folder / "without"), os.environ.get("PYTHONPATH", "")])
+    answer = run("compile", f"hf:{bert}", "--track", "--json", PYTHONPATH=path)
+    check_refusal(answer, 9, ("Prefect is not installed", "pip install 'plansmith[flows]'"))
+
+
+def test_a_dry_run_is_not_tracked(run: CommandLine, bert: Path) -> None:
+    check_refusal(run("compile", f"hf:{bert}", "--track", "--dry-run", "--json"), 2, ("--track", "--dry-run"))
+
+
+class Wire:
+    """A way to a port of this machine that can be cut; a context manager."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._ends: list[socket.socket] = []
+        self.port = int(self._listener.getsockname()[1])
+
+    def __enter__(self) -> Wire:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cut()
+
+    def cut(self) -> None:
+        """End every connection and take no more."""
+        self._listener.close()
+        for end in self._ends:
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+            finally:
+                end.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self._target))
+            self._ends += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=_carry, args=(source, sink), daemon=True).start()
+
+
+def _carry(source: socket.socket, sink: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        return
+
+
+def _wait_for(happened: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
