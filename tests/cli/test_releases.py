@@ -130,6 +130,7 @@ def test_the_completion_knows_commands_and_options(run: CommandLine) -> None:
 
     assert complete("plansmith", "") == [
         "compile",
+        "doctor",
         "gc",
         "history",
         "inspect",
