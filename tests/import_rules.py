@@ -14,12 +14,14 @@ PACKAGE = Path(__file__).parents[1] / "src" / "plansmith"
 LEVELS = (
     ("plansmith",),
     ("errors", "types"),
-    ("digest", "comparison", "targets", "durable", "shapes", "toolchain"),
-    ("config", "data", "reference", "process", "stage_cache"),
+    ("digest", "comparison", "targets", "durable", "memory", "shapes", "toolchain", "units"),
+    ("config", "data", "history", "reference", "process", "stage_cache"),
     ("sources", "compilers", "triton", "validation", "probes", "spec_text"),
     ("stages", "spec_files", "spec_schema"),
     (
+        "collection",
         "fetching",
+        "recording",
         "reproduction",
     ),
     ("steps", "worker", "revalidation", "inspection", "doctor", "first_spec"),

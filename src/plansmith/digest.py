@@ -1,9 +1,9 @@
 """Content digests, with a memo so that no file is hashed twice.
 
-The memo is a small SQLite file keyed by device, inode, size and modification time: a hard link shares
-the entry of its file, and a changed file misses it. For files that others write, the change time counts
-too: a copy can keep the modification time of another file, but nothing can set the change time. It is
-left out for files of our own, which are never written again but gain links, and so change times.
+The memo is a small SQLite file keyed by device, inode, size, modification time and change time: a hard link
+shares the entry of its file, and a changed file misses it. A program can set the modification time back, but
+nothing can set the change time. A link that is made or removed changes it too, and costs one more reading.
+What the memo cannot see is a disk that loses bits by itself: a release is read again before it is published.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from urllib.parse import quote
 
 from plansmith.types import FileEntry
 
-# Device, inode, size, modification time and, where it counts, change time; times in nanoseconds.
-_Identity = tuple[int, int, int, int, int | None]
+# Device, inode, size, modification time and change time; times in nanoseconds.
+_Identity = tuple[int, int, int, int, int]
 
 # A file may change again within the tick of the file system's clock without a trace: wait for the next.
 _CLOCK_TICK_NS = 20_000_000
@@ -55,8 +55,13 @@ class Digester:
         self._read_only = read_only
         self._seen: dict[_Identity, str] = {}
 
-    def file(self, path: Path, *, foreign: bool = False) -> str:
-        """SHA-256 of a file's content, in hexadecimal; `foreign` files are others' to write.
+    def file(self, path: Path, *, foreign: bool = False, afresh: bool = False) -> str:
+        """SHA-256 of a file's content, in hexadecimal.
+
+        Args:
+            path: the file.
+            foreign: it is others' to write, and may change again at once.
+            afresh: read it whatever is remembered.
 
         Raises:
             OSError: the file cannot be read.
@@ -65,13 +70,13 @@ class Digester:
         if foreign and (age := time.time_ns() - stat.st_ctime_ns) < _CLOCK_TICK_NS:
             time.sleep((_CLOCK_TICK_NS - max(0, age)) / 1e9)
             stat = path.stat()
-        identity = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns if foreign else None)
-        known = self._seen.get(identity) or self._recall(identity)
+        identity = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        known = None if afresh else self._seen.get(identity) or self._recall(identity)
         if known is None:
             with path.open("rb") as stream:
                 known = hashlib.file_digest(stream, "sha256").hexdigest()
             self.hashed += 1
-            self._remember((*identity[:4], stat.st_ctime_ns), known)
+            self._remember(identity, known)
         self._seen[identity] = known
         return known
 
@@ -102,8 +107,7 @@ class Digester:
         try:
             with closing(self._connect()) as connection:
                 row = connection.execute(
-                    "SELECT sha256 FROM files WHERE device=? AND inode=? AND size=? AND mtime=?"
-                    " AND ctime=ifnull(?, ctime)",
+                    "SELECT sha256 FROM files WHERE device=? AND inode=? AND size=? AND mtime=? AND ctime=?",
                     identity,
                 ).fetchone()
         except (sqlite3.Error, OSError):

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
@@ -93,13 +93,54 @@ def write_file(path: Path, text: str, *, replace: bool) -> None:
             fsync_path(path.parent)
 
 
+Waiting = Callable[[int | None], None]
+"""Told once that a lock is held by another: the process that holds it, where the kernel names one."""
+
+
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a lock file; the kernel frees it when the process dies."""
+def locked(path: Path, waiting: Waiting = lambda _: None, *, shared: bool = False) -> Iterator[None]:
+    """Hold a lock on a lock file; the kernel frees it when the process dies.
+
+    Args:
+        path: the lock file; made when missing.
+        waiting: told before this waits for another process; what it raises ends the attempt.
+        shared: let others hold it too, as long as nobody wants it for himself.
+    """
     make_folder(path.parent)
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     with path.open("a") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(stream, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting(_holder(os.fstat(stream.fileno())))
+            fcntl.flock(stream, kind)
         yield
+
+
+def _holder(lock: os.stat_result) -> int | None:
+    """A process that holds a lock on a file, from the kernel's list (Linux /proc/locks)."""
+    name = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
+    try:
+        rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return None
+    # A row that waits has an arrow before its kind: "1: -> FLOCK …".
+    return next((int(row[4]) for row in rows if row[1] == "FLOCK" and row[5] == name and int(row[4]) > 0), None)
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process holds a staging folder's lock; asking changes nothing."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 @contextmanager
@@ -179,10 +220,8 @@ def storage_errors(place: Path) -> Iterator[None]:
 def _storage_error(error: Exception, place: Path) -> RepositoryError | None:
     code = error.errno if isinstance(error, OSError) else None
     if code in _FULL or _tells_of_full_disk(error, place):
-        told_in_full = code in {errno.ENOSPC, errno.EDQUOT}
-        detail = "" if told_in_full else f" ({next(iter(str(error).splitlines()), type(error).__name__)})"
         return RepositoryError(
-            f"no space left on the file system of {place}{detail}",
+            f"no space left on the file system of {place}",
             remedy="free some space, or choose another --artifacts or --repository folder",
         )
     if code in _UNWRITABLE and _is_about(error, place):

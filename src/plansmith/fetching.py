@@ -50,6 +50,7 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> F
             random_weights=spec.random_weights,
             trust_remote_code=spec.trust_remote_code,
         )
+        stages.made["fetch"] = record
         return Finished(record, found.folder, digest_of([record.scheme, record.digest]), clock.cached)
 
 

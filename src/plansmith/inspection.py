@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,52 @@ from plansmith.errors import UsageError
 from plansmith.triton.releases import MANIFEST_FILE, read_manifest
 from plansmith.triton.repository import ModelRepository
 from plansmith.types import Component, Manifest, Tensor
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a model among the others.
+
+    `made` and `verdict` are None where the manifest is damaged; `hidden` says why Triton is not shown it.
+    """
+
+    number: int
+    made: str | None
+    verdict: str | None
+    shown: bool
+    serves: bool
+    hidden: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        fields = asdict(self)
+        return {"version": fields.pop("number"), **fields}
+
+
+def versions(repository: ModelRepository, model: str) -> list[Version]:
+    """All versions of a model, ascending; Triton serves the newest that it is shown."""
+    shown = repository.views(model).shown()
+    numbers = repository.versions(model)
+    manifests = [repository.readable(model, number) for number in numbers]
+    found = []
+    for number, manifest in zip(numbers, manifests, strict=True):
+        if manifest is None:
+            hidden = "its manifest is damaged"
+        elif manifests[-1] is not None and manifest.package.interface != manifests[-1].package.interface:
+            hidden = f"other inputs or outputs than version {numbers[-1]}"
+        else:
+            hidden = "a file is damaged, or the view is older"
+        found.append(
+            Version(
+                number=number,
+                made=manifest.created if manifest else None,
+                verdict=manifest.validation.verdict if manifest else None,
+                shown=number in shown,
+                serves=number == max(shown, default=None),
+                hidden=None if number in shown else hidden,
+            )
+        )
+    return found
 
 
 def explain(path: Path) -> dict[str, Any]:
@@ -76,7 +123,7 @@ def _repository(repository: ModelRepository) -> dict[str, Any]:
         assert newest is not None
         models[name] = {
             "versions": repository.versions(name),
-            "shown_to_triton": repository.shown(name),
+            "shown_to_triton": repository.views(name).shown(),
             "newest": f"{newest.engine.kind}, {newest.engine.precision}, gate {newest.validation.verdict}",
             "made": newest.created,
         }

@@ -21,7 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from plansmith import memory
 from plansmith.errors import EnvironmentFault, InternalError, PlansmithError, error_from_dict
+from plansmith.units import bytes_in_words
 
 _PR_SET_PDEATHSIG = 1
 _LOG_TAIL_LINES = 5
@@ -32,10 +34,10 @@ def die_with_parent(signal_number: int = signal.SIGKILL) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
 
 
-def log_tail(log: Path, lines: int = _LOG_TAIL_LINES) -> str:
-    """The last lines of a log that hold text."""
+def log_tail(log: Path, lines: int = _LOG_TAIL_LINES, *, begin: int = 0) -> str:
+    """The last lines of a log that hold text, after its first `begin` bytes."""
     try:
-        text = log.read_text(errors="replace")
+        text = log.read_bytes()[begin:].decode(errors="replace")
     except FileNotFoundError:
         return ""
     return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
@@ -53,9 +55,12 @@ class Worker:
     def __init__(self, module: str, log: Path, progress: Callable[[str], None] = lambda _: None) -> None:
         self._log = log
         self._progress = progress
+        self._doing = ""
+        self._peak_bytes = 0
         ours, theirs = socket.socketpair()
         log.parent.mkdir(parents=True, exist_ok=True)
         with theirs, log.open("ab") as output:
+            self._log_begins = output.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
@@ -65,6 +70,12 @@ class Worker:
             )
         self._stream = ours.makefile("rwb")
         ours.close()
+        self._watch = memory.Watch(self._process.pid)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether a call found that the child has ended."""
+        return self._process.returncode is not None
 
     def call(self, name: str, /, **arguments: Any) -> Any:
         """Have the child do one thing and return its answer.
@@ -72,6 +83,9 @@ class Worker:
         Raises:
             PlansmithError: the child's own error, or what is known about its death.
         """
+        self._doing = ""
+        if not self.is_dead:
+            self._watch = memory.Watch(self._process.pid)
         try:
             self._stream.write(json.dumps({"call": name, "arguments": arguments}).encode() + b"\n")
             self._stream.flush()
@@ -80,34 +94,49 @@ class Worker:
                     break  # it died while it answered
                 message = json.loads(line)
                 if "progress" in message:
-                    self._progress(message["progress"])
-                elif "error" in message:
+                    self._doing = message["progress"]
+                    self._progress(self._doing)
+                    continue
+                self._log_begins = self._log.stat().st_size
+                if "error" in message:
                     raise error_from_dict(message["error"]).located(log=self._log)
-                else:
-                    return message["answer"]
+                return message["answer"]
         except (BrokenPipeError, ConnectionResetError):
             pass
         raise self._obituary(name)
 
     def _obituary(self, name: str) -> Exception:
-        status = self._process.wait()
+        if not self.is_dead:
+            self._process.returncode, self._peak_bytes = memory.wait_for(self._process.pid)
+        status, tail = self._process.returncode, log_tail(self._log, begin=self._log_begins)
+        during = f"during {name} ({self._doing})" if self._doing else f"during {name}"
         if status == -signal.SIGKILL:
+            who, remedy = self._watch.verdict()
             return EnvironmentFault(
-                f"the worker was killed during {name}, most likely because the machine ran out of memory",
-                remedy="make the largest shape smaller (--shapes), or use a machine with more memory",
+                f"the worker was killed {during}, {who}; it held up to {bytes_in_words(self._peak_bytes)}",
+                remedy=remedy,
+                log=self._log,
+            )
+        sign = memory.tells_of_memory(tail)
+        if sign is not None:
+            return EnvironmentFault(
+                f"the worker ran out of memory {during} and gave up: {sign}; it held up to"
+                f" {bytes_in_words(self._peak_bytes)}",
+                remedy=memory.REMEDY,
                 log=self._log,
             )
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
         return InternalError(
-            f"the worker ended during {name} with {how}:\n{log_tail(self._log)}",
+            f"the worker ended {during} with {how}:\n{tail}",
             remedy="read the log; if the model is sound, please report this",
             log=self._log,
         )
 
     def close(self) -> None:
         """End the child, at once."""
-        self._process.kill()
-        self._process.wait()
+        if not self.is_dead:
+            self._process.kill()
+            self._process.wait()
         with suppress(ConnectionError):  # a request that the child did not live to read
             self._stream.close()
 
@@ -142,11 +171,21 @@ def serve(functions: dict[str, Callable[..., Any]], descriptor: int, parent: int
                 answer = functions[request["call"]](
                     **request["arguments"], progress=lambda text: send({"progress": text})
                 )
-            except PlansmithError as error:
-                send({"error": error.to_dict()})
             except Exception as error:  # noqa: BLE001 - the traceback goes to the log, the parent says where
-                traceback.print_exc()
-                bug = InternalError(f"{type(error).__name__}: {error}", remedy="please report this with the log")
-                send({"error": bug.to_dict()})
+                told = _told(error)
+                if told is not error:
+                    traceback.print_exc()
+                send({"error": told.to_dict()})
             else:
                 send({"answer": answer})
+
+
+def _told(error: Exception) -> PlansmithError:
+    """What the child tells of an error: its own words, a lack of memory, or a bug."""
+    said = f"{type(error).__name__}: {error}"
+    sign = memory.tells_of_memory(said)
+    if sign is not None:
+        return EnvironmentFault(f"the worker ran out of memory: {sign}", remedy=memory.REMEDY)
+    if isinstance(error, PlansmithError):
+        return error
+    return InternalError(said, remedy="please report this with the log")

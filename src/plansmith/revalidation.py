@@ -24,15 +24,7 @@ def find_release(text: str, repository: Path) -> Path:
     if (Path(text) / MANIFEST_FILE).is_file():
         return Path(text)
     opened = ModelRepository(repository)
-    model, _, version = text.partition("@")
-    numbers = opened.versions(model)
-    if not numbers:
-        known = ", ".join(opened.models()) or "none"
-        raise RepositoryError(f"{repository} has no model {model!r}", remedy=f"its models: {known}")
-    if version and version not in {str(n) for n in numbers}:
-        listed = ", ".join(map(str, numbers))
-        raise RepositoryError(f"{model} has no version {version!r}", remedy=f"its versions: {listed}")
-    return opened.release(model, int(version) if version else numbers[-1])
+    return opened.release(*opened.find(text))
 
 
 def revalidate(release: Path) -> ValidationReport:
@@ -46,7 +38,7 @@ def revalidate(release: Path) -> ValidationReport:
     _require_intact(release, manifest)
     component = manifest.engine.components["model"]
     folder = (release / MODEL_FOLDER / component.file) if component.external_files else release / MODEL_FOLDER
-    descriptor, log = tempfile.mkstemp(prefix="plansmith-validate-", suffix=".log")
+    descriptor, log = tempfile.mkstemp(prefix=f"plansmith-{os.getpid()}-validate-", suffix=".log")
     os.close(descriptor)
     with Worker(WORKER_MODULE, Path(log)) as worker:
         report = worker.call(
@@ -62,7 +54,7 @@ def revalidate(release: Path) -> ValidationReport:
 
 
 def _require_intact(release: Path, manifest: Manifest) -> None:
-    with tempfile.TemporaryDirectory(prefix="plansmith-digests-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=f"plansmith-{os.getpid()}-digests-") as scratch:
         damaged = damaged_file(release, manifest, Digester(Path(scratch) / "digests.sqlite"))
     if damaged is not None:
         raise RepositoryError(

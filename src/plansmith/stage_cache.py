@@ -3,23 +3,41 @@
 `<root>/<step>/<key>/` holds a step's files and `entry.json`: its record, the digest of every file, and one
 of them all.
 The key covers everything that the step's result depends on, so an entry is never updated, only made,
-verified and removed.
+verified and removed. The time of `entry.json` is that of the entry's last use.
+
+A compile holds a shared lock on the whole cache from its first look to its end; whoever collects entries
+holds it alone.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from plansmith.digest import Digester, digest_of, digest_of_files
-from plansmith.durable import fsync_tree, locked, make_folder, move_into_place, remove_folder, staging_folder, sweep
+from plansmith.durable import (
+    Waiting,
+    fsync_tree,
+    locked,
+    make_folder,
+    move_into_place,
+    remove_folder,
+    staging_folder,
+    sweep,
+)
 from plansmith.types import FileEntry
 
 ENTRY_FILE = "entry.json"
+STAGING = "staging"
+LOCKS = "locks"
+
+_READ_ONLY = 0o444
 
 
 @dataclass(frozen=True)
@@ -50,33 +68,63 @@ class StageCache:
         self._digester = digester
         self._notice = notice
 
-    def lookup(self, step: str, key: str) -> Entry | None:
-        """The entry of a key, or None; a damaged one is told to `notice` and left for `publish` to replace."""
+    def lookup(self, step: str, key: str, *, touch: bool = False) -> Entry | None:
+        """The entry of a key, or None; a damaged one is told to `notice` and left for `publish` to replace.
+
+        Args:
+            step: the step's name.
+            key: the key.
+            touch: note that the entry was used now.
+        """
         folder = self._root / step / key
         if not folder.exists():
             return None
         entry = _read_entry(folder)
-        damaged = ENTRY_FILE if entry is None else next((f.path for f in entry.files if self._differs(folder, f)), None)
-        if damaged is None:
-            return entry
-        self._notice(f"cache entry {step}/{key[:12]} is damaged ({damaged}): building it again")
-        return None
+        damaged = self._damage(entry)
+        if damaged is not None:
+            self._notice(f"cache entry {step}/{key[:12]} is damaged ({damaged}): building it again")
+            return None
+        if touch:
+            with suppress(OSError):  # another user's cache: the entry is as good, and only looks older
+                os.utime(folder / ENTRY_FILE)
+        return entry
+
+    def damage(self, folder: Path) -> str | None:
+        """The first file of an entry that is missing or not what was built; None for a whole entry."""
+        return self._damage(_read_entry(folder))
+
+    def folders(self) -> list[Path]:
+        """The folders of all entries, whole or not, sorted."""
+        places = set(self._root.glob("*/*")) if self._root.is_dir() else set()
+        return sorted(p for p in places if p.parent.name not in {STAGING, LOCKS} and p.is_dir())
+
+    def unused_locks(self) -> list[Path]:
+        """The locks of keys without an entry; only with the cache held alone is none of them in use."""
+        known = {f"{folder.parent.name}-{folder.name}" for folder in self.folders()}
+        return sorted(p for p in (self._root / LOCKS).glob("*-*") if p.name not in known)
+
+    def held(self, waiting: Waiting, *, alone: bool = False) -> AbstractContextManager[None]:
+        """While held, no entry is collected; held `alone`, nobody uses any."""
+        return locked(self._root / LOCKS / "cache", waiting, shared=not alone)
 
     @contextmanager
-    def exclusive(self, step: str, key: str) -> Iterator[None]:
+    def exclusive(self, step: str, key: str, waiting: Waiting = lambda _: None) -> Iterator[None]:
         """While held, no other process builds this key: it waits, then finds the entry."""
-        sweep(self._root / "staging")
-        with locked(self._root / "locks" / f"{step}-{key}"):
+        sweep(self._root / STAGING)
+        with locked(self._root / LOCKS / f"{step}-{key}", waiting):
             yield
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
         """A folder to build an entry in; hand it to `publish` before leaving."""
-        with staging_folder(self._root / "staging") as folder:
+        with staging_folder(self._root / STAGING) as folder:
             yield folder
 
     def publish(self, step: str, key: str, staged: Path, record: dict[str, Any]) -> Entry:
         """Move a staged folder into the cache as the entry of a key, replacing one that stands there."""
+        for path in staged.rglob("*"):
+            if path.is_file() and stat.S_IMODE(path.stat().st_mode) != _READ_ONLY:
+                path.chmod(_READ_ONLY)  # before it is hashed: the digester notices every change
         files = self._digester.entries(staged)
         folder = self._root / step / key
         entry = Entry(folder, record, files)
@@ -84,8 +132,7 @@ class StageCache:
             return entry  # others may be reading it
         document = {"digest": entry.digest, "record": record, "files": [f.model_dump() for f in files]}
         (staged / ENTRY_FILE).write_text(json.dumps(document, indent=1))
-        for path in (staged / ENTRY_FILE, *(staged / file.path for file in files)):
-            path.chmod(0o444)
+        (staged / ENTRY_FILE).chmod(_READ_ONLY)
         fsync_tree(staged)
         make_folder(folder.parent)
         self.remove(folder)
@@ -94,7 +141,12 @@ class StageCache:
 
     def remove(self, folder: Path) -> None:
         """Take an entry away: out of sight in one rename, then off the disk."""
-        remove_folder(folder, self._root / "staging")
+        remove_folder(folder, self._root / STAGING)
+
+    def _damage(self, entry: Entry | None) -> str | None:
+        if entry is None:
+            return ENTRY_FILE
+        return next((file.path for file in entry.files if self._differs(entry.folder, file)), None)
 
     def _differs(self, folder: Path, file: FileEntry) -> bool:
         path = folder / file.path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,6 +54,9 @@ class Listener:
     def progress(self, step: str, text: str) -> None:
         """A step began (no text) or is doing something."""
 
+    def waiting(self, step: str, text: str) -> None:
+        """A step cannot go on before another process has done something."""
+
     def made(self, record: Record) -> None:
         """A step has its result, new or cached; whether it may be used is not decided yet."""
 
@@ -73,6 +76,11 @@ class StageRunner:
         listener: told how it goes.
         force: never look into the cache.
         dry: look only; raise `WouldRun` where something would be done.
+
+    Attributes:
+        records: how the steps went so far.
+        made: what the steps made so far, by step; also what was refused.
+        step: the current step.
     """
 
     def __init__(
@@ -85,6 +93,8 @@ class StageRunner:
         dry: bool,
     ) -> None:
         self.records: list[StepRecord] = []
+        self.made: dict[str, Record] = {}
+        self.step = ""
         self.dry = dry
         self.digester = Digester(artifacts / "cache" / "digests.sqlite", read_only=dry)
         self._model = model
@@ -94,7 +104,7 @@ class StageRunner:
         self._cache = StageCache(artifacts / "cache", self.digester, listener.notice)
         self._stamp = f"{model}-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
         self._worker: Worker | None = None
-        self._step = ""
+        self._cache_held: ExitStack | None = None
 
     def stage(
         self,
@@ -118,7 +128,7 @@ class StageRunner:
         """
         with self.timed(step) as clock:
             entry, clock.cached = self.entry(step, inputs, parameters, build)
-            record = kind.model_validate(entry.record)
+            record = self.made[step] = kind.model_validate(entry.record)
             self._listener.made(record)
             try:
                 require(record)
@@ -136,17 +146,20 @@ class StageRunner:
             if entry is None:
                 raise WouldRun(step)
             return entry, True
-        with storage_errors(self._artifacts), self._cache.exclusive(step, key):
-            entry = None if self._force else self._cache.lookup(step, key)
-            if entry is not None:
-                return entry, True
-            with self._cache.staging() as staged:
-                return self._cache.publish(step, key, staged, build(staged)), False
+        with storage_errors(self._artifacts):
+            self._hold_cache()
+            with self._cache.exclusive(step, key, self._waits_for_builder):
+                self.progress("")  # no longer waiting
+                entry = None if self._force else self._cache.lookup(step, key, touch=True)
+                if entry is not None:
+                    return entry, True
+                with self._cache.staging() as staged:
+                    return self._cache.publish(step, key, staged, build(staged)), False
 
     @contextmanager
     def timed(self, step: str) -> Iterator[Clock]:
         """The surroundings of a step: its time goes to `records`, its errors say where they come from."""
-        self._step = step
+        self.step = step
         self.progress("")
         clock, started = Clock(), time.monotonic()
         try:
@@ -158,19 +171,53 @@ class StageRunner:
 
     def progress(self, text: str) -> None:
         """Tell what the current step is doing."""
-        self._listener.progress(self._step, text)
+        self._listener.progress(self.step, text)
+
+    def notice(self, text: str) -> None:
+        """Tell of something unusual that does not end the compile."""
+        self._listener.notice(text)
+
+    def waits_for_publisher(self, process: int | None) -> None:
+        """Tell that another process publishes or collects versions of the same model."""
+        self._waits("that publishes this model", process)
+
+    def _waits_for_builder(self, process: int | None) -> None:
+        self._waits("that builds the same step", process)
+
+    def _waits_for_collector(self, process: int | None) -> None:
+        self._waits("that collects garbage (plansmith gc)", process)
+
+    def _waits(self, what: str, process: int | None) -> None:
+        who = f" (process {process})" if process is not None else ""
+        self._listener.waiting(self.step, f"waiting for another plansmith {what}{who}")
+
+    def _hold_cache(self) -> None:
+        """Keep every entry of the cache from being collected until `close`."""
+        if self._cache_held is None:
+            with ExitStack() as held:
+                held.enter_context(self._cache.held(self._waits_for_collector))
+                self._cache_held = held.pop_all()
 
     def heavy(self, function: str, /, **arguments: Any) -> Any:
-        """Have the worker do something, starting it when this is the first time."""
+        """Have the worker do something, starting one when there is none or the last one died."""
+        if self._worker is not None and self._worker.is_dead:
+            self.end_worker()
         if self._worker is None:
             self._worker = Worker(WORKER_MODULE, self.log_file("worker"), self.progress)
         return self._worker.call(function, **arguments)
 
-    def close(self) -> None:
+    def end_worker(self) -> None:
         """End the worker, if there is one, and give its memory back."""
         if self._worker is not None:
             self._worker.close()
             self._worker = None
+
+    def close(self) -> None:
+        """End the worker, and let the cache's entries go."""
+        self.end_worker()
+        if self._cache_held is not None:
+            self._cache_held.close()
+            self._cache_held = None
 
     def worker_log(self) -> str:
         """What the worker printed in this run; a note where all its steps were cached."""

@@ -17,6 +17,8 @@ from plansmith.digest import digest_of_files
 from plansmith.durable import link_or_copy, require_writable
 from plansmith.errors import EngineError, ExportError
 from plansmith.fetching import fetch, require_unchanged
+from plansmith.history import HISTORY, History
+from plansmith.recording import Run, recorded
 from plansmith.reference import read_case
 from plansmith.reproduction import reproduction
 from plansmith.sources.reference import parse_reference
@@ -92,6 +94,7 @@ class Compilation:
         self._onnxruntime = require_onnxruntime(self.target)
         artifacts = Path(spec.artifacts).absolute()
         self._stages = StageRunner(self.name, artifacts, listener=listener or Listener(), force=spec.force, dry=dry)
+        self._history = History(artifacts / HISTORY)
         self.repository = ModelRepository(Path(spec.repository or artifacts / "repository"), self._stages.digester)
         self.repository.require_target(self.target.name)
         if not dry:
@@ -115,11 +118,18 @@ class Compilation:
         Raises:
             PlansmithError: located at the step that failed; nothing was published.
         """
+        if self._stages.dry:
+            return self._do(perform)
+        with recorded(Run(self._stages, self.spec, self.name, self.repository.root), self._history) as run:
+            run.published, manifest = self._do(perform)
+            return run.published, manifest
+
+    def _do(self, perform: Perform) -> tuple[PublishedVersion, Manifest]:
         source = perform(self.fetch)
         onnx = perform(self.lower, perform(self.export, source))
         engine = perform(self.compile, onnx)
         validation = perform(self.validate, engine, onnx)
-        self._stages.close()
+        self._stages.end_worker()
         package = perform(self.package, engine, onnx)
         served = perform(self.check_served, package, onnx, validation) if self.spec.check_served else None
         return perform(self.publish, source, onnx, engine, validation, package, served)
@@ -308,6 +318,7 @@ class Compilation:
                 {**reproduction(self.spec, self.reference, source.record), "build.log": self._stages.worker_log()},
                 allow_interface_change=self.spec.allow_interface_change,
                 force=self.spec.force,
+                waiting=self._stages.waits_for_publisher,
             )
             clock.cached = published.unchanged
             return published, manifest.model_copy(update={"version": published.version})

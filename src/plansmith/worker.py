@@ -173,8 +173,6 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
             raise EnvironmentFault(
                 f"{error.name} is not installed", remedy="pip install 'plansmith[compile]'"
             ) from error
-        except MemoryError as error:
-            raise EnvironmentFault("the worker ran out of memory", remedy="make the largest shape smaller") from error
 
     return call
 

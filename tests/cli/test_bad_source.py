@@ -68,7 +68,9 @@ def test_a_source_without_a_usable_model_is_refused_before_any_work(case: Refuse
     before = listing(run.folder)
     answer = run("compile", *case.words, "--no-check-served", "--json")
     check_refusal(answer, case.status, case.says)
-    assert listing(run.folder) == before
+    after = listing(run.folder)
+    assert {path: after[path] for path in after if path.partition("/")[0] != "artifacts"} == before
+    assert {path.name for path in run.folder.glob("artifacts/*")} <= {"history"}  # where a run began, it is noted
 
 
 def test_without_json_a_refusal_leaves_standard_output_empty(run: CommandLine) -> None:

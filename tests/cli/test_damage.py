@@ -1,8 +1,10 @@
-"""A published version that was damaged afterwards is found by the next compile and replaced."""
+"""What was damaged afterwards, a published version or a cache entry, is found by the next compile and replaced."""
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,41 @@ def test_a_damaged_view_is_made_again_from_the_release(file: str, finished: Comp
     found = run(*finished.command, "--json").document
     assert (found["version"], found["unchanged"]) == (1, True)
     assert (view / file).read_bytes() == (finished.folder / "good").read_bytes()
+
+
+def truncate(path: Path) -> None:
+    with path.open("r+b") as stream:
+        stream.truncate(path.stat().st_size // 2)
+
+
+def flip_a_bit_and_set_the_time_back(path: Path) -> None:
+    before = path.stat()
+    with path.open("r+b") as stream:
+        stream.seek(before.st_size // 2)
+        (byte,) = stream.read(1)
+        stream.seek(before.st_size // 2)
+        stream.write(bytes([byte ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit_and_set_the_time_back])
+def test_a_damaged_cache_entry_that_a_release_shares_is_told_and_both_are_made_again(
+    damage: Callable[[Path], None], finished: Compiled, run: CommandLine
+) -> None:
+    (engine,) = finished.folder.glob("artifacts/cache/compile/*/model.onnx")
+    released = finished.release / "model" / "model.onnx"
+    whole = engine.read_bytes()
+    for path in (released, finished.folder / "artifacts" / "repository" / "tiny" / "1" / "model.onnx"):
+        path.unlink()
+        path.hardlink_to(engine)  # as a compile leaves them; the copy for this test has lost it
+    assert run(*finished.command, "--json").document["unchanged"]
+    engine.chmod(0o644)
+    damage(engine)
+    answer = run(*finished.command, "--json")
+    told = f"plansmith: cache entry compile/{engine.parent.name[:12]} is damaged (model.onnx): building it again"
+    assert told in answer.stderr.splitlines()
+    assert (answer.document["version"], answer.document["unchanged"]) == (2, False)
+    assert engine.read_bytes() == (finished.release.with_name("2") / "model" / "model.onnx").read_bytes() == whole
+    view = finished.folder / "artifacts" / "repository" / "tiny"
+    assert sorted(path.name for path in view.iterdir()) == ["2", "config.pbtxt"]
+    assert run("validate", "tiny@2").status == 0

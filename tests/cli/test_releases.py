@@ -128,6 +128,19 @@ def test_the_completion_knows_commands_and_options(run: CommandLine) -> None:
         told = run(_PLANSMITH_COMPLETE="bash_complete", COMP_WORDS=" ".join(words), COMP_CWORD=str(len(words) - 1))
         return [line.partition(",")[2] for line in told.stdout.splitlines()]
 
-    assert complete("plansmith", "") == ["compile", "inspect", "serve", "serve-env", "targets", "validate"]
+    assert complete("plansmith", "") == [
+        "compile",
+        "doctor",
+        "gc",
+        "history",
+        "init",
+        "inspect",
+        "schema",
+        "serve",
+        "serve-env",
+        "show",
+        "targets",
+        "validate",
+    ]
     assert "--shapes" in complete("plansmith", "compile", "--s")
     assert complete("plansmith", "compile", "--engine", "t") == ["tensorrt"]

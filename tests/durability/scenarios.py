@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+from plansmith.collection import Collector, Limits
 from plansmith.digest import Digester
+from plansmith.history import History
 from plansmith.stage_cache import StageCache
 
 from .packages import MODEL, draft_of, publish, write_package
-from .wholeness import release_numbers, repository_problems, shown_versions, staging_problems, store_of
+from .runs import run_record
+from .wholeness import (
+    cache_problems,
+    release_numbers,
+    repository_problems,
+    shown_versions,
+    staging_problems,
+    store_of,
+)
 
 STEP, KEY = "export", "0" * 64
 
@@ -108,6 +119,53 @@ class Release(Scenario):
         return problems + ([f"shown are {shown}"] if shown != tuple(fitting) else [])
 
 
+class Run(Scenario):
+    """Adding a run to the history."""
+
+    def prepare(self, folder: Path) -> None:
+        History(folder).add(run_record("old"))
+
+    def act(self, folder: Path) -> None:
+        History(folder).add(run_record("new"))
+
+    def torn(self, folder: Path) -> list[str]:
+        history = History(folder)
+        return [f"run {number} is torn" for number in history.numbers() if history.read(number) is None]
+
+    def unfinished(self, folder: Path) -> list[str]:
+        models = [run.model for run in History(folder).newest_first()]
+        problems = [] if models in (["new", "old"], ["new", "new", "old"]) else [f"the history is {models}"]
+        return problems + staging_problems(folder / "staging")
+
+
+class Collection(Scenario):
+    """Collecting a cache entry, a hidden release and an old view."""
+
+    def prepare(self, folder: Path) -> None:
+        _store(folder / "cache", "old")
+        for number, output in enumerate(("logits", "scores"), 1):
+            package = write_package(folder / f"package-{number}", str(number))
+            draft = draft_of(package, output=output)
+            publish(folder / "repository", package, draft, allow_interface_change=True)
+
+    def act(self, folder: Path) -> None:
+        everything = Limits(older_than=-1e9, now=time.time(), scratch=())
+        Collector(folder, folder / "repository", everything).collect(lambda _: None)
+
+    def torn(self, folder: Path) -> list[str]:
+        problems = repository_problems(folder / "repository") + cache_problems(folder / "cache")
+        if shown_versions(folder / "repository", MODEL) != (2,):
+            problems.append("the newest version is out of sight")
+        return problems
+
+    def unfinished(self, folder: Path) -> list[str]:
+        problems = self.torn(folder) + staging_problems(folder / "cache" / "staging")
+        problems += staging_problems(store_of(folder / "repository") / "staging")
+        numbers = release_numbers(folder / "repository", MODEL)
+        problems += [] if numbers == (2,) else [f"the versions are {numbers}"]
+        return problems + [f"{path} is still there" for path in (folder / "cache" / STEP).glob("*")]
+
+
 SCENARIOS: dict[str, Scenario] = {
     "a new cache entry": CacheEntry(None, "new"),
     "a replaced cache entry": CacheEntry("old", "new"),
@@ -116,6 +174,8 @@ SCENARIOS: dict[str, Scenario] = {
     "a second version": Release(1),
     "a third version, which pushes a view out": Release(2),
     "a second version with another interface": Release(1, output="scores"),
+    "a run in the history": Run(),
+    "a collection of garbage": Collection(),
 }
 
 

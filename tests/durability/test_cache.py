@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,6 +63,18 @@ def flip_a_bit(folder: Path) -> None:
     change(path, bytes(content))
 
 
+def flip_a_bit_and_set_the_time_back(folder: Path) -> None:
+    path = folder / "model" / "model.onnx"
+    before = path.stat()
+    flip_a_bit(folder)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+def empty_the_entry_file(folder: Path) -> None:
+    (folder / ENTRY_FILE).write_bytes(b"")
+
+
 def lose_a_file(folder: Path) -> None:
     (folder / "config.pbtxt").unlink()
 
@@ -95,6 +108,8 @@ def change_the_record(folder: Path) -> None:
 DAMAGES = [
     truncate,
     flip_a_bit,
+    flip_a_bit_and_set_the_time_back,
+    empty_the_entry_file,
     lose_a_file,
     put_a_folder_in_place_of_a_file,
     lose_the_entry_file,
@@ -112,7 +127,7 @@ def test_a_damaged_entry_is_told_and_built_again(damage: Callable[[Path], None],
     entry = second.entry()
     assert second.built == 1
     (told,) = second.notices.told
-    assert told.startswith("cache entry package/")
+    assert told.startswith(f"cache entry package/{entry.folder.name[:12]} is damaged (")
     assert told.endswith("building it again")
     assert (entry.folder / "model" / "model.onnx").read_text() == "weights"
     assert entry.record == {"verdict": "passed"}
@@ -147,3 +162,14 @@ def test_a_build_that_fails_leaves_no_entry_and_nothing_in_staging(tmp_path: Pat
     after = Build(tmp_path)
     after.entry()
     assert (after.built, after.notices.told) == (1, [])
+
+
+def test_a_look_at_an_entry_is_noted_and_a_dry_one_is_not(tmp_path: Path) -> None:
+    note = Build(tmp_path).entry().folder / ENTRY_FILE
+    os.utime(note, (0, 0))
+    Build(tmp_path, dry=True).entry()
+    assert note.stat().st_mtime == 0
+    second = Build(tmp_path)
+    second.entry()
+    assert (second.built, second.runner.digester.hashed) == (0, 0)
+    assert note.stat().st_mtime > 0

@@ -63,3 +63,14 @@ def test_a_repository_that_was_renamed_shows_its_versions_after_the_next_publica
     assert publish(renamed, package, draft_of(package)).unchanged
     assert shown_versions(renamed, MODEL) == (1,)
     assert repository_problems(renamed) == []
+
+
+def test_a_file_that_is_no_longer_what_was_checked_is_not_published(tmp_path: Path) -> None:
+    root, package = tmp_path / "repository", write_package(tmp_path / "package", "new")
+    draft = draft_of(package)
+    model = package / "model" / "model.onnx"
+    model.write_text(model.read_text().swapcase())
+    with pytest.raises(RepositoryError, match=r"model/model\.onnx was damaged on the disk after it was checked"):
+        publish(root, package, draft)
+    assert (release_numbers(root, MODEL), repository_problems(root)) == ((), [])
+    assert publish(root, package, draft_of(package)).version == 1

@@ -12,11 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from plansmith import stages
 from plansmith.errors import EnvironmentFault, GateError, InternalError
+from plansmith.memory import kills, kills_counter
 from plansmith.process import Worker, log_tail
 
 from .conftest import TESTS
 from .ends import still_running
+from .groups import small_group
 
 
 @pytest.fixture
@@ -75,11 +78,99 @@ def test_a_bug_in_the_worker_is_an_internal_error_with_its_traceback_in_the_log(
 
 
 @pytest.mark.parametrize("function", ["be_killed", "be_killed_in_the_middle_of_an_answer"])
-def test_a_killed_worker_is_taken_for_a_sign_of_too_little_memory(function: str, worker: Worker, log: Path) -> None:
-    with pytest.raises(EnvironmentFault, match="ran out of memory") as raised:
+def test_a_killed_worker_is_named_with_what_to_reduce(function: str, worker: Worker, log: Path) -> None:
+    with pytest.raises(
+        EnvironmentFault, match=f"the worker was killed during {function}, .* held up to .* MiB"
+    ) as raised:
         worker.call(function)
     assert raised.value.log == log
     assert "--shapes" in raised.value.remedy
+
+
+def test_a_worker_killed_from_outside_is_not_put_down_to_the_kernel_where_the_kernel_counts(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(TESTS)
+    children: list[int] = []
+    counted = kills(kills_counter(os.getpid())) is not None
+
+    def kill(text: str) -> None:
+        assert text == "waiting"
+        os.kill(children[0], signal.SIGKILL)
+
+    who = "not by the kernel but by another program" if counted else "most likely because the machine ran out"
+    with Worker("durability.tiny_worker", log, kill) as worker:
+        children.append(worker.call("pid"))
+        with pytest.raises(EnvironmentFault, match=rf"killed during wait \(waiting\), {who}"):
+            worker.call("wait")
+
+
+def test_a_worker_that_the_kernel_ends_for_lack_of_memory_says_so_and_what_it_was_doing(
+    worker: Worker,
+) -> None:
+    with small_group(64 << 20) as group:
+        if group is None:  # no right to make one here: a limit of the process itself has to do
+            worker.call("limit_memory", more=64 << 20)
+        else:
+            worker.call("join", group=str(group))
+        who = "the worker ran out of memory: MemoryError" if group is None else r"\(32x256\)\), by the kernel"
+        with pytest.raises(EnvironmentFault, match=who) as raised:
+            worker.call("fill_memory", up_to=1 << 30)
+        assert "make the largest shape smaller (--shapes)" in raised.value.remedy
+        worker.close()
+
+
+def test_a_worker_that_hits_its_own_limit_lives_on_and_says_what_to_reduce(worker: Worker) -> None:
+    worker.call("limit_memory", more=64 << 20)
+    with pytest.raises(EnvironmentFault, match="the worker ran out of memory: MemoryError") as raised:
+        worker.call("fill_memory", up_to=1 << 30)
+    assert "--shapes" in raised.value.remedy
+    assert worker.call("echo", value=1) == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "sign"),
+    [("allocate_in_torch", "DefaultCPUAllocator: can't allocate memory"), ("allocate_in_cpp", "std::bad_alloc")],
+)
+def test_a_library_that_gets_no_memory_is_no_bug_of_ours(function: str, sign: str, worker: Worker) -> None:
+    with pytest.raises(EnvironmentFault, match=sign) as raised:
+        worker.call(function)
+    assert "the worker ran out of memory" in raised.value.message
+    assert "--shapes" in raised.value.remedy
+
+
+COUNTED = {
+    "version 2": ("0::/user/me\n", "user/me/memory.events", "low 0\nhigh 1\noom 3\noom_kill 2\noom_group_kill 0\n"),
+    "version 2 beside 1": ("4:cpu:/\n0::/me\n", "unified/me/memory.events", "oom 3\noom_kill 2\n"),
+    "version 1": ("9:cpu:/\n4:memory:/me\n0::/\n", "memory/me/memory.oom_control", "under_oom 0\noom_kill 2\n"),
+}
+
+
+@pytest.mark.parametrize("version", COUNTED)
+def test_the_kernel_counts_its_kills_in_either_version_of_control_groups(version: str, tmp_path: Path) -> None:
+    groups, file, content = COUNTED[version]
+    (tmp_path / "proc" / "7").mkdir(parents=True)
+    (tmp_path / "proc" / "7" / "cgroup").write_text(groups)
+    assert kills_counter(7, tmp_path / "proc", tmp_path) is None
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(content)
+    counter = kills_counter(7, tmp_path / "proc", tmp_path)
+    assert counter == tmp_path / file
+    assert kills(counter) == 2
+
+
+def test_after_a_dead_worker_the_next_step_has_a_fresh_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(TESTS)
+    monkeypatch.setattr(stages, "WORKER_MODULE", "durability.tiny_worker")
+    runner = stages.StageRunner("tiny", tmp_path, listener=stages.Listener(), force=False, dry=False)
+    first = runner.heavy("pid")
+    with pytest.raises(EnvironmentFault):
+        runner.heavy("be_killed")
+    second = runner.heavy("pid")
+    assert second != first
+    assert runner.heavy("pid") == second
+    runner.close()
+    assert not psutil.pid_exists(second)
 
 
 @pytest.mark.parametrize("status", [0, 3])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import resource
 import signal
 import socket
 import sys
@@ -80,6 +82,43 @@ def answer_with_what_is_no_json(*, progress: Progress) -> object:
     return object()
 
 
+def limit_memory(*, more: int, progress: Progress) -> None:
+    """Let this process have some bytes more than it has now."""
+    del progress
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def join(*, group: str, progress: Progress) -> None:
+    """Go into a control group."""
+    del progress
+    (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def fill_memory(*, up_to: int, progress: Progress) -> int:
+    progress("asking PyTorch at max (32x256)")
+    held: list[bytearray] = []
+    while len(held) * (1 << 20) < up_to:
+        held.append(bytearray(os.urandom(4096) * 256))
+    return len(held)
+
+
+def allocate_in_torch(*, progress: Progress) -> None:
+    del progress
+    import torch
+
+    torch.empty(1 << 50)
+
+
+def allocate_in_cpp(*, progress: Progress) -> None:
+    """The C++ allocator throws where nobody catches."""
+    del progress
+    new = ctypes.CDLL("libstdc++.so.6")["_Znwm"]
+    new.argtypes, new.restype = [ctypes.c_size_t], ctypes.c_void_p
+    new(1 << 60)
+
+
 FUNCTIONS = (
     echo,
     pid,
@@ -93,6 +132,11 @@ FUNCTIONS = (
     be_killed,
     be_killed_in_the_middle_of_an_answer,
     answer_with_what_is_no_json,
+    limit_memory,
+    join,
+    fill_memory,
+    allocate_in_torch,
+    allocate_in_cpp,
 )
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 
 from plansmith.config import TritonOptions
-from plansmith.errors import ServedCheckError
+from plansmith.errors import EnvironmentFault, ServedCheckError
 from plansmith.reference import StoredCase
 from plansmith.triton.installation import Installation
 from plansmith.triton.model_config import write_config
@@ -120,3 +121,28 @@ def test_a_release_for_a_gpu_is_checked_on_cpu_instances_and_stays_as_it_is(
     assert check(case).device == "cpu"
     assert "KIND_GPU" in text
     assert (folder / "config.pbtxt").read_text() == text
+
+
+def test_a_triton_that_is_killed_while_it_is_asked_is_named_as_such(
+    folder: Path, case: StoredCase, installation: Installation, site: Path, tmp_path: Path
+) -> None:
+    def kill(text: str) -> None:
+        if text == "asking Triton":
+            for child in psutil.Process().children():
+                if any(str(tmp_path) in word for word in child.cmdline()):
+                    child.kill()
+
+    with pytest.raises(EnvironmentFault, match="Triton was killed while it was asked") as raised:
+        check_served(
+            PACKAGE,
+            folder,
+            [case],
+            runtime=ServingRuntime(installation, site, "ONNX Runtime", "cpu"),
+            mask_input=None,
+            tolerances={"half": TOLERANCE, "twice": TOLERANCE},
+            scratch=tmp_path / "repository",
+            log=tmp_path / "triton.log",
+            progress=kill,
+        )
+    assert "--shapes" in raised.value.remedy
+    assert raised.value.log == tmp_path / "triton.log"

@@ -14,11 +14,14 @@ import click
 from plansmith import __version__
 from plansmith.cli.compile import compile_command
 from plansmith.cli.doctor import doctor_command
+from plansmith.cli.gc import gc_command
+from plansmith.cli.history import history_command
 from plansmith.cli.init import init_command
 from plansmith.cli.inspect import inspect_command
 from plansmith.cli.schema import schema_command
 from plansmith.cli.serve import serve_command
 from plansmith.cli.serve_env import serve_env_group
+from plansmith.cli.show import show_command
 from plansmith.cli.targets import targets_command
 from plansmith.cli.text import fault_from_os_error
 from plansmith.cli.validate import validate_command
@@ -45,11 +48,14 @@ def cli() -> None:
 for command in (
     compile_command,
     doctor_command,
+    gc_command,
+    history_command,
     init_command,
     inspect_command,
     schema_command,
     serve_command,
     serve_env_group,
+    show_command,
     targets_command,
     validate_command,
 ):

@@ -23,3 +23,9 @@ def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str)
 
     found = [CompletionItem(name) for name in target_names() if name.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="file")]
+
+
+def artifacts_option(words: str) -> Callable[[Any], Any]:
+    """`--artifacts`, with what the command does with it."""
+    default = Path("artifacts")
+    return click.option("--artifacts", type=click.Path(path_type=Path), default=default, show_default=True, help=words)

@@ -46,6 +46,13 @@ class TerminalProgress(Listener):
         if self._status is not None:
             self._status.update(escape(f"{step}: {text}" if text else step))
 
+    def waiting(self, step: str, text: str) -> None:
+        """Say in the moving line, or once in a line of its own, what has to end first."""
+        if self._status is not None:
+            self.progress(step, text)
+        elif not self._quiet:
+            self._console.print(f"  {step:<13}{text}", markup=False, soft_wrap=True)
+
     def finished(self, record: StepRecord) -> None:
         """Leave one line for a finished step."""
         self.steps.append(record)

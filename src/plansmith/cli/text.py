@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from plansmith.errors import EnvironmentFault, UsageError
 
@@ -43,3 +45,32 @@ def program() -> str:
     if called.name != "plansmith":
         return "python -m plansmith"
     return "plansmith" if shutil.which("plansmith") == str(called.absolute()) else short(called.absolute())
+
+
+def nested_lines(value: Any, indent: str = "") -> list[str]:
+    """Nested facts as indented lines; numbers stay on one line, and what is empty is left out."""
+    lines: list[str] = []
+    for key, item in value.items():
+        if item in ([], {}):
+            continue
+        if isinstance(item, dict):
+            lines += [f"{indent}{key}:", *nested_lines(item, indent + "  ")]
+        elif isinstance(item, list) and isinstance(item[0], int):
+            lines.append(f"{indent}{key}: {', '.join(map(str, item))}")
+        elif isinstance(item, list):
+            lines += [f"{indent}{key}:", *(f"{indent}  {entry}" for entry in item)]
+        else:
+            lines.append(f"{indent}{key}: {item}")
+    return lines
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines with columns of equal width; the last column is as long as it is."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def cut(line: str) -> str:
+    """A line that a terminal shows in one line; whole where the output goes elsewhere."""
+    width = shutil.get_terminal_size().columns
+    return line if len(line) <= width or not sys.stdout.isatty() else f"{line[: width - 1]}…"

@@ -60,11 +60,20 @@ def _differences(old: Interface, new: Interface) -> list[str]:
     return lines or ["their order"]
 
 
-def damaged_file(release: Path, manifest: Manifest, digester: Digester) -> str | None:
-    """The first file of a release that is missing or not what was published; None where all are whole."""
+def damaged_file(release: Path, manifest: Manifest, digester: Digester, *, afresh: bool = False) -> str | None:
+    """The first file of a release that is missing or not what was published; None where all are whole.
+
+    Args:
+        release: the folder.
+        manifest: what was published.
+        digester: hashes the files.
+        afresh: read every file, whatever the digester remembers.
+    """
     for file in manifest.files:
         path = release / file.path
-        if not path.is_file() or path.stat().st_size != file.bytes or digester.file(path) != file.sha256:
+        if not path.is_file() or path.stat().st_size != file.bytes:
+            return file.path
+        if digester.file(path, afresh=afresh) != file.sha256:
             return file.path
     return None
 

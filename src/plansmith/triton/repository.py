@@ -12,12 +12,13 @@ import errno
 import hashlib
 import json
 import os
-import uuid
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from plansmith.digest import Digester, digest_of
+from plansmith.digest import Digester
 from plansmith.durable import (
+    Waiting,
     fsync_tree,
     link_or_copy,
     locked,
@@ -30,19 +31,17 @@ from plansmith.durable import (
 )
 from plansmith.errors import RepositoryError
 from plansmith.targets import DEFAULT_TARGET, Target, load_target
-from plansmith.triton.model_config import CONFIG_FILE
 from plansmith.triton.releases import (
     MANIFEST_FILE,
-    MODEL_FOLDER,
     damaged_file,
     read_manifest,
     require_same_interface,
     stands_for,
 )
+from plansmith.triton.views import ModelViews
 from plansmith.types import Manifest, PublishedVersion
 
 _MARKER = "repository.json"
-_VIEWS_KEPT = 2
 
 
 class ModelRepository:
@@ -61,6 +60,7 @@ class ModelRepository:
         if not self.root.name:
             raise RepositoryError(f"{self.root} cannot be a repository", remedy="choose a folder, such as /srv/models")
         self.store = self.root.with_name(f"{self.root.name}.plansmith")
+        self.staging = self.store / "staging"
         self._digester = digester or Digester(self.store / "no-memo", read_only=True)
 
     def target(self) -> str | None:
@@ -103,15 +103,35 @@ class ModelRepository:
         folder = self.store / "releases" / model
         return sorted(int(f.name) for f in folder.iterdir() if f.name.isdecimal()) if folder.is_dir() else []
 
-    def shown(self, model: str) -> list[int]:
-        """The versions in the view that Triton reads, ascending."""
-        view = self.root / model
-        return sorted(int(f.name) for f in view.iterdir() if f.name.isdecimal()) if view.is_dir() else []
+    def views(self, model: str) -> ModelViews:
+        """What Triton is shown of a model, and was shown before."""
+        return ModelViews(model, self.root, self.store, self._digester)
+
+    def find(self, text: str) -> tuple[str, int]:
+        """The model and version that MODEL[@VERSION] names; the newest version where none is given.
+
+        Raises:
+            RepositoryError: there is no such release.
+        """
+        model, _, version = text.partition("@")
+        numbers = self.versions(model)
+        if not numbers:
+            known = ", ".join(self.models()) or "none"
+            raise RepositoryError(f"{self.root} has no model {model!r}", remedy=f"its models: {known}")
+        if version and version not in {str(n) for n in numbers}:
+            listed = ", ".join(map(str, numbers))
+            raise RepositoryError(f"{model} has no version {version!r}", remedy=f"its versions: {listed}")
+        return model, int(version) if version else numbers[-1]
 
     def models(self) -> list[str]:
         """The names of all models with a release, sorted."""
         folder = self.store / "releases"
         return sorted(f.name for f in folder.iterdir() if self.versions(f.name)) if folder.is_dir() else []
+
+    def known(self) -> list[str]:
+        """The names of all models with a release or a view, sorted."""
+        places = (self.store / "releases", self.store / "views")
+        return sorted({f.name for place in places if place.is_dir() for f in place.iterdir() if f.is_dir()})
 
     def release(self, model: str, version: int) -> Path:
         """The folder of a release."""
@@ -121,10 +141,25 @@ class ModelRepository:
         """The manifest of a release."""
         return read_manifest(self.release(model, version))
 
+    def readable(self, model: str, version: int) -> Manifest | None:
+        """The manifest of a release; None where it is damaged."""
+        try:
+            return self.manifest(model, version)
+        except RepositoryError:
+            return None
+
     def newest(self, model: str) -> Manifest | None:
         """The manifest of a model's newest release, if there is one."""
         numbers = self.versions(model)
         return self.manifest(model, numbers[-1]) if numbers else None
+
+    def exclusive(self, model: str, waiting: Waiting = lambda _: None) -> AbstractContextManager[None]:
+        """While held, no other process publishes or collects versions of a model."""
+        return locked(self.store / "locks" / "models" / model, waiting)
+
+    def remove(self, folder: Path) -> None:
+        """Take a release or a view away: out of sight in one rename, then off the disk."""
+        remove_folder(folder, self.staging)
 
     def publish(
         self,
@@ -134,6 +169,7 @@ class ModelRepository:
         *,
         allow_interface_change: bool,
         force: bool,
+        waiting: Waiting = lambda _: None,
     ) -> PublishedVersion:
         """Make a release and put it into the view; the next free number is taken under a lock.
 
@@ -143,16 +179,18 @@ class ModelRepository:
             texts: further files of the release by name and content.
             allow_interface_change: let a version with other inputs or outputs be the newest.
             force: publish even what is already the newest version.
+            waiting: told when another process publishes the same model.
 
         Raises:
-            RepositoryError: another target's repository, a changed interface, a full or unwritable disk.
+            RepositoryError: another target's repository, a changed interface, a full or unwritable disk, a file that
+                is no longer what was checked.
         """
         with storage_errors(self.root):
             make_folder(self.root)
-        with storage_errors(self.root), locked(self.store / "locks" / "models" / draft.name):
+        with storage_errors(self.root), self.exclusive(draft.name, waiting):
             self._claim(draft.target)
-            self._require_free_place(draft.name)
-            sweep(self.store / "staging")
+            self.views(draft.name).require_ours()
+            sweep(self.staging)
             newest = self.newest(draft.name)
             if newest is not None and not force and self.holds(newest, draft):
                 self._exchange_view(draft.name)
@@ -160,9 +198,9 @@ class ModelRepository:
             if newest is not None and not allow_interface_change:
                 require_same_interface(newest, draft)
             # A number that Triton was ever shown is not given again, even where its release was deleted.
-            taken = [*self.versions(draft.name), *self.shown(draft.name)]
+            taken = [*self.versions(draft.name), *self.views(draft.name).shown()]
             manifest = draft.model_copy(update={"version": max(taken, default=0) + 1})
-            with staging_folder(self.store / "staging") as staged:
+            with staging_folder(self.staging) as staged:
                 for name, path in files.items():
                     link_or_copy(path, staged / name)
                 for name, text in texts.items():
@@ -170,6 +208,7 @@ class ModelRepository:
                     (staged / name).chmod(0o755 if text.startswith("#!") else 0o644)
                 (staged / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
                 read_manifest(staged)  # what cannot be read back must not be published
+                self._require_as_checked(staged, manifest)
                 fsync_tree(staged)
                 final = self.release(manifest.name, manifest.version)
                 make_folder(final.parent)
@@ -181,6 +220,15 @@ class ModelRepository:
         """Whether a draft's newest release is all that it would become, and whole."""
         return stands_for(newest, draft) and self._is_whole(newest)
 
+    def _require_as_checked(self, staged: Path, manifest: Manifest) -> None:
+        """Read every file once more: since the gate and the served check its bits may have gone bad."""
+        damaged = damaged_file(staged, manifest, self._digester, afresh=True)
+        if damaged is not None:
+            raise RepositoryError(
+                f"{damaged} was damaged on the disk after it was checked; nothing was published",
+                remedy="run the same command again: the damaged step is found and done again",
+            )
+
     def _is_whole(self, manifest: Manifest) -> bool:
         return damaged_file(self.release(manifest.name, manifest.version), manifest, self._digester) is None
 
@@ -190,66 +238,18 @@ class ModelRepository:
             if self.root.stat().st_dev != self.store.stat().st_dev:
                 raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
             if self.target() is None:
-                with staging_folder(self.store / "staging") as staged:
+                with staging_folder(self.staging) as staged:
                     (staged / _MARKER).write_text(json.dumps({"target": target}))
                     fsync_tree(staged)
                     move_into_place(staged / _MARKER, self.store / _MARKER)
 
-    def _require_free_place(self, model: str) -> None:
-        """See that what Triton finds under the model's name, if anything, is a view of ours."""
-        link = self.root / model
-        if link.exists() and not (link.is_symlink() and link.resolve().parent == self._views(model).resolve()):
-            raise RepositoryError(
-                f"{link} is a model that plansmith did not make", remedy="pass another --name or --repository"
-            )
-
-    def _views(self, model: str) -> Path:
-        return self.store / "views" / model
-
     def _exchange_view(self, model: str) -> None:
-        """Make `root/model` show the newest release and the versions that fit it; nothing when it does."""
-        link, views = self.root / model, self._views(model)
+        """Show the newest release and the versions that fit it."""
         newest = self.newest(model)
         assert newest is not None
         every = [self.manifest(model, number) for number in self.versions(model)]
         fitting = [m for m in every if m.package.interface == newest.package.interface and self._is_whole(m)]
-        files = self._view_files(newest, fitting)
-        wanted = digest_of([newest.release_digest, [m.version for m in fitting]])[:16]
-        current = link.resolve()
-        if link.is_symlink() and current.name.startswith(wanted) and self._shows(current, files):
-            return
-        make_folder(views)
-        fresh = views / wanted
-        if fresh.exists() and not self._shows(fresh, files):
-            fresh = views / f"{wanted}-{uuid.uuid4().hex[:8]}"
-        if not fresh.exists():
-            with staging_folder(self.store / "staging") as staged:
-                for name, path in files.items():
-                    link_or_copy(path, staged / name)
-                fsync_tree(staged)
-                move_into_place(staged, fresh)
-        with staging_folder(self.store / "staging") as staged:
-            (staged / "link").symlink_to(os.path.relpath(fresh, self.root))
-            move_into_place(staged / "link", link)
-        older = sorted((v for v in views.iterdir() if v != fresh), key=lambda v: v.stat().st_mtime_ns)
-        for stale in older[: max(0, len(older) - _VIEWS_KEPT + 1)]:
-            remove_folder(stale, self.store / "staging")
-
-    def _view_files(self, newest: Manifest, fitting: list[Manifest]) -> dict[str, Path]:
-        """What a view holds, by its place in it: the newest configuration, and each version's model files."""
-        files = {CONFIG_FILE: self.release(newest.name, newest.version) / CONFIG_FILE}
-        for manifest in fitting:
-            source = self.release(manifest.name, manifest.version) / MODEL_FOLDER
-            files |= {f"{manifest.version}/{name}": source / name for name in manifest.package.model_files}
-        return files
-
-    def _shows(self, view: Path, files: Mapping[str, Path]) -> bool:
-        """Whether a view holds these files, unharmed."""
-        return all(
-            (view / name).is_file()
-            and ((view / name).samefile(path) or self._digester.file(view / name) == self._digester.file(path))
-            for name, path in files.items()
-        )
+        self.views(model).show(newest, fitting)
 
     def published(self, manifest: Manifest, *, unchanged: bool) -> PublishedVersion:
         """Where a release of this repository stands."""

@@ -7,15 +7,18 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from plansmith.errors import EnvironmentFault, ServedCheckError
+from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
+from plansmith.memory import Watch
 from plansmith.triton.installation import Installation, python_library_folder
 from plansmith.triton.server_log import is_port_taken, reasons
 from plansmith.triton.server_process import end_server, start_server
@@ -29,6 +32,7 @@ STANDIN = Path(__file__).parent / "standin" / "onnxruntime"
 
 _PORT_ATTEMPTS = 5
 _POLL_SECONDS = 0.1
+_END_SECONDS = 0.5
 _CACHE_BYTES = 16 * 2**20
 
 
@@ -105,7 +109,10 @@ class TritonServer:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        status = self._ended() if isinstance(value, Exception) else None
         self.stop()
+        if status is not None:
+            raise self._obituary(status) from value
 
     def stop(self) -> None:
         """End the server and everything it started; does nothing the second time."""
@@ -121,6 +128,7 @@ class TritonServer:
         self.http_url, self.grpc_url, self.metrics_url = (f"{HOST}:{port}" for port in ports)
         with self.log.open("wb") as log:
             self._process = start_server(self._command(scratch, ports), self._environment(), log)
+        self._watch = Watch(self._process.pid)
         undo.callback(_remove_shared_memory, self._token)
         undo.callback(end_server, self._process)
 
@@ -178,6 +186,21 @@ class TritonServer:
             return False
         self.version = metadata["version"]
         return bool(metadata["name"] == self._token)
+
+    def _ended(self) -> int | None:
+        """The status of a server that ended by itself; what failed may have noticed before the process was gone."""
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(_END_SECONDS)
+        return None
+
+    def _obituary(self, status: int) -> PlansmithError:
+        if status == -signal.SIGKILL:
+            who, remedy = self._watch.verdict()
+            return EnvironmentFault(f"Triton was killed while it was asked, {who}", remedy=remedy, log=self.log)
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+        return ServedCheckError(
+            f"Triton ended with {how} while it was asked\n{reasons(self.log)}", remedy="read the log", log=self.log
+        )
 
     def _failure(self, what: str) -> ServedCheckError:
         return ServedCheckError(

@@ -1,0 +1,66 @@
+"""`plansmith history`."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from plansmith.cli.options import artifacts_option
+from plansmith.cli.text import cut, table
+
+if TYPE_CHECKING:
+    from plansmith.history import RunRecord
+
+_HEAD = ("WHEN (UTC)", "MODEL", "OUTCOME", "GATE", "TOOK", "SOURCE")
+
+
+@click.command("history")
+@click.argument("model", required=False)
+@artifacts_option("Whose history is read.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many runs.")
+@click.option("--failed", is_flag=True, help="Only those that failed or were interrupted.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole records as one JSON document.")
+def history_command(model: str | None, artifacts: Path, limit: int, failed: bool, as_json: bool) -> None:
+    """What was compiled here, of MODEL or of all, the last run first.
+
+    GATE is the verdict and the largest error of any output, relative to the output's magnitude.
+
+    \b
+    plansmith history
+    plansmith history minilm --failed --limit 5
+    """
+    from plansmith.history import HISTORY, History
+
+    runs = History(artifacts / HISTORY).newest_first()
+    wanted = (run for run in runs if model in {None, run.model} and not (failed and run.failure is None))
+    chosen = list(islice(wanted, limit))
+    if as_json:
+        click.echo(json.dumps({"runs": [run.model_dump(mode="json") for run in chosen]}))
+    elif chosen:
+        _print(chosen)
+    else:
+        click.echo(f"no such run is noted below {artifacts}")
+
+
+def _print(runs: list[RunRecord]) -> None:
+    head, *rows = table([_HEAD, *map(_cells, runs)])
+    click.echo(head)
+    for run, row in zip(runs, rows, strict=True):
+        click.echo(cut(row))
+        if run.outcome == "failed" and run.failure is not None:
+            first = next(iter(run.failure.message.splitlines()), "")
+            click.echo(cut(f"    {run.failure.error} (exit code {run.failure.exit_code}): {first}"))
+
+
+def _cells(run: RunRecord) -> tuple[str, ...]:
+    from plansmith.units import minute, seconds_in_words
+
+    where = run.failure.step if run.failure is not None else str(run.version)
+    outcome = f"{run.outcome} {'in ' if run.failure is not None else ''}{where}"
+    largest = "" if run.largest_error is None else f" {run.largest_error:.0e}"
+    gate = "-" if run.verdict is None else f"{run.verdict}{largest}"
+    return minute(run.started), run.model, outcome, gate, seconds_in_words(run.seconds), run.source

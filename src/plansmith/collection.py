@@ -1,0 +1,228 @@
+"""What nobody needs any more below an artifacts folder and in its repository: found, listed, taken away.
+
+Nothing younger than a limit is touched but what is damaged, and a time in the future counts as young: the clock
+may have been set back. What is taken away goes out of sight in one rename first, so that a kill at any
+moment leaves complete things or none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from plansmith.digest import Digester
+from plansmith.durable import Waiting, is_held, storage_errors, sweep
+from plansmith.history import HISTORY, History
+from plansmith.stage_cache import ENTRY_FILE, STAGING, StageCache
+from plansmith.triton.releases import damaged_file
+from plansmith.triton.repository import ModelRepository
+from plansmith.types import Manifest
+from plansmith.units import seconds_of
+
+Kind = Literal["cache entry", "lock", "leftover", "log", "history record", "view", "release"]
+
+RECORDS_KEPT = 1000
+
+# Temporary folders, logs and shared memory of ours carry the number of the process that made them.
+_SCRATCH = re.compile(r"plansmith-(\d+)-")
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton puts it; only names of ours are looked at
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """One thing that can go, why, and how many bytes that frees: a file with another link elsewhere frees none."""
+
+    kind: Kind
+    path: Path
+    why: str
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How old something must be to go, and where temporary files of ours are looked for.
+
+    `older_than` is in seconds, `now` in seconds since 1970.
+    """
+
+    older_than: float
+    now: float
+    scratch: tuple[Path, ...] = (Path(tempfile.gettempdir()), _SHARED_MEMORY)
+
+
+class Collector:
+    """Finds what can go below an artifacts folder and in a repository.
+
+    Args:
+        artifacts: holds cache, history and logs.
+        repository: the model repository.
+        limits: what is too young to go.
+        dry: write nothing at all.
+    """
+
+    def __init__(self, artifacts: Path, repository: Path, limits: Limits, *, dry: bool = False) -> None:
+        self._artifacts = artifacts
+        self._limit = limits.now - limits.older_than
+        self._scratch = limits.scratch
+        self._digester = Digester(artifacts / "cache" / "digests.sqlite", read_only=dry)
+        self._cache = StageCache(artifacts / "cache", self._digester)
+        self._history = History(artifacts / HISTORY)
+        self._repository = ModelRepository(repository, self._digester)
+
+    def found(self) -> list[Garbage]:
+        """Everything that can go, with the bytes that are free when all of it is gone."""
+        links: Counter[tuple[int, int]] = Counter()
+        return [
+            Garbage(one.kind, one.path, one.why, _freed(one.path, links))
+            for one in (
+                *self._entries(),
+                *self._locks(),
+                *self._leftovers(),
+                *self._logs(),
+                *self._records(),
+                *(one for model in self._repository.known() for one in self._of_model(model)),
+            )
+        ]
+
+    def collect(self, waiting: Waiting) -> list[Garbage]:
+        """Take everything away that can go, while no compile uses the cache and none publishes.
+
+        Args:
+            waiting: told when a compile has to end first; what it raises ends the attempt.
+
+        Raises:
+            RepositoryError: something cannot be removed.
+        """
+        with ExitStack() as held, storage_errors(self._artifacts):
+            if (self._artifacts / "cache").is_dir():
+                held.enter_context(self._cache.held(waiting, alone=True))
+            for model in self._repository.known():
+                held.enter_context(self._repository.exclusive(model, waiting))
+            found = self.found()
+            for one in found:
+                self._remove(one)
+            return found
+
+    def _entries(self) -> Iterator[Garbage]:
+        for folder in self._cache.folders():
+            if self._is_old(folder / ENTRY_FILE):
+                yield Garbage("cache entry", folder, "not used for so long")
+            elif (damaged := self._cache.damage(folder)) is not None:
+                yield Garbage("cache entry", folder, f"{damaged} is damaged")
+
+    def _locks(self) -> Iterator[Garbage]:
+        for lock in self._cache.unused_locks():
+            if self._is_old(lock):
+                yield Garbage("lock", lock, "its entry is gone")
+
+    def _leftovers(self) -> Iterator[Garbage]:
+        for staging in (self._artifacts / "cache" / STAGING, self._history.staging, self._repository.staging):
+            for folder in sorted(staging.iterdir()) if staging.is_dir() else []:
+                if folder.is_dir() and not is_held(folder):
+                    yield Garbage("leftover", folder, "of a killed process")
+        for place in self._scratch:
+            for path in sorted(place.glob("plansmith-*")):
+                if _is_abandoned(path) and self._is_old(path):
+                    yield Garbage("leftover", path, "of a process that is gone")
+
+    def _logs(self) -> Iterator[Garbage]:
+        for log in sorted((self._artifacts / "logs").glob("*.log")):
+            if self._is_old(log):
+                yield Garbage("log", log, "not written for so long")
+
+    def _records(self) -> Iterator[Garbage]:
+        for number in self._history.numbers()[:-RECORDS_KEPT]:
+            file = self._history.file(number)
+            if self._is_old(file):
+                yield Garbage("history record", file, f"older than the last {RECORDS_KEPT}")
+
+    def _of_model(self, model: str) -> Iterator[Garbage]:
+        link = self._repository.root / model
+        for view in self._repository.views(model).others():
+            if self._is_old(view) and (self._is_old(link) or not link.is_symlink()):
+                yield Garbage("view", view, "not shown to Triton any more")
+        shown, numbers = self._repository.views(model).shown(), self._repository.versions(model)
+        newest = self._repository.readable(model, numbers[-1]) if numbers else None
+        for number in numbers[:-1]:  # the newest keeps its number from being given again
+            if number not in shown and self._is_old_release(model, number):
+                why = self._why_hidden(model, number, newest)
+                if why is not None:
+                    yield Garbage("release", self._repository.release(model, number), why)
+
+    def _why_hidden(self, model: str, number: int, newest: Manifest | None) -> str | None:
+        """Why no view will show a release again; None where one may."""
+        manifest = self._repository.readable(model, number)
+        if manifest is None:
+            return "its manifest is damaged"
+        damaged = damaged_file(self._repository.release(model, number), manifest, self._digester)
+        if damaged is not None:
+            return f"{damaged} is damaged"
+        if newest is not None and manifest.package.interface != newest.package.interface:
+            return f"other inputs or outputs than version {newest.version}"
+        return None
+
+    def _is_old_release(self, model: str, number: int) -> bool:
+        manifest = self._repository.readable(model, number)
+        if manifest is not None and seconds_of(manifest.created) > self._limit:
+            return False
+        return self._is_old(self._repository.release(model, number))
+
+    def _is_old(self, path: Path) -> bool:
+        """Whether a file or folder is older than the limit; what is gone is not."""
+        try:
+            return path.lstat().st_mtime <= self._limit
+        except FileNotFoundError:
+            return False
+
+    def _remove(self, one: Garbage) -> None:
+        with storage_errors(one.path):
+            match one.kind:
+                case "cache entry":
+                    self._cache.remove(one.path)
+                case "view" | "release":
+                    self._repository.remove(one.path)
+                case "leftover" if one.path.parent.name == STAGING:
+                    sweep(one.path.parent)
+                case _:
+                    _delete(one.path)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether a temporary file or folder is of this user, and the process that made it is gone."""
+    named = _SCRATCH.match(path.name)
+    try:
+        return named is not None and path.lstat().st_uid == os.geteuid() and not Path("/proc", named[1]).exists()
+    except FileNotFoundError:
+        return False
+
+
+def _freed(path: Path, links: Counter[tuple[int, int]]) -> int:
+    """The bytes of the files below a path whose last link goes with it; `links` counts those that go."""
+    freed = 0
+    inside = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
+    for file in inside:
+        try:
+            stat = file.lstat()
+        except FileNotFoundError:
+            continue
+        if file.is_dir() and not file.is_symlink():
+            continue
+        links[stat.st_dev, stat.st_ino] += 1
+        if links[stat.st_dev, stat.st_ino] == stat.st_nlink:
+            freed += stat.st_size
+    return freed

@@ -1,0 +1,91 @@
+"""Running out of memory: what the kernel counts, and how libraries put it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+REMEDY = "make the largest shape smaller (--shapes), or use a machine with more memory"
+
+# How the allocators of C++, PyTorch, ONNX Runtime and NumPy say that they got nothing.
+_SIGNS = (
+    "std::bad_alloc",
+    "can't allocate memory",
+    "not enough memory",
+    "Failed to allocate memory",
+    "Unable to allocate",
+    "Cannot allocate memory",
+    "MemoryError",
+)
+
+
+def tells_of_memory(text: str) -> str | None:
+    """The first line of a text that says that there was no more memory, if one does."""
+    return next((line.strip() for line in text.splitlines() if any(sign in line for sign in _SIGNS)), None)
+
+
+def kills_counter(process: int, proc: Path = Path("/proc"), mounts: Path = Path("/sys/fs/cgroup")) -> Path | None:
+    """The file in which the kernel counts its out-of-memory kills in a process's control group.
+
+    It is `memory.events` of version 2 or `memory.oom_control` of version 1, both with a line "oom_kill N"
+    (Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst).
+
+    Args:
+        process: its number.
+        proc: where processes are described.
+        mounts: where control groups are.
+    """
+    try:
+        rows = [line.split(":", 2) for line in (proc / str(process) / "cgroup").read_text().splitlines()]
+    except OSError:
+        return None
+    for _, controllers, group in rows:
+        inside = group.strip("/")
+        places = []
+        if "memory" in controllers.split(","):
+            places = [mounts / "memory" / inside / "memory.oom_control"]
+        elif not controllers:
+            places = [mounts / inside / "memory.events", mounts / "unified" / inside / "memory.events"]
+        for place in places:
+            if kills(place) is not None:
+                return place
+    return None
+
+
+def kills(counter: Path | None) -> int | None:
+    """How many processes the kernel killed for lack of memory, by a file of `kills_counter`; None if it is not told."""
+    try:
+        lines = counter.read_text().splitlines() if counter is not None else []
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+
+
+class Watch:
+    """Keeps the kernel's count of a process, to tell afterwards who killed it.
+
+    Args:
+        process: its number.
+    """
+
+    def __init__(self, process: int) -> None:
+        self._counter = kills_counter(process)
+        self._before = kills(self._counter)
+
+    def verdict(self) -> tuple[str, str]:
+        """Who killed the process, as far as the kernel's own count tells, and what to do next."""
+        after = kills(self._counter)
+        if self._before is None or after is None:
+            return "most likely because the machine ran out of memory", REMEDY
+        if after > self._before:
+            return "by the kernel, because the machine or its control group ran out of memory", REMEDY
+        return (
+            "not by the kernel but by another program, such as a watch on memory, a job's limit or kill -9",
+            f"run the same command again; if memory is short, {REMEDY}",
+        )
+
+
+def wait_for(process: int) -> tuple[int, int]:
+    """Wait for a child to end: its exit code, or minus the signal, and the most bytes it held in memory."""
+    _, status, usage = os.wait4(process, 0)
+    return os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024

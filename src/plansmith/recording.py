@@ -1,0 +1,108 @@
+"""Notes a compile while it runs, and writes the note into the history when it ends, however it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from plansmith import __version__
+from plansmith.config import ModelSpec
+from plansmith.errors import EXIT_INTERRUPTED, PlansmithError
+from plansmith.history import Failure, History, Outcome, RunRecord
+from plansmith.stages import StageRunner
+from plansmith.types import PublishedVersion, SourceModel, ValidationReport
+
+
+class Run:
+    """A compile that is going on.
+
+    Args:
+        stages: its steps.
+        spec: what was asked for.
+        model: the model's name.
+        repository: where it is published.
+
+    Attributes:
+        published: set at the end by whoever runs it.
+    """
+
+    def __init__(self, stages: StageRunner, spec: ModelSpec, model: str, repository: Path) -> None:
+        self.published: PublishedVersion | None = None
+        self._stages = stages
+        self._spec = spec
+        self._model = model
+        self._repository = repository
+        self._started = datetime.now(UTC)
+        self._clock = time.monotonic()
+
+    def record(self, error: BaseException | None) -> RunRecord:
+        """What there is to tell when it has ended, with an error or without."""
+        source, report = self._stages.made.get("fetch"), self._stages.made.get("validate")
+        worst = report.worst().values() if isinstance(report, ValidationReport) else ()
+        return RunRecord(
+            plansmith=__version__,
+            started=self._started.isoformat(timespec="milliseconds"),
+            seconds=round(time.monotonic() - self._clock, 3),
+            model=self._model,
+            source=self._spec.source,
+            revision=source.revision if isinstance(source, SourceModel) else None,
+            source_digest=source.digest if isinstance(source, SourceModel) else None,
+            target=self._spec.target,
+            engine=self._spec.engine,
+            precision=self._spec.precision,
+            repository=str(self._repository),
+            outcome=self._outcome(error),
+            version=self.published.version if self.published else None,
+            failure=None if error is None else self._failure(error),
+            verdict=report.verdict if isinstance(report, ValidationReport) else None,
+            largest_error=max((row["max_relative"] for row in worst), default=None),
+            log=self._log(error),
+            steps=tuple(self._stages.records),
+        )
+
+    def notice(self, text: str) -> None:
+        """Tell of something that does not end the compile."""
+        self._stages.notice(text)
+
+    def _outcome(self, error: BaseException | None) -> Outcome:
+        if error is not None:
+            return "failed" if isinstance(error, Exception) else "interrupted"
+        return "unchanged" if self.published and self.published.unchanged else "published"
+
+    def _failure(self, error: BaseException) -> Failure:
+        if isinstance(error, PlansmithError):
+            return Failure(
+                step=error.step or self._stages.step,
+                error=type(error).__name__,
+                message=error.message,
+                exit_code=error.exit_code,
+            )
+        exit_code = 1 if isinstance(error, Exception) else getattr(error, "code", EXIT_INTERRUPTED)
+        return Failure(step=self._stages.step, error=type(error).__name__, message=str(error), exit_code=exit_code)
+
+    def _log(self, error: BaseException | None) -> str | None:
+        if isinstance(error, PlansmithError) and error.log is not None:
+            return str(error.log)
+        log = self._stages.log_file("worker")
+        return str(log) if log.exists() else None
+
+
+@contextmanager
+def recorded(run: Run, history: History) -> Iterator[Run]:
+    """Write one record of what happens inside; where that fails, there is a notice and nothing else."""
+    try:
+        yield run
+    except BaseException as error:
+        _write(run, history, error)
+        raise
+    _write(run, history, None)
+
+
+def _write(run: Run, history: History, error: BaseException | None) -> None:
+    try:
+        history.add(run.record(error))
+    except OSError as problem:
+        run.notice(f"this run is missing in the history: {problem.strerror}: {problem.filename or history.root}")

@@ -1,0 +1,113 @@
+"""What Triton is shown of a model: a link to a view, a folder with one configuration and the versions that fit it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from plansmith.digest import Digester, digest_of
+from plansmith.durable import fsync_tree, link_or_copy, make_folder, move_into_place, remove_folder, staging_folder
+from plansmith.errors import RepositoryError
+from plansmith.triton.model_config import CONFIG_FILE
+from plansmith.triton.releases import MODEL_FOLDER
+from plansmith.types import Manifest
+
+# A Triton that began to load before an exchange still reads the view before.
+_OTHERS_KEPT = 1
+
+
+class ModelViews:
+    """The views of one model; those who change them hold the model's lock.
+
+    A view's name begins with a number that grows, so that the order in which they were made does not hang on a clock.
+
+    Args:
+        model: its name.
+        root: the folder that Triton reads; `root/model` is the link.
+        store: holds the releases and the views.
+        digester: hashes the files of views.
+    """
+
+    def __init__(self, model: str, root: Path, store: Path, digester: Digester) -> None:
+        self._link = root / model
+        self._folder = store / "views" / model
+        self._releases = store / "releases" / model
+        self._staging = store / "staging"
+        self._digester = digester
+
+    def shown(self) -> list[int]:
+        """The versions in the view that Triton reads, ascending."""
+        return sorted(int(f.name) for f in self._link.iterdir() if f.name.isdecimal()) if self._link.is_dir() else []
+
+    def others(self) -> list[Path]:
+        """The views that Triton is not shown any more, in the order of their making."""
+        current = self._link.resolve()
+        found = self._folder.iterdir() if self._folder.is_dir() else ()
+        return sorted(
+            (view for view in found if view.resolve() != current), key=lambda view: (_number(view), view.name)
+        )
+
+    def require_ours(self) -> None:
+        """See that what Triton finds under the model's name, if anything, is a view of ours.
+
+        Raises:
+            RepositoryError: it is a model that somebody else put there.
+        """
+        link = self._link
+        if link.exists() and not (link.is_symlink() and link.resolve().parent == self._folder.resolve()):
+            raise RepositoryError(
+                f"{link} is a model that plansmith did not make", remedy="pass another --name or --repository"
+            )
+
+    def show(self, newest: Manifest, fitting: list[Manifest]) -> None:
+        """Have the link show the newest release and the versions that fit it; nothing when it does.
+
+        Args:
+            newest: its configuration is the view's.
+            fitting: the manifests of the versions, in ascending order.
+        """
+        files = self._files(newest, fitting)
+        state = digest_of([newest.release_digest, [m.version for m in fitting]])[:16]
+        current = self._link.resolve()
+        if self._link.is_symlink() and current.name.endswith(f"-{state}") and self._holds(current, files):
+            return
+        make_folder(self._folder)
+        last = max(self._folder.iterdir(), key=_number, default=None)
+        number = _number(last) if last is not None else 0
+        # A killed process may have left the wanted view finished but not shown.
+        fresh = self._folder / f"{number}-{state}"
+        if fresh == current or not (fresh.exists() and self._holds(fresh, files)):
+            fresh = self._folder / f"{number + 1}-{state}"
+            with staging_folder(self._staging) as staged:
+                for name, path in files.items():
+                    link_or_copy(path, staged / name)
+                fsync_tree(staged)
+                move_into_place(staged, fresh)
+        with staging_folder(self._staging) as staged:
+            (staged / "link").symlink_to(os.path.relpath(fresh, self._link.parent))
+            move_into_place(staged / "link", self._link)
+        for stale in self.others()[:-_OTHERS_KEPT]:
+            remove_folder(stale, self._staging)
+
+    def _files(self, newest: Manifest, fitting: list[Manifest]) -> dict[str, Path]:
+        """What a view holds, by its place in it: the newest configuration, and each version's model files."""
+        files = {CONFIG_FILE: self._releases / str(newest.version) / CONFIG_FILE}
+        for manifest in fitting:
+            source = self._releases / str(manifest.version) / MODEL_FOLDER
+            files |= {f"{manifest.version}/{name}": source / name for name in manifest.package.model_files}
+        return files
+
+    def _holds(self, view: Path, files: Mapping[str, Path]) -> bool:
+        """Whether a view holds these files, unharmed."""
+        return all(
+            (view / name).is_file()
+            and ((view / name).samefile(path) or self._digester.file(view / name) == self._digester.file(path))
+            for name, path in files.items()
+        )
+
+
+def _number(view: Path) -> int:
+    """The place of a view in the order of their making."""
+    number = view.name.partition("-")[0]
+    return int(number) if number.isdecimal() else 0

@@ -1,0 +1,54 @@
+"""Sizes, ages and times as people write and read them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from plansmith.errors import UsageError
+
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def bytes_in_words(count: int) -> str:
+    """A size in binary units: 0 B, 812 B, 4.0 KiB, 1.3 GiB."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def seconds_in_words(seconds: float) -> str:
+    """A duration: 0.4 s, 12.3 s, 3 min 05 s, 2 h 10 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def seconds_from_age(text: str) -> int:
+    """An age in seconds: "0", "90s", "45m", "12h", "30d", "4w".
+
+    Raises:
+        UsageError: it is no age.
+    """
+    found = re.fullmatch(r"(\d{1,6})([smhdw]?)", text.strip())
+    if found is None or (not found[2] and int(found[1]) > 0):
+        raise UsageError(
+            f"{text!r} is no age", remedy="write a number and a unit: 45m, 12h, 30d, 4w; or 0 for everything"
+        )
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def minute(moment: str) -> str:
+    """An ISO 8601 time to the minute, in UTC: 2026-11-20 13:05."""
+    return f"{datetime.fromisoformat(moment).astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def seconds_of(moment: str) -> float:
+    """An ISO 8601 time in seconds since 1970."""
+    return datetime.fromisoformat(moment).timestamp()

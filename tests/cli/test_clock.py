@@ -1,0 +1,86 @@
+"""A clock that was set back changes nothing in numbers, order and what is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from .command import CommandLine
+from .conftest import Compiled
+
+YEAR = 365 * 86400
+
+# Loaded by every Python that is started with it on its path: its clock goes some seconds behind.
+SET_BACK = f"""
+import datetime, time
+_time, _time_ns, _datetime = time.time, time.time_ns, datetime.datetime
+time.time = lambda: _time() - {YEAR}
+time.time_ns = lambda: _time_ns() - {YEAR} * 10**9
+
+class SetBack(_datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return _datetime.now(tz) - datetime.timedelta(seconds={YEAR})
+
+datetime.datetime = SetBack
+"""
+
+
+@pytest.fixture
+def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process whose clock was set back by a year."""
+    folder = tmp_path_factory.mktemp("clock")
+    (folder / "sitecustomize.py").write_text(SET_BACK)
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(folder)}
+
+
+def damage(compiled: Compiled) -> None:
+    """Give the next compile something to publish."""
+    config = compiled.release / "config.pbtxt"
+    config.unlink()
+    config.write_text("damaged")
+
+
+def test_a_process_whose_clock_was_set_back_publishes_the_next_number_and_tidies_nothing(
+    finished: Compiled, run: CommandLine, variables: dict[str, str]
+) -> None:
+    damage(finished)
+    answer = run(*finished.command, "--json", **variables)
+    assert (answer.status, answer.document["version"]) == (0, 2), answer
+    last, first = run("history", "--json").document["runs"]
+    assert (last["version"], first["version"]) == (2, 1)
+    assert last["started"] < first["started"]
+    shown = run("show", "tiny", "--json").document
+    assert [(one["version"], one["shown"]) for one in shown["versions"]] == [(1, False), (2, True)]
+    assert shown["serves"] == 2
+    assert run("gc", "--older-than", "1h", "--json", **variables).document["garbage"] == []
+    assert run(*finished.command, "--json").document["unchanged"]
+
+
+def test_with_all_times_in_the_future_the_next_version_is_published_shown_and_kept(
+    finished: Compiled, run: CommandLine, variables: dict[str, str]
+) -> None:
+    def into_the_future() -> None:
+        for path in (finished.folder / "artifacts").rglob("*"):
+            os.utime(path, (time.time() + YEAR,) * 2, follow_symlinks=False)
+
+    manifest = finished.release / "manifest.json"
+    fields = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**fields, "created": "2999-01-01T00:00:00.000+00:00"}))
+    into_the_future()
+    assert run(*finished.command, "--json").document["unchanged"]
+    damage(finished)
+    into_the_future()
+    changed = run(*finished.command, "--json").document
+    assert (changed["version"], changed["unchanged"]) == (2, False)
+    view = Path(changed["repository"]) / "tiny"
+    assert sorted(path.name for path in view.iterdir()) == ["2", "config.pbtxt"]
+    assert run("show", "tiny", "--json").document["release"]["model"] == "tiny, version 2"
+    into_the_future()
+    rows = run("gc", "--older-than", "0", "--json", TMPDIR=variables["TMPDIR"]).document["garbage"]
+    assert [row for row in rows if not row["path"].startswith("/dev/shm")] == []

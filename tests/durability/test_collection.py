@@ -1,0 +1,153 @@
+"""Releases and views that nobody needs go, and no number is given twice."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from plansmith.collection import RECORDS_KEPT, Collector, Garbage, Limits
+from plansmith.history import HISTORY, History
+from plansmith.triton.repository import ModelRepository
+
+from .packages import MODEL, draft_of, publish, write_package
+from .runs import run_record
+from .wholeness import release_numbers, repository_problems, shown_versions
+
+DAY = 86400
+
+
+class Repository:
+    """A repository with releases of some interfaces, all made in this moment.
+
+    Args:
+        folder: for the packages, the repository and the artifacts.
+        outputs: the name of each version's output.
+    """
+
+    def __init__(self, folder: Path, *outputs: str) -> None:
+        self.folder, self.root = folder, folder / "repository"
+        self.opened = ModelRepository(self.root)
+        for output in outputs:
+            self.publish(output)
+
+    def publish(self, output: str) -> int:
+        number = len(list(self.folder.glob("package-*")))
+        package = write_package(self.folder / f"package-{number}", str(number))
+        return publish(self.root, package, draft_of(package, output=output), allow_interface_change=True).version
+
+    def collect(self, *, days: float = 31, older_than: float = 30 * DAY) -> list[Garbage]:
+        """Collect some days from now."""
+        limits = Limits(older_than=older_than, now=time.time() + days * DAY, scratch=())
+        collected = Collector(self.folder, self.root, limits).collect(lambda _: None)
+        assert repository_problems(self.root) == []
+        return collected
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return release_numbers(self.root, MODEL)
+
+    @property
+    def shown(self) -> tuple[int, ...]:
+        return shown_versions(self.root, MODEL)
+
+
+def test_a_release_with_another_interface_goes_when_it_is_old_and_its_number_is_not_given_again(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "scores", "scores")
+    assert repository.shown == (2, 3)
+    assert repository.collect(days=29) == []
+    (release,) = (one for one in repository.collect() if one.kind == "release")
+    assert release.path == repository.opened.release(MODEL, 1)
+    assert release.why == "other inputs or outputs than version 3"
+    assert (repository.numbers, repository.shown) == ((2, 3), (2, 3))
+    assert repository.publish("scores") == 4
+
+
+def test_every_version_that_triton_is_shown_and_the_newest_stay_however_old(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "logits", "logits")
+    assert {one.kind for one in repository.collect(days=10_000, older_than=0)} == {"view"}
+    assert repository.numbers == repository.shown == (1, 2, 3)
+
+
+def test_a_whole_release_stays_where_somebody_took_the_view_away(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "logits")
+    (repository.root / MODEL).unlink()
+    assert "release" not in {one.kind for one in repository.collect()}
+    assert repository.numbers == (1, 2)
+
+
+@pytest.mark.parametrize("file", ["model/model.onnx", "manifest.json"])
+def test_a_damaged_release_that_is_not_shown_goes(file: str, tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "logits", "scores", "scores")
+    damaged = repository.opened.release(MODEL, 2) / file
+    damaged.unlink()
+    damaged.write_text("damaged")
+    limits = Limits(older_than=30 * DAY, now=time.time() + 31 * DAY, scratch=())
+    found = Collector(tmp_path, repository.root, limits, dry=True).found()
+    (why,) = (one.why for one in found if one.path == repository.opened.release(MODEL, 2))
+    assert why in {f"{file} is damaged", "its manifest is damaged"}
+    repository.collect()
+    assert repository.numbers == (3, 4)
+
+
+def test_the_newest_release_stays_even_if_it_is_damaged(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits")
+    manifest = repository.opened.release(MODEL, 1) / "manifest.json"
+    content = manifest.read_bytes()
+    manifest.write_text("{")
+    limits = Limits(older_than=0, now=time.time() + DAY, scratch=())
+    assert Collector(tmp_path, repository.root, limits).collect(lambda _: None) == []
+    manifest.write_bytes(content)
+    assert repository.publish("logits") == 2
+
+
+def test_views_of_the_past_go_and_the_current_one_stays(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "logits")
+    current = (repository.root / MODEL).resolve()
+    (view,) = (one for one in repository.collect() if one.kind == "view")
+    assert view.path != current
+    assert list(current.parent.iterdir()) == [current]
+
+
+def test_with_all_times_in_the_future_numbers_go_on_and_the_current_view_is_never_the_one_that_goes(
+    tmp_path: Path,
+) -> None:
+    repository = Repository(tmp_path, "logits", "logits")
+    for number in range(3, 7):
+        for path in tmp_path.rglob("*"):
+            os.utime(path, (time.time() + (20 - number) * 400 * DAY,) * 2, follow_symlinks=False)
+        before = (repository.root / MODEL).resolve()
+        assert repository.publish("logits") == number
+        assert repository.shown == tuple(range(1, number + 1))
+        current = (repository.root / MODEL).resolve()
+        assert sorted(current.parent.iterdir()) == sorted([before, current])
+        assert repository.collect(days=0, older_than=0) == []
+
+
+def test_a_release_that_says_it_was_made_in_the_future_is_young(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits")
+    package = write_package(tmp_path / "package-future", "future")
+    draft = draft_of(package, output="scores").model_copy(update={"created": "2999-01-01T00:00:00.000+00:00"})
+    publish(repository.root, package, draft, allow_interface_change=True)
+    assert repository.publish("labels") == 3
+    repository.collect()
+    assert repository.numbers == (2, 3)
+    newest = repository.opened.newest(MODEL)
+    assert newest is not None
+    assert newest.version == 3
+
+
+def test_the_last_thousand_runs_stay_however_old(tmp_path: Path) -> None:
+    history = History(tmp_path / HISTORY)
+    (tmp_path / HISTORY).mkdir()
+    content = run_record("tiny").model_dump_json()
+    for number in range(1, RECORDS_KEPT + 3):
+        history.file(number).write_text(content)
+    repository = Repository(tmp_path)
+    assert repository.collect(days=29) == []
+    assert {one.path for one in repository.collect()} == {history.file(1), history.file(2)}
+    assert len(history.numbers()) == RECORDS_KEPT
+    history.add(run_record("tiny"))
+    assert history.numbers()[-1] == RECORDS_KEPT + 3
