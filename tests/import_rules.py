@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "plansmith"
 LEVELS = (
     ("plansmith",),
     ("errors", "types"),
-    ("digest", "comparison", "targets", "durable", "shapes", "toolchain"),
+    ("digest", "comparison", "targets", "durable", "external_data", "shapes", "toolchain"),
     ("config", "data", "reference", "process", "stage_cache"),
     ("sources", "compilers", "triton", "validation"),
     ("stages",),

@@ -156,6 +156,10 @@ class StageRunner:
         """Tell what the current step is doing."""
         self._listener.progress(self._step, text)
 
+    def notice(self, text: str) -> None:
+        """Tell of something that a person should know."""
+        self._listener.notice(text)
+
     def heavy(self, function: str, /, **arguments: Any) -> Any:
         """Have the worker do something, starting it when this is the first time."""
         if self._worker is None:

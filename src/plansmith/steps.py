@@ -19,7 +19,7 @@ from plansmith.errors import EngineError, ExportError
 from plansmith.fetching import fetch, require_unchanged
 from plansmith.reference import read_case
 from plansmith.reproduction import reproduction
-from plansmith.sources.reference import parse_reference
+from plansmith.sources.reference import parse_reference, refuse_unfitting
 from plansmith.stages import Finished, Listener, StageRunner, WouldRun
 from plansmith.targets import load_target
 from plansmith.triton import model_config
@@ -89,6 +89,7 @@ class Compilation:
         self.name = spec.name or self.reference.default_name
         self.target = load_target(spec.target)
         _require_available(spec, self.name)
+        refuse_unfitting(self.reference, spec)
         artifacts = Path(spec.artifacts).absolute()
         self._stages = StageRunner(self.name, artifacts, listener=listener or Listener(), force=spec.force, dry=dry)
         self.repository = ModelRepository(Path(spec.repository or artifacts / "repository"), self._stages.digester)
@@ -148,19 +149,29 @@ class Compilation:
 
     def export(self, source: Finished[SourceModel]) -> Finished[OnnxModel]:
         """Export to ONNX and store the reference's answers."""
-        parameters = {
-            "source": source.record.model_dump(include={"scheme", "trust_remote_code"}),
+        parameters: dict[str, Any] = {
             "shapes": {k: v.model_dump() for k, v in self.spec.shapes.items()},
-            "max_opset": self.target.max_opset,
-            "allow_pickle": self.spec.allow_pickle,
+            "inputs": {k: v.model_dump() for k, v in self.spec.inputs.items()},
+            "outputs": self.spec.outputs,
         }
+        function, place = "take_graph", {"path": source.record.location}
+        if source.record.scheme != "onnx":
+            function, place = "export", {"folder": str(source.folder)}
+            parameters |= {
+                "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
+                "max_opset": self.target.max_opset,
+                "allow_pickle": self.spec.allow_pickle,
+            }
 
         def build(out: Path) -> Any:
-            record = self._stages.heavy("export", folder=str(source.folder), out=str(out), **parameters)
+            record = self._stages.heavy(function, out=str(out), **place, **parameters)
             require_unchanged(self._stages, self.spec, source)
             return record
 
-        return self._stages.stage("export", OnnxModel, [source.digest], parameters, build)
+        onnx = self._stages.stage("export", OnnxModel, [source.digest], parameters, build)
+        if onnx.record.reference.random:
+            self._stages.notice(f"checked on {onnx.record.reference.data}; real inputs would tell more")
+        return onnx
 
     def lower(self, onnx: Finished[OnnxModel]) -> Finished[OnnxModel]:
         """Lower the graph's precision; FP32 passes through."""

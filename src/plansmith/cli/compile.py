@@ -33,6 +33,7 @@ Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or 
 )
 @click.option("--precision", type=click.Choice(["fp32", "fp16", "bf16", "int8"]), help="Of the graph [fp32].")
 @click.option("--shapes", metavar="NAME=MIN:OPT:MAX,…", help="Shapes per input; derived from the model when left out.")
+@click.option("--task", help="Which head, by transformers' name of the task [as the model's configuration says].")
 @click.option("--target", help="Serving runtime [local-cpu].")
 @click.option("--repository", metavar="DIR", help="Triton model repository [<artifacts>/repository].")
 @click.option("--artifacts", metavar="DIR", help="Cache, logs and default repository [artifacts].")
