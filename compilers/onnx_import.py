@@ -123,7 +123,7 @@ class Asked:
             self._session = open_session(path, rewrites="none")
         except Exception as error:
             raise SourceError(
-                f"ONNX Runtime refuses the graph: {_said(error)}",
+                f"ONNX Runtime refuses the graph: {_said(error).rpartition(f'{path} failed:')[2]}",
                 remedy="export it with operators and an opset that ONNX Runtime has",
             ) from error
 

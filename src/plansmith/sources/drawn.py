@@ -56,7 +56,7 @@ def plan_drawn(
         limits={},
         mask_input=mask or (masks[0].name if len(masks) == 1 else None),
         make=make,
-        data=", ".join(sorted(set(kinds.values()))),
+        data=" and ".join(sorted(set(kinds.values()), key=lambda kind: (not kind.startswith("random"), kind))),
         random=True,
         guessed=True,
     )

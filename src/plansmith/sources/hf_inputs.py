@@ -42,7 +42,8 @@ def plan_inputs(
         return _text_inputs(model, folder, trust_remote_code)
     raise SourceError(
         f"{type(model).__name__} takes {', '.join(_own_inputs(model))}, and nothing says what they look like",
-        remedy=f"say it in a spec and compile that; names in dims vary, numbers are fixed:\n{_example(model)}",
+        remedy="say it in a spec, where names in dims vary and numbers are fixed, and compile that, model.yaml:\n"
+        f"{_example(model)}",
     )
 
 
@@ -79,9 +80,11 @@ def _own_inputs(model: PreTrainedModel) -> list[str]:
 def _example(model: PreTrainedModel) -> str:
     """The part of a spec that says what a model takes, to be adapted."""
     largest = (getattr(model.config, "vocab_size", None) or 100) - 1
-    ids = f"{{dtype: int64, dims: [batch, sequence], low: 0, high: {largest}}}"
-    values = "{dtype: float32, dims: [batch, 64, 1]}"
-    lines = [f"    {name}: {ids if name.endswith('ids') else values}" for name in _own_inputs(model)]
+    lines = []
+    for name in _own_inputs(model):
+        axis = "target" if name.startswith("decoder") else "sequence"
+        ids = f"{{dtype: int64, dims: [batch, {axis}], low: 0, high: {largest}}}"
+        lines.append(f"    {name}: {ids if name.endswith('ids') else '{dtype: float32, dims: [batch, 64, 1]}'}")
     return "\n".join(["  source: hf:…", "  inputs:", *lines[:6]])
 
 

@@ -38,16 +38,20 @@ def explain_failure(
     message = f"the model fails at {at}: {said}"
     base = {a: min(max(_SMALL.get(a, _SMALL_LENGTH), r.min), r.max) for a, r in axes.items()}
     if not sizes:
-        return UsageError(message, remedy=f"say in the spec what it takes:\n{_inputs_example(plan)}")
+        return UsageError(message, remedy=f"give low and high of its values in a spec:\n{_inputs_example(plan)}")
     if not _works(ask, base):
         return UsageError(
             message,
             remedy=f"say which sizes it takes: --shapes {_shapes_example(plan, axes)}\n"
-            f"or, in the spec, which values:\n{_inputs_example(plan)}",
+            f"or describe them in a spec, with low and high for their values:\n{_inputs_example(plan)}",
         )
     guilty = next((a for a in sizes if sizes[a] != base[a] and not _works(ask, {**base, a: sizes[a]})), None)
     if guilty is None:
-        return UsageError(message, remedy=f"give smaller shapes: --shapes {_shapes_example(plan, axes)}")
+        return UsageError(
+            message,
+            remedy="if two of these axes are one, give them the same name in the spec:\n"
+            f"{_inputs_example(plan)}\nelse give smaller shapes: --shapes {_shapes_example(plan, axes)}",
+        )
     good = _boundary(ask, base, guilty, sizes[guilty])
     old = axes[guilty]
     low, high = (old.min, good) if sizes[guilty] > base[guilty] else (good, old.max)
@@ -97,5 +101,5 @@ def _shapes_example(plan: InputPlan, axes: Mapping[str, AxisRange], axis: str = 
 
 
 def _inputs_example(plan: InputPlan) -> str:
-    rows = [f"    {t.name}: {{dims: [{', '.join(map(str, t.dims))}], low: 0, high: 1}}" for t in plan.tensors]
+    rows = [f"    {t.name}: {{dims: [{', '.join(map(str, t.dims))}]}}" for t in plan.tensors]
     return "\n".join(["  inputs:", *rows[:4]])
