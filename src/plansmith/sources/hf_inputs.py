@@ -54,8 +54,8 @@ def has_tokenizer(folder: Path) -> bool:
 
 def _given_tensors(model: PreTrainedModel, given: Mapping[str, InputSpec]) -> tuple[Tensor, ...]:
     known = inspect.signature(model.forward).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
-    unknown = [name for name in given if name not in known and not takes_any]
+    names_none = all(p.kind is p.VAR_KEYWORD for p in known.values())
+    unknown = [name for name in given if name not in known and not names_none]
     if unknown:
         raise UsageError(
             f"inputs: {type(model).__name__} has no input {', '.join(unknown)}", remedy=f"it takes {', '.join(known)}"

@@ -46,7 +46,7 @@ def explain_failure(
             f"or describe them in a spec, with low and high for their values:\n{_inputs_example(plan)}",
         )
     guilty = next((a for a in sizes if sizes[a] != base[a] and not _works(ask, {**base, a: sizes[a]})), None)
-    if guilty is None:
+    if guilty is None or _is_tied(ask, base, guilty, sizes[guilty]):
         return UsageError(
             message,
             remedy="if two of these axes are one, give them the same name in the spec:\n"
@@ -69,6 +69,12 @@ def _works(ask: Ask, sizes: Mapping[str, int]) -> bool:
     except Exception:  # noqa: BLE001 - what a model raises is not known; that it does is the answer
         return False
     return True
+
+
+def _is_tied(ask: Ask, base: Mapping[str, int], axis: str, size: int) -> bool:
+    """Whether an axis may have a size when another one, of the same size before, has it too."""
+    others = [a for a in base if a != axis and base[a] == base[axis]]
+    return any(_works(ask, {**base, axis: size, other: size}) for other in others)
 
 
 def _boundary(ask: Ask, base: Mapping[str, int], axis: str, bad: int) -> int:
