@@ -56,7 +56,8 @@ def headless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A classifier whose configuration does not say that it is one."""
     from transformers import BertConfig, BertForSequenceClassification
 
-    config = BertConfig(**SMALL, vocab_size=50, max_position_embeddings=32, num_labels=3)
+    config = BertConfig(**SMALL, vocab_size=50, max_position_embeddings=32)
+    config.num_labels = 3
     folder = save(BertForSequenceClassification(config), tmp_path_factory.mktemp("headless") / "model")
     fields = json.loads((folder / "config.json").read_text())
     del fields["architectures"]
