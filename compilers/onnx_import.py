@@ -129,11 +129,37 @@ class Asked:
 
     def __call__(self, feed: Arrays) -> dict[str, NDArray[np.generic]]:
         """Run the graph on one batch: names to arrays, in and out."""
-        names = [o.name for o in self._session.get_outputs()]
-        answer = dict(zip(names, self._session.run(names, dict(feed)), strict=True))
+        answer = self._run(feed)
         for name, array in answer.items():
             self.shapes.setdefault(name, []).append(array.shape)
         return answer
+
+    def require_independent_samples(self, feed: Arrays, answer: Arrays) -> None:
+        """See that a sample's answer does not depend on the others of its batch: Triton puts any together.
+
+        Raises:
+            UsageError: it does; the first dim is something else.
+        """
+        import numpy as np
+
+        batch = len(next(iter(feed.values())))
+        alone = self._run({name: array[:1] for name, array in feed.items()})
+        for name, array in answer.items():
+            if array.dtype.kind != "f" or array.shape[0] != batch or alone[name].shape[0] != 1:
+                continue
+            row, magnitude = array[:1], float(np.abs(array).max())
+            if alone[name].shape == row.shape and not np.allclose(alone[name], row, rtol=0, atol=1e-3 * magnitude):
+                raise UsageError(
+                    f"the first dim of the inputs is no batch: a sample's {name!r} depends on the samples beside it",
+                    remedy="give that dim another name than batch in the spec:\n  inputs:\n"
+                    + "\n".join(
+                        f"    {n}: {{dims: [{', '.join(['rows', *map(str, a.shape[1:])])}]}}" for n, a in feed.items()
+                    ),
+                )
+
+    def _run(self, feed: Arrays) -> dict[str, NDArray[np.generic]]:
+        names = [o.name for o in self._session.get_outputs()]
+        return dict(zip(names, self._session.run(names, dict(feed)), strict=True))
 
     def close(self) -> None:
         """Give the graph's memory back."""

@@ -170,7 +170,7 @@ class Compilation:
 
         onnx = self._stages.stage("export", OnnxModel, [source.digest], parameters, build)
         if onnx.record.reference.random:
-            self._stages.notice(f"checked on {onnx.record.reference.data}; real inputs would tell more")
+            self._stages.notice(f"the checks use {onnx.record.reference.data}; real inputs would tell more")
         return onnx
 
     def lower(self, onnx: Finished[OnnxModel]) -> Finished[OnnxModel]:

@@ -135,6 +135,7 @@ def take_graph(
     from plansmith.reference import plan_cases, store_case
     from plansmith.sources.drawn import plan_drawn
     from plansmith.sources.graph_inputs import index_bounds, name_inputs
+    from plansmith.sources.live import BATCH
     from plansmith.sources.onnx_models import read_graph
 
     progress("checking the graph")
@@ -151,6 +152,8 @@ def take_graph(
     cases = []
     for name, sizes in planned:
         feed, answer = _ask(asked, plan, axes, name, sizes, progress)
+        if name == "traced" and all(t.dims[0] == BATCH for t in tensors):
+            asked.require_independent_samples(feed, answer)
         inside = _inside(sizes, axes)
         cases.append(store_case(name, sizes, feed, answer, Path(out) / REFERENCE, in_range=inside))
     asked.close()

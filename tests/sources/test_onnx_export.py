@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from plansmith import worker
 from plansmith.errors import ExportError, PlansmithError, SourceError, UsageError
 from plansmith.reference import read_case
 
@@ -119,6 +120,32 @@ def test_local_functions_are_taken(tmp_path: Path) -> None:
     taken = take(save(text, tmp_path, header=header), tmp_path / "out")
     stored = read_case(taken.reference.cases[0], tmp_path / "out")
     np.testing.assert_array_equal(stored.answer["y"], 2 * stored.feed["x"])
+
+
+def test_a_first_dim_whose_samples_depend_on_each_other_is_no_batch(tmp_path: Path) -> None:
+    text = "g (float[?, 4] x) => (float[?, 4] y) { mean = ReduceMean (x) y = Sub (x, mean) }"
+    path = save(text, tmp_path)
+    with pytest.raises(UsageError, match="a sample's 'y' depends on the samples beside it") as caught:
+        take(path, tmp_path / "first")
+    assert "x: {dims: [rows, 4]}" in caught.value.remedy
+    taken = take(path, tmp_path / "out", inputs={"x": {"dims": ["rows", 4]}})
+    assert taken.components["model"].outputs[0].dims == ("rows", 4)
+
+
+def test_operators_that_the_author_chose_stay_though_plansmith_would_not_add_them(tmp_path: Path) -> None:
+    header = 'ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]'
+    path = save("g (float[N, 4] x) => (float[N, 4] y) { y = com.microsoft.QuickGelu (x) }", tmp_path, header=header)
+    taken = take(path, tmp_path / "out")
+    (tmp_path / "engine").mkdir()
+    worker.compile_engine(
+        onnx=taken.model_dump(mode="json"),
+        folder=str(tmp_path / "out"),
+        max_opset=18,
+        max_ir_version=10,
+        out=str(tmp_path / "engine"),
+        progress=lambda _: None,
+    )
+    assert [n.op_type for n in onnx.load(tmp_path / "engine" / "model.onnx").graph.node] == ["QuickGelu"]
 
 
 HALF = {"half": np.ones((2, 2), np.float16)}

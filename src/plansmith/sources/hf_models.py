@@ -13,7 +13,7 @@ from plansmith.config import InputSpec
 from plansmith.errors import PlansmithError, SourceError, UsageError
 from plansmith.sources.directory import read_config
 from plansmith.sources.hf_inputs import has_tokenizer, plan_inputs
-from plansmith.sources.live import InputPlan, LiveModel, enliven
+from plansmith.sources.live import BATCH, InputPlan, LiveModel, enliven
 
 if TYPE_CHECKING:
     import torch
@@ -183,7 +183,7 @@ def _live(
 ) -> LiveModel:
     inputs = plan_inputs(model, folder, trust_remote_code, given)
     module = _positional(model, tuple(t.name for t in inputs.tensors), outputs)
-    first = inputs.make({axis: max(2, r.min) for axis, r in inputs.axes.items()})
+    first = inputs.make({axis: r.opt if inputs.guessed and axis != BATCH else 2 for axis, r in inputs.axes.items()})
     return LiveModel(
         module=module,
         inputs=inputs,

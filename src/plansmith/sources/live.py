@@ -47,13 +47,11 @@ class InputPlan:
         """The sizes that the model itself can take, as far as is known.
 
         Args:
-            axes: the ranges that it is compiled for: all that is known of most axes when the plan is guessed.
+            axes: the ranges that it is compiled for: all that is known, but for the batch, when the plan is guessed.
         """
         if not self.guessed:
             return self.axes
-        own = {axis: r for axis, r in self.axes.items() if axis == BATCH}
-        own |= {axis: r.model_copy(update={"min": 1}) for axis, r in axes.items() if axis == SEQUENCE}
-        return {axis: own.get(axis, given) for axis, given in axes.items()}
+        return {axis: self.axes[axis] if axis == BATCH else given for axis, given in axes.items()}
 
 
 @dataclass(frozen=True)
