@@ -134,7 +134,7 @@ class Asked:
             self.shapes.setdefault(name, []).append(array.shape)
         return answer
 
-    def require_independent_samples(self, feed: Arrays, answer: Arrays) -> None:
+    def require_independent_samples(self, inputs: Sequence[Tensor], feed: Arrays, answer: Arrays) -> None:
         """See that a sample's answer does not depend on the others of its batch: Triton puts any together.
 
         Raises:
@@ -149,12 +149,10 @@ class Asked:
                 continue
             row, magnitude = array[:1], float(np.abs(array).max())
             if alone[name].shape == row.shape and not np.allclose(alone[name], row, rtol=0, atol=1e-3 * magnitude):
+                dims = [f"    {t.name}: {{dims: [{', '.join(['rows', *map(str, t.dims[1:])])}]}}" for t in inputs]
                 raise UsageError(
                     f"the first dim of the inputs is no batch: a sample's {name!r} depends on the samples beside it",
-                    remedy="give that dim another name than batch in the spec:\n  inputs:\n"
-                    + "\n".join(
-                        f"    {n}: {{dims: [{', '.join(['rows', *map(str, a.shape[1:])])}]}}" for n, a in feed.items()
-                    ),
+                    remedy="\n".join(["give that dim another name than batch in the spec:", "  inputs:", *dims]),
                 )
 
     def _run(self, feed: Arrays) -> dict[str, NDArray[np.generic]]:

@@ -64,7 +64,7 @@ def test_its_manifest_says_what_it_was_compared_with_and_on_what(product: dict[s
     assert manifest["source"]["scheme"] == "onnx"
     assert manifest["validation"]["reference"].endswith("graph optimisations off")
     assert manifest["validation"]["data"] == "random values"
-    assert manifest["onnx"]["reference"]["random"]
+    assert manifest["onnx"]["reference"]["guessed"]
     assert manifest["package"]["model_files"] == ["model.onnx/model.onnx", "model.onnx/model.onnx.data"]
     assert (folder / "weights.bin").stat().st_nlink == 2, "the user's files are left alone"
 

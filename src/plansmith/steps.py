@@ -169,7 +169,7 @@ class Compilation:
             return record
 
         onnx = self._stages.stage("export", OnnxModel, [source.digest], parameters, build)
-        if onnx.record.reference.random:
+        if onnx.record.reference.guessed:
             self._stages.notice(f"the checks use {onnx.record.reference.data}; real inputs would tell more")
         return onnx
 

@@ -134,13 +134,13 @@ class Case(Record):
 class ReferenceSet(Record):
     """Inputs and FP32 answers of the source model, stored as one .npz a case.
 
-    `data` says in words what the inputs are; `random`: some of their values mean nothing to the model.
+    `data` says in words what the inputs are; `guessed`: nothing describes them, so that they were drawn at random.
     """
 
     runtime: str
     data: str
     cases: tuple[Case, ...]
-    random: bool = False
+    guessed: bool = False
 
 
 class Engine(Record):

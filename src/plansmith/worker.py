@@ -113,7 +113,7 @@ def export(
         attempts=attempts,
         precision=Precision.FP32,
         reference=ReferenceSet(
-            runtime=f"PyTorch {torch.__version__}, FP32", data=plan.data, cases=tuple(cases), random=plan.random
+            runtime=f"PyTorch {torch.__version__}, FP32", data=plan.data, cases=tuple(cases), guessed=plan.guessed
         ),
     )
     return onnx.model_dump(mode="json")
@@ -153,7 +153,7 @@ def take_graph(
     for name, sizes in planned:
         feed, answer = _ask(asked, plan, axes, name, sizes, progress)
         if name == "traced" and all(t.dims[0] == BATCH for t in tensors):
-            asked.require_independent_samples(feed, answer)
+            asked.require_independent_samples(tensors, feed, answer)
         inside = _inside(sizes, axes)
         cases.append(store_case(name, sizes, feed, answer, Path(out) / REFERENCE, in_range=inside))
     asked.close()
@@ -169,7 +169,7 @@ def take_graph(
             runtime=f"the file itself in ONNX Runtime {onnxruntime.__version__}, graph optimisations off",
             data=plan.data,
             cases=tuple(cases),
-            random=plan.random,
+            guessed=plan.guessed,
         ),
     )
     return onnx.model_dump(mode="json")

@@ -122,7 +122,7 @@ def test_values_are_drawn_from_the_range_that_the_spec_gives() -> None:
     assert set(made["count"]) == {3, 4}
     assert plan.mask_input == "kept"
     assert set(made["kept"].ravel()) == {0, 1}
-    assert plan.random
+    assert plan.guessed
 
 
 def test_every_sample_differs_and_the_same_sizes_give_the_same_values() -> None:

@@ -57,7 +57,6 @@ def plan_drawn(
         mask_input=mask or (masks[0].name if len(masks) == 1 else None),
         make=make,
         data=" and ".join(sorted(set(kinds.values()), key=lambda kind: (not kind.startswith("random"), kind))),
-        random=True,
         guessed=True,
     )
 

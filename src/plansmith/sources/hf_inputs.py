@@ -158,7 +158,6 @@ def _text_inputs(model: PreTrainedModel, folder: Path, trust_remote_code: bool) 
         mask_input="attention_mask" if "attention_mask" in names else None,
         make=make_inputs,
         data=words,
-        random=words == _FALLBACK_CONTENT,
     )
 
 

@@ -30,8 +30,7 @@ class InputPlan:
         mask_input: the input that marks padding with 0, if there is one.
         make: inputs for given sizes of the axes, the same ones for the same sizes.
         data: what the inputs are, in words, for the manifest.
-        random: some values are drawn at random and mean nothing to the model.
-        guessed: nothing describes the model, so that it may refuse sizes inside of `axes`.
+        guessed: nothing describes the inputs: values are drawn at random, and sizes inside of `axes` may be refused.
     """
 
     tensors: tuple[Tensor, ...]
@@ -40,7 +39,6 @@ class InputPlan:
     mask_input: str | None
     make: Callable[[Mapping[str, int]], dict[str, NDArray[np.generic]]]
     data: str
-    random: bool = False
     guessed: bool = False
 
     def able(self, axes: Mapping[str, AxisRange]) -> dict[str, AxisRange]:
