@@ -114,6 +114,6 @@ def _optimise(component: Component, folder: Path, out: Path, max_opset: int, max
         raise EngineError(
             f"the graph needs opset {made.opset} and IR version {made.ir_version}; the target reads up to"
             f" {max_opset} and {max_ir_version}",
-            remedy="choose a newer --target",
+            remedy=f"choose a newer --target, or export with opset {max_opset} or an older one",
         )
     return made

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from plansmith import worker
+from plansmith.config import make_spec
 from plansmith.errors import SourceError, UsageError
 from plansmith.types import OnnxModel
 
@@ -169,3 +170,21 @@ def test_a_timm_model_gives_pooled_features_when_asked(tmp_path: Path) -> None:
     )
     (output,) = OnnxModel.model_validate(fields).components["model"].outputs
     assert (output.name, output.dims[0], len(output.dims)) == ("features", "batch", 2)
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"dtype": "string"}, "dtype 'string' is none of bool, float16"),
+        ({"dims": ["batch", 0]}, "dims are sizes of 1 or more"),
+        ({"dims": ["batch", "a b"]}, "dims are sizes of 1 or more"),
+        ({"low": 3}, "low and high go together"),
+        ({"low": 3, "high": 2}, "low 3 is above high 2"),
+        ({"mask": True, "low": 0, "high": 1}, "a mask holds zeros and ones"),
+        ({"shape": [1]}, "unknown key"),
+    ],
+)
+def test_an_input_that_is_described_wrongly_is_refused_by_its_name(said: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem) as caught:
+        make_spec({"source": "hf:model", "inputs": {"x": said}})
+    assert "inputs.x" in caught.value.message

@@ -62,8 +62,8 @@ def compile_command(
 ) -> None:
     """Compile a model into a validated, versioned Triton model repository.
 
-    SOURCE is hf:<id or directory>[@revision], timm:<name or directory>, onnx:<file>, or a YAML spec. All options but
-    --dry-run, --json and --quiet can stand in a spec, with _ for -; the command line wins.
+    SOURCE is hf:<id or directory>[@revision], timm:<name or directory>, or a YAML spec. All options but --dry-run,
+    --json and --quiet can stand in a spec, with _ for -; the command line wins.
     """
     from plansmith.cli.progress import TerminalProgress
     from plansmith.steps import Compilation
