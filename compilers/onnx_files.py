@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith.types import Component, Dim, Tensor
+from plansmith import external_data
+from plansmith.types import ANONYMOUS, Component, Dim, Tensor
 
 if TYPE_CHECKING:
     import onnx
@@ -54,15 +55,20 @@ def describe(path: Path) -> Component:
     return describe_model(onnx.load(path, load_external_data=False), path)
 
 
+def domains(path: Path) -> set[str]:
+    """The operator sets that a graph's nodes, and the functions that it brings, come from."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    return {node.domain for nodes in (model.graph.node, *(f.node for f in model.functions)) for node in nodes}
+
+
 def describe_model(model: onnx.ModelProto, path: Path) -> Component:
     """As `describe`, for a graph that is loaded already; `path` is where it lies."""
     initializers = {t.name for t in model.graph.initializer}
-    external = {
-        entry.value for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"
-    }
     return Component(
         file=path.name,
-        external_files=tuple(sorted(external)),
+        external_files=tuple(sorted(external_data.locations(model))),
         inputs=tuple(_tensor(v) for v in model.graph.input if v.name not in initializers),
         outputs=tuple(_tensor(v) for v in model.graph.output),
         opset=next(o.version for o in model.opset_import if o.domain in {"", "ai.onnx"}),
@@ -90,5 +96,6 @@ def _tensor(value: onnx.ValueInfoProto) -> Tensor:
     import onnx
 
     kind = value.type.tensor_type
-    dims: list[Dim] = [d.dim_value if d.HasField("dim_value") else (d.dim_param or "?") for d in kind.shape.dim]
+    # Old exporters write -1 or 0 for a size that varies.
+    dims: list[Dim] = [d.dim_value if d.dim_value > 0 else (d.dim_param or ANONYMOUS) for d in kind.shape.dim]
     return Tensor(name=value.name, dtype=onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name, dims=tuple(dims))

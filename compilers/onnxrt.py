@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from plansmith.compilers import onnx_files
 from plansmith.errors import EngineError
@@ -20,20 +20,33 @@ _EXTERNAL_WEIGHTS = "session.optimized_model_external_initializers_file_name"
 
 
 def open_session(
-    path: Path, *, optimised_copy: Path | None = None, external_weights: str | None = None
+    path: Path,
+    *,
+    rewrites: Literal["all", "basic", "none"] = "all",
+    optimised_copy: Path | None = None,
+    external_weights: str | None = None,
 ) -> onnxruntime.InferenceSession:
-    """A CPU session on a graph; with `optimised_copy`, ONNX Runtime also writes what it made of the graph.
+    """A CPU session on a graph.
 
-    The copy holds the basic rewrites alone (constants folded, what is redundant removed): standard
-    operators that any ONNX Runtime and execution provider can take further. `external_weights` names the
-    file beside the copy that holds its weights; without it they are inside, which ends at 2 GiB.
+    Args:
+        path: the graph.
+        rewrites: what ONNX Runtime does to the graph; "basic" ones (constants folded, what is redundant
+            removed) leave standard operators that any ONNX Runtime and execution provider can take further.
+        optimised_copy: where ONNX Runtime writes what it made of the graph.
+        external_weights: names the file beside the copy that holds its weights; without it they are inside,
+            which ends at 2 GiB.
     """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = {
+        "all": levels.ORT_ENABLE_ALL,
+        "basic": levels.ORT_ENABLE_BASIC,
+        "none": levels.ORT_DISABLE_ALL,
+    }[rewrites]
     if optimised_copy is not None:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.optimized_model_filepath = str(optimised_copy)
         options.add_session_config_entry(_NO_PREPACKING, "1")  # this session never runs
     if external_weights is not None:
@@ -75,6 +88,7 @@ def _optimise(component: Component, folder: Path, out: Path, max_opset: int, max
     try:
         open_session(
             folder / component.file,
+            rewrites="basic",
             optimised_copy=path,
             external_weights=f"{component.file}.data" if component.external_files else None,
         )
@@ -83,10 +97,11 @@ def _optimise(component: Component, folder: Path, out: Path, max_opset: int, max
             f"ONNX Runtime refuses {component.file}: {str(error).splitlines()[0]}", remedy="read the log"
         ) from error
     model = onnx.load(path, load_external_data=False)
-    foreign = sorted({n.domain for n in model.graph.node} - _STANDARD_DOMAINS)
-    if foreign:
+    foreign = {n.domain for n in model.graph.node} - _STANDARD_DOMAINS
+    # What an ONNX file came with is its author's choice; whether the target has it, the served check tells.
+    if foreign and (foreign := foreign - onnx_files.domains(folder / component.file)):
         raise EngineError(
-            f"the optimised graph uses operators of {', '.join(foreign)}, which other runtimes do not have",
+            f"the optimised graph uses operators of {', '.join(sorted(foreign))}, which other runtimes do not have",
             remedy="please report this with the model's name",
         )
     onnx.checker.check_model(path)
@@ -99,6 +114,6 @@ def _optimise(component: Component, folder: Path, out: Path, max_opset: int, max
         raise EngineError(
             f"the graph needs opset {made.opset} and IR version {made.ir_version}; the target reads up to"
             f" {max_opset} and {max_ir_version}",
-            remedy="choose a newer --target",
+            remedy=f"choose a newer --target, or export with opset {max_opset} or an older one",
         )
     return made

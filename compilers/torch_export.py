@@ -115,7 +115,8 @@ def export(job: ExportJob, progress: Callable[[str], None]) -> tuple[Component, 
     reasons = "\n".join(f"  {a.exporter}: {a.problem}" for a in attempts)
     raise ExportError(
         f"neither exporter gave a graph that agrees with PyTorch:\n{reasons}",
-        remedy="read the log; if the model branches on its data, export it yourself and compile the ONNX file",
+        remedy="read the log; if the model branches on its data, export it yourself, then:"
+        " plansmith compile onnx:model.onnx",
     )
 
 

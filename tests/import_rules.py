@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "plansmith"
 LEVELS = (
     ("plansmith",),
     ("errors", "types"),
-    ("digest", "comparison", "targets", "durable", "memory", "shapes", "toolchain", "units"),
+    ("digest", "comparison", "targets", "durable", "external_data", "memory", "shapes", "toolchain", "units"),
     ("config", "data", "history", "reference", "process", "stage_cache"),
     ("sources", "compilers", "triton", "validation", "probes", "spec_text"),
     ("stages", "spec_files", "spec_schema"),

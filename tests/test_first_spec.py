@@ -128,8 +128,8 @@ def test_a_relative_source_directory_is_still_the_same_one(
     text = write_spec(make_spec({"source": source}), _studied(signature, source, tmp_path), Path(place).resolve())
     found = _read(text, Path(place))
     assert found.name == "its-name"
-    there = parse_reference(found.source, relative_to=Path(place).absolute()).directory
-    meant = parse_reference(source, relative_to=tmp_path).directory
+    there = parse_reference(found.source, relative_to=Path(place).absolute()).path
+    meant = parse_reference(source, relative_to=tmp_path).path
     assert there is not None
     assert meant is not None
     assert there.resolve() == meant.resolve()

@@ -6,18 +6,33 @@ import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from plansmith.errors import UsageError
 from plansmith.shapes import InputRange, parse_range
 from plansmith.targets import DEFAULT_TARGET
-from plansmith.types import EngineKind, Precision, Record, Tolerance
+from plansmith.types import Dim, EngineKind, Precision, Record, Tolerance
 
 # What Triton, its Python backend and its clients all take, in paths, arguments and URLs.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOST_PROBLEMS = 10
+_AXIS = re.compile(r"[A-Za-z_]\w*")
+
+# What NumPy and Triton both carry.
+INPUT_DTYPES = (
+    *("bool", "float16", "float32", "float64"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+)
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 200, 200
@@ -52,14 +67,43 @@ class TritonOptions(Record):
     instances: int = Field(default=1, ge=1, description="Copies of the model that answer at the same time.")
 
 
+class InputSpec(Record):
+    """One input of a model that nothing describes: its form, and what its values are drawn from.
+
+    Without `low` and `high`, floats are drawn from the standard normal distribution, integers from 0 to 7.
+    """
+
+    dtype: str = Field(default="", description="NumPy's name of the element type; an ONNX file knows it itself.")
+    dims: tuple[Dim, ...] = Field(
+        default=(), description="Batch first: names of axes that move, numbers where the size is fixed."
+    )
+    low: float | None = Field(default=None, allow_inf_nan=False, description="Smallest value.")
+    high: float | None = Field(default=None, allow_inf_nan=False, description="Largest value, included.")
+    mask: bool = Field(default=False, description="Marks padding with 0: ones, then zeros, in every row.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.dtype and self.dtype not in INPUT_DTYPES:
+            raise ValueError(f"dtype {self.dtype!r} is none of {', '.join(INPUT_DTYPES)}")
+        if any(d < 1 if isinstance(d, int) else not _AXIS.fullmatch(d) for d in self.dims):
+            raise ValueError("dims are sizes of 1 or more, or names of letters, digits and _, like [batch, 3, 224]")
+        if (self.low is None) != (self.high is None):
+            raise ValueError("low and high go together")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"low {self.low:g} is above high {self.high:g}")
+        if self.mask and self.low is not None:
+            raise ValueError("a mask holds zeros and ones, and has no low and high")
+        return self
+
+
 class ModelSpec(Record):
     """One model to compile. Every field but `source` has a default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: str = Field(
-        description="Where the model comes from: hf:<id or directory>[@revision] or timm:<name or directory>;"
-        " a directory is relative to the spec."
+        description="Where the model comes from: hf:<id or directory>[@revision], timm:<name or directory> or"
+        " onnx:<file>; a path is relative to the spec."
     )
     name: str = Field(
         default="",
@@ -103,6 +147,11 @@ class ModelSpec(Record):
     triton: TritonOptions = Field(
         default=TritonOptions(), description="What the served configuration says beyond what the graph determines."
     )
+    task: str = Field(default="", description="Which head the model gets, by the name of a transformers pipeline.")
+    inputs: dict[str, InputSpec] = Field(
+        default_factory=dict, description="The inputs, where nothing describes them or others are wanted."
+    )
+    outputs: tuple[str, ...] = Field(default=(), description="Which outputs to serve, in this order; all by default.")
 
     @field_validator("name")
     @classmethod

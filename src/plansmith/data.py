@@ -1,4 +1,4 @@
-"""Real inputs for the checks: texts that ship with plansmith, and images drawn from a seed.
+"""Inputs for the checks: texts that ship with plansmith, images drawn from a seed, masks of what is padding.
 
 The samples of a batch differ in content and, for text, in length, so that a model that ignores its
 input, its mask or the order of its samples is found out.
@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 SENTENCES = "plansmith's sample sentences"
 DRAWN_IMAGES = "drawn images"
 
+CHANNELS = (1, 3, 4)
+"""Of grey, coloured, and coloured images with a fourth layer."""
+
 _SHORTEST_SHARE = 0.25
+
+# What most image models are trained with: the mean and deviation of ImageNet, of pixels between 0 and 1.
+_MEAN = (0.485, 0.456, 0.406)
+_DEVIATION = (0.229, 0.224, 0.225)
 
 
 def sample_lengths(batch: int, longest: int) -> list[int]:
@@ -56,3 +63,27 @@ def sample_images(count: int, height: int, width: int, *, seed: int) -> list[NDA
         noise = 0.1 * rng.standard_normal((height, width, 3), dtype=np.float32)
         images.append(np.clip(127.5 * (1 + 0.6 * waves + disc + noise), 0, 255).astype(np.uint8))
     return images
+
+
+def draw_images(shape: tuple[int, ...], *, channels_first: bool, raw: bool) -> NDArray[np.float32]:
+    """Images as a model takes them: of a shape of four dims, normalised as most are, or `raw` from 0 to 255."""
+    import numpy as np
+
+    count, channels, height, width = shape if channels_first else (shape[0], shape[3], shape[1], shape[2])
+    pixels = np.stack(sample_images(count, height, width, seed=count)).astype(np.float32)
+    if not raw:
+        pixels = ((pixels / 255 - np.array(_MEAN)) / np.array(_DEVIATION)).astype(np.float32)
+    grey = pixels.mean(axis=-1, keepdims=True)
+    layers = {1: grey, 3: pixels}.get(channels)
+    if layers is None:
+        layers = np.concatenate([pixels, grey], axis=-1)
+    return np.moveaxis(layers, -1, 1) if channels_first else layers
+
+
+def draw_mask(shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """True where a sample has content: to its length along the last dim, as `sample_lengths` has them."""
+    import numpy as np
+
+    lengths = np.array(sample_lengths(shape[0], shape[-1]))
+    content = np.arange(shape[-1]) < lengths[:, None]
+    return np.broadcast_to(content.reshape(shape[0], *(1,) * (len(shape) - 2), shape[-1]), shape)

@@ -1,4 +1,4 @@
-"""The first step: a source, whatever its kind, becomes a folder with configuration and weights."""
+"""The first step: a source, whatever its kind, becomes a folder with all that the model consists of."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from plansmith.config import ModelSpec
 from plansmith.digest import digest_of, digest_of_files
 from plansmith.errors import EnvironmentFault, SourceError
-from plansmith.sources import directory
+from plansmith.sources import directory, onnx_models
 from plansmith.sources.hub import Snapshot, fetch_snapshot
 from plansmith.sources.reference import SourceReference
 from plansmith.stage_cache import ENTRY_FILE
@@ -36,19 +36,24 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> F
     with stages.timed("fetch") as clock:
         hashed = stages.digester.hashed
         found = _random(stages, spec, reference) if spec.random_weights else _given(stages, spec, reference)
-        paths = _paths(found.folder, spec)
-        directory.require_kind(found.folder, reference.scheme)
-        directory.require_weights(found.folder, allow_pickle=spec.allow_pickle)
+        if reference.scheme == "onnx":
+            paths, licence = onnx_models.files_of(Path(found.location)), None
+        else:
+            paths = _paths(found.folder, spec)
+            directory.require_kind(found.folder, reference.scheme)
+            directory.require_weights(found.folder, allow_pickle=spec.allow_pickle)
+            licence = directory.read_licence(found.folder)
         files = stages.digester.entries(found.folder, paths, foreign=not spec.random_weights)
         clock.cached = found.cached and stages.digester.hashed == hashed
         record = SourceModel(
             scheme=reference.scheme,
             location=found.location,
             revision=found.commit,
-            licence=directory.read_licence(found.folder),
+            licence=licence,
             digest=digest_of_files(files),
             random_weights=spec.random_weights,
             trust_remote_code=spec.trust_remote_code,
+            task=spec.task or None,
         )
         stages.made["fetch"] = record
         return Finished(record, found.folder, digest_of([record.scheme, record.digest]), clock.cached)
@@ -60,7 +65,9 @@ def require_unchanged(stages: StageRunner, spec: ModelSpec, source: Finished[Sou
     Raises:
         SourceError: it was written to while it was read.
     """
-    files = stages.digester.entries(source.folder, _paths(source.folder, spec), foreign=not spec.random_weights)
+    is_file = source.record.scheme == "onnx"
+    paths = onnx_models.files_of(Path(source.record.location)) if is_file else _paths(source.folder, spec)
+    files = stages.digester.entries(source.folder, paths, foreign=not spec.random_weights)
     if digest_of_files(files) != source.record.digest:
         raise SourceError(
             f"{source.folder} changed while it was read", remedy="wait until it is written, and run again"
@@ -68,15 +75,16 @@ def require_unchanged(stages: StageRunner, spec: ModelSpec, source: Finished[Sou
 
 
 def _paths(folder: Path, spec: ModelSpec) -> list[Path]:
-    """The model's files; where it was made here, the cache's own note lies beside them."""
+    """The files of a model directory; where it was made here, the cache's own note lies beside them."""
     found = directory.model_files(folder, trust_remote_code=spec.trust_remote_code, allow_pickle=spec.allow_pickle)
     return [path for path in found if path.name != ENTRY_FILE]
 
 
 def _given(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _Found:
     """The model with its own weights."""
-    if reference.directory is not None:
-        return _Found(reference.directory, str(reference.directory.resolve()), None, cached=True)
+    if reference.path is not None and reference.full_path is not None:
+        folder = reference.full_path.parent if reference.scheme == "onnx" else reference.path
+        return _Found(folder, str(reference.full_path), None, cached=True)
     location, cached = reference.location, True
     if reference.scheme == "timm":
         entry, cached = stages.entry(
@@ -90,15 +98,15 @@ def _given(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> 
 def _random(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _Found:
     """The architecture with random weights, made once and kept in the cache."""
     location, commit, inputs = reference.location, None, [reference.location]
-    if reference.directory is not None or reference.scheme == "hf":
-        folder = reference.directory
+    if reference.path is not None or reference.scheme == "hf":
+        folder = reference.path
         if folder is None:
             snapshot = _snapshot(stages, spec, reference, location)
             folder, commit = snapshot.folder, snapshot.commit
         described = [p for p in _paths(folder, spec) if p.suffix not in {".safetensors", ".bin"}]
         inputs = [digest_of_files(stages.digester.entries(folder, described, foreign=True))]
         location = str(folder.resolve())
-    parameters = {"scheme": reference.scheme, "trust_remote_code": spec.trust_remote_code}
+    parameters = {"scheme": reference.scheme, "trust_remote_code": spec.trust_remote_code, "task": spec.task}
     entry, cached = stages.entry(
         "fetch",
         inputs,

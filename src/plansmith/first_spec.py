@@ -14,12 +14,12 @@ from plansmith.config import ModelSpec, TritonOptions, escaped
 from plansmith.fetching import fetch
 from plansmith.shapes import InputRange
 from plansmith.sources.live import Signature
-from plansmith.sources.reference import SourceReference, parse_reference
+from plansmith.sources.reference import SourceReference, parse_reference, refuse_unfitting
 from plansmith.stages import Listener, StageRunner
 from plansmith.types import AxisRange, SourceModel, Tensor, Tolerance
 
 _WIDTH = 100
-_CHOSEN = ("random_weights", "trust_remote_code", "allow_pickle")
+_CHOSEN = ("task", "random_weights", "trust_remote_code", "allow_pickle")
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ def study(spec: ModelSpec, *, listener: Listener) -> Studied:
         PlansmithError: it cannot be found, fetched or loaded.
     """
     reference = parse_reference(spec.source, relative_to=Path.cwd())
+    refuse_unfitting(reference, spec)
     name = spec.name or reference.default_name
     stages = StageRunner(name, Path(spec.artifacts).absolute(), listener=listener, force=False, dry=False)
     try:
@@ -54,9 +55,11 @@ def study(spec: ModelSpec, *, listener: Listener) -> Studied:
         with stages.timed("describe"):
             answer = stages.heavy(
                 "describe",
-                source=source.record.model_dump(include={"scheme", "trust_remote_code"}),
+                source=source.record.model_dump(include={"scheme", "location", "trust_remote_code", "task"}),
                 folder=str(source.folder),
                 allow_pickle=spec.allow_pickle,
+                inputs={},
+                outputs=(),
             )
     finally:
         stages.close()
@@ -79,7 +82,7 @@ def write_spec(spec: ModelSpec, studied: Studied, folder: Path) -> str:
     ]
     for key in _CHOSEN:
         if getattr(spec, key):
-            lines += _field(key, True)
+            lines += _field(key, getattr(spec, key))
     if "artifacts" in spec.model_fields_set:
         lines += _field("artifacts", _from(folder, Path(spec.artifacts)))
     lines += _shapes(studied.signature)
@@ -99,7 +102,7 @@ def _origin(studied: Studied) -> str:
 
 def _source(reference: SourceReference, typed: str, folder: Path) -> str:
     """The source as it has to stand in a spec in a folder."""
-    if reference.directory is None or Path(reference.location).expanduser().is_absolute():
+    if reference.path is None or Path(reference.location).expanduser().is_absolute():
         return typed
     return f"{reference.scheme}:{_from(folder, Path(reference.location))}"
 

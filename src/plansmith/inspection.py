@@ -91,7 +91,7 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
         "source": f"{source.scheme}:{source.location}, revision {source.revision or 'none'}, {weights},"
         f" licence {source.licence or 'not stated'}",
         "export": {
-            "exporter": manifest.onnx.exporter,
+            "exporter": manifest.onnx.exporter if manifest.onnx.attempts else "none: the source is an ONNX file",
             "refused": [f"{a.exporter}: {a.problem}" for a in manifest.onnx.attempts if a.problem],
             "axes": {name: f"{r.min} : {r.opt} : {r.max}" for name, r in manifest.onnx.axes.items()},
         },

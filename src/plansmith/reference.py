@@ -24,6 +24,8 @@ _TRACED = {"batch": 2}
 _TRACED_LENGTH = 16
 _UNTRACED = {"batch": 3}
 _UNTRACED_LENGTH = 23
+_APART = 5
+"""Further axes get other lengths, so that they can be told apart in an output."""
 
 # An output above this is stored for some samples of the batch only: all are computed, these are compared.
 STORED_OUTPUT_BYTES = 256 << 20
@@ -49,9 +51,11 @@ def plan_cases(axes: Mapping[str, AxisRange], able: Mapping[str, AxisRange]) -> 
         able: the ranges that the model itself can take: the probes keep to these alone, so that a model
             compiled for one fixed shape is still asked at others, and its dims can be told apart.
     """
+    places = {axis: place for place, axis in enumerate(a for a in able if a not in _TRACED)}
 
     def within(wanted: Mapping[str, int], otherwise: int) -> dict[str, int]:
-        return {a: min(max(wanted.get(a, otherwise), r.min), r.max) for a, r in able.items()}
+        sizes = {**{axis: otherwise + _APART * place for axis, place in places.items()}, **wanted}
+        return {a: min(max(sizes[a], r.min), r.max) for a, r in able.items()}
 
     planned = [
         ("traced", within(_TRACED, _TRACED_LENGTH)),

@@ -22,8 +22,8 @@ def reproduction(spec: ModelSpec, reference: SourceReference, source: SourceMode
 
     artifacts = Path(spec.artifacts).absolute()
     values = spec.model_dump(mode="json")
-    if reference.directory is not None:
-        values["source"] = f"{reference.scheme}:{reference.directory.resolve()}"
+    if reference.full_path is not None:
+        values["source"] = f"{reference.scheme}:{reference.full_path}"
     elif source.revision is not None:
         values["source"] = f"{reference.scheme}:{reference.location}@{source.revision}"
     values["artifacts"] = str(artifacts)

@@ -169,7 +169,8 @@ def _name(values: Mapping[str, Any], folder: Path) -> str:
         return parse_reference(source, relative_to=folder).default_name
     except SourceError:  # what is wrong with it is said when the model's turn comes
         scheme, _, location = source.partition(":")
-        return SourceReference(cast(Scheme, scheme), location, None, None).default_name
+        path = Path(location) if scheme == "onnx" else None
+        return SourceReference(cast(Scheme, scheme), location, None, path).default_name
 
 
 def _repeated_names(entries: Sequence[_Entry], text: SpecText, overrides: Mapping[str, Any]) -> Iterator[Problem]:

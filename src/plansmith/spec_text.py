@@ -22,7 +22,7 @@ MANY = {MODELS, "defaults"}
 # As shells read them: $NAME and ${NAME}; $$ is a dollar sign.
 VARIABLE = r"\$(?:\{[^}]*\}?|[A-Za-z_][A-Za-z0-9_]*)"
 
-_NO_OPTION = {"tolerances", "triton"}
+_NO_OPTION = {"inputs", "outputs", "tolerances", "triton"}
 
 
 @dataclass

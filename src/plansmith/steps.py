@@ -21,7 +21,7 @@ from plansmith.history import HISTORY, History
 from plansmith.recording import Run, recorded
 from plansmith.reference import read_case
 from plansmith.reproduction import reproduction
-from plansmith.sources.reference import parse_reference
+from plansmith.sources.reference import parse_reference, refuse_unfitting
 from plansmith.stages import Finished, Listener, StageRunner, WouldRun
 from plansmith.targets import load_target, require_onnxruntime
 from plansmith.triton import model_config
@@ -91,6 +91,7 @@ class Compilation:
         self.target = load_target(spec.target)
         self.spec = spec.model_copy(update={"target": self.target.name})
         _require_available(spec, self.name)
+        refuse_unfitting(self.reference, spec)
         self._onnxruntime = require_onnxruntime(self.target)
         artifacts = Path(spec.artifacts).absolute()
         self._stages = StageRunner(self.name, artifacts, listener=listener or Listener(), force=spec.force, dry=dry)
@@ -159,19 +160,29 @@ class Compilation:
 
     def export(self, source: Finished[SourceModel]) -> Finished[OnnxModel]:
         """Export to ONNX and store the reference's answers."""
-        parameters = {
-            "source": source.record.model_dump(include={"scheme", "trust_remote_code"}),
+        parameters: dict[str, Any] = {
             "shapes": {k: v.model_dump() for k, v in self.spec.shapes.items()},
-            "max_opset": self._onnxruntime.max_opset,
-            "allow_pickle": self.spec.allow_pickle,
+            "inputs": {k: v.model_dump() for k, v in self.spec.inputs.items()},
+            "outputs": self.spec.outputs,
         }
+        function, place = "take_graph", {"path": source.record.location}
+        if source.record.scheme != "onnx":
+            function, place = "export", {"folder": str(source.folder)}
+            parameters |= {
+                "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
+                "max_opset": self._onnxruntime.max_opset,
+                "allow_pickle": self.spec.allow_pickle,
+            }
 
         def build(out: Path) -> Any:
-            record = self._stages.heavy("export", folder=str(source.folder), out=str(out), **parameters)
+            record = self._stages.heavy(function, out=str(out), **place, **parameters)
             require_unchanged(self._stages, self.spec, source)
             return record
 
-        return self._stages.stage("export", OnnxModel, [source.digest], parameters, build)
+        onnx = self._stages.stage("export", OnnxModel, [source.digest], parameters, build)
+        if onnx.record.reference.guessed:
+            self._stages.notice(f"the checks use {onnx.record.reference.data}; real inputs would tell more")
+        return onnx
 
     def lower(self, onnx: Finished[OnnxModel]) -> Finished[OnnxModel]:
         """Lower the graph's precision; FP32 passes through."""

@@ -12,9 +12,9 @@ _PACKAGE = Path(__file__).parent
 # Our modules and the distributions that decide a step's result. Records and numbers count everywhere.
 _COMMON_CODE = ("types.py", "comparison.py", "reference.py", "worker.py")
 _CODE = {
-    "fetch": ("sources",),
-    "export": ("sources", "samples", "data.py", "shapes.py", "compilers"),
-    "compile": ("compilers/onnxrt.py", "compilers/onnx_files.py"),
+    "fetch": ("sources", "external_data.py"),
+    "export": ("sources", "samples", "data.py", "shapes.py", "external_data.py", "compilers"),
+    "compile": ("compilers/onnxrt.py", "compilers/onnx_files.py", "external_data.py"),
     "validate": ("validation.py",),
     "package": ("triton/model_config.py",),
     "check_served": ("triton",),

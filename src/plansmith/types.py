@@ -20,6 +20,9 @@ Dim = int | str
 Device = Literal["gpu", "cpu"]
 """What the instances of a served model run on."""
 
+ANONYMOUS = "?"
+"""Stands for the name of an axis that has none."""
+
 
 class Precision(StrEnum):
     """What the graph's weights and activations are stored and computed in."""
@@ -69,15 +72,19 @@ class FileEntry(Record):
 
 
 class SourceModel(Record):
-    """What fetch found: a folder that holds configuration and weights, and where it came from."""
+    """What fetch found: a folder that holds configuration and weights, or an ONNX file; and where it came from.
 
-    scheme: Literal["hf", "timm"]
+    `task`: the kind of head that was asked for; None where the model's own configuration decides.
+    """
+
+    scheme: Literal["hf", "timm", "onnx"]
     location: str
     revision: str | None
     licence: str | None
     digest: str
     random_weights: bool
     trust_remote_code: bool
+    task: str | None = None
 
 
 class Component(Record):
@@ -104,7 +111,7 @@ class ExportAttempt(Record):
 
 
 class OnnxModel(Record):
-    """What export or lowering made."""
+    """What export or lowering made. `exporter` is "none" where the source was an ONNX file already."""
 
     components: dict[str, Component]
     axes: dict[str, AxisRange]
@@ -128,11 +135,15 @@ class Case(Record):
 
 
 class ReferenceSet(Record):
-    """Inputs and FP32 answers of the source model, stored as one .npz a case."""
+    """Inputs and FP32 answers of the source model, stored as one .npz a case.
+
+    `data` says in words what the inputs are; `guessed`: nothing describes them, so that they were drawn at random.
+    """
 
     runtime: str
     data: str
     cases: tuple[Case, ...]
+    guessed: bool = False
 
 
 class Engine(Record):

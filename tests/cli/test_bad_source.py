@@ -12,6 +12,7 @@ from .command import BERT, CommandLine, Refused, check_nothing_made, check_refus
 
 _TIMM = json.dumps({"architecture": "test_resnet", "num_classes": 10})
 _BERT = json.dumps(BERT)
+_OUTPUTS = "source: timm:resnet18\noutputs: [logits]\n"
 
 EARLY = {
     "an unknown scheme": Refused(("gs:bert",), 2, ("'gs:bert'", "hf:<id or directory>", "timm:<name or directory>")),
@@ -55,6 +56,32 @@ EARLY = {
         3,
         ("pickled weights only", "safetensors", "--allow-pickle"),
         {"net/config.json": _TIMM, "net/pytorch_model.bin": "pickle"},
+    ),
+    "an ONNX file that is not there": Refused(
+        ("onnx:net.onnx",), 3, ("there is no file", "net.onnx", "check the path")
+    ),
+    "a directory as an ONNX file": Refused(
+        ("onnx:net",), 3, ("net is a directory", "name a file in it, such as a.onnx"), {"net/a.onnx": "graph"}
+    ),
+    "nothing after onnx:": Refused(("onnx:",), 2, ("nothing follows onnx:", "an .onnx file")),
+    "an empty ONNX file": Refused(("onnx:a.onnx",), 3, ("a.onnx is empty", "again"), {"a.onnx": ""}),
+    "another file as an ONNX file": Refused(
+        ("onnx:a.onnx",), 3, ("a.onnx is no ONNX model, or is cut off", "again"), {"a.onnx": "weights"}
+    ),
+    "an ONNX file without a graph": Refused(
+        ("onnx:a.onnx",), 3, ("a.onnx holds no ONNX graph", "exporter"), {"a.onnx": "\x08\x08"}
+    ),
+    "a task for an ONNX file": Refused(
+        ("onnx:a.onnx", "--task", "fill-mask"), 2, ("a task cannot change it", "leave the task out"), {"a.onnx": "x"}
+    ),
+    "random weights for an ONNX file": Refused(
+        ("onnx:a.onnx", "--random-weights"), 2, ("holds its weights", "leave random_weights out"), {"a.onnx": "x"}
+    ),
+    "a task that timm does not have": Refused(
+        ("timm:resnet18", "--task", "fill-mask"), 2, ("no task 'fill-mask'", "image-feature-extraction")
+    ),
+    "outputs for a timm model": Refused(
+        ("net.yaml",), 2, ("outputs cannot change that", "image-feature-extraction"), {"net.yaml": _OUTPUTS}
     ),
     "a hub that cannot be reached": Refused(
         ("hf:some-org/some-model@v1",), 9, ("the hub cannot be reached", "some-org/some-model", "hf:<directory>")

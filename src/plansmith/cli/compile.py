@@ -40,6 +40,7 @@ Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or 
 )
 @click.option("--precision", type=click.Choice(["fp32", "fp16", "bf16", "int8"]), help="Of the graph [fp32].")
 @click.option("--shapes", metavar="NAME=MIN:OPT:MAX,…", help="Shapes per input; derived from the model when left out.")
+@click.option("--task", help="Which head, by transformers' name of the task [as the model's configuration says].")
 @click.option(
     "--target", shell_complete=complete_target, help="Serving runtime, or a file that describes one [local-cpu]."
 )

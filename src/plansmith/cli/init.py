@@ -14,6 +14,7 @@ from plansmith.errors import UsageError
 @click.argument("source")
 @click.option("--output", metavar="FILE", default="-", help="Where to write the spec [standard output].")
 @click.option("--name", help="Name of the model in Triton; made from the source when left out.")
+@click.option("--task", help="Which head, by transformers' name of the task [as the model's configuration says].")
 @click.option("--artifacts", metavar="DIR", help="Cache and logs [artifacts].")
 @click.option("--random-weights", is_flag=True, help="Draw the weights instead of loading them.")
 @click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with it.")

@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith import data
-from plansmith.errors import SourceError
+from plansmith.config import InputSpec
+from plansmith.errors import PlansmithError, SourceError, UsageError
 from plansmith.sources.directory import read_config
-from plansmith.sources.live import BATCH, BATCH_RANGE, SEQUENCE, LiveModel, enliven
-from plansmith.types import AxisRange, Tensor
+from plansmith.sources.hf_inputs import has_tokenizer, plan_inputs
+from plansmith.sources.live import BATCH, InputPlan, LiveModel, enliven
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    import torch
     from transformers import PretrainedConfig, PreTrainedModel
 
-USUAL_LENGTH = 128
-LONGEST_LENGTH = 512
-_FALLBACK_CONTENT = "random token ids (the model has no tokenizer)"
 
-
-def load(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -> LiveModel:
+def load(
+    folder: Path,
+    *,
+    trust_remote_code: bool,
+    allow_pickle: bool,
+    task: str,
+    inputs: Mapping[str, InputSpec],
+    outputs: Sequence[str],
+) -> LiveModel:
     """Load configuration, weights and tokenizer or processor.
+
+    Args:
+        folder: holds all that.
+        trust_remote_code: whether the model's own Python code may be run.
+        allow_pickle: whether pickled weights may be read.
+        task: decides the model class; the configuration does where it is empty.
+        inputs: what the spec says about them; empty where the model describes itself.
+        outputs: those to keep, in order; all when empty.
 
     Raises:
         SourceError: the architecture is unknown, needs code that was not trusted, or lacks weights.
+        UsageError: there is no such task, input or output.
     """
     import torch
 
-    model_class, config = _model_class(folder, trust_remote_code)
+    model_class, config = _model_class(folder, trust_remote_code, task)
     try:
         loaded: Any = model_class.from_pretrained(
             folder,
@@ -53,29 +65,29 @@ def load(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -> LiveMo
         missing = sorted(info["missing_keys"])
         raise SourceError(
             f"the checkpoint lacks {len(missing)} weight(s) of {model_class.__name__}: {', '.join(missing[:3])}, …",
-            remedy="save the whole model again (save_pretrained), or mend `architectures` in config.json",
+            remedy="save the whole model again (save_pretrained), or mend `architectures` in config.json (--task)",
         )
-    return _live(model.eval(), folder, trust_remote_code)
+    return _live(model.eval(), folder, trust_remote_code, inputs, outputs)
 
 
-def make_random(folder: Path, out: Path, *, seed: int, trust_remote_code: bool) -> None:
+def make_random(folder: Path, out: Path, *, seed: int, trust_remote_code: bool, task: str) -> None:
     """Write a model of a directory's architecture with random, lively weights, and its tokenizer, to `out`."""
     import torch
     from transformers import AutoTokenizer
 
-    model_class, config = _model_class(folder, trust_remote_code)
+    model_class, config = _model_class(folder, trust_remote_code, task)
     torch.manual_seed(seed)
     model = model_class(config)
     enliven(model, seed)
     model.save_pretrained(out)
-    if _has_tokenizer(folder):
+    if has_tokenizer(folder):
         AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code).save_pretrained(out)
     processor = folder / "preprocessor_config.json"
     if processor.is_file():
         (out / processor.name).write_bytes(processor.read_bytes())
 
 
-def _model_class(folder: Path, trust_remote_code: bool) -> tuple[type[PreTrainedModel], PretrainedConfig]:
+def _model_class(folder: Path, trust_remote_code: bool, task: str) -> tuple[type[PreTrainedModel], PretrainedConfig]:
     import transformers
 
     try:
@@ -90,19 +102,64 @@ def _model_class(folder: Path, trust_remote_code: bool) -> tuple[type[PreTrained
             f"transformers {transformers.__version__} cannot read this configuration: {str(error).splitlines()[0]}",
             remedy="check config.json, or install the transformers release that the model asks for",
         ) from error
+    if task:
+        return _class_for_task(task, config, folder if trust_remote_code else None), config
     name = (config.architectures or [""])[0]
-    found: Any = getattr(transformers, name, None) if name else transformers.AutoModel._model_mapping[type(config)]  # noqa: SLF001
+    found: Any = getattr(transformers, name, None) if name else _mapped(transformers.AutoModel, config)
     if found is None and trust_remote_code:
         found = _remote_class(folder, name)
     if found is None:
         raise SourceError(
-            f"transformers {transformers.__version__} has no architecture {name!r}",
+            f"transformers {transformers.__version__} has no architecture {name!r}"
+            if name
+            else f"config.json names no architecture, and transformers has no plain one of {config.model_type!r}",
             remedy="mend `architectures` in config.json, or pass --trust-remote-code if the model brings its own",
         )
     return found, config
 
 
+def _class_for_task(task: str, config: PretrainedConfig, own_code: Path | None) -> Any:
+    """The model class that transformers' pipeline of a task would take for a configuration.
+
+    Args:
+        task: a pipeline's name, or an alias of one.
+        config: decides the family of models.
+        own_code: the model's folder, where its own Python code may be run.
+    """
+    from transformers.pipelines import PIPELINE_REGISTRY
+
+    known = [*PIPELINE_REGISTRY.supported_tasks, *PIPELINE_REGISTRY.task_aliases]
+    if task not in known:
+        near = difflib.get_close_matches(task, known, n=4, cutoff=0.5)
+        raise UsageError(
+            f"transformers has no task {task!r}",
+            remedy=f"did you mean {', '.join(near)}?" if near else f"choose one of: {', '.join(sorted(known))}",
+        )
+    for automatic in PIPELINE_REGISTRY.check_task(task)[1]["pt"]:
+        found = _mapped(automatic, config)
+        if found is None and own_code is not None:
+            found = _automatic_class(own_code, automatic.__name__)
+        if found is not None:
+            return found
+    able = sorted(
+        name
+        for name, entry in PIPELINE_REGISTRY.supported_tasks.items()
+        if any(_mapped(automatic, config) for automatic in entry["pt"])
+    )
+    raise SourceError(
+        f"transformers has no {config.model_type} model for the task {task!r}",
+        remedy=f"its tasks are {', '.join(able)}" if able else "leave the task out",
+    )
+
+
+def _mapped(automatic: Any, config: PretrainedConfig) -> Any:
+    """The class that an automatic class stands for; the first where there are several."""
+    found = automatic._model_mapping.get(type(config), None)  # noqa: SLF001 - transformers offers no other way
+    return found[0] if isinstance(found, tuple) else found
+
+
 def _remote_class(folder: Path, name: str) -> Any:
+    """A class of the model's own code, by its name."""
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
     for reference in read_config(folder).get("auto_map", {}).values():
@@ -111,40 +168,49 @@ def _remote_class(folder: Path, name: str) -> Any:
     return None
 
 
-def _live(model: PreTrainedModel, folder: Path, trust_remote_code: bool) -> LiveModel:
-    if model.main_input_name == "pixel_values":
-        inputs, make_inputs, words = _image_inputs(folder)
-        axes, limits, mask = {BATCH: BATCH_RANGE}, {}, None
-    elif model.main_input_name == "input_ids" and not model.config.is_encoder_decoder:
-        inputs, make_inputs, words = _text_inputs(model, folder, trust_remote_code)
-        limit = _position_limit(model)
-        longest = min(limit or LONGEST_LENGTH, _authors_length(folder))
-        limits = {} if limit is None else {SEQUENCE: limit}
-        axes = {BATCH: BATCH_RANGE, SEQUENCE: AxisRange(min=1, opt=min(USUAL_LENGTH, longest), max=longest)}
-        mask = "attention_mask" if any(t.name == "attention_mask" for t in inputs) else None
-    else:
-        kind = "an encoder-decoder" if model.config.is_encoder_decoder else f"fed with {model.main_input_name!r}"
-        raise SourceError(
-            f"{type(model).__name__} is {kind}, which is not supported yet",
-            remedy="compile a text encoder, a decoder or an image model (input_ids or pixel_values)",
-        )
-    module = _positional(model, tuple(t.name for t in inputs))
-    first = make_inputs(dict.fromkeys(axes, 2))
+def _automatic_class(folder: Path, automatic: str) -> Any:
+    """The class of the model's own code that stands for an automatic class."""
+    reference = read_config(folder).get("auto_map", {}).get(automatic)
+    return _remote_class(folder, reference.rpartition(".")[2]) if isinstance(reference, str) else None
+
+
+def _live(
+    model: PreTrainedModel,
+    folder: Path,
+    trust_remote_code: bool,
+    given: Mapping[str, InputSpec],
+    outputs: Sequence[str],
+) -> LiveModel:
+    inputs = plan_inputs(model, folder, trust_remote_code, given)
+    module = _positional(model, tuple(t.name for t in inputs.tensors), outputs)
+    first = inputs.make({axis: r.opt if inputs.guessed and axis != BATCH else 2 for axis, r in inputs.axes.items()})
     return LiveModel(
         module=module,
         inputs=inputs,
-        output_names=module.name_outputs(first),
-        axes=axes,
-        limits=limits,
-        mask_input=mask,
-        make_inputs=make_inputs,
-        data=words,
+        output_names=_named_outputs(module, first, inputs),
         exportable=lambda: _plain_attention(model),
     )
 
 
-def _positional(model: PreTrainedModel, names: tuple[str, ...]) -> Any:
-    """The model with positional tensors in, a tuple of tensors out, and no caches."""
+def _named_outputs(module: Any, feed: Mapping[str, Any], inputs: InputPlan) -> tuple[str, ...]:
+    """The outputs' names, told by the model's first answer."""
+    try:
+        names: tuple[str, ...] = module.name_outputs(feed)
+    except PlansmithError:
+        raise
+    except Exception as error:
+        if not inputs.guessed:
+            raise
+        form = ", ".join(f"{name} {list(array.shape)}" for name, array in feed.items())
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UsageError(
+            f"the model does not take the given inputs ({form}): {said}", remedy="mend `inputs` in the spec"
+        ) from error
+    return names
+
+
+def _positional(model: PreTrainedModel, names: tuple[str, ...], wanted: Sequence[str]) -> Any:
+    """The model with positional tensors in, a tuple of the wanted tensors (all, when none is) out, and no caches."""
     import torch
 
     constants = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
@@ -155,15 +221,31 @@ def _positional(model: PreTrainedModel, names: tuple[str, ...]) -> Any:
             self.model = model
 
         def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            answer = self.model(**dict(zip(names, tensors, strict=True)), **constants)
-            return tuple(v for v in answer.values() if isinstance(v, torch.Tensor))
+            answer = _tensors(self.model(**dict(zip(names, tensors, strict=True)), **constants))
+            return tuple(answer[name] for name in wanted or answer)
 
         def name_outputs(self, feed: Mapping[str, Any]) -> tuple[str, ...]:
             with torch.inference_mode():
-                answer = self.model(**{n: torch.from_numpy(feed[n]) for n in names}, **constants)
-            return tuple(k for k, v in answer.items() if isinstance(v, torch.Tensor))
+                answer = _tensors(self.model(**{n: torch.from_numpy(feed[n]) for n in names}, **constants))
+            unknown = [name for name in wanted if name not in answer]
+            if unknown or not answer:
+                raise UsageError(
+                    f"outputs: the model has no output {', '.join(unknown) or 'that is a tensor'}",
+                    remedy=f"its outputs are {', '.join(answer) or 'not ones that a server can give'}",
+                )
+            return tuple(wanted or answer)
 
     return Positional().eval()
+
+
+def _tensors(answer: Any) -> dict[str, torch.Tensor]:
+    """The tensors of whatever a model returns, by name; what is nested deeper is left out."""
+    import torch
+
+    if isinstance(answer, torch.Tensor):
+        answer = (answer,)
+    named = answer if isinstance(answer, Mapping) else {f"output_{i}": value for i, value in enumerate(answer)}
+    return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
 
 
 @contextmanager
@@ -176,91 +258,3 @@ def _plain_attention(model: PreTrainedModel) -> Iterator[None]:
     model.set_attn_implementation("eager")
     yield
     model.set_attn_implementation(usual)
-
-
-def _position_limit(model: PreTrainedModel) -> int | None:
-    """The longest sequence that the model has positions for; None where nothing says so."""
-    limits = [n for n in [getattr(model.config, "max_position_embeddings", None)] if isinstance(n, int) and n > 0]
-    for name, table in model.named_modules():
-        if name.endswith("position_embeddings") and getattr(table, "padding_idx", None) is not None:
-            # RoBERTa and its kin count positions from the padding index on, and so lose the first ones.
-            limits.append(table.num_embeddings - table.padding_idx - 1)
-    return min(limits, default=None)
-
-
-def _authors_length(folder: Path) -> int:
-    """The longest sequence by default: the authors' own choice, where there is one."""
-    chosen = folder / "sentence_bert_config.json"
-    if not chosen.is_file():
-        return LONGEST_LENGTH
-    return int(json.loads(chosen.read_text()).get("max_seq_length") or LONGEST_LENGTH)
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    return any((folder / f).is_file() for f in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"))
-
-
-def _text_inputs(model: PreTrainedModel, folder: Path, trust_remote_code: bool) -> tuple[tuple[Tensor, ...], Any, str]:
-    import numpy as np
-
-    known = inspect.signature(model.forward).parameters
-    if _has_tokenizer(folder):
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        offered, padding = tokenizer.model_input_names, tokenizer.pad_token_id or 0
-        words = data.SENTENCES
-
-        def ids(lengths: list[int]) -> list[list[int]]:
-            texts = data.sample_texts(len(lengths), max(lengths), offset=sum(lengths))
-            rows = tokenizer(texts, truncation=True, max_length=max(8, *lengths))["input_ids"]
-            # The last token is the model's own end mark; a row is cut before it, never after.
-            return [row[: n - 1] + row[-1:] if n > 1 else row[:1] for row, n in zip(rows, lengths, strict=True)]
-    else:
-        offered, padding, words = ["input_ids", "attention_mask"], model.config.pad_token_id or 0, _FALLBACK_CONTENT
-
-        def ids(lengths: list[int]) -> list[list[int]]:
-            rng = np.random.default_rng(sum(lengths))
-            return [
-                rng.integers(min(10, model.config.vocab_size - 1), model.config.vocab_size, n).tolist() for n in lengths
-            ]
-
-    names = [name for name in known if name in offered]
-    two_segments = (getattr(model.config, "type_vocab_size", None) or 1) > 1
-
-    def make_inputs(axes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
-        batch, longest = axes[BATCH], axes[SEQUENCE]
-        tokens = np.full((batch, longest), padding, dtype=np.int64)
-        mask = np.zeros((batch, longest), dtype=np.int64)
-        for row, content in enumerate(ids(data.sample_lengths(batch, longest))):
-            tokens[row, : len(content)] = content
-            mask[row, : len(content)] = 1
-        # A second segment, where the model knows one: all zeros would not show that the input is ignored.
-        segments = np.where(np.arange(longest) >= longest // 2, mask, 0) if two_segments else np.zeros_like(mask)
-        feed = {"input_ids": tokens, "attention_mask": mask, "token_type_ids": segments}
-        return {name: feed[name] for name in names}
-
-    unknown = set(names) - {"input_ids", "attention_mask", "token_type_ids"}
-    if unknown:
-        raise SourceError(f"cannot make inputs called {', '.join(sorted(unknown))} yet", remedy="choose another model")
-    return tuple(Tensor(name=n, dtype="int64", dims=(BATCH, SEQUENCE)) for n in names), make_inputs, words
-
-
-def _image_inputs(folder: Path) -> tuple[tuple[Tensor, ...], Any, str]:
-    from transformers import AutoImageProcessor
-
-    try:
-        processor: Any = AutoImageProcessor.from_pretrained(folder)  # type: ignore[no-untyped-call]
-    except (OSError, ValueError) as error:
-        raise SourceError(
-            f"{folder.name} takes images but has no processor (preprocessor_config.json)",
-            remedy="save the model's image processor there too (processor.save_pretrained)",
-        ) from error
-
-    def make_inputs(axes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
-        images = data.sample_images(axes[BATCH], 256, 320, seed=axes[BATCH])
-        return {"pixel_values": processor(images, return_tensors="np")["pixel_values"].astype("float32")}
-
-    channels, height, width = make_inputs({BATCH: 1})["pixel_values"].shape[1:]
-    tensor = Tensor(name="pixel_values", dtype="float32", dims=(BATCH, channels, height, width))
-    return (tensor,), make_inputs, data.DRAWN_IMAGES

@@ -1,8 +1,8 @@
-"""A loaded model, ready to be asked and exported. Lives in the heavy worker only."""
+"""A model ready to be asked, and one that is loaded and ready to be exported. Lives in the heavy worker only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,48 +34,70 @@ class Signature(Record):
 
 
 @dataclass(frozen=True)
+class InputPlan:
+    """What a model is fed with.
+
+    Args:
+        tensors: names, dtypes and named dims, in the model's order.
+        axes: a range for every named dim, used where nobody gives one.
+        limits: the largest size that the model can take, for the named dims that have a limit.
+        mask_input: the input that marks padding with 0, if there is one.
+        make: inputs for given sizes of the axes, the same ones for the same sizes.
+        data: what the inputs are, in words, for the manifest.
+        guessed: nothing describes the inputs: values are drawn at random, and sizes inside of `axes` may be refused.
+    """
+
+    tensors: tuple[Tensor, ...]
+    axes: dict[str, AxisRange]
+    limits: dict[str, int]
+    mask_input: str | None
+    make: Callable[[Mapping[str, int]], dict[str, NDArray[np.generic]]]
+    data: str
+    guessed: bool = False
+
+    def signature(self, outputs: Sequence[str]) -> Signature:
+        """What can be said of the model without asking it."""
+        return Signature(
+            inputs=self.tensors,
+            outputs=tuple(outputs),
+            axes=self.axes,
+            limits=self.limits,
+            mask_input=self.mask_input,
+        )
+
+    def able(self, axes: Mapping[str, AxisRange]) -> dict[str, AxisRange]:
+        """The sizes that the model itself can take, as far as is known.
+
+        Args:
+            axes: the ranges that it is compiled for: all that is known, but for the batch, when the plan is guessed.
+        """
+        if not self.guessed:
+            return self.axes
+        return {axis: self.axes[axis] if axis == BATCH else given for axis, given in axes.items()}
+
+
+@dataclass(frozen=True)
 class LiveModel:
     """A PyTorch module with positional tensors in and a tuple of tensors out, and what is known about it.
 
     Args:
         module: in eval mode, FP32, on the CPU.
-        inputs: names, dtypes and named dims, in the order of the module's arguments.
+        inputs: what to feed it with, in the order of the module's arguments.
         output_names: one per tensor that the module returns.
-        axes: a range for every named dim, used where nobody gives one.
-        limits: the largest size that the model can take, for the named dims that have a limit.
-        mask_input: the input that marks padding with 0, if there is one.
-        make_inputs: real inputs for given sizes of the axes, the same ones for the same sizes.
-        data: what the inputs are, in words, for the manifest.
         exportable: while entered, the module is in the form that exports best; same answers.
     """
 
     module: torch.nn.Module
-    inputs: tuple[Tensor, ...]
+    inputs: InputPlan
     output_names: tuple[str, ...]
-    axes: dict[str, AxisRange]
-    limits: dict[str, int]
-    mask_input: str | None
-    make_inputs: Callable[[Mapping[str, int]], dict[str, NDArray[np.generic]]]
-    data: str
     exportable: Callable[[], AbstractContextManager[None]]
-
-    @property
-    def signature(self) -> Signature:
-        """What can be said of the model without asking it."""
-        return Signature(
-            inputs=self.inputs,
-            outputs=self.output_names,
-            axes=self.axes,
-            limits=self.limits,
-            mask_input=self.mask_input,
-        )
 
     def ask(self, feed: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
         """Run the module on one batch: names to arrays, in and out."""
         import torch
 
         with torch.inference_mode():
-            answers = self.module(*(torch.from_numpy(feed[tensor.name]) for tensor in self.inputs))
+            answers = self.module(*(torch.from_numpy(feed[tensor.name]) for tensor in self.inputs.tensors))
         return dict(zip(self.output_names, (a.numpy() for a in answers), strict=True))
 
 

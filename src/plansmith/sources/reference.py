@@ -1,4 +1,4 @@
-"""`hf:…` and `timm:…`, as typed: a hub id or name, or a directory."""
+"""`hf:…`, `timm:…` and `onnx:…`, as typed: a hub id or name, a directory, or a file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
+from plansmith.config import ModelSpec
 from plansmith.errors import SourceError, UsageError
+from plansmith.sources import timm_models
 
-Scheme = Literal["hf", "timm"]
+Scheme = Literal["hf", "timm", "onnx"]
 
 _LONGEST_NAME = 128
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
@@ -19,49 +21,99 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 @dataclass(frozen=True)
 class SourceReference:
-    """What was typed, split: `directory` is set when it names one, else `location` is an id or name."""
+    """What was typed, split: `path` is set when it names a directory or a file, else `location` is an id or name."""
 
     scheme: Scheme
     location: str
     revision: str | None
-    directory: Path | None
+    path: Path | None
 
     @property
     def default_name(self) -> str:
         """A model name made from the location."""
-        # Normalised, not resolved: a link is named as the person named it.
-        last = Path(os.path.normpath(self.directory.absolute())).name if self.directory else self.location
+        last = self.location
+        if self.path is not None:
+            # Normalised, not resolved: a link is named as the person named it.
+            normal = Path(os.path.normpath(self.path.absolute()))
+            last = normal.stem if self.scheme == "onnx" else normal.name
         plain = unicodedata.normalize("NFKD", last.rsplit("/", 1)[-1]).encode("ascii", "ignore").decode()
         return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).lstrip("-._")[:_LONGEST_NAME].rstrip("-") or "model"
+
+    @property
+    def full_path(self) -> Path | None:
+        """The path from the root; a linked directory is followed, a file keeps the neighbours that its name says."""
+        if self.path is None:
+            return None
+        return Path(os.path.normpath(self.path.absolute())) if self.scheme == "onnx" else self.path.resolve()
 
 
 def parse_reference(text: str, *, relative_to: Path) -> SourceReference:
     """Read a source.
 
     Args:
-        text: `hf:<id or directory>[@revision]` or `timm:<name or directory>`.
+        text: `hf:<id or directory>[@revision]`, `timm:<name or directory>` or `onnx:<file>`.
         relative_to: the folder that relative directories start from.
 
     Raises:
         UsageError: another scheme, or nothing after it.
-        SourceError: it can only be a directory, and there is none.
+        SourceError: it can only be a directory or a file, and there is none.
     """
     scheme, colon, location = text.partition(":")
     if not colon or scheme not in get_args(Scheme):
         raise UsageError(
             f"cannot tell what {text!r} is",
-            remedy="write hf:<id or directory>[@revision], timm:<name or directory>, or the path of a .yaml spec",
+            remedy="write hf:<id or directory>[@revision], timm:<name or directory>, onnx:<file>,"
+            " or the path of a .yaml spec",
         )
     if not location:
-        raise UsageError(f"nothing follows {scheme}:", remedy=f"name a model or a directory after {scheme}:")
+        wanted = "an .onnx file" if scheme == "onnx" else "a model or a directory"
+        raise UsageError(f"nothing follows {scheme}:", remedy=f"name {wanted} after {scheme}:")
     known = cast(Scheme, scheme)
     directory = relative_to / Path(location).expanduser()
+    if known == "onnx":
+        return SourceReference(known, location, None, _file(directory))
     if directory.is_dir():
         return SourceReference(known, location, None, directory)
     name, _, revision = location.partition("@")
     if looks_like_path(location) or not _HUB_ID.fullmatch(name):
         raise SourceError(f"there is no directory {directory}", remedy="check the path", step="fetch")
     return SourceReference(known, name, revision or None, None)
+
+
+def refuse_unfitting(reference: SourceReference, spec: ModelSpec) -> None:
+    """See that the spec asks nothing of a source that its kind cannot do.
+
+    Raises:
+        UsageError: names what cannot be, and why.
+    """
+    if reference.scheme == "onnx" and spec.task:
+        raise UsageError(
+            "an ONNX file has the head that it was exported with: a task cannot change it",
+            remedy="leave the task out, or compile the model that the file was exported from (hf:…, timm:…)",
+        )
+    if reference.scheme == "onnx" and spec.random_weights:
+        raise UsageError("an ONNX file holds its weights: there are none to draw", remedy="leave random_weights out")
+    if reference.scheme == "timm":
+        timm_models.require_task(spec.task)
+    described = [name for name in ("inputs", "outputs") if getattr(spec, name)]
+    if reference.scheme == "timm" and described:
+        raise UsageError(
+            f"a timm model takes images and gives one output: {' and '.join(described)} cannot change that",
+            remedy=f"leave {' and '.join(described)} out; a task of image-feature-extraction gives pooled features",
+        )
+
+
+def _file(path: Path) -> Path:
+    if path.is_dir():
+        inside = sorted(p.name for p in path.glob("*.onnx"))
+        raise SourceError(
+            f"{path} is a directory, not an ONNX file",
+            remedy=f"name a file in it, such as {inside[0]}" if inside else "name the .onnx file",
+            step="fetch",
+        )
+    if not path.is_file():
+        raise SourceError(f"there is no file {path}", remedy="check the path", step="fetch")
+    return path
 
 
 def looks_like_path(location: str) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith import data
-from plansmith.errors import SourceError
-from plansmith.sources.live import BATCH, BATCH_RANGE, LiveModel, enliven
+from plansmith.errors import SourceError, UsageError
+from plansmith.sources.live import BATCH, BATCH_RANGE, InputPlan, LiveModel, enliven
 from plansmith.types import Tensor
 
 if TYPE_CHECKING:
@@ -19,11 +19,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def load(folder: Path) -> LiveModel:
+CLASSIFICATION = "image-classification"
+FEATURES = "image-feature-extraction"
+
+
+def load(folder: Path, *, task: str) -> LiveModel:
     """Load a directory that timm's save_for_hf wrote.
 
+    Args:
+        folder: the directory.
+        task: CLASSIFICATION keeps the head, FEATURES leaves the pooled features; empty: the model as it is.
+
     Raises:
-        SourceError: timm does not know the architecture, or the weights do not fit it.
+        SourceError: timm does not know the architecture, the weights do not fit it, or there is no head.
     """
     import timm
 
@@ -34,7 +42,21 @@ def load(folder: Path) -> LiveModel:
             f"timm {timm.__version__} cannot load {folder.name}: {str(error).splitlines()[0]}",
             remedy="save the model with timm.models.save_for_hf(model, folder, safe_serialization=True)",
         ) from error
+    if task == FEATURES:
+        model.reset_classifier(0)
+    if task == CLASSIFICATION and not model.num_classes:
+        raise SourceError(f"{folder.name} was saved without a classifier", remedy=f"use --task {FEATURES}")
     return _live(model.eval().float())
+
+
+def require_task(task: str) -> None:
+    """See that timm models can do a task; an empty one is the model's own.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    if task not in {"", CLASSIFICATION, FEATURES}:
+        raise UsageError(f"timm models have no task {task!r}", remedy=f"choose {CLASSIFICATION} or {FEATURES}")
 
 
 def hub_id(name: str) -> str:
@@ -104,13 +126,15 @@ def _live(model: torch.nn.Module) -> LiveModel:
 
     return LiveModel(
         module=_as_tuple(model),
-        inputs=(Tensor(name="pixel_values", dtype="float32", dims=(BATCH, channels, height, width)),),
+        inputs=InputPlan(
+            tensors=(Tensor(name="pixel_values", dtype="float32", dims=(BATCH, channels, height, width)),),
+            axes={BATCH: BATCH_RANGE},
+            limits={},
+            mask_input=None,
+            make=make_inputs,
+            data=data.DRAWN_IMAGES,
+        ),
         output_names=("logits" if getattr(model, "num_classes", 0) else "features",),
-        axes={BATCH: BATCH_RANGE},
-        limits={},
-        mask_input=None,
-        make_inputs=make_inputs,
-        data=data.DRAWN_IMAGES,
         exportable=lambda: _plain_attention(model),
     )
 

@@ -1,0 +1,190 @@
+"""What the spec may say about a model of transformers: its task, its inputs and its outputs."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plansmith import worker
+from plansmith.config import make_spec
+from plansmith.errors import SourceError, UsageError
+from plansmith.types import OnnxModel
+
+SMALL: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+SERIES = {"past_values": {"dtype": "float32", "dims": ["batch", 16, 3]}}
+
+
+def exported(folder: Path, out: Path, *, task: str = "", **given: Any) -> OnnxModel:
+    out.mkdir()
+    usual: dict[str, Any] = {"shapes": {}, "inputs": {}, "outputs": (), "allow_pickle": False, "max_opset": 18}
+    source = {"scheme": "hf", "trust_remote_code": False, "task": task}
+    fields = worker.export(source=source, folder=str(folder), out=str(out), progress=lambda _: None, **usual | given)
+    return OnnxModel.model_validate(fields)
+
+
+def save(model: Any, folder: Path) -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A forecaster: nothing in its folder says how its input looks."""
+    from transformers import PatchTSTConfig, PatchTSTForPrediction
+
+    config = PatchTSTConfig(
+        num_input_channels=3,
+        context_length=16,
+        prediction_length=4,
+        patch_length=4,
+        patch_stride=4,
+        d_model=16,
+        ffn_dim=16,
+        num_attention_heads=2,
+        num_hidden_layers=1,
+    )
+    return save(PatchTSTForPrediction(config), tmp_path_factory.mktemp("series") / "model")
+
+
+@pytest.fixture(scope="module")
+def headless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier whose configuration does not say that it is one."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(**SMALL, vocab_size=50, max_position_embeddings=32)
+    config.num_labels = 3
+    folder = save(BertForSequenceClassification(config), tmp_path_factory.mktemp("headless") / "model")
+    fields = json.loads((folder / "config.json").read_text())
+    del fields["architectures"]
+    (folder / "config.json").write_text(json.dumps(fields))
+    return folder
+
+
+def test_a_model_that_nothing_describes_is_refused_with_the_lines_to_paste(series: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="PatchTSTForPrediction takes past_values") as caught:
+        exported(series, tmp_path / "out")
+    assert "  inputs:\n    past_values: {dtype: float32, dims: [batch, 64, 1]}" in caught.value.remedy
+    assert len(str(caught.value).splitlines()) < 14
+
+
+def test_inputs_and_outputs_of_the_spec_are_enough_for_it(series: Path, tmp_path: Path) -> None:
+    onnx = exported(series, tmp_path / "out", inputs=SERIES, outputs=("loc", "prediction_outputs"))
+    component = onnx.components["model"]
+    assert [(t.name, t.dims) for t in component.inputs] == [("past_values", ("batch", 16, 3))]
+    assert [(t.name, t.dims) for t in component.outputs] == [
+        ("loc", ("batch", 1, 3)),
+        ("prediction_outputs", ("batch", 4, 3)),
+    ]
+    assert (onnx.reference.data, onnx.reference.guessed) == ("random values", True)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"inputs": SERIES, "outputs": ("forecast",)}, "the model has no output forecast"),
+        ({"inputs": {"values": SERIES["past_values"]}}, "PatchTSTForPrediction has no input values"),
+        ({"inputs": {"past_values": {"dims": ["batch", 16, 3]}}}, "past_values needs both a dtype and dims"),
+        (
+            {"inputs": {"past_values": {"dtype": "float32", "dims": ["batch", 9, 3]}}},
+            r"does not take the given inputs \(past_values \[2, 9, 3\]\)",
+        ),
+    ],
+    ids=["an unknown output", "an unknown input", "half a description", "a wrong size"],
+)
+def test_a_spec_that_does_not_fit_the_model_is_refused(
+    given: dict[str, Any], says: str, series: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=says) as caught:
+        exported(series, tmp_path / "out", **given)
+    assert caught.value.remedy
+
+
+def test_an_encoder_decoder_goes_by_its_inputs_and_padding_is_told_from_the_other_text(tmp_path: Path) -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    folder = save(T5ForConditionalGeneration(config), tmp_path / "model")
+    text = {"dtype": "int64", "dims": ["batch", "sequence"], "low": 0, "high": 49}
+    given = {
+        "input_ids": text,
+        "attention_mask": {"dtype": "int64", "dims": ["batch", "sequence"], "mask": True},
+        "decoder_input_ids": {**text, "dims": ["batch", "target"]},
+    }
+    names = ("logits", "encoder_last_hidden_state")
+    onnx = exported(folder, tmp_path / "out", inputs=given, outputs=names)
+    assert [t.dims for t in onnx.components["model"].outputs] == [("batch", "target", 50), ("batch", "sequence", 16)]
+    assert onnx.mask_input == "attention_mask"
+
+
+def test_a_task_chooses_the_head_where_the_configuration_names_none(headless: Path, tmp_path: Path) -> None:
+    shapes = {"input_ids": {"min": (1, 4), "opt": (2, 8), "max": (2, 8)}}
+    onnx = exported(headless, tmp_path / "out", task="text-classification", shapes=shapes)
+    assert [(t.name, t.dims) for t in onnx.components["model"].outputs] == [("logits", ("batch", 3))]
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "says", "remedy"),
+    [
+        ("text-clasification", UsageError, "has no task 'text-clasification'", "text-classification"),
+        ("xyz", UsageError, "has no task 'xyz'", "choose one of: any-to-any"),
+        ("object-detection", SourceError, "no bert model for the task 'object-detection'", "fill-mask"),
+        ("fill-mask", SourceError, "lacks .* of BertForMaskedLM", "--task"),
+    ],
+)
+def test_a_task_that_the_model_cannot_do_is_refused(
+    task: str, kind: type[Exception], says: str, remedy: str, headless: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=says) as caught:
+        exported(headless, tmp_path / "out", task=task)
+    assert remedy in str(caught.value)
+
+
+def test_a_timm_model_gives_pooled_features_when_asked(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    worker.make_random(
+        scheme="timm",
+        location="test_resnet",
+        trust_remote_code=False,
+        task="",
+        out=str(tmp_path / "model"),
+        progress=lambda _: None,
+    )
+    source = {"scheme": "timm", "trust_remote_code": False, "task": "image-feature-extraction"}
+    fields = worker.export(
+        source=source,
+        folder=str(tmp_path / "model"),
+        allow_pickle=False,
+        shapes={"pixel_values": dict.fromkeys(("min", "opt", "max"), (1, 3, 160, 160))},
+        inputs={},
+        outputs=(),
+        max_opset=18,
+        out=str(out),
+        progress=lambda _: None,
+    )
+    (output,) = OnnxModel.model_validate(fields).components["model"].outputs
+    assert (output.name, output.dims[0], len(output.dims)) == ("features", "batch", 2)
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"dtype": "string"}, "dtype 'string' is none of bool, float16"),
+        ({"dims": ["batch", 0]}, "dims are sizes of 1 or more"),
+        ({"dims": ["batch", "a b"]}, "dims are sizes of 1 or more"),
+        ({"low": 3}, "low and high go together"),
+        ({"low": 3, "high": 2}, "low 3 is above high 2"),
+        ({"mask": True, "low": 0, "high": 1}, "a mask holds zeros and ones"),
+        ({"shape": [1]}, "unknown key"),
+    ],
+)
+def test_an_input_that_is_described_wrongly_is_refused_by_its_name(said: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem) as caught:
+        make_spec({"source": "hf:model", "inputs": {"x": said}})
+    assert "inputs.x" in caught.value.message

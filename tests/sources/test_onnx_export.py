@@ -1,0 +1,211 @@
+"""The export step for an ONNX file: checked, taken over as it is, and asked in ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from plansmith import worker
+from plansmith.errors import ExportError, PlansmithError, SourceError, UsageError
+from plansmith.reference import read_case
+
+from .graphs import save, save_product, take
+
+
+def test_the_reference_is_the_file_s_own_answer_at_the_planned_shapes(tmp_path: Path) -> None:
+    path, weight = save_product(tmp_path)
+    taken = take(path, tmp_path / "out", shapes={"x": {"min": (1, 3, 64), "opt": (4, 3, 64), "max": (6, 3, 64)}})
+    assert (taken.exporter, taken.attempts, taken.reference.guessed) == ("none", (), True)
+    assert taken.reference.runtime.startswith("the file itself in ONNX Runtime ")
+    assert taken.reference.runtime.endswith(", graph optimisations off")
+    assert [(c.name, c.axes["batch"]) for c in taken.reference.cases] == [
+        ("traced", 2),
+        ("single", 1),
+        ("untraced", 3),
+        ("opt", 4),
+        ("max", 6),
+    ]
+    for case in taken.reference.cases:
+        stored = read_case(case, tmp_path / "out")
+        np.testing.assert_allclose(
+            stored.answer["y"].astype(np.float32), stored.feed["x"].astype(np.float32) @ weight, rtol=1e-4, atol=1e-5
+        )
+
+
+def test_static_dims_are_kept_and_the_opset_is_not_changed(tmp_path: Path) -> None:
+    path = save(
+        "g (float[5, 3] x) => (float[5, 3] y) { y = Neg (x) }", tmp_path, header='ir_version: 7, opset_import: ["": 11]'
+    )
+    taken = take(path, tmp_path / "out")
+    component = taken.components["model"]
+    assert (component.inputs[0].dims, component.outputs[0].dims) == ((5, 3), (5, 3))
+    assert (component.opset, component.ir_version, taken.axes) == (11, 7, {})
+    assert [case.name for case in taken.reference.cases] == ["traced"]
+
+
+@pytest.mark.parametrize("version", [3, 8])
+def test_an_initialiser_that_is_listed_as_an_input_is_none(version: int, tmp_path: Path) -> None:
+    header = f'ir_version: {version}, opset_import: ["": 9]'
+    text = "g (float[N, 2] x, float[2] bias) => (float[N, 2] y) { y = Add (x, bias) }"
+    path = save(text, tmp_path, header=header, bias=np.ones(2, np.float32))
+    taken = take(path, tmp_path / "out").components["model"]
+    assert [t.name for t in taken.inputs] == ["x"]
+    listed = [value.name for value in onnx.load(tmp_path / "out" / "model.onnx").graph.input]
+    assert listed == (["x", "bias"] if version == 3 else ["x"])
+
+
+def test_the_spec_picks_and_orders_the_outputs(tmp_path: Path) -> None:
+    path = save(
+        "g (float[N] x) => (float[N] a, float[N] b, float[N] c) { a = Neg (x) b = Abs (x) c = Exp (x) }", tmp_path
+    )
+    taken = take(path, tmp_path / "out", outputs=("c", "a"))
+    assert [t.name for t in taken.components["model"].outputs] == ["c", "a"]
+    assert set(read_case(taken.reference.cases[0], tmp_path / "out").answer) == {"c", "a"}
+    with pytest.raises(UsageError, match="no output d"):
+        take(path, tmp_path / "other", outputs=("a", "d"))
+
+
+def test_an_output_whose_size_depends_on_the_values_keeps_an_axis_of_its_own(tmp_path: Path) -> None:
+    text = "g (float[N, 4] x) => (int64[2, ?] places, float[N, 4] y) { places = NonZero (x) y = Neg (x) }"
+    taken = take(save(text, tmp_path), tmp_path / "out", shapes={"x": dict.fromkeys(("min", "opt", "max"), (2, 4))})
+    assert [t.dims for t in taken.components["model"].outputs] == [(2, "places_dim1"), ("batch", 4)]
+
+
+def test_an_input_of_unknown_rank_is_described_by_the_spec(tmp_path: Path) -> None:
+    path = save("g (float x) => (float[N, 4] y) { y = Neg (x) }", tmp_path)
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    onnx.save(model, path)
+    with pytest.raises(UsageError, match="how many dims its input 'x' has") as caught:
+        take(path, tmp_path / "first")
+    assert "x: {dims: [batch" in caught.value.remedy
+    taken = take(path, tmp_path / "out", inputs={"x": {"dims": ["batch", 4]}})
+    assert taken.components["model"].inputs[0].dims == ("batch", 4)
+
+
+def test_the_axis_that_a_model_refuses_is_found_and_its_limit_told(tmp_path: Path) -> None:
+    text = """
+    positions (int64[N, S] input_ids) => (float[N, S, 2] y) {
+        word = Gather (words, input_ids)
+        shape = Shape <start = 1, end = 2> (input_ids)
+        cut = Slice (places, zero, shape, zero)
+        y = Add (word, cut)
+    }"""
+    weights: dict[str, Any] = {"words": np.ones((9, 2), np.float32), "places": np.ones((40, 2), np.float32)}
+    path = save(text, tmp_path, zero=np.array([0]), **weights)
+    ranges = {"input_ids": {"min": (1, 1), "opt": (2, 8), "max": (4, 64)}}
+    with pytest.raises(UsageError, match="fails at batch 4, S 64") as caught:
+        take(path, tmp_path / "out", shapes=ranges)
+    assert "It is 'S': the model works up to 40" in caught.value.message
+    assert '--shapes "input_ids=1x1:2x8:4x40"' in caught.value.remedy
+
+
+def test_two_axes_that_must_be_equal_are_told_to_get_one_name(tmp_path: Path) -> None:
+    path = save("g (float[N, A] x, float[N, B] z) => (float[N, C] y) { y = Add (x, z) }", tmp_path)
+    with pytest.raises(UsageError, match="fails at batch 2, A 16, B 21") as caught:
+        take(path, tmp_path / "first")
+    assert "give them the same name" in caught.value.remedy
+    named = {name: {"dims": ["batch", "n"]} for name in ("x", "z")}
+    assert take(path, tmp_path / "out", inputs=named).components["model"].outputs[0].dims == ("batch", "n")
+
+
+def test_local_functions_are_taken(tmp_path: Path) -> None:
+    header = 'ir_version: 8, opset_import: ["": 18, "local": 1]'
+    text = """g (float[N] x) => (float[N] y) { y = local.Twice (x) }
+    <domain: "local", opset_import: ["": 18]> Twice (a) => (b) { b = Add (a, a) }"""
+    taken = take(save(text, tmp_path, header=header), tmp_path / "out")
+    stored = read_case(taken.reference.cases[0], tmp_path / "out")
+    np.testing.assert_array_equal(stored.answer["y"], 2 * stored.feed["x"])
+
+
+def test_a_first_dim_whose_samples_depend_on_each_other_is_no_batch(tmp_path: Path) -> None:
+    text = "g (float[?, n] x) => (float[?, n] y) { mean = ReduceMean (x) y = Sub (x, mean) }"
+    path = save(text, tmp_path)
+    with pytest.raises(UsageError, match="a sample's 'y' depends on the samples beside it") as caught:
+        take(path, tmp_path / "first")
+    assert "x: {dims: [rows, n]}" in caught.value.remedy
+    taken = take(path, tmp_path / "out", inputs={"x": {"dims": ["rows", "n"]}})
+    assert taken.components["model"].outputs[0].dims == ("rows", "n")
+
+
+def test_operators_that_the_author_chose_stay_though_plansmith_would_not_add_them(tmp_path: Path) -> None:
+    header = 'ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]'
+    path = save("g (float[N, 4] x) => (float[N, 4] y) { y = com.microsoft.QuickGelu (x) }", tmp_path, header=header)
+    taken = take(path, tmp_path / "out")
+    (tmp_path / "engine").mkdir()
+    worker.compile_engine(
+        onnx=taken.model_dump(mode="json"),
+        folder=str(tmp_path / "out"),
+        max_opset=18,
+        max_ir_version=10,
+        out=str(tmp_path / "engine"),
+        progress=lambda _: None,
+    )
+    assert [n.op_type for n in onnx.load(tmp_path / "engine" / "model.onnx").graph.node] == ["QuickGelu"]
+
+
+HALF = {"half": np.ones((2, 2), np.float16)}
+REFUSED = {
+    "an input that is a sequence": (
+        "g (seq(float[2]) x) => (seq(float[2]) y) { y = Identity (x) }",
+        {},
+        (SourceError, "input 'x' of net.onnx is a sequence", "export it as a tensor"),
+    ),
+    "an output that is a sequence": (
+        "g (float[N, 2] x) => (seq(float[2]) y) { y = SequenceConstruct (x) }",
+        {},
+        (SourceError, "output 'y' of net.onnx is a sequence", "zipmap"),
+    ),
+    "text": (
+        "g (string[N] x) => (string[N] y) { y = Identity (x) }",
+        {},
+        (SourceError, "input 'x' of net.onnx has dtype string", "cast it"),
+    ),
+    "a scalar": (
+        "g (float x) => (float y) { y = Neg (x) }",
+        {},
+        (SourceError, "input 'x' of net.onnx is a scalar", "one dim"),
+    ),
+    "another precision": (
+        "g (float16[N, 2] x) => (float16[N, 2] y) { y = MatMul (x, half) }",
+        HALF,
+        (ExportError, "has weights in FP16", "FP32"),
+    ),
+    "a quantised graph": (
+        "g (float[N, 2] x) => (uint8[N, 2] y) { y, s, z = DynamicQuantizeLinear (x) }",
+        {},
+        (ExportError, "is quantised (DynamicQuantizeLinear)", "FP32"),
+    ),
+    "an operator of nobody": (
+        "g (float[N, 2] x) => (float[N, 2] y) { y = others.Foo (x) }",
+        {},
+        (SourceError, "ONNX Runtime refuses the graph: Fatal error: others:Foo(-1) is not a registered", "operators"),
+    ),
+    "an unknown operator": (
+        "g (float[N, 2] x) => (float[N, 2] y) { y = Nonsense (x) }",
+        {},
+        (SourceError, "onnx finds net.onnx wrong: No Op registered for Nonsense", "export the model again"),
+    ),
+    "shapes that contradict the operators": (
+        "g (float[N, 2] x) => (float[N, 3] y) { y = Neg (x) }",
+        {},
+        (SourceError, "Inferred shape and existing shape differ", "export the model again"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "weights", "expected"), REFUSED.values(), ids=REFUSED)
+def test_a_graph_that_cannot_be_served_is_refused_with_a_reason(
+    text: str, weights: dict[str, Any], expected: tuple[type[PlansmithError], str, str], tmp_path: Path
+) -> None:
+    path = save(text, tmp_path, header='ir_version: 8, opset_import: ["": 18, "others": 1]', **weights)
+    kind, says, remedy = expected
+    with pytest.raises(kind) as caught:
+        take(path, tmp_path / "out")
+    assert says in caught.value.message
+    assert remedy in caught.value.remedy
+    assert str(tmp_path / "out") not in str(caught.value)

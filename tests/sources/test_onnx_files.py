@@ -1,0 +1,116 @@
+"""Which files an ONNX model consists of; a graph may come from anywhere, and is not trusted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from plansmith import external_data
+from plansmith.errors import SourceError
+from plansmith.sources.onnx_models import files_of
+
+from .graphs import save, save_product, take
+
+
+def test_the_weights_beside_a_graph_belong_to_the_model(tmp_path: Path) -> None:
+    path, _ = save_product(tmp_path)
+    (tmp_path / "other.bin").write_bytes(b"of another model")
+    assert files_of(path) == [path, tmp_path / "weights.bin"]
+
+
+def moved_out(folder: Path) -> None:
+    weights = folder / "weights.bin"
+    weights.rename(folder.parent / "outside.bin")
+    weights.symlink_to(folder.parent / "outside.bin")
+
+
+def cut(folder: Path) -> None:
+    with (folder / "weights.bin").open("r+b") as stream:
+        stream.truncate(1279)
+
+
+def made_a_folder(folder: Path) -> None:
+    (folder / "weights.bin").unlink()
+    (folder / "weights.bin").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (moved_out, "are a link that leads out of the folder of net.onnx"),
+        (cut, "is cut off: it has 1,279 bytes, net.onnx needs 1,280"),
+        (made_a_folder, "keeps weights in 'weights.bin', and there is no file"),
+        (lambda folder: (folder / "weights.bin").unlink(), "keeps weights in 'weights.bin', and there is no file"),
+    ],
+    ids=["a link out of the folder", "cut off", "a folder", "missing"],
+)
+def test_weights_that_are_not_all_there_are_refused(change: Callable[[Path], None], says: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path, _ = save_product(folder)
+    change(folder)
+    with pytest.raises(SourceError, match=re.escape(says)) as caught:
+        files_of(path)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("location", ["/etc/hostname", "../weights.bin", "a/../../weights.bin", ""])
+def test_a_graph_that_wants_files_of_other_folders_is_refused(location: str, tmp_path: Path) -> None:
+    path, _ = save_product(tmp_path)
+    model = onnx.load(path, load_external_data=False)
+    external_data.relocate(model, {"weights.bin": location})
+    onnx.save(model, path)
+    with pytest.raises(SourceError, match="which is no path inside its own folder"):
+        files_of(path)
+
+
+def test_weights_of_a_branch_are_found_too(tmp_path: Path) -> None:
+    text = """
+    branching (bool[1] c, float[2] x) => (float[2] y) {
+        y = If (c) <
+            then_branch = yes () => (float[2] a) { k = Constant <value = float[2] {1, 2}> () a = Add (x, k) },
+            else_branch = no () => (float[2] b) { b = Neg (x) }
+        >
+    }"""
+    path = save(text, tmp_path)
+    model = onnx.load(path)
+    branch = next(a.g for a in model.graph.node[0].attribute if a.name == "then_branch")
+    constant = branch.node[0].attribute[0].t
+    constant.CopyFrom(onnx.numpy_helper.from_array(np.ones(2, np.float32)))
+    onnx.external_data_helper.set_external_data(constant, "inner.bin")
+    constant.ClearField("raw_data")
+    (tmp_path / "inner.bin").write_bytes(bytes(8))
+    onnx.save(model, path)
+    assert external_data.locations(onnx.load(path, load_external_data=False)) == {"inner.bin": 8}
+    assert files_of(path) == [tmp_path / "inner.bin", path]
+
+
+def test_weights_with_several_hard_links_are_taken_which_onnx_itself_refuses(tmp_path: Path) -> None:
+    folder = tmp_path / "a model"
+    folder.mkdir()
+    path, _ = save_product(folder, "weights.bin")
+    (tmp_path / "second name").hardlink_to(folder / "weights.bin")
+    with pytest.raises(onnx.checker.ValidationError, match="hard links"):
+        onnx.checker.check_model(path)
+    taken = take(path, tmp_path / "out").components["model"]
+    assert taken.files == ("model.onnx", "model.onnx.data")
+    assert not (tmp_path / "out" / "model.onnx.data").samefile(folder / "weights.bin"), "the user's file is not ours"
+
+
+def test_weights_in_folders_and_several_files_lie_beside_the_graph_afterwards(tmp_path: Path) -> None:
+    path, _ = save_product(tmp_path)
+    model = onnx.load(path, load_external_data=False)
+    second = model.graph.initializer.add()
+    second.CopyFrom(model.graph.initializer[0])
+    second.name = "unused"
+    next(entry for entry in second.external_data if entry.key == "location").value = "parts/reference"
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "reference").write_bytes((tmp_path / "weights.bin").read_bytes())
+    onnx.save(model, path)
+    taken = take(path, tmp_path / "out").components["model"]
+    assert taken.external_files == ("model.onnx.data", "model.onnx.data.1")

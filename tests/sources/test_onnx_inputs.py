@@ -1,0 +1,146 @@
+"""What an ONNX file takes: dims named, values drawn by what the graph says, or by what the spec says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from plansmith.config import InputSpec
+from plansmith.errors import UsageError
+from plansmith.sources.drawn import plan_drawn
+from plansmith.sources.graph_inputs import index_bounds, name_inputs
+from plansmith.sources.onnx_models import read_graph
+from plansmith.types import Dim, Tensor
+
+from .graphs import save, take
+
+Dims = tuple[Dim, ...]
+
+
+def floats(**dims: Dims) -> list[Tensor]:
+    return [Tensor(name=name, dtype="float32", dims=d) for name, d in dims.items()]
+
+
+def ids(**dims: Dims) -> list[Tensor]:
+    return [Tensor(name=name, dtype="int64", dims=d) for name, d in dims.items()]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "named"),
+    [
+        (floats(x=("?", 3)), [("batch", 3)]),
+        (floats(x=("?", 3), z=("?", "?")), [("batch", 3), ("batch", "z_dim1")]),
+        (floats(x=("?", 3), fixed=(5, 3)), [("batch", 3), (5, 3)]),
+        (floats(x=("N", 3), z=("N", "M")), [("batch", 3), ("batch", "M")]),
+        (floats(x=("batch_size", "?")), [("batch", "x_dim1")]),
+        (floats(x=("rows", 3)), [("rows", 3)]),
+        (floats(x=("?", 3), z=("rows", 3)), [("x_dim0", 3), ("rows", 3)]),
+        (floats(x=("?", 3), z=(4, "?")), [("x_dim0", 3), (4, "z_dim1")]),
+        (floats(x=("?", "batch")), [("x_dim0", "batch")]),
+        (ids(input_ids=("?", "?"), attention_mask=("?", "?")), [("batch", "sequence"), ("batch", "sequence")]),
+        (ids(input_ids=("b", "s"), attention_mask=("b", "s")), [("batch", "s"), ("batch", "s")]),
+    ],
+)
+def test_the_first_dim_that_all_have_in_common_is_the_batch_and_others_get_names_of_their_own(
+    tensors: list[Tensor], named: list[Dims]
+) -> None:
+    assert [t.dims for t in name_inputs(tensors, {})] == named
+
+
+def test_the_spec_s_names_win_and_reach_all_that_shared_the_old_name() -> None:
+    named = name_inputs(floats(x=("?", "n"), z=("?", "n")), {"x": InputSpec(dims=("rows", "columns"))})
+    assert [t.dims for t in named] == [("rows", "columns"), ("z_dim0", "columns")]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"y": InputSpec()}, "the model has no input y"),
+        ({"x": InputSpec(dtype="int64")}, "x has dtype float32 in the graph, not int64"),
+        ({"x": InputSpec(dims=("batch", 3))}, "x has 3 dims in the graph, not 2"),
+        ({"x": InputSpec(dims=("batch", "n", 4))}, "x is fixed at 3 where 4 is given"),
+        ({"x": InputSpec(dims=("batch", "n", "m"))}, "x is fixed at 3 where m is given"),
+        ({"x": InputSpec(dims=("batch", 7, 3))}, "a dim of x moves in the graph where 7 is given"),
+        ({"x": InputSpec(dims=("a", "b", 3)), "z": InputSpec(dims=("a", "c"))}, "axis 'n' gets two names, 'b' and 'c'"),
+    ],
+)
+def test_a_spec_that_contradicts_the_graph_is_refused(given: dict[str, InputSpec], says: str) -> None:
+    with pytest.raises(UsageError, match=says) as caught:
+        name_inputs(floats(x=("?", "n", 3), z=("?", "n")), given)
+    assert caught.value.remedy
+
+
+def test_ids_stay_below_the_rows_of_the_table_that_they_pick_from(tmp_path: Path) -> None:
+    text = """
+    embedding (int32[N, L] input_ids, int64[N, L] token_type_ids, int64[N, L] other)
+        => (float[N, L, 4] y, int64[N, L] z) {
+        wide = Cast <to = 7> (input_ids)
+        column = Constant <value_ints = [-1]> ()
+        flat = Reshape (wide, column)
+        a = Gather (words, wide)
+        b = Gather (kinds, token_type_ids)
+        y = Add (a, b)
+        z = Identity (other)
+    }"""
+    path = save(text, tmp_path, words=np.ones((30, 4), np.float32), kinds=np.ones((2, 4), np.float32))
+    bounds = index_bounds(read_graph(path))
+    assert bounds == {"input_ids": 30, "token_type_ids": 2}
+    tensors = [Tensor(name=n, dtype="int64", dims=("batch", "sequence")) for n in ("input_ids", "token_type_ids")]
+    made = plan_drawn(tensors, {}, bounds).make({"batch": 16, "sequence": 64})
+    assert (made["input_ids"].min(), made["input_ids"].max()) == (0, 29)
+    assert set(made["token_type_ids"].ravel()) == {0, 1}
+
+
+def test_masks_are_padded_on_the_right_and_count_as_the_padding() -> None:
+    plan = plan_drawn(ids(input_ids=("batch", "sequence"), attention_mask=("batch", "sequence")), {})
+    mask = plan.make({"batch": 4, "sequence": 16})["attention_mask"]
+    assert plan.mask_input == "attention_mask"
+    assert mask.sum(axis=1).tolist() == [16, 12, 8, 4]
+    assert (np.diff(mask) <= 0).all()
+
+
+@pytest.mark.parametrize("form", [("batch", 3, 32, 32), ("batch", 32, 32, 1), ("batch", 4, "height", "width")])
+def test_four_dims_with_channels_are_fed_with_images(form: Dims) -> None:
+    plan = plan_drawn(floats(x=form), {})
+    images = plan.make({"batch": 2, "height": 64, "width": 96})["x"]
+    assert plan.data == "drawn images"
+    assert images.shape == tuple({"batch": 2, "height": 64, "width": 96}.get(str(d), d) for d in form)
+    assert abs(images.mean()) < 1.5
+    assert not np.array_equal(images[0], images[1])
+
+
+def test_values_are_drawn_from_the_range_that_the_spec_gives() -> None:
+    given = {"x": InputSpec(low=5, high=6), "count": InputSpec(low=3, high=4), "kept": InputSpec(mask=True)}
+    tensors = [*floats(x=("batch", 50), kept=("batch", "n")), *ids(count=("batch",))]
+    plan = plan_drawn(tensors, given)
+    made = plan.make({"batch": 8, "n": 4})
+    assert made["x"].min() >= 5
+    assert made["x"].max() <= 6
+    assert set(made["count"]) == {3, 4}
+    assert plan.mask_input == "kept"
+    assert set(made["kept"].ravel()) == {0, 1}
+    assert plan.guessed
+
+
+def test_every_sample_differs_and_the_same_sizes_give_the_same_values() -> None:
+    plan = plan_drawn(floats(x=("batch", 8), z=("batch", 8)), {})
+    made, again = plan.make({"batch": 5}), plan.make({"batch": 5})
+    assert len(np.unique(np.concatenate([made["x"], made["z"]]), axis=0)) == 10
+    np.testing.assert_array_equal(made["x"], again["x"])
+
+
+def test_what_the_graph_does_not_name_is_named_in_the_file_that_is_served(tmp_path: Path) -> None:
+    text = """sum (float[?, ?, 4] x, float[?, 4] z) => (float[?, ?, 4] y, float[?] total) {
+        y = Neg (x)
+        total = ReduceSum <keepdims = 0> (z, ones)
+    }"""
+    path = save(text, tmp_path, ones=np.array([1]))
+    taken = take(path, tmp_path / "out")
+    written = onnx.load(tmp_path / "out" / "model.onnx").graph
+    values = (*written.input, *written.output)
+    dims = {v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
+    assert dims == {"x": ["batch", "x_dim1", 4], "z": ["batch", 4], "y": ["batch", "x_dim1", 4], "total": ["batch"]}
+    assert {axis: r.max for axis, r in taken.axes.items()} == {"batch": 32, "x_dim1": 64}
