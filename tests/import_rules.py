@@ -20,9 +20,12 @@ LEVELS = (
     ("stages", "spec_files", "spec_schema"),
     (
         "collection",
+        "exporting",
         "fetching",
+        "packaging",
         "recording",
         "reproduction",
+        "serving",
     ),
     ("steps", "worker", "revalidation", "inspection", "doctor", "first_spec"),
     ("flows",),

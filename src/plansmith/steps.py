@@ -14,20 +14,20 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar
 from plansmith import __version__
 from plansmith.config import ModelSpec
 from plansmith.digest import digest_of_files
-from plansmith.durable import link_or_copy, require_writable
+from plansmith.durable import require_writable
 from plansmith.errors import EngineError, ExportError
 from plansmith.fetching import fetch, require_unchanged
 from plansmith.history import HISTORY, History
+from plansmith.packaging import lay_out
 from plansmith.recording import Run, recorded
-from plansmith.reference import read_case
 from plansmith.reproduction import reproduction
+from plansmith.serving import ask_server
 from plansmith.sources.reference import parse_reference, refuse_unfitting
 from plansmith.stages import Finished, Listener, StageRunner, WouldRun
 from plansmith.targets import load_target, require_onnxruntime
-from plansmith.triton import model_config
-from plansmith.triton.installation import Installation, find_installation, serving_device, stand_in_site
 from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository
+from plansmith.triton.serving_runtime import find_serving_runtime
 from plansmith.types import (
     Engine,
     EngineKind,
@@ -44,10 +44,6 @@ from plansmith.types import (
 from plansmith.validation import require_passed
 
 STEPS = ("fetch", "export", "lower", "compile", "validate", "package", "check_served", "publish")
-
-# The cases that are small enough to send to a server many times over.
-_SERVED_CASES = {"traced", "single", "untraced", "min", "opt"}
-
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -101,8 +97,7 @@ class Compilation:
         if not dry:
             for place in (artifacts, self.repository.root, self.repository.store):
                 require_writable(place)
-        self._server: Installation | None = _find_server(spec)
-        self._site = stand_in_site(self._server, self.target) if self._server else None
+        self._runtime = find_serving_runtime(spec.tritonserver, self.target) if spec.check_served else None
 
     def __enter__(self) -> Self:
         return self
@@ -225,67 +220,14 @@ class Compilation:
 
     def package(self, engine: Finished[Engine], onnx: Finished[OnnxModel]) -> Finished[Package]:
         """Lay out the release: config.pbtxt and the files that Triton loads."""
-        component = engine.record.components["model"]
-        batch = model_config.max_batch_size(component, onnx.record.axes)
-        # Triton takes a graph with external weights as a folder of the graph's name.
-        inner = component.file if component.external_files else "."
-        placed = {file: (Path(inner) / file).as_posix() for file in component.files}
-        package = Package(
-            model=self.name,
-            config_file=model_config.CONFIG_FILE,
-            model_files=tuple(placed.values()),
-            max_batch_size=batch,
-            interface=model_config.interface_of(component),
-        )
-
-        def build(out: Path) -> Any:
-            text = model_config.write_config(package, engine.record.kind, self.target.device, self.spec.triton)
-            (out / package.config_file).write_text(text)
-            for file, place in placed.items():
-                link_or_copy(engine.folder / file, out / MODEL_FOLDER / place)
-            return package.model_dump(mode="json")
-
-        parameters = {
-            "package": package.model_dump(mode="json"),
-            "device": self.target.device,
-            "triton": self.spec.triton.model_dump(),
-        }
-        return self._stages.stage("package", Package, [engine.digest], parameters, build)
+        return lay_out(self._stages, self.name, self.target.device, self.spec.triton, engine, onnx)
 
     def check_served(
         self, package: Finished[Package], onnx: Finished[OnnxModel], validation: Finished[ValidationReport]
     ) -> Finished[ServedReport]:
         """Have a real Triton load the release and answer."""
-        server = self._server
-        assert server is not None
-        runtime = f"ONNX Runtime {self._onnxruntime.version}" if self._site else f"that of Triton {server.version}"
-        device = serving_device(server, self.target)
-        parameters = {
-            "server": server.version or self._stages.digester.file(server.binary, foreign=True),
-            "real": server.real_onnxruntime,
-            "runtime": runtime,
-            "device": device,
-        }
-
-        def build(out: Path) -> Any:
-            from plansmith.triton.served_check import ServingRuntime, check_served
-
-            cases = [c for c in onnx.record.reference.cases if c.name in _SERVED_CASES and c.in_range]
-            return check_served(
-                package.record,
-                package.folder,
-                [read_case(case, onnx.folder) for case in cases],
-                runtime=ServingRuntime(server, self._site, runtime, device),
-                mask_input=onnx.record.mask_input,
-                tolerances=validation.record.tolerances,
-                scratch=out / "repository",
-                log=self._stages.log_file("triton"),
-                progress=self._stages.progress,
-            ).model_dump(mode="json")
-
-        return self._stages.stage(
-            "check_served", ServedReport, [package.digest, onnx.digest, validation.digest], parameters, build
-        )
+        assert self._runtime is not None
+        return ask_server(self._stages, self._runtime, package, onnx, validation)
 
     def publish(
         self,
@@ -333,12 +275,6 @@ class Compilation:
             )
             clock.cached = published.unchanged
             return published, manifest.model_copy(update={"version": published.version})
-
-
-def _find_server(spec: ModelSpec) -> Installation | None:
-    if not spec.check_served:
-        return None
-    return find_installation(Path(spec.tritonserver) if spec.tritonserver else None)
 
 
 def _require_available(spec: ModelSpec, name: str) -> None:

@@ -13,11 +13,11 @@ _PACKAGE = Path(__file__).parent
 _COMMON_CODE = ("types.py", "comparison.py", "reference.py", "worker.py")
 _CODE = {
     "fetch": ("sources", "external_data.py"),
-    "export": ("sources", "samples", "data.py", "shapes.py", "external_data.py", "compilers"),
+    "export": ("exporting.py", "sources", "samples", "data.py", "shapes.py", "external_data.py", "compilers"),
     "compile": ("compilers/onnxrt.py", "compilers/onnx_files.py", "external_data.py"),
     "validate": ("validation.py",),
-    "package": ("triton/model_config.py",),
-    "check_served": ("triton",),
+    "package": ("packaging.py", "triton/model_config.py"),
+    "check_served": ("serving.py", "triton"),
 }
 _TOOLS = {
     "fetch": ("torch", "transformers", "timm"),

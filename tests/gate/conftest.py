@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 import pytest
 
-from plansmith import worker
+from plansmith import exporting, worker
 from plansmith.types import Engine, OnnxModel
 
 from .graphs import WEIGHTS_FILE, Exported, silent
@@ -49,7 +49,7 @@ def _export(folder: Path, engine_folder: Path) -> dict[str, Any]:
 
     folder.mkdir()
     engine_folder.mkdir()
-    exported = worker.export(
+    exported = exporting.export(
         source={"scheme": "hf", "trust_remote_code": False, "task": None},
         inputs={},
         outputs=(),

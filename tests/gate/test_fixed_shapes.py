@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith import worker
+from plansmith import exporting, worker
 from plansmith.types import OnnxModel
 
 
@@ -28,7 +28,7 @@ def test_dims_are_told_apart_and_the_gate_sees_several_samples_whatever_the_fixe
     for name in ("onnx", "engine"):
         (tmp_path / name).mkdir()
     sizes = [int(n) for n in shape.split("x")]
-    fields = worker.export(
+    fields = exporting.export(
         source={"scheme": "hf", "trust_remote_code": False, "task": None},
         inputs={},
         outputs=(),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from plansmith import worker
+from plansmith import exporting, worker
 from plansmith.reference import read_case
 from plansmith.types import OnnxModel, ValidationReport
 
@@ -22,7 +22,7 @@ def test_a_real_model_is_compiled_again_from_its_own_graph(minilm: Exported, tmp
     for folder in (taken, built):
         folder.mkdir()
     path = minilm.folder / minilm.onnx.components["model"].file
-    fields = worker.take_graph(path=str(path), shapes=SHAPES, inputs={}, outputs=(), out=str(taken), progress=silent)
+    fields = exporting.take_graph(path=str(path), shapes=SHAPES, inputs={}, outputs=(), out=str(taken), progress=silent)
     onnx_model = OnnxModel.model_validate(fields)
     mine, first = onnx_model.components["model"], minilm.onnx.components["model"]
     assert (mine.inputs, mine.outputs, mine.opset) == (first.inputs, first.outputs, first.opset)

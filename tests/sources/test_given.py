@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plansmith import worker
+from plansmith import exporting, worker
 from plansmith.config import make_spec
 from plansmith.errors import SourceError, UsageError
 from plansmith.types import OnnxModel
@@ -22,7 +22,7 @@ def exported(folder: Path, out: Path, *, task: str = "", **given: Any) -> OnnxMo
     out.mkdir()
     usual: dict[str, Any] = {"shapes": {}, "inputs": {}, "outputs": (), "allow_pickle": False, "max_opset": 18}
     source = {"scheme": "hf", "trust_remote_code": False, "task": task}
-    fields = worker.export(source=source, folder=str(folder), out=str(out), progress=lambda _: None, **usual | given)
+    fields = exporting.export(source=source, folder=str(folder), out=str(out), progress=lambda _: None, **usual | given)
     return OnnxModel.model_validate(fields)
 
 
@@ -157,7 +157,7 @@ def test_a_timm_model_gives_pooled_features_when_asked(tmp_path: Path) -> None:
         progress=lambda _: None,
     )
     source = {"scheme": "timm", "trust_remote_code": False, "task": "image-feature-extraction"}
-    fields = worker.export(
+    fields = exporting.export(
         source=source,
         folder=str(tmp_path / "model"),
         allow_pickle=False,

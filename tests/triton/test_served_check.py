@@ -17,7 +17,8 @@ from plansmith.errors import EnvironmentFault, ServedCheckError
 from plansmith.reference import StoredCase
 from plansmith.triton.installation import Installation
 from plansmith.triton.model_config import write_config
-from plansmith.triton.served_check import ServingRuntime, check_served
+from plansmith.triton.served_check import check_served
+from plansmith.triton.serving_runtime import ServingRuntime
 from plansmith.types import EngineKind, Interface, Package, ServedReport, Tensor, Tolerance
 
 TOLERANCE = Tolerance(max_relative=1e-4, quantile_relative=2e-5, min_cosine=0.99999999)

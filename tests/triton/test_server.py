@@ -95,6 +95,21 @@ def test_models_that_do_not_load_are_named_with_their_reasons_and_so_is_a_hidden
     assert not traces(os.getpid())
 
 
+def test_a_place_that_means_something_to_a_shell_is_served_like_any_other(
+    installation: Installation, site: Path, config: str, graph: Any, write_model: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    odd = tmp_path / 'it\'s "a" $HOME; place & модель'
+    write_model(odd / "repository", "tiny", config, graph("n"))
+    (odd / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(odd / "temporary"))
+    with TritonServer(odd / "repository", installation, odd / "server.log", site=site) as server:
+        connection = http.client.HTTPConnection(server.http_url)
+        connection.request("GET", "/v2/models/tiny/ready")
+        assert connection.getresponse().status == http.client.OK
+        connection.close()
+    assert not list((odd / "temporary").iterdir())
+
+
 def test_a_hidden_folder_does_no_harm_where_models_are_named(
     repository: Path, installation: Installation, site: Path, tmp_path: Path
 ) -> None:

@@ -15,10 +15,10 @@ from plansmith.comparison import Padding, compare_output
 from plansmith.durable import link_or_copy
 from plansmith.errors import ServedCheckError
 from plansmith.reference import StoredCase
-from plansmith.triton.installation import Installation
 from plansmith.triton.model_config import CONFIG_FILE, completions, contradictions, parse_config, with_cpu_instances
 from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.server import TritonServer
+from plansmith.triton.serving_runtime import ServingRuntime
 from plansmith.types import Device, Package, ServedCheck, ServedReport, Tolerance
 
 if TYPE_CHECKING:
@@ -31,24 +31,6 @@ CONCURRENT_CLIENTS = 4
 _NO_PROXY = [("grpc.enable_http_proxy", 0)]
 _REQUEST_SECONDS = 120
 _MOST_WHOLE_BYTES = 32 << 20
-
-
-@dataclass(frozen=True)
-class ServingRuntime:
-    """What answers.
-
-    Args:
-        installation: the server.
-        site: the stand-in's packages; None where the server has the real backend.
-        words: the backend's ONNX Runtime.
-        device: what the instances run on. On "cpu", the server is shown CPU instances where the release has GPU
-            ones: Triton does not load those on a machine without a GPU. The release itself stays as it is.
-    """
-
-    installation: Installation
-    site: Path | None
-    words: str
-    device: Device
 
 
 @dataclass(frozen=True)

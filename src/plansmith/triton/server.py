@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -33,6 +34,8 @@ STANDIN = Path(__file__).parent / "standin" / "onnxruntime"
 _PORT_ATTEMPTS = 5
 _POLL_SECONDS = 0.1
 _END_SECONDS = 0.5
+_REPOSITORY, _BACKENDS = "repository", "backends"
+_PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 _CACHE_BYTES = 16 * 2**20
 
 
@@ -91,8 +94,11 @@ class TritonServer:
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
-            scratch = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix=f"{self._token}-")))
-            _lay_out_backends(scratch, self._installation, self._site)
+            place = _plain_temporary_folder()
+            scratch = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix=f"{self._token}-", dir=place)))
+            # The Python backend puts both paths into a shell command without quoting them.
+            (scratch / _REPOSITORY).symlink_to(self._repository)
+            _lay_out_backends(scratch / _BACKENDS, self._installation, self._site)
             for _ in range(_PORT_ATTEMPTS):
                 attempt = undo.enter_context(ExitStack())
                 self._launch(scratch, attempt)
@@ -104,6 +110,7 @@ class TritonServer:
             f"other programs took the ports {self.http_url}, {self.grpc_url} and {self.metrics_url} first",
             remedy="try again, or give other ports",
             log=self.log,
+            transient=True,
         )
 
     def __exit__(
@@ -136,8 +143,8 @@ class TritonServer:
         http_port, grpc_port, metrics_port = ports
         flags = {
             "id": self._token,
-            "model-repository": self._repository,
-            "backend-directory": scratch,
+            "model-repository": scratch / _REPOSITORY,
+            "backend-directory": scratch / _BACKENDS,
             "backend-config": f"python,shm-region-prefix-name={self._token}-",
             "cache-directory": self._installation.caches,
             "cache-config": f"local,size={_CACHE_BYTES}",
@@ -211,7 +218,8 @@ class TritonServer:
 
 
 def _lay_out_backends(folder: Path, installation: Installation, site: Path | None) -> None:
-    """Fill a backend directory: Triton refuses a library that a link leads out of it, but follows a linked folder."""
+    """Make a backend directory: Triton refuses a library that a link leads out of it, but follows a linked folder."""
+    folder.mkdir()
     for backend in installation.backends.iterdir():
         replaced = backend.name == STANDIN.name and site is not None and not installation.real_onnxruntime
         if not replaced and (backend.name != "python" or installation.stub is None):
@@ -222,6 +230,12 @@ def _lay_out_backends(folder: Path, installation: Installation, site: Path | Non
     if site is not None and not installation.real_onnxruntime:
         shutil.copytree(STANDIN, folder / STANDIN.name, ignore=shutil.ignore_patterns("__*"))
         (folder / STANDIN.name / "site").symlink_to(site.absolute())
+
+
+def _plain_temporary_folder() -> str:
+    """The folder for temporary files, or another where its path means something to a shell."""
+    usual = tempfile.gettempdir()
+    return usual if _PLAIN.fullmatch(usual) else "/tmp"  # noqa: S108 - a name of its own is made in it
 
 
 def _free_ports(wanted: Sequence[int]) -> list[int]:

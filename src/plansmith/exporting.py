@@ -1,0 +1,228 @@
+"""Export, in the heavy child: a source model becomes a graph and the reference's answers at many shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plansmith.config import InputSpec
+from plansmith.shapes import InputRange, resolve_axes
+from plansmith.types import AxisRange, OnnxModel, Precision, ReferenceSet
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+    from numpy.typing import NDArray
+
+    from plansmith.compilers.torch_export import Probe
+    from plansmith.sources.live import InputPlan, LiveModel
+
+    Arrays = Mapping[str, NDArray[np.generic]]
+
+REFERENCE = "reference"
+_PROBES = ("traced", "single", "untraced")
+
+Progress = Callable[[str], None]
+
+
+def export(
+    *,
+    source: Mapping[str, Any],
+    folder: str,
+    allow_pickle: bool,
+    shapes: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    outputs: Sequence[str],
+    max_opset: int,
+    out: str,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Load the model, store the reference's answers and export the graph that agrees with them."""
+    import torch
+
+    from plansmith.compilers import torch_export
+    from plansmith.reference import plan_cases, store_case
+
+    progress("loading the model")
+    live = _load(source, Path(folder), allow_pickle, inputs, outputs)
+    plan = live.inputs
+    axes = _axes(plan, shapes)
+    planned = plan_cases(axes, plan.able(axes))
+
+    def ask(name: str, sizes: Mapping[str, int]) -> Probe:
+        feed, answer = _ask(live.ask, plan, axes, name, sizes, progress)
+        return torch_export.Probe(name, sizes, feed, answer)
+
+    probes = [ask(name, sizes) for name, sizes in planned if name in _PROBES]
+    job = torch_export.ExportJob(
+        module=live.module,
+        inputs=plan.tensors,
+        outputs=torch_export.output_tensors(live.output_names, probes),
+        probes=probes,
+        mask_input=plan.mask_input,
+        opset=min(torch_export.OPSET, max_opset),
+        folder=Path(out),
+    )
+    with live.exportable():
+        component, attempts = torch_export.export(job, progress)
+    known = {p.name: p for p in probes}
+    cases = []
+    for name, sizes in planned:
+        probe = known.get(name) or ask(name, sizes)
+        inside = _inside(sizes, axes)
+        cases.append(store_case(name, sizes, probe.feed, probe.answer, Path(out) / REFERENCE, in_range=inside))
+    onnx = OnnxModel(
+        components={"model": component},
+        axes=axes,
+        mask_input=plan.mask_input,
+        exporter=attempts[-1].exporter,
+        attempts=attempts,
+        precision=Precision.FP32,
+        reference=ReferenceSet(
+            runtime=f"PyTorch {torch.__version__}, FP32", data=plan.data, cases=tuple(cases), guessed=plan.guessed
+        ),
+    )
+    return onnx.model_dump(mode="json")
+
+
+def take_graph(
+    *,
+    path: str,
+    shapes: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    outputs: Sequence[str],
+    out: str,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Check an ONNX file, name what varies in it, and store its own answers as the reference."""
+    import onnxruntime
+
+    from plansmith.compilers import onnx_files, onnx_import
+    from plansmith.reference import plan_cases, store_case
+    from plansmith.sources.live import BATCH
+
+    progress("checking the graph")
+    model, plan = _plan_graph(Path(path), inputs, outputs)
+    tensors = plan.tensors
+    axes = _axes(plan, shapes)
+    written = onnx_import.write(model, tensors, Path(path), Path(out))
+    asked = onnx_import.Asked(written)
+    planned = plan_cases(axes, plan.able(axes))
+    cases = []
+    for name, sizes in planned:
+        feed, answer = _ask(asked, plan, axes, name, sizes, progress)
+        if name == "traced" and all(t.dims[0] == BATCH for t in tensors):
+            asked.require_independent_samples(tensors, feed, answer)
+        inside = _inside(sizes, axes)
+        cases.append(store_case(name, sizes, feed, answer, Path(out) / REFERENCE, in_range=inside))
+    asked.close()
+    onnx_import.name_outputs(model, written, asked.shapes, [case.axes for case in cases])
+    onnx = OnnxModel(
+        components={"model": onnx_files.describe_model(model, written)},
+        axes=axes,
+        mask_input=plan.mask_input,
+        exporter="none",
+        attempts=(),
+        precision=Precision.FP32,
+        reference=ReferenceSet(
+            runtime=f"the file itself in ONNX Runtime {onnxruntime.__version__}, graph optimisations off",
+            data=plan.data,
+            cases=tuple(cases),
+            guessed=plan.guessed,
+        ),
+    )
+    return onnx.model_dump(mode="json")
+
+
+def describe(
+    *,
+    source: Mapping[str, Any],
+    folder: str,
+    allow_pickle: bool,
+    inputs: Mapping[str, Any],
+    outputs: Sequence[str],
+    progress: Progress,
+) -> dict[str, Any]:
+    """Load the model and tell its inputs, outputs, axes and limits."""
+    progress("loading the model")
+    if source["scheme"] == "onnx":
+        model, plan = _plan_graph(Path(source["location"]), inputs, outputs)
+        names: Sequence[str] = [output.name for output in model.graph.output]
+    else:
+        live = _load(source, Path(folder), allow_pickle, inputs, outputs)
+        plan, names = live.inputs, live.output_names
+    return plan.signature(names).model_dump(mode="json")
+
+
+def _load(
+    source: Mapping[str, Any], folder: Path, allow_pickle: bool, inputs: Mapping[str, Any], outputs: Sequence[str]
+) -> LiveModel:
+    if source["scheme"] == "timm":
+        from plansmith.sources import timm_models
+
+        return timm_models.load(folder, task=source["task"] or "")
+    from plansmith.sources import hf_models
+
+    return hf_models.load(
+        folder,
+        trust_remote_code=source["trust_remote_code"],
+        allow_pickle=allow_pickle,
+        task=source["task"] or "",
+        inputs=_specs(inputs),
+        outputs=outputs,
+    )
+
+
+def _plan_graph(path: Path, inputs: Mapping[str, Any], outputs: Sequence[str]) -> tuple[onnx.ModelProto, InputPlan]:
+    """Read an ONNX file that can be served, with the outputs that were asked for, and plan what to feed it with."""
+    from plansmith.compilers import onnx_files, onnx_import
+    from plansmith.sources.drawn import plan_drawn
+    from plansmith.sources.graph_inputs import index_bounds, name_inputs
+    from plansmith.sources.onnx_models import read_graph
+
+    model = read_graph(path)
+    onnx_import.require_servable(model, path.name)
+    onnx_import.pick_outputs(model, outputs)
+    given = _specs(inputs)
+    tensors = name_inputs(onnx_files.describe_model(model, path).inputs, given)
+    return model, plan_drawn(tensors, given, index_bounds(model))
+
+
+def _specs(inputs: Mapping[str, Any]) -> dict[str, InputSpec]:
+    return {name: InputSpec.model_validate(fields) for name, fields in inputs.items()}
+
+
+def _axes(plan: InputPlan, shapes: Mapping[str, Any]) -> dict[str, AxisRange]:
+    given = {name: InputRange.model_validate(fields) for name, fields in shapes.items()}
+    return resolve_axes(plan.tensors, plan.axes, plan.limits, given)
+
+
+def _inside(sizes: Mapping[str, int], axes: Mapping[str, AxisRange]) -> bool:
+    return all(r.min <= sizes[axis] <= r.max for axis, r in axes.items())
+
+
+def _ask(
+    ask: Callable[[Arrays], Arrays],
+    plan: InputPlan,
+    axes: Mapping[str, AxisRange],
+    name: str,
+    sizes: Mapping[str, int],
+    progress: Progress,
+) -> tuple[Arrays, Arrays]:
+    """Inputs at one shape, and the source model's answer.
+
+    Raises:
+        UsageError: the shape was guessed, and the model refuses it.
+    """
+    progress(f"asking the source model at {name} ({'x'.join(map(str, sizes.values()))})")
+    feed = plan.make(sizes)
+    try:
+        return feed, ask(feed)
+    except Exception as error:
+        if not plan.guessed or isinstance(error, MemoryError):
+            raise
+        from plansmith.sources.probing import explain_failure
+
+        progress("looking for the axis that it refuses")
+        raise explain_failure(lambda sizes: ask(plan.make(sizes)), plan, axes, sizes, error) from error

@@ -1,0 +1,54 @@
+"""The step that has a real Triton load a release and answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from plansmith.reference import read_case
+from plansmith.stages import Finished, StageRunner
+from plansmith.triton.serving_runtime import ServingRuntime
+from plansmith.types import OnnxModel, Package, ServedReport, ValidationReport
+
+# The cases that are small enough to send to a server many times over.
+_CASES = {"traced", "single", "untraced", "min", "opt"}
+
+
+def ask_server(
+    stages: StageRunner,
+    runtime: ServingRuntime,
+    package: Finished[Package],
+    onnx: Finished[OnnxModel],
+    validation: Finished[ValidationReport],
+) -> Finished[ServedReport]:
+    """Have a server load a release, and compare its answers with the reference's.
+
+    Raises:
+        ServedCheckError: it does not load, answers wrongly, or Triton understood another configuration.
+    """
+    server = runtime.installation
+    parameters = {
+        "server": server.version or stages.digester.file(server.binary, foreign=True),
+        "real": server.real_onnxruntime,
+        "runtime": runtime.words,
+        "device": runtime.device,
+    }
+
+    def build(out: Path) -> Any:
+        from plansmith.triton.served_check import check_served
+
+        cases = [c for c in onnx.record.reference.cases if c.name in _CASES and c.in_range]
+        return check_served(
+            package.record,
+            package.folder,
+            [read_case(case, onnx.folder) for case in cases],
+            runtime=runtime,
+            mask_input=onnx.record.mask_input,
+            tolerances=validation.record.tolerances,
+            scratch=out / "repository",
+            log=stages.log_file("triton"),
+            progress=stages.progress,
+        ).model_dump(mode="json")
+
+    inputs = [package.digest, onnx.digest, validation.digest]
+    return stages.stage("check_served", ServedReport, inputs, parameters, build)

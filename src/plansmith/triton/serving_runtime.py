@@ -1,0 +1,41 @@
+"""What answers for a target's models on this machine: a server, a backend, a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from plansmith.targets import Target, require_onnxruntime
+from plansmith.triton.installation import Installation, find_installation, serving_device, stand_in_site
+from plansmith.types import Device
+
+
+@dataclass(frozen=True)
+class ServingRuntime:
+    """What answers.
+
+    Args:
+        installation: the server.
+        site: the stand-in's packages; None where the server has the real backend.
+        words: the backend's ONNX Runtime.
+        device: what the instances run on. On "cpu", the server is shown CPU instances where the release has GPU
+            ones: Triton does not load those on a machine without a GPU. The release itself stays as it is.
+    """
+
+    installation: Installation
+    site: Path | None
+    words: str
+    device: Device
+
+
+def find_serving_runtime(tritonserver: str, target: Target) -> ServingRuntime:
+    """The Triton that is named, or that of this machine, and the backend that stands for a target's.
+
+    Raises:
+        EnvironmentFault: one of them is not there; says how to get it.
+        EngineError: nothing says which ONNX Runtime the target has.
+    """
+    server = find_installation(Path(tritonserver) if tritonserver else None)
+    site = stand_in_site(server, target)
+    words = f"ONNX Runtime {require_onnxruntime(target).version}" if site else f"that of Triton {server.version}"
+    return ServingRuntime(server, site, words, serving_device(server, target))
