@@ -36,7 +36,7 @@ _LEVEL = {unit: number for number, units in enumerate(LEVELS) for unit in units}
 
 # Heavy libraries are imported inside functions only; these in a few places only. `probes` may import them all: it is
 # the child process of `plansmith doctor` that tells whether a library can be imported.
-_PYTORCH = ("sources", "compilers", "worker", "probes")
+_PYTORCH = ("sources", "compilers", "exporting", "probes")
 _PLACES: dict[str, tuple[str, ...]] = {
     "torch": _PYTORCH,
     "torchvision": _PYTORCH,
