@@ -137,6 +137,11 @@ class RunListener(Listener):
             self._told = (words, now)
             self._log.info("%s: %s", step, text)
 
+    def waiting(self, step: str, text: str) -> None:
+        """Log what has to end first."""
+        self._other.waiting(step, text)
+        self._log.info("%s: %s", step, text)
+
     def made(self, record: Record) -> None:
         """Show the gate's report, whatever its verdict."""
         self._other.made(record)

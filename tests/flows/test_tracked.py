@@ -79,6 +79,21 @@ def test_a_gate_that_refuses_fails_the_run_and_shows_what_it_saw(
     assert any(row["verdict"] != "passed" for row in json.loads(report["data"]))
 
 
+def test_each_model_of_a_file_is_a_run_and_one_that_fails_stops_none(
+    prefect: PrefectServer, run: CommandLine, bert: Path
+) -> None:
+    (run.folder / "several.yaml").write_text(
+        f"defaults: {{check_served: false, source: 'hf:{bert}'}}\n"
+        "models:\n- {name: first, shapes: {input_ids: 1x1:2x8:4x4096}}\n- {name: second}\n"
+    )
+    answer = run("compile", "several.yaml", "--track", "--json", **prefect.variables())
+    assert answer.status == 2
+    failed, published = answer.document["models"]
+    assert (failed["error"], published["version"]) == ("UsageError", 1)
+    states = {name: prefect.run_named(f"{name} · local-cpu")["state"]["type"] for name in ("first", "second")}
+    assert states == {"first": "FAILED", "second": "COMPLETED"}
+
+
 def test_a_run_that_prefect_loses_sight_of_is_finished_all_the_same(
     prefect: PrefectServer, run: CommandLine, bert: Path
 ) -> None:
