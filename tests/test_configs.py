@@ -143,7 +143,7 @@ BAD = {
     "an unknown key": ({"tensort": "10.16"}, "tensort: is unknown"),
     "a version without quotes": ({"python": 3.12}, "python: write the version in quotes, as YAML makes a number"),
     "words for a version": ({"cuda": "the newest"}, "cuda: String should match pattern"),
-    "an unknown device": ({"devices": ["gpu", "tpu"]}, "devices.1: Input should be 'gpu' or 'cpu' (got 'tpu')"),
+    "an unknown device": ({"devices": ["gpu", "tpu"]}, "devices.1: must be 'gpu' or 'cpu' (got 'tpu')"),
     "no device": ({"devices": []}, "devices names none"),
     "an inferred field that is not there": ({"inferred": ["cuda"]}, "inferred names cuda, which the target does not"),
     "an inferred field that is none": ({"inferred": ["weather"]}, "inferred names weather"),
@@ -168,7 +168,7 @@ def test_all_problems_of_a_target_file_are_told_at_once(own: Path) -> None:
     assert [line.split(":")[0].strip() for line in lines[1:]] == ["description", "devices", "triton", "colour"]
 
 
-@pytest.mark.parametrize(("text", "said"), [("a: [", "is not YAML"), ("", "valid dictionary"), (None, "cannot read")])
+@pytest.mark.parametrize(("text", "said"), [("a: [", "is not YAML"), ("", "must be a mapping"), (None, "cannot read")])
 def test_what_is_no_target_file_is_said_to_be_none(text: str | None, said: str, own: Path) -> None:
     if text is not None:
         own.write_text(text)

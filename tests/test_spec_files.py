@@ -107,7 +107,7 @@ def test_the_command_line_wins_over_models_and_defaults(tmp_path: Path) -> None:
     assert [model.name for model in _read(tmp_path, text, "two", name="typed").models] == ["typed"]
     for wrong in ("source: hf:bert\nengine: trt\n", f"defaults: {{engine: trt}}\n{TWO}"):
         assert _read(tmp_path, wrong, engine="onnxruntime").models[0].spec.engine == "onnxruntime"
-    with pytest.raises(UsageError, match=r"^1 problem.*\n  command line: 'target': Input should be a valid string"):
+    with pytest.raises(UsageError, match=r"^1 problem.*\n  command line: 'target': must be text"):
         _read(tmp_path, text, target=5)
 
 

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from plansmith.errors import UsageError
+from plansmith.problems import words_of
 from plansmith.shapes import InputRange, parse_range
 from plansmith.targets import DEFAULT_TARGET
 from plansmith.types import Dim, EngineKind, Precision, Record, Tolerance
@@ -235,4 +236,4 @@ def _problem(error: Mapping[str, Any]) -> Problem:
         return Problem(keys, "unknown", path)
     if error["type"] == "missing":
         return Problem(keys, "missing", f"{path} is missing")
-    return Problem(keys, "wrong", f"{path}: {error['msg'].removeprefix('Value error, ')} {got(error['input'])}")
+    return Problem(keys, "wrong", f"{path}: {words_of(error)} {got(error['input'])}")

@@ -98,7 +98,7 @@ def resolve_axes(
             )
         dims = by_name[name].dims
         if len(dims) != len(wanted.min):
-            form = "x".join(str(d) for d in dims)
+            form = " x ".join(str(d) for d in dims)
             raise UsageError(
                 f"shapes of {name}: {wanted} has rank {len(wanted.min)}, the model's input has rank {len(dims)}",
                 remedy=f"give sizes for {form}",

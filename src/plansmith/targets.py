@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
 from plansmith.errors import EngineError
+from plansmith.problems import words_of
 from plansmith.types import Device, Record
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def _read_runtime(file: Traversable) -> Runtime:
 
 def _problem(error: Mapping[str, Any]) -> str:
     place = ".".join(map(str, error["loc"]))
-    said = error["msg"].removeprefix("Value error, ")
+    said = words_of(error)
     words = {"missing": "is missing", "extra_forbidden": "is unknown"}.get(error["type"])
     if words is None:
         words = said if not place or isinstance(error["input"], dict | list) else f"{said} (got {error['input']!r})"

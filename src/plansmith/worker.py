@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from plansmith.durable import storage_errors
 from plansmith.errors import EnvironmentFault
 from plansmith.exporting import describe, export, take_graph
 from plansmith.process import serve
@@ -89,8 +88,7 @@ FUNCTIONS = {f.__name__: f for f in (timm_hub_id, make_random, describe, export,
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(**arguments: Any) -> Any:
         try:
-            with storage_errors(Path(arguments.get("out", "."))):
-                return function(**arguments)
+            return function(**arguments)
         except ImportError as error:
             raise EnvironmentFault(
                 f"{error.name} is not installed", remedy="pip install 'plansmith[compile]'"

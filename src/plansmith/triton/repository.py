@@ -116,11 +116,12 @@ class ModelRepository:
         model, _, version = text.partition("@")
         numbers = self.versions(model)
         if not numbers:
-            known = ", ".join(self.models()) or "none"
-            raise RepositoryError(f"{self.root} has no model {model!r}", remedy=f"its models: {known}")
+            known = self.models()
+            remedy = f"name one of its models: {', '.join(known)}" if known else "compile a model into it first"
+            raise RepositoryError(f"{self.root} has no model {model!r}", remedy=remedy)
         if version and version not in {str(n) for n in numbers}:
             listed = ", ".join(map(str, numbers))
-            raise RepositoryError(f"{model} has no version {version!r}", remedy=f"its versions: {listed}")
+            raise RepositoryError(f"{model} has no version {version!r}", remedy=f"name one of its versions: {listed}")
         return model, int(version) if version else numbers[-1]
 
     def models(self) -> list[str]:
