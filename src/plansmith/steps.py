@@ -13,9 +13,9 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 from plansmith import __version__
 from plansmith.config import ModelSpec
-from plansmith.digest import digest_of_files
+from plansmith.digest import Digester, digest_of_files
 from plansmith.durable import require_writable
-from plansmith.errors import EngineError, ExportError
+from plansmith.errors import EngineError, ExportError, PlansmithError
 from plansmith.fetching import fetch, require_unchanged
 from plansmith.history import HISTORY, History
 from plansmith.packaging import lay_out
@@ -69,6 +69,7 @@ class Compilation:
         relative_to: the folder that a source directory in the spec starts from.
         listener: told how it goes.
         dry: look only; raise `WouldRun` at the first step that would do something.
+        digester: hashes files; one of its own when None.
 
     Raises:
         PlansmithError: what can be known to be wrong before any work is done.
@@ -81,7 +82,9 @@ class Compilation:
         relative_to: Path,
         listener: Listener | None = None,
         dry: bool = False,
+        digester: Digester | None = None,
     ) -> None:
+        self._relative_to = relative_to
         self.reference = parse_reference(spec.source, relative_to=relative_to)
         self.name = spec.name or self.reference.default_name
         self.target = load_target(spec.target)
@@ -90,7 +93,9 @@ class Compilation:
         refuse_unfitting(self.reference, spec)
         self._onnxruntime = require_onnxruntime(self.target)
         artifacts = Path(spec.artifacts).absolute()
-        self._stages = StageRunner(self.name, artifacts, listener=listener or Listener(), force=spec.force, dry=dry)
+        self._stages = StageRunner(
+            self.name, artifacts, listener=listener or Listener(), force=spec.force, dry=dry, digester=digester
+        )
         self._history = History(artifacts / HISTORY)
         self.repository = ModelRepository(Path(spec.repository or artifacts / "repository"), self._stages.digester)
         self.repository.require_target(self.target.name)
@@ -143,6 +148,14 @@ class Compilation:
         if not self.spec.check_served:
             plan["check_served"] = "left out"
         return plan
+
+    def outlook(self) -> dict[str, str]:
+        """As `plan`, before a run that is not dry; a step that will be refused says so."""
+        with Compilation(self.spec, relative_to=self._relative_to, dry=True, digester=self._stages.digester) as dry:
+            try:
+                return dry.plan()
+            except PlansmithError as error:
+                return {error.step: f"will be refused: {error.message}"}
 
     @property
     def steps(self) -> list[StepRecord]:
