@@ -163,11 +163,22 @@ class Compilation:
         return self._stages.records
 
     def fetch(self) -> Finished[SourceModel]:
-        """Bring the model here: a directory by content, a hub model at its commit, or random weights."""
+        """Bring the model here: a directory or file by content, a hub model at its commit, or random weights.
+
+        Raises:
+            SourceError: there is no such model, or it may not be read.
+            EnvironmentFault: the hub cannot be reached.
+        """
         return fetch(self._stages, self.spec, self.reference)
 
     def export(self, source: Finished[SourceModel]) -> Finished[OnnxModel]:
-        """Export to ONNX and store the reference's answers."""
+        """Export to ONNX, or take an ONNX file as it is, and store the reference's answers.
+
+        Raises:
+            ExportError: no exporter's graph agrees with the model.
+            SourceError: the model cannot be loaded, or changed while it was read.
+            UsageError: shapes, inputs or outputs that the model does not have.
+        """
         parameters: dict[str, Any] = {
             "shapes": {k: v.model_dump() for k, v in self.spec.shapes.items()},
             "inputs": {k: v.model_dump() for k, v in self.spec.inputs.items()},
@@ -199,7 +210,11 @@ class Compilation:
             return onnx
 
     def compile(self, onnx: Finished[OnnxModel]) -> Finished[Engine]:
-        """Build the engine that the backend loads."""
+        """Build the engine that the backend loads.
+
+        Raises:
+            EngineError: the graph is refused, or the target cannot read what came out.
+        """
         parameters = self._onnxruntime.model_dump(include={"max_opset", "max_ir_version"})
 
         def build(out: Path) -> Any:
@@ -232,13 +247,21 @@ class Compilation:
         return self._stages.stage("validate", ValidationReport, inputs, parameters, build, require=require_passed)
 
     def package(self, engine: Finished[Engine], onnx: Finished[OnnxModel]) -> Finished[Package]:
-        """Lay out the release: config.pbtxt and the files that Triton loads."""
+        """Lay out the release: config.pbtxt and the files that Triton loads.
+
+        Raises:
+            EngineError: an input or output that Triton cannot carry.
+        """
         return lay_out(self._stages, self.name, self.target.device, self.spec.triton, engine, onnx)
 
     def check_served(
         self, package: Finished[Package], onnx: Finished[OnnxModel], validation: Finished[ValidationReport]
     ) -> Finished[ServedReport]:
-        """Have a real Triton load the release and answer."""
+        """Have a real Triton load the release and answer.
+
+        Raises:
+            ServedCheckError: it does not load, answers wrongly, or Triton understood another configuration.
+        """
         assert self._runtime is not None
         return ask_server(self._stages, self._runtime, package, onnx, validation)
 
@@ -251,7 +274,11 @@ class Compilation:
         package: Finished[Package],
         served: Finished[ServedReport] | None,
     ) -> tuple[PublishedVersion, Manifest]:
-        """Number the release and exchange the view that Triton reads."""
+        """Number the release and exchange the view that Triton reads.
+
+        Raises:
+            RepositoryError: another target's repository, a changed interface, a full or unwritable disk.
+        """
         with self._stages.timed("publish") as clock:
             names = [package.record.config_file, *(f"{MODEL_FOLDER}/{f}" for f in package.record.model_files)]
             files = self._stages.digester.entries(package.folder, [package.folder / name for name in names])
