@@ -27,6 +27,7 @@ LEVELS = (
         "reproduction",
         "serving",
     ),
+    ("publishing",),
     ("steps", "worker", "revalidation", "inspection", "doctor", "first_spec"),
     ("flows",),
     ("cli",),

@@ -7,25 +7,22 @@ ones are carried out by one worker process, started when the first of them is no
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
-from plansmith import __version__
 from plansmith.config import ModelSpec
-from plansmith.digest import Digester, digest_of_files
+from plansmith.digest import Digester
 from plansmith.durable import require_writable
 from plansmith.errors import EngineError, ExportError, PlansmithError
 from plansmith.fetching import fetch, require_unchanged
 from plansmith.history import HISTORY, History
 from plansmith.packaging import lay_out
+from plansmith.publishing import Made, publish
 from plansmith.recording import Run, recorded
-from plansmith.reproduction import reproduction
 from plansmith.serving import ask_server
 from plansmith.sources.reference import parse_reference, refuse_unfitting
 from plansmith.stages import Finished, Listener, StageRunner, WouldRun
 from plansmith.targets import load_target, require_onnxruntime
-from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.serving_runtime import find_serving_runtime
 from plansmith.types import (
@@ -279,42 +276,8 @@ class Compilation:
         Raises:
             RepositoryError: another target's repository, a changed interface, a full or unwritable disk.
         """
-        with self._stages.timed("publish") as clock:
-            names = [package.record.config_file, *(f"{MODEL_FOLDER}/{f}" for f in package.record.model_files)]
-            files = self._stages.digester.entries(package.folder, [package.folder / name for name in names])
-            references = {case.file: onnx.folder / case.file for case in onnx.record.reference.cases}
-            manifest = Manifest(
-                name=self.name,
-                version=0,
-                created=datetime.now(UTC).isoformat(timespec="milliseconds"),
-                plansmith=__version__,
-                target=self.target.name,
-                release_digest=digest_of_files(files),
-                spec=self.spec.model_dump(mode="json"),
-                source=source.record,
-                onnx=onnx.record,
-                engine=engine.record,
-                package=package.record,
-                validation=validation.record,
-                served=served.record if served else None,
-                files=(*files, *self._stages.digester.entries(onnx.folder, [*references.values()])),
-                steps=tuple(self.steps),
-            )
-            if self._stages.dry:
-                newest = self.repository.newest(self.name)
-                if newest is None or not self.repository.holds(newest, manifest):
-                    raise WouldRun("publish")
-                return self.repository.published(newest, unchanged=True), newest
-            published = self.repository.publish(
-                manifest,
-                {name: package.folder / name for name in names} | references,
-                {**reproduction(self.spec, self.reference, source.record), "build.log": self._stages.worker_log()},
-                allow_interface_change=self.spec.allow_interface_change,
-                force=self.spec.force,
-                waiting=self._stages.waits_for_publisher,
-            )
-            clock.cached = published.unchanged
-            return published, manifest.model_copy(update={"version": published.version})
+        made = Made(source, onnx, engine, validation, package, served)
+        return publish(self._stages, self.repository, self.spec, self.reference, made)
 
 
 def _require_available(spec: ModelSpec, name: str) -> None:
