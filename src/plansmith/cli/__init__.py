@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from types import FrameType
@@ -22,6 +21,7 @@ from plansmith.cli.schema import schema_command
 from plansmith.cli.serve import serve_command
 from plansmith.cli.serve_env import serve_env_group
 from plansmith.cli.show import show_command
+from plansmith.cli.streams import prepare_streams
 from plansmith.cli.targets import targets_command
 from plansmith.cli.text import fault_from_os_error
 from plansmith.cli.validate import validate_command
@@ -64,6 +64,7 @@ for command in (
 
 def main() -> NoReturn:
     """Run the command line; errors of ours become one message and their exit code."""
+    prepare_streams()
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, _terminate)
     try:
@@ -80,8 +81,6 @@ def main() -> NoReturn:
     except PlansmithError as error:
         _fail(error)
     except OSError as error:
-        if error.filename is None:  # what is printed goes nowhere any more
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _fail(fault_from_os_error(error))
     except (click.Abort, KeyboardInterrupt):
         click.echo("plansmith: interrupted; run the same command again to go on after the last finished step", err=True)

@@ -45,13 +45,13 @@ def doctor_command(*, artifacts: Path, offline: bool, deep: bool, strict: bool, 
 
     Exit code 9 when a plain compile (ONNX Runtime, checked on a running Triton) would lack something, otherwise 0.
     """
-    from rich.console import Console
-
+    from plansmith.cli.progress import MovingLine
+    from plansmith.cli.streams import open_console
     from plansmith.doctor.examination import examine
 
-    status = Console(stderr=True, highlight=False).status("looking around")
-    with status:
-        examination = examine(artifacts, online=not offline, deep=deep, strict=strict, progress=status.update)
+    with MovingLine(open_console(stderr=True)) as line:
+        line.tell("looking around")
+        examination = examine(artifacts, online=not offline, deep=deep, strict=strict, progress=line.tell)
     if as_json:
         click.echo(json.dumps(examination.to_dict()))
     else:
@@ -64,9 +64,9 @@ def _show(examination: Examination) -> None:
 
     A remedy that several findings in a row have stands below the last of them.
     """
-    from rich.console import Console
+    from plansmith.cli.streams import open_console
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = open_console()
     width = max(console.width, _NARROWEST) if console.is_terminal else None
     marks = _marks()
     names = max(len(finding.name) for finding in examination.findings)

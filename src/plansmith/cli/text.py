@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 import shutil
 import sys
@@ -19,7 +20,9 @@ def short(path: Path) -> str:
 
 def fault_from_os_error(error: OSError) -> EnvironmentFault:
     """What a file, or standard output, that cannot be read or written is to the user."""
-    said = f"{error.filename or 'standard output'}: {error.strerror}"
+    said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return EnvironmentFault(said, remedy="free some space, or write it elsewhere")
     return EnvironmentFault(said, remedy="see that it is there, readable and writable")
 
 
