@@ -33,15 +33,21 @@ _EXIT_SIGNALLED = 128
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="plansmith", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Turn a Hugging Face or timm model into a validated, versioned Triton model repository.
+    """Turn a Hugging Face or timm model, or an ONNX file, into a validated, versioned Triton model repository.
 
     \b
     plansmith compile hf:sentence-transformers/all-MiniLM-L6-v2
-    plansmith compile timm:resnet50 --shapes "pixel_values=1x3x224x224:8x3x224x224:64x3x224x224"
+    plansmith compile timm:resnet50
+    plansmith compile onnx:model.onnx
     plansmith serve
 
-    Completion: put `eval "$(_PLANSMITH_COMPLETE=bash_source plansmith)"` (or zsh_source, fish_source) into your
-    shell's start-up file.
+    Each command has --help with examples. To have the shell complete commands, options and names, put one line into
+    its start-up file:
+
+    \b
+    ~/.bashrc                   eval "$(_PLANSMITH_COMPLETE=bash_source plansmith)"
+    ~/.zshrc, after compinit    eval "$(_PLANSMITH_COMPLETE=zsh_source plansmith)"
+    ~/.config/fish/config.fish  _PLANSMITH_COMPLETE=fish_source plansmith | source
     """
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from plansmith.cli.options import artifacts_option
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -24,15 +26,9 @@ _NARROWEST = 40
 
 
 @click.command("doctor")
-@click.option(
-    "--artifacts",
-    type=click.Path(path_type=Path),
-    default=Path("artifacts"),
-    show_default=True,
-    help="The folder that compiles write to.",
-)
+@artifacts_option("The folder that compiles write to.")
 @click.option("--offline", is_flag=True, help="Ask no service: no Prefect API, no registry, no store.")
-@click.option("--deep", is_flag=True, help="Start Triton too, on nothing; some seconds more.")
+@click.option("--deep", is_flag=True, help="Start Triton too, without a model; takes some seconds more.")
 @click.option("--strict", is_flag=True, help="Warnings count for the exit code too.")
 @click.option("--json", "as_json", is_flag=True, help="Print all findings as one JSON document.")
 def doctor_command(*, artifacts: Path, offline: bool, deep: bool, strict: bool, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import Self
 
@@ -9,7 +10,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from plansmith.cli.streams import can_redraw, open_console
+from plansmith.cli.streams import can_redraw, columns, open_console
 from plansmith.stages import Listener
 from plansmith.types import StepRecord
 
@@ -48,7 +49,8 @@ class MovingLine:
         """Draw it with another text, of which as much is shown as fits: a longer line could not be taken back."""
         if self._status is not None:
             line = Text(" ".join(text.split()))
-            line.truncate(max(self._status.console.width - _SPINNER_CELLS, 1), overflow="ellipsis")
+            width = self._status.console.width = columns(sys.stderr)
+            line.truncate(max(width - _SPINNER_CELLS, 1), overflow="ellipsis")
             self._status.update(line)
 
 

@@ -6,8 +6,9 @@ import codecs
 import contextlib
 import io
 import os
+import shutil
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -37,7 +38,14 @@ def open_console(*, stderr: bool = False) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     plain = stream.isatty() and not _is_able()
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, color_system=None if plain else "auto")
+    colours = None if plain else "auto"
+    return Console(stderr=stderr, highlight=False, soft_wrap=True, color_system=colours, width=columns(stream))
+
+
+def columns(stream: TextIO) -> int:
+    """The width of a terminal, which knows it better than COLUMNS does; for other streams what COLUMNS says, or 80."""
+    own = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    return own or shutil.get_terminal_size().columns
 
 
 def can_redraw() -> bool:

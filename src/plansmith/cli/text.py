@@ -71,9 +71,3 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of cells as lines with columns of equal width; the last column is as long as it is."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def cut(line: str) -> str:
-    """A line that a terminal shows in one line; whole where the output goes elsewhere."""
-    width = shutil.get_terminal_size().columns
-    return line if len(line) <= width or not sys.stdout.isatty() else f"{line[: width - 1]}…"
