@@ -32,7 +32,7 @@ Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or 
 """
 
 
-@click.command("compile", epilog=_EPILOG)
+@click.command("compile", short_help="Compile a model and publish it as a version.", epilog=_EPILOG)
 @click.argument("source", metavar="SOURCE|SPEC.yaml", shell_complete=complete_file)
 @click.option("--model", "models", metavar="NAME", multiple=True, help="Compile this model of a spec only; repeatable.")
 @click.option("--name", help="Name of the model in Triton; made from the source when left out.")

@@ -11,7 +11,7 @@ from plansmith.cli.options import complete_file, complete_folder
 from plansmith.errors import UsageError
 
 
-@click.command("init")
+@click.command("init", short_help="Write a commented spec for a model.")
 @click.argument("source", shell_complete=complete_file)
 @click.option(
     "--output",

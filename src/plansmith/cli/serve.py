@@ -14,7 +14,7 @@ _LOAD_SECONDS = 3600
 _PORT = click.IntRange(0, 65535)
 
 
-@click.command("serve")
+@click.command("serve", short_help="Run Triton on a model repository until Ctrl-C.")
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_model)
 @repository_option("Where the models are.")
 @click.option("--tritonserver", type=click.Path(path_type=Path), help="The server; found when left out.")

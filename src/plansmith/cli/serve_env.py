@@ -10,7 +10,7 @@ import click
 from plansmith.cli.options import complete_target
 
 
-@click.group("serve-env")
+@click.group("serve-env", short_help="Install what releases are checked with.")
 def serve_env_group() -> None:
     """The Triton server and the ONNX Runtimes that this environment checks releases with.
 
@@ -22,7 +22,7 @@ def serve_env_group() -> None:
     """
 
 
-@serve_env_group.command("add")
+@serve_env_group.command("add", short_help="Install Triton and the ONNX Runtime of a target.")
 @click.argument("target", default="local-cpu", shell_complete=complete_target)
 def add_command(target: str) -> None:
     """Install Triton and the ONNX Runtime of TARGET [local-cpu] beside this Python environment.
@@ -43,7 +43,7 @@ def add_command(target: str) -> None:
     click.echo(f"ready to check releases for {target}")
 
 
-@serve_env_group.command("list")
+@serve_env_group.command("list", short_help="What is installed, and for which targets.")
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
 def list_command(as_json: bool) -> None:
     """What is installed, what it takes on the disk, and for which targets it is.
@@ -72,7 +72,7 @@ def list_command(as_json: bool) -> None:
         click.echo(f"Next: {program()} serve-env add")
 
 
-@serve_env_group.command("remove")
+@serve_env_group.command("remove", short_help="Take away the ONNX Runtime of a target.")
 @click.argument("target", shell_complete=complete_target)
 def remove_command(target: str) -> None:
     """Take away the ONNX Runtime of TARGET, which other targets may share; the server stays.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from plansmith.inspection import Version
 
 
-@click.command("show")
+@click.command("show", short_help="The versions of a model, and one of them in full.")
 @click.argument("release", metavar="MODEL[@VERSION]", shell_complete=complete_model)
 @repository_option("Where the model is looked up.")
 @click.option("--json", "as_json", is_flag=True, help="Print the same as one JSON document.")

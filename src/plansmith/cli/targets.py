@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _NARROW_FIRST = ("driver", "Python", "CUDA", "TensorRT", "Triton")
 
 
-@click.command("targets")
+@click.command("targets", short_help="List the serving runtimes that --target takes.")
 @click.argument("name", default="", metavar="[NAME]", shell_complete=complete_target)
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
 @click.option("--yaml", "as_yaml", is_flag=True, help="Print NAME's file, to start one of your own from.")

@@ -11,7 +11,7 @@ import click
 from plansmith.cli.options import complete_release, repository_option
 
 
-@click.command("validate")
+@click.command("validate", short_help="Repeat the accuracy gate on a release.")
 @click.argument("release", metavar="RELEASE", shell_complete=complete_release)
 @repository_option("Where MODEL[@VERSION] is looked up.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
