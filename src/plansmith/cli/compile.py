@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from dataclasses import dataclass
@@ -138,6 +139,7 @@ def _compile(spec: ModelSpec, manner: _Manner) -> Planned | Compiled:
     from plansmith.cli.progress import TerminalProgress
     from plansmith.steps import Compilation
 
+    _say_name(spec, manner.base)
     if manner.dry_run:
         with Compilation(spec, relative_to=manner.base, dry=True) as compilation:
             return Planned(compilation.name, compilation.plan())
@@ -148,6 +150,20 @@ def _compile(spec: ModelSpec, manner: _Manner) -> Planned | Compiled:
             return Compiled(*tracking.track(spec, manner.base, listener), listener.steps)
         with Compilation(spec, relative_to=manner.base, listener=listener) as compilation:
             return Compiled(*compilation.run(), listener.steps)
+
+
+def _say_name(spec: ModelSpec, base: Path) -> None:
+    """Say what a model in another alphabet is called in Triton, before it becomes a version of another model."""
+    from plansmith.errors import PlansmithError
+    from plansmith.sources.reference import parse_reference
+
+    if spec.name or spec.source.isascii():
+        return
+    with contextlib.suppress(PlansmithError):  # the compile itself says what is wrong with a source
+        name = parse_reference(spec.source, relative_to=base).default_name
+        if name not in spec.source:
+            said = f"in Triton {spec.source} is called {name}, as names there are of A-Z a-z 0-9 . _ - alone"
+            click.echo(f"plansmith: {said}; --name gives it another", err=True)
 
 
 def _compile_several(file: SpecFile, manner: _Manner, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from plansmith.cli.options import artifacts_option, complete_model
-from plansmith.cli.text import table
+from plansmith.cli.text import printable, table
 
 if TYPE_CHECKING:
     from plansmith.history import RunRecord
@@ -53,7 +53,7 @@ def _print(runs: list[RunRecord]) -> None:
         click.echo(row)
         if run.outcome == "failed" and run.failure is not None:
             first = next(iter(run.failure.message.splitlines()), "")
-            click.echo(f"    {run.failure.error} (exit code {run.failure.exit_code}): {first}")
+            click.echo(f"    {run.failure.error} (exit code {run.failure.exit_code}): {printable(first)}")
 
 
 def _cells(run: RunRecord) -> tuple[str, ...]:
@@ -63,4 +63,4 @@ def _cells(run: RunRecord) -> tuple[str, ...]:
     outcome = f"{run.outcome} {'in ' if run.failure is not None else ''}{where}"
     largest = "" if run.largest_error is None else f" {run.largest_error:.0e}"
     gate = "-" if run.verdict is None else f"{run.verdict}{largest}"
-    return minute(run.started), run.model, outcome, gate, seconds_in_words(run.seconds), run.source
+    return minute(run.started), run.model, outcome, gate, seconds_in_words(run.seconds), printable(run.source)

@@ -67,6 +67,11 @@ def nested_lines(value: Any, indent: str = "") -> list[str]:
     return lines
 
 
+def printable(text: str) -> str:
+    """Text in one line that a terminal only shows: line ends and the like of file names as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of cells as lines with columns of equal width; the last column is as long as it is."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
