@@ -46,12 +46,13 @@ class Shown:
     @property
     def screen(self) -> list[str]:
         """The lines that are left, as a terminal that wraps shows them."""
-        return _Screen(self.columns).show(self.written)
+        return [line.rstrip() for line in _Screen(self.columns).show(self.written)]
 
     @property
     def text(self) -> str:
         """All that stands on the screen, lines that were wrapped put together again at the last column."""
-        return "".join(line if len(line) == self.columns else f"{line}\n" for line in self.screen)
+        lines = _Screen(self.columns).show(self.written)
+        return "".join(line if len(line) == self.columns else f"{line}\n" for line in lines)
 
 
 def in_terminal(folder: Path, *words: str, columns: int = 80, without: str = "", **variables: str) -> Shown:
@@ -111,7 +112,7 @@ class _Screen:
             else:
                 self._put(written[place])
                 place += 1
-        return ["".join(line).rstrip() for line in self._lines]
+        return ["".join(line) for line in self._lines]
 
     def _obey(self, codes: str, last: str) -> None:
         if last == "A":

@@ -163,7 +163,6 @@ def test_no_encoding_stops_a_command(variables: dict[str, str], finished: Compil
         ("show", "нет…✓"),
         ("inspect", b"no-text-\xff".decode(errors="surrogateescape")),
         ("history",),
-        ("doctor", "--offline"),
         ("serve", "--help"),
     )
     for words in lines:

@@ -13,6 +13,7 @@ import click
 
 from plansmith.cli.options import complete_file, complete_folder, complete_target
 from plansmith.cli.outcomes import Compiled, Failed, Outcome, Planned, print_outcomes
+from plansmith.cli.text import fault_from_os_error, require_text
 
 if TYPE_CHECKING:
     from plansmith.config import ModelSpec
@@ -186,7 +187,6 @@ def _compile_several(file: SpecFile, manner: _Manner, as_json: bool) -> None:
 
 
 def _attempt(name: str, spec: ModelSpec, manner: _Manner) -> Outcome:
-    from plansmith.cli.text import fault_from_os_error
     from plansmith.errors import PlansmithError
 
     try:
@@ -207,6 +207,7 @@ def _read_specs(
     from plansmith.spec_files import NamedSpec, SpecFile, read_specs
 
     given = {key: value for key, value in options.items() if value is not None}
+    require_text(source, *(value for value in given.values() if isinstance(value, str)))
     if shapes is not None:
         given["shapes"] = parse_shapes(shapes)
     if source.endswith((".yaml", ".yml")):

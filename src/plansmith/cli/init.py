@@ -43,10 +43,11 @@ def init_command(
     plansmith init onnx:model.onnx --output model.yaml
     """
     from plansmith.cli.progress import TerminalProgress
-    from plansmith.cli.text import program, short, write_output
+    from plansmith.cli.text import program, require_text, short, write_output
     from plansmith.config import make_spec
     from plansmith.first_spec import study, write_spec
 
+    require_text(source, output, *(value for value in options.values() if isinstance(value, str)))
     path = None if output == "-" else Path(output)
     if path is not None:
         _require_place(path, force=force)

@@ -67,6 +67,22 @@ def nested_lines(value: Any, indent: str = "") -> list[str]:
     return lines
 
 
+def require_text(*given: str) -> None:
+    """See that names which end up in records are text, the working directory's too.
+
+    Raises:
+        UsageError: one has bytes that the locale cannot read.
+    """
+    for name in (*given, str(Path.cwd())):
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"{printable(name)} is no text in this locale",
+                remedy="export LC_ALL=C.UTF-8, or give the file or folder a name that is text",
+            ) from error
+
+
 def printable(text: str) -> str:
     """Text in one line that a terminal only shows: line ends and the like of file names as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
