@@ -83,7 +83,7 @@ def in_terminal(folder: Path, *words: str, columns: int = 80, without: str = "",
 
 def _read(number: int) -> list[bytes]:
     """All that comes until the last process closes the terminal, which Linux tells as an error."""
-    found = []
+    found: list[bytes] = []
     while True:
         try:
             part = os.read(number, 65536)

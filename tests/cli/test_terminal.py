@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from plansmith.cli import cli
 
 from .command import COMMAND, CommandLine, check_refusal, environment
 from .conftest import Compiled
@@ -41,7 +44,7 @@ def in_shell(script: str, folder: Path, **variables: str) -> subprocess.Complete
 
 @pytest.mark.parametrize("words", LISTINGS.values(), ids=LISTINGS.keys())
 def test_a_reader_that_has_had_enough_is_no_error(words: tuple[str, ...], compiled: Compiled) -> None:
-    """`true` reads nothing at all, so that the first line meets a broken pipe."""
+    """It closes its end at once, so that the first line meets a broken pipe."""
     done = in_shell(f"plansmith {' '.join(words)} | (exec <&-; sleep 0.2)", compiled.folder)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -103,7 +106,7 @@ def test_a_terminal_knows_its_width_better_than_a_variable(width: str, finished:
 def test_a_terminal_that_can_do_nothing_gets_plain_lines(
     variables: dict[str, str], without: str, finished: Compiled
 ) -> None:
-    shown = in_terminal(finished.folder, *finished.command, without=without, **variables)
+    shown = in_terminal(finished.folder, *finished.command, columns=80, without=without, **variables)
     assert "\x1b" not in shown.written
     assert "\r" not in shown.written
     assert shown.screen[: len(_STEPS)] == [f"  {step:<13}cached" for step in _STEPS]
@@ -143,6 +146,21 @@ def test_quiet_prints_notices_and_errors_only(finished: Compiled, run: CommandLi
     failed = run("compile", "hf:./nope", "--quiet", "--json")
     check_refusal(failed, 3, ("there is no directory",))
     assert failed.stderr.startswith("plansmith: ")
+
+
+def test_every_command_has_a_short_summary_and_an_example(run: CommandLine) -> None:
+    def pages(group: click.Group, name: str) -> dict[str, click.Command]:
+        found = {f"{name} {word}": command for word, command in group.commands.items()}
+        inner = [pages(one, word) for word, one in found.items() if isinstance(one, click.Group)]
+        return found | {word: command for page in inner for word, command in page.items()}
+
+    found = pages(cli, "plansmith")
+    assert {"plansmith compile", "plansmith serve-env add"} <= found.keys()
+    for name, command in found.items():
+        told = f"{command.help}\n{command.epilog}"
+        assert re.search(rf"^ *{name}\b", told, re.MULTILINE), name
+        assert not command.get_short_help_str(62).endswith("..."), name
+    assert "onnx:" in run("compile", "--help").stdout
 
 
 ENCODINGS = {

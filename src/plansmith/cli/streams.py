@@ -38,8 +38,13 @@ def open_console(*, stderr: bool = False) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     plain = stream.isatty() and not _is_able()
-    colours = None if plain else "auto"
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, color_system=colours, width=columns(stream))
+    return Console(
+        stderr=stderr,
+        highlight=False,
+        soft_wrap=True,
+        color_system=None if plain else "auto",
+        width=columns(stream),
+    )
 
 
 def columns(stream: TextIO) -> int:
@@ -58,7 +63,7 @@ class _Output(io.FileIO):
 
     _lost = False
 
-    def write(self, data: ReadableBuffer, /) -> int | None:
+    def write(self, data: ReadableBuffer, /) -> int:
         """Write, or drop what nobody reads any more."""
         if not self._lost:
             try:
@@ -80,8 +85,8 @@ class _Messages(_Output):
         del error
 
 
-def _text_stream(raw: _Output, was: io.TextIOBase | None) -> io.TextIOWrapper:
-    encoding = getattr(was, "encoding", None) or "utf-8"
+def _text_stream(raw: _Output, was: TextIO | None) -> io.TextIOWrapper:
+    encoding = was.encoding if was is not None else "utf-8"
     return io.TextIOWrapper(io.BufferedWriter(raw), encoding=encoding, errors=_WRITABLE, line_buffering=True)
 
 
