@@ -29,7 +29,8 @@ def require_api() -> str:
         EnvironmentFault: Prefect is not installed, no API is configured, or it does not answer as it should.
     """
     os.environ.setdefault("DO_NOT_TRACK", "1")
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    for what in ("LOGGING_HANDLERS_CONSOLE_LEVEL", "INTERNAL_LOGGING_LEVEL"):
+        os.environ.setdefault(f"PREFECT_{what}", "CRITICAL")
     try:
         from prefect.settings import PREFECT_API_URL
     except ImportError as error:
@@ -51,7 +52,12 @@ def _require_answer(url: str, shown: str) -> None:
 
     try:
         answer = httpx.get(f"{url.rstrip('/')}/health", timeout=PROBE_SECONDS)
-        answer.raise_for_status()
+        if not answer.is_success:
+            raise EnvironmentFault(
+                f"{shown} is no Prefect API: it answers with status {answer.status_code}",
+                remedy="prefect config set PREFECT_API_URL=<address of the server>/api, such as"
+                " http://127.0.0.1:4200/api",
+            )
         with temporary_settings(patient_settings()), get_client(sync_client=True) as client:
             client.read_flows(limit=1)
     except PrefectHTTPStatusError as error:

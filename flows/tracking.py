@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from plansmith.types import Manifest, PublishedVersion
 
 POLL_SECONDS = 2
+
+api_was_lost = threading.Event()
+"""Set when the API went away during a run: what is left to tell it would be tried for minutes."""
 
 # Not SIGINT: a shell script starts what it puts into the background with SIGINT ignored.
 _CANCEL = signal.SIGUSR1
@@ -48,12 +52,14 @@ def track(spec: ModelSpec, folder: Path, listener: Listener) -> tuple[PublishedV
     from plansmith.flows import onlookers
     from plansmith.flows.compile_model import compile_model
 
+    logging.raiseExceptions = False  # Prefect says on standard error, line by line, which logs it could not send
     watching = onlookers.Onlooker(listener)
     token = onlookers.current.set(watching)
     try:
         with temporary_settings(patient_settings()), _cancellable(listener) as begin:
             state: Any = compile_model.with_options(on_running=[begin])(spec, str(folder.absolute()), return_state=True)
     except (httpx.HTTPError, PrefectException) as error:
+        api_was_lost.set()
         said = f"the Prefect API at {url} was lost: {error or type(error).__name__}"
         if watching.outcome is None:
             raise EnvironmentFault(

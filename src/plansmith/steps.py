@@ -7,6 +7,7 @@ ones are carried out by one worker process, started when the first of them is no
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
@@ -134,14 +135,12 @@ class Compilation:
 
     def plan(self) -> dict[str, str]:
         """What a run would do, step by step; only for a dry compilation."""
-        try:
+        with suppress(WouldRun):
             self.run()
-        except WouldRun as first:
-            at = STEPS.index(first.step)
-            found = ["cached"] * at + ["would run"] * (len(STEPS) - at)
-        else:
-            found = ["cached"] * (len(STEPS) - 1) + ["nothing: the newest version is this one"]
-        plan = dict(zip(STEPS, found, strict=True))
+        found = {record.name: record.cached for record in self.steps}
+        plan = {step: "cached" if found.get(step) else "would run" for step in STEPS}
+        if "publish" in found:
+            plan["publish"] = "nothing: the newest version is this one"
         if not self.spec.check_served:
             plan["check_served"] = "left out"
         return plan

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from plansmith.stages import Listener
@@ -37,6 +39,14 @@ def test_an_api_that_is_not_there_is_told_before_any_work(run: CommandLine, bert
     answer = run("compile", f"hf:{bert}", "--track", "--json", **_variables(run.folder, free_port()))
     check_refusal(answer, 9, ("cannot be reached", "prefect server start"))
     assert not list(run.folder.iterdir())
+
+
+def test_an_address_that_is_no_api_is_told_with_how_it_ends(run: CommandLine, bert: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        answer = run("compile", f"hf:{bert}", "--track", "--json", **_variables(run.folder, server.server_port))
+        server.shutdown()
+    check_refusal(answer, 9, ("/api is no Prefect API: it answers with status 404", "/api, such as"))
 
 
 def test_an_api_that_never_answers_is_given_up(run: CommandLine, bert: Path) -> None:

@@ -50,7 +50,7 @@ def test_its_artifacts_are_the_plan_the_gates_report_and_the_release(
     artifacts = prefect.artifacts_of(prefect.run_named("Shown.1 · local-cpu")["id"])
     assert set(artifacts) == {f"{what}-shown-1-local-cpu" for what in ("plan", "validation", "release")}
     plan = json.loads(artifacts["plan-shown-1-local-cpu"]["data"])
-    assert plan[:2] == [{"step": "fetch", "state": "cached"}, {"step": "export", "state": "would run"}]
+    assert plan[:2] == [{"step": step, "state": "would run"} for step in ("fetch", "export")]
     assert plan[-2] == {"step": "check_served", "state": "left out"}
     rows = json.loads(artifacts["validation-shown-1-local-cpu"]["data"])
     assert {row["case"] for row in rows} >= {"traced", "untraced", "min", "max"}
@@ -125,7 +125,7 @@ def test_a_run_that_prefect_loses_sight_of_is_finished_all_the_same(
     assert json.loads(stdout)["version"] == 1
     assert "was lost" in stderr
     assert "finished all the same" in stderr
-    assert "Traceback" not in stderr
+    assert not [line for line in stderr.splitlines() if not line.startswith(("plansmith: ", "  "))]
 
 
 def test_an_interrupt_at_the_terminal_cancels_the_run(prefect: PrefectServer, run: CommandLine, bert: Path) -> None:

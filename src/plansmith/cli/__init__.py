@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from types import FrameType
@@ -70,6 +71,18 @@ for command in (
 
 def main() -> NoReturn:
     """Run the command line; errors of ours become one message and their exit code."""
+    try:
+        _run()
+    except SystemExit as end:
+        tracking = sys.modules.get("plansmith.flows.tracking")
+        if tracking is None or not tracking.api_was_lost.is_set():
+            raise
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(int(end.code or 0))  # Prefect would go on for minutes to call an API that is gone
+
+
+def _run() -> NoReturn:
     prepare_streams()
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, _terminate)
