@@ -151,6 +151,9 @@ ONE = {
         "model.yaml:4: 'triton.instances' stands twice, first in line 3",
         "model.yaml:5 'nmae'",
     ),
+    "an output twice": _no(
+        "source: hf:bert\noutputs: [y, z, y]\n", "model.yaml:2: 'outputs': names 'y' more than once"
+    ),
     "a list": _no("- source: hf:bert\n", "a spec is a mapping with at least `source`"),
 }
 

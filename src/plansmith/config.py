@@ -152,13 +152,25 @@ class ModelSpec(Record):
     inputs: dict[str, InputSpec] = Field(
         default_factory=dict, description="The inputs, where nothing describes them or others are wanted."
     )
-    outputs: tuple[str, ...] = Field(default=(), description="Which outputs to serve, in this order; all by default.")
+    outputs: tuple[str, ...] = Field(
+        default=(),
+        description="Which outputs to serve, in this order; all by default.",
+        json_schema_extra={"uniqueItems": True},
+    )
 
     @field_validator("name")
     @classmethod
     def _check_name(cls, value: str) -> str:
         if value and not _NAME.fullmatch(value):
             raise ValueError("a name has at most 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit")
+        return value
+
+    @field_validator("outputs")
+    @classmethod
+    def _check_outputs(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        repeated = sorted({name for name in value if value.count(name) > 1})
+        if repeated:
+            raise ValueError(f"names {', '.join(map(repr, repeated))} more than once")
         return value
 
 
