@@ -30,7 +30,8 @@ def require_servable(model: onnx.ModelProto, name: str) -> None:
     """See that inputs and outputs are tensors that Triton carries, and that the graph is in FP32.
 
     Raises:
-        SourceError: there are no inputs, or an input or output is no tensor, or of a dtype or rank that no request can hold.
+        SourceError: there are no inputs; or an input or output is no tensor, or of a dtype or rank that no request
+            can hold.
         ExportError: the weights are in another precision.
     """
     stored = {t.name for t in model.graph.initializer}
