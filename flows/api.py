@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from plansmith.addresses import without_secrets
 from plansmith.errors import EnvironmentFault
 
 PROBE_SECONDS = 3
@@ -19,7 +20,7 @@ _HOW_TO_START = (
 
 
 def require_api() -> str:
-    """The URL of the configured Prefect API, once it has answered and let us in.
+    """The URL of the configured Prefect API, fit to be shown, once it has answered and let us in.
 
     Call this before anything else imports prefect: it keeps Prefect from reporting its use to its makers and from
     writing to the terminal, unless the environment says otherwise.
@@ -36,11 +37,12 @@ def require_api() -> str:
     url: str | None = PREFECT_API_URL.value()
     if not url:
         raise EnvironmentFault("no Prefect API is configured", remedy=_HOW_TO_START)
-    _require_answer(url)
-    return url
+    shown = without_secrets(url)
+    _require_answer(url, shown)
+    return shown
 
 
-def _require_answer(url: str) -> None:
+def _require_answer(url: str, shown: str) -> None:
     """Ask for health, which needs no login, and then for something that does."""
     import httpx
     from prefect.client.orchestration import get_client
@@ -55,16 +57,17 @@ def _require_answer(url: str) -> None:
     except PrefectHTTPStatusError as error:
         if error.response.status_code in {401, 403}:
             raise EnvironmentFault(
-                f"the Prefect API at {url} does not let us in",
+                f"the Prefect API at {shown} does not let us in",
                 remedy="prefect config set PREFECT_API_AUTH_STRING=<user>:<password>",
             ) from error
         raise EnvironmentFault(
-            f"the Prefect API at {url} answers with status {error.response.status_code}",
+            f"the Prefect API at {shown} answers with status {error.response.status_code}",
             remedy="see the log of the Prefect server",
         ) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise EnvironmentFault(
-            f"the Prefect API at {url} cannot be reached: {error or type(error).__name__}", remedy=_HOW_TO_START
+            f"the Prefect API at {shown} cannot be reached: {str(error).replace(url, shown) or type(error).__name__}",
+            remedy=_HOW_TO_START,
         ) from error
 
 

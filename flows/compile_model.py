@@ -61,9 +61,8 @@ def compile_model(spec: ModelSpec, folder: str = ".") -> Any:
     base, watching = Path(folder), onlookers.current.get() or onlookers.Onlooker()
     listener = RunListener(artifact_key(spec, base), watching.listener)
     try:
-        with Compilation(spec, relative_to=base, dry=True) as outlook:
-            listener.show_plan(outlook.name, outlook.plan())
         with Compilation(spec, relative_to=base, listener=listener) as compilation:
+            listener.show_plan(compilation.name, compilation.outlook())
             watching.outcome = compilation.run(in_task)
         published = watching.outcome[0]
         listener.show_release(published)

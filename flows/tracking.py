@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,10 @@ def track(spec: ModelSpec, folder: Path, listener: Listener) -> tuple[PublishedV
             ) from error
         listener.notice(f"{said}; the compile is finished all the same, but its run will not say so")
         return watching.outcome
+    except KeyboardInterrupt:
+        if watching.outcome is None:
+            raise
+        return watching.outcome  # it came too late
     finally:
         onlookers.current.reset(token)
     if watching.outcome is not None:
@@ -83,7 +88,8 @@ def _cancellable(listener: Listener) -> Iterator[Any]:
         from prefect.utilities.urls import url_for
 
         listener.notice(f"tracked by Prefect as {flow_run.name}: {url_for(flow_run) or flow_run.id}")
-        threading.Thread(target=watch, args=(flow_run.id,), daemon=True).start()
+        # Prefect's settings are those of a context, which a thread does not inherit.
+        threading.Thread(target=copy_context().run, args=(watch, flow_run.id), daemon=True).start()
 
     def watch(run: UUID) -> None:
         while not ended.wait(POLL_SECONDS):
@@ -97,10 +103,12 @@ def _cancellable(listener: Listener) -> Iterator[Any]:
     caller = threading.get_ident()
     before = signal.signal(_CANCEL, _interrupt)
     try:
-        yield begin
+        try:
+            yield begin
+        finally:
+            with deciding:
+                ended.set()
     finally:
-        with deciding:
-            ended.set()
         signal.signal(_CANCEL, before)
 
 

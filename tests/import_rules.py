@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "plansmith"
 # Modules and packages from the bottom up: each imports only from levels below its own, never from its siblings.
 LEVELS = (
     ("plansmith",),
-    ("errors", "problems", "written"),
+    ("addresses", "errors", "problems", "target_names", "written"),
     ("types",),
     ("digest", "comparison", "targets", "durable", "external_data", "memory", "shapes", "toolchain", "units"),
     ("config", "data", "history", "reference", "process", "stage_cache"),
@@ -28,6 +28,7 @@ LEVELS = (
         "reproduction",
         "serving",
     ),
+    ("publishing",),
     ("steps", "worker", "revalidation", "inspection", "doctor", "first_spec"),
     ("flows",),
     ("cli",),

@@ -11,7 +11,8 @@ import yaml
 
 from plansmith.errors import EngineError
 from plansmith.spec_files import read_specs
-from plansmith.targets import Target, load_target, require_onnxruntime, runtime_names, target_names
+from plansmith.target_names import runtime_names, target_names
+from plansmith.targets import Target, load_target, require_onnxruntime
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SPECS = sorted((CONFIGS / "models").glob("*.yaml"))

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import yaml
+from onnx import TensorProto, helper
 
 from .sources.graphs import save_product
 from .test_end_to_end import ask, compile_model, serve
@@ -54,6 +56,20 @@ def test_a_file_with_weights_beside_it_is_served_over_both_protocols(
         for url, over_http in ((http, True), (grpc, False)):
             answer = ask(url, "net", {"x": x}, over_http=over_http)["y"]
             np.testing.assert_allclose(answer, x @ weight, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("onnx-end-to-end")
+def test_values_that_have_no_dim_but_the_batch_are_batched_too(tmp_path: Path) -> None:
+    infos = [("user", TensorProto.INT64, ["n"]), ("twice", TensorProto.INT64, ["n"])]
+    wanted, given = (helper.make_tensor_value_info(*info) for info in infos)
+    inner = helper.make_graph([helper.make_node("Add", ["user", "user"], ["twice"])], "twice", [wanted], [given])
+    onnx.save(helper.make_model(inner, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    found = compile_model(tmp_path / "artifacts", f"onnx:{tmp_path / 'm.onnx'}", "--shapes", "user=1:2:4")
+    assert {check["batch"] for check in found["served"]["checks"]} >= {1, 2}
+    with serve(found["repository"], "m", tmp_path / "said") as (http, _):
+        answer = ask(http, "m", {"user": np.array([[3], [4]])}, over_http=True)["twice"]
+        np.testing.assert_array_equal(answer, [[6], [8]])
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from plansmith.config import ModelSpec, TritonOptions
 from plansmith.errors import UsageError
 from plansmith.spec_files import read_specs
 from plansmith.spec_schema import spec_schema
-from plansmith.targets import target_names
+from plansmith.target_names import target_names
 from plansmith.types import Tolerance
 
 from .spec_examples import ACCEPTED, REFUSED, RefusedSpec

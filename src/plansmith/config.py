@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
@@ -27,6 +28,7 @@ from plansmith.types import Dim, EngineKind, Precision, Record, Tolerance
 from plansmith.written import Count, Number, Switch
 
 # What Triton, its Python backend and its clients all take, in paths, arguments and URLs.
+_LONGEST_NAME = 128
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOST_PROBLEMS = 10
 _AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -119,6 +121,12 @@ class InputSpec(Record):
         return self
 
 
+def name_from(text: str) -> str:
+    """A name that a model can have, made from any text: its accents and other alphabets left out."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).lstrip("-._")[:_LONGEST_NAME].rstrip("-") or "model"
+
+
 class ModelSpec(Record):
     """One model to compile. Every field but `source` has a default."""
 
@@ -185,7 +193,10 @@ class ModelSpec(Record):
     @classmethod
     def _check_name(cls, value: str) -> str:
         if value and not _NAME.fullmatch(value):
-            raise ValueError("a name has at most 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit")
+            raise ValueError(
+                "a name has at most 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit,"
+                f" such as {name_from(value)!r}"
+            )
         return value
 
     @field_validator("outputs")

@@ -20,8 +20,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
+from plansmith.addresses import without_secrets
 from plansmith.process import die_with_parent
 
 ANSWER_SECONDS = 3
@@ -153,12 +154,6 @@ def mlflow(*, online: bool) -> Facts:
     if online and urlsplit(address).scheme in {"http", "https"}:
         facts["answer"] = ask(f"{address.rstrip('/')}/health")
     return facts
-
-
-def without_secrets(address: str) -> str:
-    """An address without the user, password and query that may stand in it."""
-    parts = urlsplit(address)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) if parts.netloc else address
 
 
 def ask(address: str, headers: dict[str, str] | None = None, *, method: str = "GET") -> Facts:

@@ -6,7 +6,7 @@ from typing import Any
 
 from plansmith.config import ModelSpec
 from plansmith.spec_text import MODELS, PATHS, VARIABLE
-from plansmith.targets import target_names
+from plansmith.target_names import target_names
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _DEFINED = "#/$defs/"

@@ -80,6 +80,7 @@ class StageRunner:
         listener: told how it goes.
         force: never look into the cache.
         dry: look only; raise `WouldRun` where something would be done.
+        digester: hashes files; one of its own, with the memo of the artifacts, when None.
 
     Attributes:
         records: how the steps went so far.
@@ -95,12 +96,13 @@ class StageRunner:
         listener: Listener,
         force: bool,
         dry: bool,
+        digester: Digester | None = None,
     ) -> None:
         self.records: list[StepRecord] = []
         self.made: dict[str, Record] = {}
         self.step = ""
         self.dry = dry
-        self.digester = Digester(artifacts / "cache" / "digests.sqlite", read_only=dry)
+        self.digester = digester or Digester(artifacts / "cache" / "digests.sqlite", read_only=dry)
         self._model = model
         self._artifacts = artifacts
         self._force = force

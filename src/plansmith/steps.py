@@ -7,25 +7,22 @@ ones are carried out by one worker process, started when the first of them is no
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
-from plansmith import __version__
 from plansmith.config import ModelSpec
-from plansmith.digest import digest_of_files
+from plansmith.digest import Digester
 from plansmith.durable import require_writable
-from plansmith.errors import EngineError, ExportError
+from plansmith.errors import EngineError, ExportError, PlansmithError
 from plansmith.fetching import fetch, require_unchanged
 from plansmith.history import HISTORY, History
 from plansmith.packaging import lay_out
+from plansmith.publishing import Made, publish
 from plansmith.recording import Run, recorded
-from plansmith.reproduction import reproduction
 from plansmith.serving import ask_server
 from plansmith.sources.reference import parse_reference, refuse_unfitting
 from plansmith.stages import Finished, Listener, StageRunner, WouldRun
 from plansmith.targets import load_target, require_onnxruntime
-from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.serving_runtime import find_serving_runtime
 from plansmith.types import (
@@ -69,6 +66,7 @@ class Compilation:
         relative_to: the folder that a source directory in the spec starts from.
         listener: told how it goes.
         dry: look only; raise `WouldRun` at the first step that would do something.
+        digester: hashes files; one of its own when None.
 
     Raises:
         PlansmithError: what can be known to be wrong before any work is done.
@@ -81,7 +79,9 @@ class Compilation:
         relative_to: Path,
         listener: Listener | None = None,
         dry: bool = False,
+        digester: Digester | None = None,
     ) -> None:
+        self._relative_to = relative_to
         self.reference = parse_reference(spec.source, relative_to=relative_to)
         self.name = spec.name or self.reference.default_name
         self.target = load_target(spec.target)
@@ -90,7 +90,9 @@ class Compilation:
         refuse_unfitting(self.reference, spec)
         self._onnxruntime = require_onnxruntime(self.target)
         artifacts = Path(spec.artifacts).absolute()
-        self._stages = StageRunner(self.name, artifacts, listener=listener or Listener(), force=spec.force, dry=dry)
+        self._stages = StageRunner(
+            self.name, artifacts, listener=listener or Listener(), force=spec.force, dry=dry, digester=digester
+        )
         self._history = History(artifacts / HISTORY)
         self.repository = ModelRepository(Path(spec.repository or artifacts / "repository"), self._stages.digester)
         self.repository.require_target(self.target.name)
@@ -144,17 +146,36 @@ class Compilation:
             plan["check_served"] = "left out"
         return plan
 
+    def outlook(self) -> dict[str, str]:
+        """As `plan`, before a run that is not dry; a step that will be refused says so."""
+        with Compilation(self.spec, relative_to=self._relative_to, dry=True, digester=self._stages.digester) as dry:
+            try:
+                return dry.plan()
+            except PlansmithError as error:
+                return {error.step: f"will be refused: {error.message}"}
+
     @property
     def steps(self) -> list[StepRecord]:
         """How the steps went so far."""
         return self._stages.records
 
     def fetch(self) -> Finished[SourceModel]:
-        """Bring the model here: a directory by content, a hub model at its commit, or random weights."""
+        """Bring the model here: a directory or file by content, a hub model at its commit, or random weights.
+
+        Raises:
+            SourceError: there is no such model, or it may not be read.
+            EnvironmentFault: the hub cannot be reached.
+        """
         return fetch(self._stages, self.spec, self.reference)
 
     def export(self, source: Finished[SourceModel]) -> Finished[OnnxModel]:
-        """Export to ONNX and store the reference's answers."""
+        """Export to ONNX, or take an ONNX file as it is, and store the reference's answers.
+
+        Raises:
+            ExportError: no exporter's graph agrees with the model.
+            SourceError: the model cannot be loaded, or changed while it was read.
+            UsageError: shapes, inputs or outputs that the model does not have.
+        """
         parameters: dict[str, Any] = {
             "shapes": {k: v.model_dump() for k, v in self.spec.shapes.items()},
             "inputs": {k: v.model_dump() for k, v in self.spec.inputs.items()},
@@ -186,7 +207,11 @@ class Compilation:
             return onnx
 
     def compile(self, onnx: Finished[OnnxModel]) -> Finished[Engine]:
-        """Build the engine that the backend loads."""
+        """Build the engine that the backend loads.
+
+        Raises:
+            EngineError: the graph is refused, or the target cannot read what came out.
+        """
         parameters = self._onnxruntime.model_dump(include={"max_opset", "max_ir_version"})
 
         def build(out: Path) -> Any:
@@ -219,13 +244,21 @@ class Compilation:
         return self._stages.stage("validate", ValidationReport, inputs, parameters, build, require=require_passed)
 
     def package(self, engine: Finished[Engine], onnx: Finished[OnnxModel]) -> Finished[Package]:
-        """Lay out the release: config.pbtxt and the files that Triton loads."""
+        """Lay out the release: config.pbtxt and the files that Triton loads.
+
+        Raises:
+            EngineError: an input or output that Triton cannot carry.
+        """
         return lay_out(self._stages, self.name, self.target.device, self.spec.triton, engine, onnx)
 
     def check_served(
         self, package: Finished[Package], onnx: Finished[OnnxModel], validation: Finished[ValidationReport]
     ) -> Finished[ServedReport]:
-        """Have a real Triton load the release and answer."""
+        """Have a real Triton load the release and answer.
+
+        Raises:
+            ServedCheckError: it does not load, answers wrongly, or Triton understood another configuration.
+        """
         assert self._runtime is not None
         return ask_server(self._stages, self._runtime, package, onnx, validation)
 
@@ -238,43 +271,13 @@ class Compilation:
         package: Finished[Package],
         served: Finished[ServedReport] | None,
     ) -> tuple[PublishedVersion, Manifest]:
-        """Number the release and exchange the view that Triton reads."""
-        with self._stages.timed("publish") as clock:
-            names = [package.record.config_file, *(f"{MODEL_FOLDER}/{f}" for f in package.record.model_files)]
-            files = self._stages.digester.entries(package.folder, [package.folder / name for name in names])
-            references = {case.file: onnx.folder / case.file for case in onnx.record.reference.cases}
-            manifest = Manifest(
-                name=self.name,
-                version=0,
-                created=datetime.now(UTC).isoformat(timespec="milliseconds"),
-                plansmith=__version__,
-                target=self.target.name,
-                release_digest=digest_of_files(files),
-                spec=self.spec.model_dump(mode="json"),
-                source=source.record,
-                onnx=onnx.record,
-                engine=engine.record,
-                package=package.record,
-                validation=validation.record,
-                served=served.record if served else None,
-                files=(*files, *self._stages.digester.entries(onnx.folder, [*references.values()])),
-                steps=tuple(self.steps),
-            )
-            if self._stages.dry:
-                newest = self.repository.newest(self.name)
-                if newest is None or not self.repository.holds(newest, manifest):
-                    raise WouldRun("publish")
-                return self.repository.published(newest, unchanged=True), newest
-            published = self.repository.publish(
-                manifest,
-                {name: package.folder / name for name in names} | references,
-                {**reproduction(self.spec, self.reference, source.record), "build.log": self._stages.worker_log()},
-                allow_interface_change=self.spec.allow_interface_change,
-                force=self.spec.force,
-                waiting=self._stages.waits_for_publisher,
-            )
-            clock.cached = published.unchanged
-            return published, manifest.model_copy(update={"version": published.version})
+        """Number the release and exchange the view that Triton reads.
+
+        Raises:
+            RepositoryError: another target's repository, a changed interface, a full or unwritable disk.
+        """
+        made = Made(source, onnx, engine, validation, package, served)
+        return publish(self._stages, self.repository, self.spec, self.reference, made)
 
 
 def _require_available(spec: ModelSpec, name: str) -> None:

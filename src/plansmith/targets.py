@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -12,13 +11,13 @@ from pydantic import BeforeValidator, Field, StringConstraints, ValidationError,
 
 from plansmith.errors import EngineError
 from plansmith.problems import words_of
+from plansmith.target_names import runtime_names, shipped_file, target_names
 from plansmith.types import Device, Record
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 DEFAULT_TARGET = "local-cpu"
-CPU_SUFFIX = "-cpu"
 _FILE_SUFFIXES = (".yaml", ".yml")
 
 
@@ -122,31 +121,9 @@ def require_onnxruntime(target: Target) -> OnnxRuntime:
     return target.onnxruntime
 
 
-def runtime_names() -> list[str]:
-    """The names of the target files that plansmith has, sorted."""
-    names = [f.name for f in _folder().iterdir()]
-    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
-
-
-def target_names() -> list[str]:
-    """All targets that plansmith knows, sorted: a runtime that is not for the CPU alone has two of them."""
-    names = runtime_names()
-    return sorted([*names, *(f"{name}{CPU_SUFFIX}" for name in names if not name.endswith(CPU_SUFFIX))])
-
-
-def shipped_file(name: str) -> Traversable:
-    """The file that describes the runtime of a known target."""
-    runtime = name if name in runtime_names() else name.removesuffix(CPU_SUFFIX)
-    return _folder() / f"{runtime}.yaml"
-
-
 def is_target_file(name: str) -> bool:
     """Whether a target is named by a file of the user's own."""
     return name.endswith(_FILE_SUFFIXES)
-
-
-def _folder() -> Traversable:
-    return files("plansmith") / "configs" / "targets"
 
 
 def _fields(runtime: Runtime) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plansmith.targets import Runtime, load_target, require_onnxruntime, runtime_names
+from plansmith.target_names import runtime_names
+from plansmith.targets import Runtime, load_target, require_onnxruntime
 
 from .command import BERT, CommandLine, Refused, check_refusal
 from .conftest import Compiled

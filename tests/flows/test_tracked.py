@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ..cli.command import COMMAND, CommandLine, check_refusal, environment
-from .prefect_server import PrefectServer, free_port
+from .prefect_server import PrefectServer
 
 pytestmark = pytest.mark.services
 
@@ -72,11 +71,24 @@ def test_a_gate_that_refuses_fails_the_run_and_shows_what_it_saw(
     found = prefect.run_named("strict · local-cpu")
     assert found["state"]["type"] == "FAILED"
     assert "nothing was published" in found["state"]["message"]
-    tasks = prefect.tasks_of(found["id"])
-    assert [task["state"]["type"] for task in tasks] == ["COMPLETED"] * 4 + ["FAILED"]
-    assert {task["run_count"] for task in tasks} == {1}, "an accuracy that was refused is not tried again"
-    (report,) = [a for key, a in prefect.artifacts_of(found["id"]).items() if key.startswith("validation-")]
-    assert any(row["verdict"] != "passed" for row in json.loads(report["data"]))
+    _check_refused_by_the_gate(prefect, found["id"])
+
+
+def test_a_gate_that_refuses_again_from_the_cache_shows_it_again(
+    prefect: PrefectServer, run: CommandLine, bert: Path
+) -> None:
+    (run.folder / "strict.yaml").write_text(
+        f"source: hf:{bert}\nname: twice\ncheck_served: false\ntolerances:\n"
+        "  logits: {max_relative: 0, quantile_relative: 0, min_cosine: 1}\n"
+    )
+    assert run("compile", "strict.yaml").status == 5
+    assert run("compile", "strict.yaml", "--track", **prefect.variables()).status == 5
+    found = prefect.run_named("twice · local-cpu")["id"]
+    _check_refused_by_the_gate(prefect, found)
+    plan = json.loads(prefect.artifacts_of(found)["plan-twice-local-cpu"]["data"])
+    assert [row["step"] for row in plan] == ["validate"]
+    assert plan[0]["state"].startswith("will be refused: the engine differs")
+    assert len(run("history", "twice", "--json").document["runs"]) == 2
 
 
 def test_each_model_of_a_file_is_a_run_and_one_that_fails_stops_none(
@@ -151,55 +163,18 @@ def test_the_hub_is_asked_again_when_it_was_not_there_for_a_moment(
     assert [(task["name"], task["run_count"]) for task in tasks][:2] == [("fetch", 2), ("export", 1)]
 
 
-def test_without_track_prefect_is_not_imported(run: CommandLine, bert: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, "compile", f"hf:{bert}", "--no-check-served"],
-        cwd=run.folder,
-        env=environment(PYTHONPROFILEIMPORTTIME="1"),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
-    assert "plansmith.steps" in imported
-    assert not {name for name in imported if name.split(".")[0] == "prefect" or name.startswith("plansmith.flows")}
-
-
 def test_a_wrong_login_is_refused_with_what_to_type(prefect: PrefectServer, run: CommandLine, bert: Path) -> None:
     answer = run("compile", f"hf:{bert}", "--track", "--json", **prefect.variables(login="admin:wrong"))
     check_refusal(answer, 9, ("does not let us in", "prefect config set PREFECT_API_AUTH_STRING"))
     assert "wrong" not in answer.stderr
 
 
-def test_no_api_is_refused_with_how_to_start_one(prefect: PrefectServer, run: CommandLine, bert: Path) -> None:
-    answer = run("compile", f"hf:{bert}", "--track", "--json", PREFECT_HOME=str(prefect.home), PREFECT_API_URL="")
-    check_refusal(answer, 9, ("no Prefect API is configured", "prefect server start", "prefect config set"))
-    assert not list(run.folder.iterdir())
-
-
-def test_an_api_that_is_not_there_is_told_before_any_work(prefect: PrefectServer, run: CommandLine, bert: Path) -> None:
-    answer = run("compile", f"hf:{bert}", "--track", "--json", **prefect.variables(port=free_port()))
-    check_refusal(answer, 9, ("cannot be reached", "prefect server start"))
-    assert not list(run.folder.iterdir())
-
-
-def test_an_api_that_never_answers_is_given_up(prefect: PrefectServer, run: CommandLine, bert: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        answer = run("compile", f"hf:{bert}", "--track", "--json", **prefect.variables(port=port))
-    check_refusal(answer, 9, ("cannot be reached", "timed out"))
-
-
-def test_a_prefect_that_is_not_installed_is_named(run: CommandLine, bert: Path) -> None:
-    (run.folder / "without" / "prefect").mkdir(parents=True)
-    (run.folder / "without" / "prefect" / "__init__.py").write_text("raise ImportError('no prefect here')\n")
-    path = os.pathsep.join([str(run.folder / "without"), os.environ.get("PYTHONPATH", "")])
-    answer = run("compile", f"hf:{bert}", "--track", "--json", PYTHONPATH=path)
-    check_refusal(answer, 9, ("Prefect is not installed", "pip install 'plansmith[flows]'"))
-
-
-def test_a_dry_run_is_not_tracked(run: CommandLine, bert: Path) -> None:
-    check_refusal(run("compile", f"hf:{bert}", "--track", "--dry-run", "--json"), 2, ("--track", "--dry-run"))
+def _check_refused_by_the_gate(prefect: PrefectServer, run: str) -> None:
+    tasks = prefect.tasks_of(run)
+    assert [task["state"]["type"] for task in tasks] == ["COMPLETED"] * 4 + ["FAILED"]
+    assert {task["run_count"] for task in tasks} == {1}, "an accuracy that was refused is not tried again"
+    (report,) = [a for key, a in prefect.artifacts_of(run).items() if key.startswith("validation-")]
+    assert any(row["verdict"] != "passed" for row in json.loads(report["data"]))
 
 
 class Wire:

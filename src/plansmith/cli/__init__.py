@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from types import FrameType
@@ -22,6 +21,7 @@ from plansmith.cli.schema import schema_command
 from plansmith.cli.serve import serve_command
 from plansmith.cli.serve_env import serve_env_group
 from plansmith.cli.show import show_command
+from plansmith.cli.streams import prepare_streams
 from plansmith.cli.targets import targets_command
 from plansmith.cli.text import fault_from_os_error
 from plansmith.cli.validate import validate_command
@@ -33,15 +33,21 @@ _EXIT_SIGNALLED = 128
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="plansmith", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Turn a Hugging Face or timm model into a validated, versioned Triton model repository.
+    """Turn a Hugging Face or timm model, or an ONNX file, into a validated, versioned Triton model repository.
 
     \b
     plansmith compile hf:sentence-transformers/all-MiniLM-L6-v2
-    plansmith compile timm:resnet50 --shapes "pixel_values=1x3x224x224:8x3x224x224:64x3x224x224"
+    plansmith compile timm:resnet50
+    plansmith compile onnx:model.onnx
     plansmith serve
 
-    Completion: put `eval "$(_PLANSMITH_COMPLETE=bash_source plansmith)"` (or zsh_source, fish_source) into your
-    shell's start-up file.
+    Each command has --help with examples. To have the shell complete commands, options and names, put one line into
+    its start-up file:
+
+    \b
+    ~/.bashrc                   eval "$(_PLANSMITH_COMPLETE=bash_source plansmith)"
+    ~/.zshrc, after compinit    eval "$(_PLANSMITH_COMPLETE=zsh_source plansmith)"
+    ~/.config/fish/config.fish  _PLANSMITH_COMPLETE=fish_source plansmith | source
     """
 
 
@@ -64,6 +70,7 @@ for command in (
 
 def main() -> NoReturn:
     """Run the command line; errors of ours become one message and their exit code."""
+    prepare_streams()
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, _terminate)
     try:
@@ -80,8 +87,6 @@ def main() -> NoReturn:
     except PlansmithError as error:
         _fail(error)
     except OSError as error:
-        if error.filename is None:  # what is printed goes nowhere any more
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _fail(fault_from_os_error(error))
     except (click.Abort, KeyboardInterrupt):
         click.echo("plansmith: interrupted; run the same command again to go on after the last finished step", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.options import complete_target
+from plansmith.cli.options import complete_file, complete_folder, complete_target
 from plansmith.cli.outcomes import Compiled, Failed, Outcome, Planned, print_outcomes
+from plansmith.cli.text import fault_from_os_error, require_text
 
 if TYPE_CHECKING:
     from plansmith.config import ModelSpec
@@ -23,6 +25,7 @@ Examples:
   plansmith compile hf:sentence-transformers/all-MiniLM-L6-v2 --name minilm
   plansmith compile hf:./my-bert --shapes "input_ids=1x1:8x64:32x256"
   plansmith compile timm:resnet18 --random-weights --dry-run
+  plansmith compile onnx:model.onnx --name detector
   plansmith compile configs/models/resnet18-random.yaml --json
   plansmith compile configs/models/timm-random.yaml --model resnet18-random
 
@@ -31,36 +34,59 @@ Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or 
 """
 
 
-@click.command("compile", epilog=_EPILOG)
-@click.argument("source", metavar="SOURCE|SPEC.yaml")
-@click.option("--model", "models", metavar="NAME", multiple=True, help="Of a spec's models, this one only; repeatable.")
+@click.command("compile", short_help="Compile a model and publish it as a version.", epilog=_EPILOG)
+@click.argument("source", metavar="SOURCE|SPEC.yaml", shell_complete=complete_file)
+@click.option("--model", "models", metavar="NAME", multiple=True, help="Compile this model of a spec only; repeatable.")
 @click.option("--name", help="Name of the model in Triton; made from the source when left out.")
 @click.option(
-    "--engine", type=click.Choice(["onnxruntime", "tensorrt", "python"]), help="What serves it [onnxruntime]."
+    "--engine",
+    type=click.Choice(["onnxruntime", "tensorrt", "python"]),
+    help="What runs the model in Triton [onnxruntime].",
 )
-@click.option("--precision", type=click.Choice(["fp32", "fp16", "bf16", "int8"]), help="Of the graph [fp32].")
-@click.option("--shapes", metavar="NAME=MIN:OPT:MAX,…", help="Shapes per input; derived from the model when left out.")
+@click.option("--precision", type=click.Choice(["fp32", "fp16", "bf16", "int8"]), help="Precision of the graph [fp32].")
+@click.option(
+    "--shapes", metavar="NAME=MIN:OPT:MAX,...", help="Shapes of each input; made from the model when left out."
+)
 @click.option("--task", help="Which head, by transformers' name of the task [as the model's configuration says].")
 @click.option(
     "--target", shell_complete=complete_target, help="Serving runtime, or a file that describes one [local-cpu]."
 )
-@click.option("--repository", metavar="DIR", help="Triton model repository [<artifacts>/repository].")
-@click.option("--artifacts", metavar="DIR", help="Cache, logs and default repository [artifacts].")
+@click.option(
+    "--repository",
+    metavar="DIR",
+    shell_complete=complete_folder,
+    help="Triton model repository [<artifacts>/repository].",
+)
+@click.option(
+    "--artifacts",
+    metavar="DIR",
+    shell_complete=complete_folder,
+    help="Where cache, logs and repository go [artifacts].",
+)
 @click.option("--random-weights/--no-random-weights", default=None, help="Draw the weights instead of loading them.")
-@click.option("--trust-remote-code/--no-trust-remote-code", default=None, help="Run Python code that comes with it.")
+@click.option(
+    "--trust-remote-code/--no-trust-remote-code", default=None, help="Run Python code that comes with the model."
+)
 @click.option("--allow-pickle/--no-allow-pickle", default=None, help="Read pickled weights, which can run any code.")
-@click.option("--check-served/--no-check-served", default=None, help="Load and ask the release on a real Triton [on].")
+@click.option(
+    "--check-served/--no-check-served", default=None, help="Have a running Triton load and answer it first [on]."
+)
 @click.option(
     "--allow-interface-change/--no-allow-interface-change",
     default=None,
     help="Publish even if inputs or outputs changed.",
 )
-@click.option("--tritonserver", metavar="PATH", help="Server for the check; found when left out.")
+@click.option(
+    "--tritonserver",
+    metavar="PATH",
+    shell_complete=complete_file,
+    help="The server for that check; found when left out.",
+)
 @click.option("--force/--no-force", default=None, help="Do every step again and publish a new version.")
 @click.option("--track", is_flag=True, help="Run it as a flow run of the configured Prefect API.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--quiet", is_flag=True, help="Print no progress; notices and errors stay.")
 def compile_command(
     source: str,
     *,
@@ -74,8 +100,9 @@ def compile_command(
 ) -> None:
     """Compile a model into a validated, versioned Triton model repository.
 
-    SOURCE is hf:<id or directory>[@revision], timm:<name or directory>, or a YAML spec of one or several models. All
-    options but --model, --dry-run, --json and --quiet can stand in a spec, with _ for -; the command line wins.
+    SOURCE is hf:<id or directory>[@revision], timm:<name or directory> or onnx:<file>; SPEC.yaml holds one or several
+    models. All options but --model, --track, --dry-run, --json and --quiet can stand in a spec, with _ for -; the
+    command line wins.
     """
     if track and dry_run:
         raise click.UsageError("a dry run does nothing that could be tracked: leave out --track or --dry-run")
@@ -113,6 +140,7 @@ def _compile(spec: ModelSpec, manner: _Manner) -> Planned | Compiled:
     from plansmith.cli.progress import TerminalProgress
     from plansmith.steps import Compilation
 
+    _say_name(spec, manner.base)
     if manner.dry_run:
         with Compilation(spec, relative_to=manner.base, dry=True) as compilation:
             return Planned(compilation.name, compilation.plan())
@@ -123,6 +151,20 @@ def _compile(spec: ModelSpec, manner: _Manner) -> Planned | Compiled:
             return Compiled(*tracking.track(spec, manner.base, listener), listener.steps)
         with Compilation(spec, relative_to=manner.base, listener=listener) as compilation:
             return Compiled(*compilation.run(), listener.steps)
+
+
+def _say_name(spec: ModelSpec, base: Path) -> None:
+    """Say what a model in another alphabet is called in Triton, before it becomes a version of another model."""
+    from plansmith.errors import PlansmithError
+    from plansmith.sources.reference import parse_reference
+
+    if spec.name or spec.source.isascii():
+        return
+    with contextlib.suppress(PlansmithError):  # the compile itself says what is wrong with a source
+        name = parse_reference(spec.source, relative_to=base).default_name
+        if name not in spec.source:
+            said = f"in Triton {spec.source} is called {name}, as names there are of A-Z a-z 0-9 . _ - alone"
+            click.echo(f"plansmith: {said}; --name gives it another", err=True)
 
 
 def _compile_several(file: SpecFile, manner: _Manner, as_json: bool) -> None:
@@ -145,7 +187,6 @@ def _compile_several(file: SpecFile, manner: _Manner, as_json: bool) -> None:
 
 
 def _attempt(name: str, spec: ModelSpec, manner: _Manner) -> Outcome:
-    from plansmith.cli.text import fault_from_os_error
     from plansmith.errors import PlansmithError
 
     try:
@@ -166,6 +207,7 @@ def _read_specs(
     from plansmith.spec_files import NamedSpec, SpecFile, read_specs
 
     given = {key: value for key, value in options.items() if value is not None}
+    require_text(source, *(value for value in given.values() if isinstance(value, str)))
     if shapes is not None:
         given["shapes"] = parse_shapes(shapes)
     if source.endswith((".yaml", ".yml")):

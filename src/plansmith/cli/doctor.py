@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from plansmith.cli.options import artifacts_option
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -24,15 +26,9 @@ _NARROWEST = 40
 
 
 @click.command("doctor")
-@click.option(
-    "--artifacts",
-    type=click.Path(path_type=Path),
-    default=Path("artifacts"),
-    show_default=True,
-    help="The folder that compiles write to.",
-)
+@artifacts_option("The folder that compiles write to.")
 @click.option("--offline", is_flag=True, help="Ask no service: no Prefect API, no registry, no store.")
-@click.option("--deep", is_flag=True, help="Start Triton too, on nothing; some seconds more.")
+@click.option("--deep", is_flag=True, help="Start Triton too, without a model; takes some seconds more.")
 @click.option("--strict", is_flag=True, help="Warnings count for the exit code too.")
 @click.option("--json", "as_json", is_flag=True, help="Print all findings as one JSON document.")
 def doctor_command(*, artifacts: Path, offline: bool, deep: bool, strict: bool, as_json: bool) -> None:
@@ -45,13 +41,13 @@ def doctor_command(*, artifacts: Path, offline: bool, deep: bool, strict: bool, 
 
     Exit code 9 when a plain compile (ONNX Runtime, checked on a running Triton) would lack something, otherwise 0.
     """
-    from rich.console import Console
-
+    from plansmith.cli.progress import MovingLine
+    from plansmith.cli.streams import open_console
     from plansmith.doctor.examination import examine
 
-    status = Console(stderr=True, highlight=False).status("looking around")
-    with status:
-        examination = examine(artifacts, online=not offline, deep=deep, strict=strict, progress=status.update)
+    with MovingLine(open_console(stderr=True)) as line:
+        line.tell("looking around")
+        examination = examine(artifacts, online=not offline, deep=deep, strict=strict, progress=line.tell)
     if as_json:
         click.echo(json.dumps(examination.to_dict()))
     else:
@@ -64,9 +60,9 @@ def _show(examination: Examination) -> None:
 
     A remedy that several findings in a row have stands below the last of them.
     """
-    from rich.console import Console
+    from plansmith.cli.streams import open_console
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = open_console()
     width = max(console.width, _NARROWEST) if console.is_terminal else None
     marks = _marks()
     names = max(len(finding.name) for finding in examination.findings)

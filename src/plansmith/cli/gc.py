@@ -7,14 +7,26 @@ from pathlib import Path
 
 import click
 
-from plansmith.cli.options import artifacts_option
-from plansmith.cli.text import cut, short
+from plansmith.cli.options import artifacts_option, complete_folder
+from plansmith.cli.text import short
 
 
 @click.command("gc")
-@artifacts_option("Cache, logs and history to tidy.")
-@click.option("--repository", type=click.Path(path_type=Path), help="Releases and views [<artifacts>/repository].")
-@click.option("--older-than", metavar="AGE", default="30d", show_default=True, help="Not used for 12h, 30d, 4w, 0.")
+@artifacts_option("Whose cache, logs and history are tidied.")
+@click.option(
+    "--repository",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    shell_complete=complete_folder,
+    help="Releases and views [<artifacts>/repository].",
+)
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    default="30d",
+    show_default=True,
+    help="What was not used for so long: 12h, 30d, 4w; 0 for all.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
 @click.option("--no-wait", is_flag=True, help="Fail while a compile is running, instead of waiting for its end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -59,6 +71,6 @@ def gc_command(
         return
     for one in found:
         size = bytes_in_words(one.bytes)
-        click.echo(cut(f"  {one.kind:<15}{size:>10}  {one.why}: {short(one.path.absolute())}"))
+        click.echo(f"  {one.kind:<15}{size:>10}  {one.why}: {short(one.path.absolute())}")
     would = "would be " if dry_run else ""
     click.echo(f"{len(found)} {'thing' if len(found) == 1 else 'things'} {would}removed, {bytes_in_words(freed)} freed")

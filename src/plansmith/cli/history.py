@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from plansmith.cli.options import artifacts_option
-from plansmith.cli.text import cut, table
+from plansmith.cli.options import artifacts_option, complete_model
+from plansmith.cli.text import printable, table
 
 if TYPE_CHECKING:
     from plansmith.history import RunRecord
@@ -19,9 +19,9 @@ _HEAD = ("WHEN (UTC)", "MODEL", "OUTCOME", "GATE", "TOOK", "SOURCE")
 
 
 @click.command("history")
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete_model)
 @artifacts_option("Whose history is read.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many runs.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="How many runs.")
 @click.option("--failed", is_flag=True, help="Only those that failed or were interrupted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole records as one JSON document.")
 def history_command(model: str | None, artifacts: Path, limit: int, failed: bool, as_json: bool) -> None:
@@ -50,10 +50,10 @@ def _print(runs: list[RunRecord]) -> None:
     head, *rows = table([_HEAD, *map(_cells, runs)])
     click.echo(head)
     for run, row in zip(runs, rows, strict=True):
-        click.echo(cut(row))
+        click.echo(row)
         if run.outcome == "failed" and run.failure is not None:
             first = next(iter(run.failure.message.splitlines()), "")
-            click.echo(cut(f"    {run.failure.error} (exit code {run.failure.exit_code}): {first}"))
+            click.echo(f"    {run.failure.error} (exit code {run.failure.exit_code}): {printable(first)}")
 
 
 def _cells(run: RunRecord) -> tuple[str, ...]:
@@ -63,4 +63,4 @@ def _cells(run: RunRecord) -> tuple[str, ...]:
     outcome = f"{run.outcome} {'in ' if run.failure is not None else ''}{where}"
     largest = "" if run.largest_error is None else f" {run.largest_error:.0e}"
     gate = "-" if run.verdict is None else f"{run.verdict}{largest}"
-    return minute(run.started), run.model, outcome, gate, seconds_in_words(run.seconds), run.source
+    return minute(run.started), run.model, outcome, gate, seconds_in_words(run.seconds), printable(run.source)

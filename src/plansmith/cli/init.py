@@ -7,21 +7,28 @@ from pathlib import Path
 
 import click
 
+from plansmith.cli.options import complete_file, complete_folder
 from plansmith.errors import UsageError
 
 
-@click.command("init")
-@click.argument("source")
-@click.option("--output", metavar="FILE", default="-", help="Where to write the spec [standard output].")
+@click.command("init", short_help="Write a commented spec for a model.")
+@click.argument("source", shell_complete=complete_file)
+@click.option(
+    "--output",
+    metavar="FILE",
+    shell_complete=complete_file,
+    default="-",
+    help="Where to write the spec [standard output].",
+)
 @click.option("--name", help="Name of the model in Triton; made from the source when left out.")
 @click.option("--task", help="Which head, by transformers' name of the task [as the model's configuration says].")
-@click.option("--artifacts", metavar="DIR", help="Cache and logs [artifacts].")
+@click.option("--artifacts", metavar="DIR", shell_complete=complete_folder, help="Where cache and logs go [artifacts].")
 @click.option("--random-weights", is_flag=True, help="Draw the weights instead of loading them.")
-@click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with it.")
+@click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the model.")
 @click.option("--allow-pickle", is_flag=True, help="Read pickled weights, which can run any code.")
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the spec and what it was made of as one JSON document.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--quiet", is_flag=True, help="Print no progress; notices and errors stay.")
 def init_command(
     source: str, *, output: str, force: bool, as_json: bool, quiet: bool, **options: str | bool | None
 ) -> None:
@@ -33,12 +40,14 @@ def init_command(
     \b
     plansmith init hf:./my-bert --output my-bert.yaml
     plansmith init timm:resnet18 --random-weights
+    plansmith init onnx:model.onnx --output model.yaml
     """
     from plansmith.cli.progress import TerminalProgress
-    from plansmith.cli.text import program, short, write_output
+    from plansmith.cli.text import program, require_text, short, write_output
     from plansmith.config import make_spec
     from plansmith.first_spec import study, write_spec
 
+    require_text(source, output, *(value for value in options.values() if isinstance(value, str)))
     path = None if output == "-" else Path(output)
     if path is not None:
         _require_place(path, force=force)

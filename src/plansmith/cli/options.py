@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands have, and what the shell offers for their values."""
 
 from __future__ import annotations
 
@@ -9,23 +9,67 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+_ARTIFACTS = Path("artifacts")
+
 
 def repository_option(words: str) -> Callable[[Any], Any]:
     """`--repository`, with what the command does with it."""
-    default = Path("artifacts/repository")
-    return click.option("--repository", type=click.Path(path_type=Path), default=default, show_default=True, help=words)
-
-
-def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What the shell offers for a target: the known names, or else files."""
-    del ctx, param
-    from plansmith.targets import target_names
-
-    found = [CompletionItem(name) for name in target_names() if name.startswith(incomplete)]
-    return found or [CompletionItem(incomplete, type="file")]
+    return click.option(
+        "--repository",
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        default=_ARTIFACTS / "repository",
+        show_default=True,
+        help=words,
+        shell_complete=complete_folder,
+    )
 
 
 def artifacts_option(words: str) -> Callable[[Any], Any]:
     """`--artifacts`, with what the command does with it."""
-    default = Path("artifacts")
-    return click.option("--artifacts", type=click.Path(path_type=Path), default=default, show_default=True, help=words)
+    return click.option(
+        "--artifacts",
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        default=_ARTIFACTS,
+        show_default=True,
+        help=words,
+        shell_complete=complete_folder,
+    )
+
+
+def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What the shell offers for a target: the known names, or else files."""
+    from plansmith.target_names import target_names
+
+    found = [CompletionItem(name) for name in target_names() if name.startswith(incomplete)]
+    return found or complete_file(ctx, param, incomplete)
+
+
+def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What the shell offers for a model: those that the repository holds releases of."""
+    del param
+    root = Path(ctx.params.get("repository") or Path(ctx.params.get("artifacts") or _ARTIFACTS) / "repository")
+    try:
+        # As ModelRepository lays them out; importing it takes longer than a person at the keyboard waits.
+        names = [folder.name for folder in root.resolve().with_name(f"{root.name}.plansmith").glob("releases/*")]
+    except (OSError, ValueError):
+        return []
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+
+
+def complete_release(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What the shell offers for a release: models, or else files."""
+    return complete_model(ctx, param, incomplete) or complete_file(ctx, param, incomplete)
+
+
+def complete_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Lets the shell offer its files."""
+    del ctx, param
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_folder(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Lets the shell offer its folders."""
+    del ctx, param
+    return [CompletionItem(incomplete, type="dir")]

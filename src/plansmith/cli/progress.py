@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.status import Status
+from rich.text import Text
 
+from plansmith.cli.streams import can_redraw, columns, open_console
 from plansmith.stages import Listener
 from plansmith.types import StepRecord
+
+_SPINNER_CELLS = 2
+
+
+class MovingLine:
+    """One line of a terminal that is drawn again and again, and gone at the end; a context manager.
+
+    Args:
+        console: standard error.
+        quiet: draw nothing.
+
+    Attributes:
+        shown: whether there is such a line; not where standard error is no terminal that can do it.
+    """
+
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        self._status: Status | None = None
+        if not quiet and can_redraw():
+            self._status = console.status("", spinner="line" if console.options.ascii_only else "dots")
+        self.shown = self._status is not None
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def tell(self, text: str) -> None:
+        """Draw it with another text, of which as much is shown as fits: a longer line could not be taken back."""
+        if self._status is not None:
+            line = Text(" ".join(text.split()))
+            width = self._status.console.width = columns(sys.stderr)
+            line.truncate(max(width - _SPINNER_CELLS, 1), overflow="ellipsis")
+            self._status.update(line)
 
 
 class TerminalProgress(Listener):
@@ -24,42 +65,38 @@ class TerminalProgress(Listener):
     """
 
     def __init__(self, *, quiet: bool) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = open_console(stderr=True)
         self._quiet = quiet
-        self._status: Status | None = None
+        self._line = MovingLine(self._console, quiet=quiet)
         self.steps: list[StepRecord] = []
 
     def __enter__(self) -> Self:
-        if not self._quiet and self._console.is_terminal:
-            self._status = self._console.status("")
-            self._status.start()
+        self._line.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._status is not None:
-            self._status.stop()
+        self._line.__exit__(kind, value, trace)
 
     def progress(self, step: str, text: str) -> None:
         """Update the moving line."""
-        if self._status is not None:
-            self._status.update(escape(f"{step}: {text}" if text else step))
+        self._line.tell(f"{step}: {text}" if text else step)
 
     def waiting(self, step: str, text: str) -> None:
         """Say in the moving line, or once in a line of its own, what has to end first."""
-        if self._status is not None:
+        if self._line.shown:
             self.progress(step, text)
         elif not self._quiet:
-            self._console.print(f"  {step:<13}{text}", markup=False, soft_wrap=True)
+            self._console.print(f"  {step:<13}{text}", markup=False)
 
     def finished(self, record: StepRecord) -> None:
         """Leave one line for a finished step."""
         self.steps.append(record)
         if not self._quiet:
-            how = "[dim]cached[/dim]" if record.cached else f"{record.seconds:.1f} s"
-            self._console.print(f"  {record.name:<13}{how}")
+            how = ("cached", "dim") if record.cached else f"{record.seconds:.1f} s"
+            self._console.print(Text.assemble(f"  {record.name:<13}", how))
 
     def notice(self, text: str) -> None:
         """Say what was mended."""
-        self._console.print(f"plansmith: {text}", style="yellow", markup=False, soft_wrap=True)
+        self._console.print(f"plansmith: {text}", style="yellow", markup=False)

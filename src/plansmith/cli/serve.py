@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from plansmith.cli.options import repository_option
+from plansmith.cli.options import complete_model, repository_option
 
 # Large models load for minutes; a person who waits can press Ctrl-C.
 _LOAD_SECONDS = 3600
@@ -14,13 +14,13 @@ _LOAD_SECONDS = 3600
 _PORT = click.IntRange(0, 65535)
 
 
-@click.command("serve")
-@click.argument("models", nargs=-1, metavar="[MODEL]…")
-@repository_option("What to serve.")
+@click.command("serve", short_help="Run Triton on a model repository until Ctrl-C.")
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_model)
+@repository_option("Where the models are.")
 @click.option("--tritonserver", type=click.Path(path_type=Path), help="The server; found when left out.")
-@click.option("--http-port", type=_PORT, default=8000, show_default=True, help="0 for any free one.")
-@click.option("--grpc-port", type=_PORT, default=8001, show_default=True, help="0 for any free one.")
-@click.option("--metrics-port", type=_PORT, default=8002, show_default=True, help="0 for any free one.")
+@click.option("--http-port", type=_PORT, default=8000, show_default=True, metavar="PORT", help="0 for any free one.")
+@click.option("--grpc-port", type=_PORT, default=8001, show_default=True, metavar="PORT", help="0 for any free one.")
+@click.option("--metrics-port", type=_PORT, default=8002, show_default=True, metavar="PORT", help="0 for any free one.")
 def serve_command(
     models: tuple[str, ...],
     repository: Path,

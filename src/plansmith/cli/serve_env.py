@@ -10,21 +10,29 @@ import click
 from plansmith.cli.options import complete_target
 
 
-@click.group("serve-env")
+@click.group("serve-env", short_help="Install what releases are checked with.")
 def serve_env_group() -> None:
     """The Triton server and the ONNX Runtimes that this environment checks releases with.
 
     They lie in the Python environment's share/plansmith, or in the folder that PLANSMITH_SERVE_ENV names.
+
+    \b
+    plansmith serve-env add
+    plansmith serve-env list
     """
 
 
-@serve_env_group.command("add")
+@serve_env_group.command("add", short_help="Install Triton and the ONNX Runtime of a target.")
 @click.argument("target", default="local-cpu", shell_complete=complete_target)
 def add_command(target: str) -> None:
     """Install Triton and the ONNX Runtime of TARGET [local-cpu] beside this Python environment.
 
     Some 300 MB from the package index for the first target, 150 MB for each further version of ONNX Runtime;
     nothing else is touched.
+
+    \b
+    plansmith serve-env add
+    plansmith serve-env add triton-26.08
     """
     from plansmith.targets import load_target, require_onnxruntime
     from plansmith.triton.serve_env import install_runtime, install_server
@@ -35,10 +43,15 @@ def add_command(target: str) -> None:
     click.echo(f"ready to check releases for {target}")
 
 
-@serve_env_group.command("list")
+@serve_env_group.command("list", short_help="What is installed, and for which targets.")
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
 def list_command(as_json: bool) -> None:
-    """What is installed, what it takes on the disk, and for which targets it is."""
+    """What is installed, what it takes on the disk, and for which targets it is.
+
+    \b
+    plansmith serve-env list
+    plansmith serve-env list --json
+    """
     from plansmith.cli.text import program
     from plansmith.triton.serve_env import installed_parts, private_folder
 
@@ -59,10 +72,14 @@ def list_command(as_json: bool) -> None:
         click.echo(f"Next: {program()} serve-env add")
 
 
-@serve_env_group.command("remove")
+@serve_env_group.command("remove", short_help="Take away the ONNX Runtime of a target.")
 @click.argument("target", shell_complete=complete_target)
 def remove_command(target: str) -> None:
-    """Take away the ONNX Runtime of TARGET, which other targets may share; the server stays."""
+    """Take away the ONNX Runtime of TARGET, which other targets may share; the server stays.
+
+    \b
+    plansmith serve-env remove triton-26.08
+    """
     from plansmith.targets import load_target, require_onnxruntime
     from plansmith.triton.serve_env import remove_runtime, runtime_folder
 
@@ -74,7 +91,8 @@ def remove_command(target: str) -> None:
 
 
 def _targets_of(version: str) -> list[str]:
-    from plansmith.targets import load_target, runtime_names
+    from plansmith.target_names import runtime_names
+    from plansmith.targets import load_target
 
     runtimes = {name: load_target(name).onnxruntime for name in runtime_names()}
     return [name for name, runtime in runtimes.items() if runtime is not None and runtime.version == version]

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from plansmith.cli.options import repository_option
+from plansmith.cli.options import complete_model, repository_option
 from plansmith.cli.text import nested_lines, table
 
 if TYPE_CHECKING:
     from plansmith.inspection import Version
 
 
-@click.command("show")
-@click.argument("release", metavar="MODEL[@VERSION]")
+@click.command("show", short_help="The versions of a model, and one of them in full.")
+@click.argument("release", metavar="MODEL[@VERSION]", shell_complete=complete_model)
 @repository_option("Where the model is looked up.")
 @click.option("--json", "as_json", is_flag=True, help="Print the same as one JSON document.")
 def show_command(release: str, repository: Path, as_json: bool) -> None:

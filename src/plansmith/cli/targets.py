@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _NARROW_FIRST = ("driver", "Python", "CUDA", "TensorRT", "Triton")
 
 
-@click.command("targets")
+@click.command("targets", short_help="List the serving runtimes that --target takes.")
 @click.argument("name", default="", metavar="[NAME]", shell_complete=complete_target)
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
 @click.option("--yaml", "as_yaml", is_flag=True, help="Print NAME's file, to start one of your own from.")
@@ -31,8 +31,10 @@ def targets_command(name: str, *, as_json: bool, as_yaml: bool) -> None:
     plansmith targets triton-26.08
     plansmith targets triton-26.08 --yaml > ours.yaml
     """
+    from plansmith.cli.streams import columns
     from plansmith.errors import UsageError
-    from plansmith.targets import is_target_file, load_target, runtime_names, shipped_file
+    from plansmith.target_names import runtime_names, shipped_file
+    from plansmith.targets import is_target_file, load_target
 
     if as_yaml:
         if not name or as_json:
@@ -49,7 +51,7 @@ def targets_command(name: str, *, as_json: bool, as_yaml: bool) -> None:
         if as_json:
             click.echo(json.dumps({"targets": [_document(target) for target in targets]}))
         else:
-            click.echo("\n".join(_table(targets, shutil.get_terminal_size().columns)))
+            click.echo("\n".join(_table(targets, columns(sys.stdout))))
 
 
 def _document(target: Target) -> dict[str, Any]:
@@ -101,7 +103,8 @@ def _shown(target: Target, field: str) -> str:
 
 def _facts(target: Target) -> list[str]:
     from plansmith.cli.text import program
-    from plansmith.targets import CPU_SUFFIX, is_target_file
+    from plansmith.target_names import CPU_SUFFIX
+    from plansmith.targets import is_target_file
 
     runtime = target.onnxruntime
     facts = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 import shutil
 import sys
@@ -19,7 +20,9 @@ def short(path: Path) -> str:
 
 def fault_from_os_error(error: OSError) -> EnvironmentFault:
     """What a file, or standard output, that cannot be read or written is to the user."""
-    said = f"{error.filename or 'standard output'}: {error.strerror}"
+    said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return EnvironmentFault(said, remedy="free some space, or write it elsewhere")
     return EnvironmentFault(said, remedy="see that it is there, readable and writable")
 
 
@@ -64,13 +67,28 @@ def nested_lines(value: Any, indent: str = "") -> list[str]:
     return lines
 
 
+def require_text(*given: str) -> None:
+    """See that names which end up in records are text, the working directory's too.
+
+    Raises:
+        UsageError: one has bytes that the locale cannot read.
+    """
+    for name in (*given, str(Path.cwd())):
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"{printable(name)} is no text in this locale",
+                remedy="export LC_ALL=C.UTF-8, or give the file or folder a name that is text",
+            ) from error
+
+
+def printable(text: str) -> str:
+    """Text in one line that a terminal only shows: line ends and the like of file names as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of cells as lines with columns of equal width; the last column is as long as it is."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def cut(line: str) -> str:
-    """A line that a terminal shows in one line; whole where the output goes elsewhere."""
-    width = shutil.get_terminal_size().columns
-    return line if len(line) <= width or not sys.stdout.isatty() else f"{line[: width - 1]}…"

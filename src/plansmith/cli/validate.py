@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from plansmith.cli.options import repository_option
+from plansmith.cli.options import complete_release, repository_option
 
 
-@click.command("validate")
-@click.argument("release", metavar="RELEASE")
+@click.command("validate", short_help="Repeat the accuracy gate on a release.")
+@click.argument("release", metavar="RELEASE", shell_complete=complete_release)
 @repository_option("Where MODEL[@VERSION] is looked up.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
 def validate_command(release: str, repository: Path, as_json: bool) -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from plansmith.config import ModelSpec
+from plansmith.config import ModelSpec, name_from
 from plansmith.errors import SourceError, UsageError
 from plansmith.sources import timm_models
 
 Scheme = Literal["hf", "timm", "onnx"]
 
-_LONGEST_NAME = 128
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 
@@ -36,8 +34,7 @@ class SourceReference:
             # Normalised, not resolved: a link is named as the person named it.
             normal = Path(os.path.normpath(self.path.absolute()))
             last = normal.stem if self.scheme == "onnx" else normal.name
-        plain = unicodedata.normalize("NFKD", last.rsplit("/", 1)[-1]).encode("ascii", "ignore").decode()
-        return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).lstrip("-._")[:_LONGEST_NAME].rstrip("-") or "model"
+        return name_from(last.rsplit("/", 1)[-1])
 
     @property
     def full_path(self) -> Path | None:

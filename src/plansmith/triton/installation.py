@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plansmith.errors import EnvironmentFault
-from plansmith.targets import CPU_SUFFIX, Target, is_target_file, require_onnxruntime
+from plansmith.target_names import CPU_SUFFIX
+from plansmith.targets import Target, is_target_file, require_onnxruntime
 from plansmith.triton import serve_env
 from plansmith.types import Device
 

@@ -61,10 +61,10 @@ def write_config(package: Package, kind: EngineKind, device: Device, options: Tr
     config.version_policy.latest.num_versions = 1
     for tensors, written in ((package.interface.inputs, config.input), (package.interface.outputs, config.output)):
         for tensor in tensors:
-            dims = tensor.dims[1:] if batch else tensor.dims
-            written.add(
-                name=tensor.name, data_type=_data_type(tensor), dims=[-1 if isinstance(d, str) else d for d in dims]
-            )
+            dims = [-1 if isinstance(d, str) else d for d in (tensor.dims[1:] if batch else tensor.dims)]
+            entry = written.add(name=tensor.name, data_type=_data_type(tensor), dims=dims or [1])
+            if not dims:  # one value a sample: Triton wants a dim on the wire, and takes it off for the model
+                entry.reshape.SetInParent()
     if batch > 1:
         config.dynamic_batching.max_queue_delay_microseconds = options.max_queue_delay_microseconds
     config.instance_group.add(kind=f"KIND_{device.upper()}", count=options.instances)
@@ -98,6 +98,11 @@ def parse_config(text: str) -> Any:
 def interface_of(component: Component) -> Interface:
     """What clients of the model rely on."""
     return Interface(inputs=component.inputs, outputs=component.outputs)
+
+
+def wire_shape(tensor: Tensor, shape: tuple[int, ...], max_batch_size: int) -> tuple[int, ...]:
+    """The shape in which clients send or get an array of a tensor: where samples are single values, they have a dim."""
+    return (*shape, 1) if max_batch_size and len(tensor.dims) == 1 else shape
 
 
 def contradictions(ours: Any, theirs: Any, path: str = "") -> list[str]:

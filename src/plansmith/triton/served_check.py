@@ -15,7 +15,14 @@ from plansmith.comparison import Padding, compare_output
 from plansmith.durable import link_or_copy
 from plansmith.errors import ServedCheckError
 from plansmith.reference import StoredCase
-from plansmith.triton.model_config import CONFIG_FILE, completions, contradictions, parse_config, with_cpu_instances
+from plansmith.triton.model_config import (
+    CONFIG_FILE,
+    completions,
+    contradictions,
+    parse_config,
+    wire_shape,
+    with_cpu_instances,
+)
 from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.server import TritonServer
 from plansmith.triton.serving_runtime import ServingRuntime
@@ -162,6 +169,10 @@ def _ask_all(
     def ask(question: Question) -> ServedCheck:
         started = time.monotonic()
         answer = _infer(server, package, question)
+        for tensor in package.interface.outputs:
+            expected, found = question.expected[tensor.name], answer[tensor.name]
+            if found.shape == wire_shape(tensor, expected.shape, package.max_batch_size):
+                answer[tensor.name] = found.reshape(expected.shape)
         seconds = time.monotonic() - started
         rows = [
             compare_output(
@@ -199,12 +210,14 @@ def _infer(server: TritonServer, package: Package, question: Question) -> dict[s
     from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
     names = [t.name for t in package.interface.outputs]
+    known = {t.name: t for t in package.interface.inputs}
     protocol: Any = http if question.protocol == "http" else grpc
     url = server.http_url if question.protocol == "http" else server.grpc_url
     inputs = []
     for name, array in question.feed.items():
-        tensor = protocol.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-        tensor.set_data_from_numpy(array)
+        sent = array.reshape(wire_shape(known[name], array.shape, package.max_batch_size))
+        tensor = protocol.InferInput(name, list(sent.shape), np_to_triton_dtype(sent.dtype))
+        tensor.set_data_from_numpy(sent)
         inputs.append(tensor)
     outputs = [protocol.InferRequestedOutput(n) for n in names]
     try:

@@ -1,0 +1,91 @@
+"""The step that numbers a release and shows it to Triton."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from plansmith import __version__
+from plansmith.config import ModelSpec
+from plansmith.digest import digest_of_files
+from plansmith.reproduction import reproduction
+from plansmith.sources.reference import SourceReference
+from plansmith.stages import Finished, StageRunner, WouldRun
+from plansmith.triton.releases import MODEL_FOLDER
+from plansmith.triton.repository import ModelRepository
+from plansmith.types import (
+    Engine,
+    Manifest,
+    OnnxModel,
+    Package,
+    PublishedVersion,
+    ServedReport,
+    SourceModel,
+    ValidationReport,
+)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What the steps before have made; `served` is None where the release was not checked on a server."""
+
+    source: Finished[SourceModel]
+    onnx: Finished[OnnxModel]
+    engine: Finished[Engine]
+    validation: Finished[ValidationReport]
+    package: Finished[Package]
+    served: Finished[ServedReport] | None
+
+
+def publish(
+    stages: StageRunner, repository: ModelRepository, spec: ModelSpec, reference: SourceReference, made: Made
+) -> tuple[PublishedVersion, Manifest]:
+    """Make a release of what the steps made, unless the newest one is the same, and exchange the view.
+
+    Args:
+        stages: the compile's steps.
+        repository: where the release goes.
+        spec: what was asked for, with the target's name in full.
+        reference: the source as typed.
+        made: by the steps before.
+
+    Raises:
+        RepositoryError: another target's repository, a changed interface, a full or unwritable disk.
+    """
+    with stages.timed("publish") as clock:
+        package = made.package
+        names = [package.record.config_file, *(f"{MODEL_FOLDER}/{f}" for f in package.record.model_files)]
+        files = stages.digester.entries(package.folder, [package.folder / name for name in names])
+        references = {case.file: made.onnx.folder / case.file for case in made.onnx.record.reference.cases}
+        manifest = Manifest(
+            name=package.record.model,
+            version=0,
+            created=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            plansmith=__version__,
+            target=spec.target,
+            release_digest=digest_of_files(files),
+            spec=spec.model_dump(mode="json"),
+            source=made.source.record,
+            onnx=made.onnx.record,
+            engine=made.engine.record,
+            package=package.record,
+            validation=made.validation.record,
+            served=made.served.record if made.served else None,
+            files=(*files, *stages.digester.entries(made.onnx.folder, [*references.values()])),
+            steps=tuple(stages.records),
+        )
+        if stages.dry:
+            newest = repository.newest(manifest.name)
+            if newest is None or not repository.holds(newest, manifest):
+                raise WouldRun("publish")
+            return repository.published(newest, unchanged=True), newest
+        published = repository.publish(
+            manifest,
+            {name: package.folder / name for name in names} | references,
+            {**reproduction(spec, reference, made.source.record), "build.log": stages.worker_log()},
+            allow_interface_change=spec.allow_interface_change,
+            force=spec.force,
+            waiting=stages.waits_for_publisher,
+        )
+        clock.cached = published.unchanged
+        return published, manifest.model_copy(update={"version": published.version})

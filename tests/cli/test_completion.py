@@ -1,0 +1,141 @@
+"""Completion in bash, zsh and fish: what is offered, and that it is offered at once and in silence."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plansmith.target_names import target_names
+
+from .command import COMMAND, CommandLine, environment
+from .conftest import Compiled
+
+COMMANDS = (
+    "compile doctor gc history init inspect schema serve serve-env show targets validate".split()  # noqa: SIM905
+)
+
+# What is typed, and what has to be offered; a type in angle brackets is left to the shell.
+OFFERED: dict[str, tuple[tuple[str, ...], list[str]]] = {
+    "commands": (("",), COMMANDS),
+    "the start of a command": (("se",), ["serve", "serve-env"]),
+    "commands of a group": (("serve-env", ""), ["add", "list", "remove"]),
+    "options": (("compile", "--s"), ["--shapes"]),
+    "choices": (("compile", "x", "--engine", "t"), ["tensorrt"]),
+    "targets": (("compile", "x", "--target", "triton-26"), [n for n in target_names() if n.startswith("triton-26")]),
+    "targets by name": (("targets", "sage"), [n for n in target_names() if n.startswith("sage")]),
+    "target files": (("compile", "x", "--target", "our"), ["<file>"]),
+    "specs": (("compile", "conf"), ["<file>"]),
+    "folders": (("compile", "x", "--repository", "a"), ["<dir>"]),
+    "models to show": (("show", ""), ["tiny"]),
+    "models to serve": (("serve", "t"), ["tiny"]),
+    "models with a history": (("history", "t"), ["tiny"]),
+    "models to validate": (("validate", "t"), ["tiny"]),
+    "folders to validate": (("validate", "art"), ["<file>"]),
+    "models of a repository": (("show", "--repository", "artifacts/repository", ""), ["tiny"]),
+    "models of no repository": (("show", "--repository", "none", ""), []),
+}
+
+
+def bash(run: CommandLine, words: tuple[str, ...]) -> list[str]:
+    """What the real bash offers after the script that plansmith prints was read."""
+    script = f"""
+        plansmith() {{ {shlex.join(COMMAND)} "$@"; }}
+        env() {{ command env "${{@:1:$#-1}}" {shlex.join(COMMAND)}; }}
+        compopt() {{ [ "$2" = dirnames ] && echo "<dir>" || echo "<file>"; }}
+        eval "$(_PLANSMITH_COMPLETE=bash_source plansmith)"
+        complete -p plansmith >&2
+        COMP_WORDS=(plansmith {shlex.join(words)}) COMP_CWORD={len(words)} COMPREPLY=()
+        _plansmith_completion plansmith
+        for word in "${{COMPREPLY[@]}}"; do echo "$word"; done
+    """
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=run.folder, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "complete -o nosort -F _plansmith_completion plansmith\n"
+    return done.stdout.splitlines()
+
+
+def zsh(run: CommandLine, words: tuple[str, ...]) -> list[str]:
+    """What zsh is told, three lines a word: type, word, help."""
+    typed = shlex.join(("plansmith", *words))
+    answer = run(_PLANSMITH_COMPLETE="zsh_complete", COMP_WORDS=typed, COMP_CWORD=str(len(words)))
+    assert (answer.status, answer.stderr) == (0, "")
+    lines = answer.stdout.splitlines()
+    return [word if kind == "plain" else f"<{kind}>" for kind, word in zip(lines[::3], lines[1::3], strict=False)]
+
+
+def fish(run: CommandLine, words: tuple[str, ...]) -> list[str]:
+    """What fish is told, a line a word: type, word and help."""
+    typed = " ".join(("plansmith", *words))
+    answer = run(_PLANSMITH_COMPLETE="fish_complete", COMP_WORDS=typed, COMP_CWORD=words[-1])
+    assert (answer.status, answer.stderr) == (0, "")
+    told = [line.split("\t")[0].split(",", 1) for line in answer.stdout.splitlines() if line]
+    return [word if kind == "plain" else f"<{kind}>" for kind, word in told]
+
+
+@pytest.mark.parametrize("shell", [bash, zsh, fish])
+@pytest.mark.parametrize(("words", "offered"), OFFERED.values(), ids=OFFERED.keys())
+def test_a_shell_is_offered_what_fits(
+    shell: Callable[[CommandLine, tuple[str, ...]], list[str]],
+    words: tuple[str, ...],
+    offered: list[str],
+    compiled: Compiled,
+) -> None:
+    assert sorted(shell(CommandLine(compiled.folder), words)) == sorted(offered)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_help_says_how_each_shell_gets_its_script(shell: str, run: CommandLine, tmp_path: Path) -> None:
+    line = next(line for line in run("--help").stdout.splitlines() if f"{shell}_source" in line)
+    command = re.search(r"eval .*|_PLANSMITH.*", line)
+    assert command is not None
+    script = run(_PLANSMITH_COMPLETE=f"{shell}_source")
+    assert script.status == 0, script
+    assert "_plansmith_completion" in script.stdout
+    if shutil.which(shell) is None:
+        return
+    (tmp_path / "plansmith").write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
+    (tmp_path / "plansmith").chmod(0o755)
+    before = "autoload -U compinit; compinit -u -D; " if shell == "zsh" else ""
+    check = {"bash": "complete -p plansmith", "zsh": "echo $_comps[plansmith]", "fish": "complete -c plansmith"}[shell]
+    done = subprocess.run(
+        [shell, "-c", f"{before}{command.group()}\n{check}"],
+        env=environment(PATH=f"{tmp_path}:/usr/bin:/bin", HOME=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "_plansmith_completion" in done.stdout, done
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("words", [("show", ""), ("compile", "x", "--target", "t"), ("",)], ids=" ".join)
+def test_completion_imports_nothing_that_takes_time(words: tuple[str, ...], compiled: Compiled) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "plansmith"],
+        cwd=compiled.folder,
+        env=environment(
+            _PLANSMITH_COMPLETE="zsh_complete",
+            COMP_WORDS=shlex.join(("plansmith", *words)),
+            COMP_CWORD=str(len(words)),
+        ),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "plansmith" in imported
+    assert not {"pydantic", "numpy", "torch", "yaml", "rich", "onnx", "prefect"} & imported
+
+
+def test_a_repository_that_cannot_be_read_is_passed_over_in_silence(run: CommandLine) -> None:
+    (run.folder / "artifacts").write_text("no folder")
+    assert zsh(run, ("show", "")) == []
+    assert zsh(run, ("show", "--repository", "a\\0b", "")) == []

@@ -1,0 +1,212 @@
+"""Terminals of every kind, and output that leads elsewhere: a pipe, a reader that goes, nowhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from plansmith.cli import cli
+
+from .command import COMMAND, CommandLine, check_refusal, environment
+from .conftest import Compiled
+from .screen import in_terminal
+
+LISTINGS = {
+    "targets": ("targets",),
+    "history": ("history",),
+    "show": ("show", "tiny"),
+    "inspect": ("inspect", "artifacts/repository"),
+    "schema": ("schema",),
+    "help": ("compile", "--help"),
+}
+_STEPS = ("fetch", "export", "lower", "compile", "validate", "package", "publish")
+
+
+def in_shell(script: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash in which `plansmith` is the command; a failure in a pipe is the pipe's."""
+    called = " ".join(COMMAND)
+    return subprocess.run(
+        ["bash", "-c", f'set -o pipefail; plansmith() {{ {called} "$@"; }}; {script}'],
+        cwd=folder,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("words", LISTINGS.values(), ids=LISTINGS.keys())
+def test_a_reader_that_has_had_enough_is_no_error(words: tuple[str, ...], compiled: Compiled) -> None:
+    """It closes its end at once, so that the first line meets a broken pipe."""
+    done = in_shell(f"plansmith {' '.join(words)} | (exec <&-; sleep 0.2)", compiled.folder)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_compile_goes_on_to_its_end_when_nobody_reads_its_progress(finished: Compiled) -> None:
+    done = in_shell(f"plansmith {' '.join(finished.command)} --name other 2>&1 | head -1", finished.folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "  fetch        cached\n", "")
+    assert sorted(path.name for path in finished.release.parents[1].iterdir()) == ["other", "tiny"]
+
+
+def test_every_model_of_a_spec_is_compiled_when_nobody_reads_its_summary(finished: Compiled, models: Path) -> None:
+    listed = "".join(f"  - {{source: hf:{models / 'bert'}, name: {name}}}\n" for name in ("tiny", "second"))
+    (finished.folder / "models.yaml").write_text(f"models:\n{listed}")
+    done = in_shell("plansmith compile models.yaml --no-check-served 2>&1 | (exec <&-; sleep 0.2)", finished.folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(path.name for path in finished.release.parents[1].iterdir()) == ["second", "tiny"]
+
+
+def test_a_failure_keeps_its_exit_code_when_nobody_reads_it(run: CommandLine) -> None:
+    done = in_shell("plansmith compile hf:./nope --json 2>&1 | (exec <&-; sleep 0.2)", run.folder)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+
+
+@pytest.mark.parametrize("words", LISTINGS.values(), ids=LISTINGS.keys())
+def test_output_that_cannot_be_written_is_an_error(words: tuple[str, ...], compiled: Compiled) -> None:
+    done = in_shell(f"plansmith {' '.join(words)} > /dev/full", compiled.folder)
+    said = "plansmith: standard output: No space left on device\nNext: free some space, or write it elsewhere\n"
+    assert (done.returncode, done.stderr) == (9, said)
+
+
+def test_closed_streams_are_let_be(finished: Compiled) -> None:
+    done = in_shell(f"plansmith {' '.join(finished.command)} --force <&- >&- 2>&-", finished.folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert in_shell("plansmith validate tiny@2", finished.folder).returncode == 0
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 200])
+def test_the_moving_line_leaves_nothing_behind(columns: int, finished: Compiled) -> None:
+    shown = in_terminal(finished.folder, *finished.command, columns=columns)
+    assert shown.status == 0
+    assert {"A", "K"} <= shown.sequences
+    wanted = [*(f"  {step:<13}cached" for step in _STEPS), "tiny unchanged, still version 1: onnxruntime"]
+    told = [line for line in wanted if line not in shown.text]
+    assert not told, shown.screen
+    assert not re.search(r"[⠀-⣿]", shown.text)
+
+
+@pytest.mark.parametrize("width", ["abc", "0", "-5", "1", "99999999"])
+def test_a_terminal_knows_its_width_better_than_a_variable(width: str, finished: Compiled) -> None:
+    shown = in_terminal(finished.folder, *finished.command, columns=80, COLUMNS=width)
+    assert shown.screen[: len(_STEPS)] == [f"  {step:<13}cached" for step in _STEPS]
+    assert "Next: " in shown.text
+    assert in_terminal(finished.folder, "targets", COLUMNS=width).screen[0].startswith("target ")
+
+
+@pytest.mark.parametrize(
+    ("variables", "without"), [({"TERM": "dumb"}, ""), ({"TERM": "unknown"}, ""), ({}, "TERM")], ids=str
+)
+def test_a_terminal_that_can_do_nothing_gets_plain_lines(
+    variables: dict[str, str], without: str, finished: Compiled
+) -> None:
+    shown = in_terminal(finished.folder, *finished.command, columns=80, without=without, **variables)
+    assert "\x1b" not in shown.written
+    assert "\r" not in shown.written
+    assert shown.screen[: len(_STEPS)] == [f"  {step:<13}cached" for step in _STEPS]
+
+
+def test_nobody_gets_colours_against_his_will(finished: Compiled) -> None:
+    assert in_terminal(finished.folder, *finished.command).colours
+    assert not in_terminal(finished.folder, *finished.command, NO_COLOR="1").colours
+
+
+def test_what_is_piped_has_no_escape_sequences_and_whole_lines(finished: Compiled, run: CommandLine) -> None:
+    for words in (finished.command, *LISTINGS.values()):
+        answer = run(*words, COLUMNS="20", TERM="xterm-256color")
+        assert "\x1b" not in answer.stdout + answer.stderr
+    coloured = run(*finished.command, FORCE_COLOR="1")
+    assert not re.search(r"\x1b\[[?\d]*[AKhl]", coloured.stdout + coloured.stderr)
+
+
+@pytest.mark.parametrize("columns", [20, 40])
+def test_a_narrow_terminal_cuts_no_path_and_no_message(columns: int, finished: Compiled) -> None:
+    shown = in_terminal(finished.folder, "compile", "hf:./no-such-folder-at-all", columns=columns)
+    assert shown.status == 3
+    assert f"there is no directory {finished.folder}/no-such-folder-at-all" in shown.text
+    tidied = in_terminal(finished.folder, "gc", "--dry-run", "--older-than", "0", columns=columns)
+    named = re.findall(r"artifacts/cache/export/\w+", tidied.text)
+    assert [len(Path(path).name) for path in named] == [64]
+    past = in_terminal(finished.folder, "history", columns=columns)
+    assert finished.command[1] in past.text
+
+
+def test_quiet_prints_notices_and_errors_only(finished: Compiled, run: CommandLine) -> None:
+    stored = next(finished.folder.glob("artifacts/cache/export/*/model.onnx"))
+    stored.write_bytes(stored.read_bytes()[:-1])
+    answer = run(*finished.command, "--force", "--quiet")
+    assert answer.status == 0, answer
+    assert all(line.startswith("plansmith: ") for line in answer.stderr.splitlines()), answer.stderr
+    failed = run("compile", "hf:./nope", "--quiet", "--json")
+    check_refusal(failed, 3, ("there is no directory",))
+    assert failed.stderr.startswith("plansmith: ")
+
+
+def test_every_command_has_a_short_summary_and_an_example(run: CommandLine) -> None:
+    def pages(group: click.Group, name: str) -> dict[str, click.Command]:
+        found = {f"{name} {word}": command for word, command in group.commands.items()}
+        inner = [pages(one, word) for word, one in found.items() if isinstance(one, click.Group)]
+        return found | {word: command for page in inner for word, command in page.items()}
+
+    found = pages(cli, "plansmith")
+    assert {"plansmith compile", "plansmith serve-env add"} <= found.keys()
+    for name, command in found.items():
+        told = f"{command.help}\n{command.epilog}"
+        assert re.search(rf"^ *{name}\b", told, re.MULTILINE), name
+    for words in ((), ("serve-env",)):
+        assert "...\n" not in run(*words, "--help", COLUMNS="80").stdout.partition("Commands:")[2]
+    assert "onnx:" in run("compile", "--help").stdout
+
+
+ENCODINGS = {
+    "ascii": {"PYTHONIOENCODING": "ascii"},
+    "latin-1": {"PYTHONIOENCODING": "latin-1"},
+    "the C locale": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+}
+
+
+@pytest.mark.parametrize("variables", ENCODINGS.values(), ids=ENCODINGS.keys())
+def test_no_encoding_stops_a_command(variables: dict[str, str], finished: Compiled) -> None:
+    """Names that the encoding lacks are there, in help, in messages, in progress and in listings."""
+    (finished.folder / "модель").symlink_to(finished.command[1].removeprefix("hf:"))
+    called = [*COMMAND]
+    lines = (
+        (*finished.command, "--repository", "хранилище"),
+        ("compile", "hf:модель", "--no-check-served"),
+        ("show", "нет…✓"),
+        ("inspect", b"no-text-\xff".decode(errors="surrogateescape")),
+        ("history",),
+        ("serve", "--help"),
+    )
+    for words in lines:
+        done = subprocess.run(
+            [*called, *words],
+            cwd=finished.folder,
+            env=environment(**variables),
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        assert b"Traceback" not in done.stderr, done.stderr
+        assert done.returncode in {0, 2, 7, 9}, done.stderr
+        assert done.stdout or done.stderr
+
+
+def test_a_path_that_is_no_text_is_printed_as_the_bytes_it_has(finished: Compiled) -> None:
+    name = b"artifacts-\xff"
+    (finished.folder / "artifacts").rename(finished.folder / name.decode(errors="surrogateescape"))
+    done = subprocess.run(
+        [sys.executable.encode(), b"-m", b"plansmith", b"history", b"none", b"--artifacts", name],
+        cwd=finished.folder,
+        env=environment(),
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == b"no such run is noted below " + name + b"\n"
+    assert json.loads(CommandLine(finished.folder)("history", "--json").stdout) == {"runs": []}
