@@ -11,7 +11,7 @@ from plansmith import external_data
 from plansmith.compilers import onnx_files
 from plansmith.compilers.onnxrt import open_session
 from plansmith.config import INPUT_DTYPES
-from plansmith.errors import ExportError, SourceError, UsageError
+from plansmith.errors import ExportError, SourceError, UsageError, first_line
 from plansmith.types import ANONYMOUS, Dim, Tensor
 
 if TYPE_CHECKING:
@@ -30,10 +30,16 @@ def require_servable(model: onnx.ModelProto, name: str) -> None:
     """See that inputs and outputs are tensors that Triton carries, and that the graph is in FP32.
 
     Raises:
-        SourceError: an input or output that is no tensor, or of a dtype or rank that no request can hold.
+        SourceError: there are no inputs; or an input or output is no tensor, or of a dtype or rank that no request
+            can hold.
         ExportError: the weights are in another precision.
     """
     stored = {t.name for t in model.graph.initializer}
+    if all(value.name in stored for value in model.graph.input):
+        raise SourceError(
+            f"{name} has no inputs, so that its answer is always the same and no request could ask for it",
+            remedy="export it with what varies as an input",
+        )
     for role, values in (("input", model.graph.input), ("output", model.graph.output)):
         for value in values:
             if value.name not in stored:
@@ -99,7 +105,8 @@ def write(model: onnx.ModelProto, inputs: Sequence[Tensor], source: Path, out: P
         onnx.checker.check_model(path, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise SourceError(
-            f"onnx finds {source.name} wrong: {_said(error)}", remedy="export the model again, with a newer exporter"
+            f"onnx finds {source.name} wrong: {first_line(error)}",
+            remedy="export the model again, with a newer exporter",
         ) from error
     return path
 
@@ -123,7 +130,7 @@ class Asked:
             self._session = open_session(path, rewrites="none")
         except Exception as error:
             raise SourceError(
-                f"ONNX Runtime refuses the graph: {_said(error).rpartition(f'{path} failed:')[2]}",
+                f"ONNX Runtime refuses the graph: {first_line(error).rpartition(f'{path} failed:')[2]}",
                 remedy="export it with operators and an opset that ONNX Runtime has",
             ) from error
 
@@ -266,7 +273,3 @@ def _denied(name: str, told: Sequence[Dim | None], seen: Sequence[int]) -> Sourc
         f"the graph says that output {name!r} has the form [{form}], and it answers {list(seen)}",
         remedy="export the model again: Triton would refuse such answers",
     )
-
-
-def _said(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from plansmith.compilers import onnx_files
-from plansmith.errors import EngineError
+from plansmith.errors import EngineError, first_line
 from plansmith.types import Component, Engine, EngineKind, OnnxModel
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _optimise(component: Component, folder: Path, out: Path, max_opset: int, max
         )
     except Exception as error:
         raise EngineError(
-            f"ONNX Runtime refuses {component.file}: {str(error).splitlines()[0]}", remedy="read the log"
+            f"ONNX Runtime refuses {component.file}: {first_line(error)}", remedy="read the log"
         ) from error
     model = onnx.load(path, load_external_data=False)
     foreign = {n.domain for n in model.graph.node} - _STANDARD_DOMAINS

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from plansmith.comparison import TOLERANCES, Padding, compare_output
 from plansmith.compilers import onnx_files
 from plansmith.compilers.onnxrt import open_session
-from plansmith.errors import ExportError
+from plansmith.errors import ExportError, first_line
 from plansmith.types import Component, Dim, ExportAttempt, Precision, Tensor
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _attempt(exporter: Exporter, job: ExportJob) -> tuple[str | None, Component 
         component = onnx_files.finish(job.folder / _RAW_FILE, (*job.inputs, *job.outputs))
         session = open_session(job.folder / component.file)
     except Exception as error:  # noqa: BLE001 - exporters raise anything; the next one is tried, both are told
-        return f"{type(error).__name__}: {_first_line(error)}", None
+        return f"{type(error).__name__}: {first_line(_cause(error))}", None
     lost = {t.name for t in job.inputs} - {t.name for t in component.inputs}
     if lost:
         return f"the graph does not use the input(s) {', '.join(sorted(lost))}", None
@@ -141,7 +141,7 @@ def _attempt(exporter: Exporter, job: ExportJob) -> tuple[str | None, Component 
         try:
             answers = dict(zip(names, session.run(names, dict(probe.feed)), strict=True))
         except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors have no common base
-            return f"fails at {probe.name} {probe.axes}: {_first_line(error)}", None
+            return f"fails at {probe.name} {probe.axes}: {first_line(_cause(error))}", None
         problem = _disagreement(job, probe, answers)
         if problem:
             return f"differs from PyTorch at {probe.name} {probe.axes}: {problem}", None
@@ -201,8 +201,8 @@ def _with_dynamo(job: ExportJob, path: Path) -> None:
     program.save(str(path))
 
 
-def _first_line(error: BaseException) -> str:
-    """What the innermost cause says: torch wraps it in advice."""
+def _cause(error: BaseException) -> BaseException:
+    """The innermost cause, which says what happened: torch wraps it in advice."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+    return error

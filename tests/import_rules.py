@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "src" / "plansmith"
 # Modules and packages from the bottom up: each imports only from levels below its own, never from its siblings.
 LEVELS = (
     ("plansmith",),
-    ("addresses", "errors", "problems", "target_names", "types"),
+    ("addresses", "errors", "problems", "target_names", "written"),
+    ("types",),
     ("digest", "comparison", "targets", "durable", "external_data", "memory", "shapes", "toolchain", "units"),
     ("config", "data", "history", "reference", "process", "stage_cache"),
     ("sources", "compilers", "triton", "validation", "probes", "spec_text"),

@@ -44,6 +44,7 @@ ACCEPTED = {
     "  - {source: hf:bert, repository: b}\n",
     "aliases": "defaults: &common\n  engine: onnxruntime\nmodels:\n  - <<: *common\n    source: hf:bert\n    name: a\n"
     "  - <<: *common\n    source: hf:bert\n",
+    "waves that are no home": "source: hf:./~bert~\nname: a\nrepository: ./~\nartifacts: a~\ntask: ~x\n",
     "dollar signs": "source: hf:a$$HOME\nname: a\nrepository: $$$${x}/5$/$1\n",
 }
 
@@ -102,6 +103,21 @@ VARIABLES = {
     ),
     "after a dollar sign": _no("source: hf:bert\ntarget: $$$X\n", "1 problem(s)", "environment variable $X"),
     "with a default": _no("source: hf:bert\nname: ${NAME:-x}\n", "1 problem(s)", '--name "${NAME:-x}"'),
+    "a home folder": _no(
+        "source: hf:bert\nrepository: ~/models\n",
+        "1 problem(s)",
+        "model.yaml:2: 'repository' begins with ~, which is another folder for every user",
+        'or leave it out and type --repository "$HOME/models"; ./~ stands for',
+    ),
+    "a home folder in the source": _no(
+        "source: onnx:~/x.onnx\n", "model.yaml:1: 'source' begins with ~", 'plansmith compile "onnx:$HOME/x.onnx"'
+    ),
+    "a home folder in the defaults": _no(
+        f"defaults: {{artifacts: ~/a, target: ~b.yaml}}\n{TWO}",
+        "2 problem(s)",
+        "model.yaml:1: 'artifacts' begins with ~",
+        "model.yaml:1: 'target' begins with ~",
+    ),
     "that never ends": _no("source: hf:bert\nname: ${NAME\n", "1 problem(s)", "environment variable ${NAME"),
     "in a range": _no(
         "source: hf:bert\nshapes:\n  input_ids: 1x8:2x8:${MAX}x8\n",
@@ -144,12 +160,15 @@ ONE = {
         "or less",
     ),
     "a tolerance in part": _no("source: hf:bert\ntolerances: {y: {max_relative: 1}}\n", "'tolerances.y.min_cosine'"),
-    "a source of no known kind": _no("source: bert\n", "model.yaml:1: 'source': cannot tell", by_schema=False),
+    "a source of no known kind": _no("source: bert\n", "model.yaml:1: 'source': cannot tell"),
     "a key that stands twice": _no(
         "source: hf:bert\ntriton:\n  instances: 1\n  instances: 2\nnmae: x\n",
         "2 problem(s)",
         "model.yaml:4: 'triton.instances' stands twice, first in line 3",
         "model.yaml:5 'nmae'",
+    ),
+    "an output twice": _no(
+        "source: hf:bert\noutputs: [y, z, y]\n", "model.yaml:2: 'outputs': names 'y' more than once"
     ),
     "a list": _no("- source: hf:bert\n", "a spec is a mapping with at least `source`"),
 }

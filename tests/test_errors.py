@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plansmith import errors
-from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, error_from_dict
+from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, error_from_dict, first_line
 
 PACKAGE = Path(errors.__file__).parent
 KINDS = PlansmithError.__subclasses__()
@@ -34,6 +34,19 @@ def test_an_error_crosses_a_process_and_stays_what_it_was(kind: type[PlansmithEr
     again = error_from_dict(raised.to_dict())
     assert (type(again), str(again)) == (kind, "m · export: it broke\nNext: mend it")
     assert again.transient
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("\n  no such file \nread the log"), "no such file"),
+        (RuntimeError(""), "RuntimeError"),
+        (OSError("\n \n"), "OSError"),
+    ],
+    ids=["lines", "nothing", "white space"],
+)
+def test_an_error_of_a_library_is_told_in_one_line_though_it_says_nothing(error: Exception, said: str) -> None:
+    assert first_line(error) == said
 
 
 def test_every_error_says_what_to_type_next() -> None:

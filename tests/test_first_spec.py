@@ -111,6 +111,17 @@ def test_licence_and_commit_stand_in_the_first_lines(tmp_path: Path) -> None:
     assert _read(write_spec(spec, studied, tmp_path), tmp_path).source == "hf:a/b"
 
 
+def test_a_source_in_a_home_folder_is_written_out_as_specs_take_no_wave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "bert").mkdir()
+    text = write_spec(
+        make_spec({"source": "hf:~/bert"}), _studied(_signature({"x": ("batch",)}), "hf:~/bert", tmp_path), tmp_path
+    )
+    assert _read(text, tmp_path).source == f"hf:{tmp_path}/bert"
+
+
 @pytest.mark.parametrize(
     "typed", ["models/bert", "./models/../models/bert", "link", "through/bert", "{here}/models/bert", "."]
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from plansmith.cli.compile import compile_command
-from plansmith.config import ModelSpec, TritonOptions
+from plansmith.config import ModelSpec, TritonOptions, make_spec
 from plansmith.errors import UsageError
 from plansmith.reproduction import reproduction
 from plansmith.shapes import InputRange
@@ -139,6 +140,15 @@ def test_what_to_type_instead_of_a_variable_is_an_option_that_there_is() -> None
     for key in set(ModelSpec.model_fields) - {"source"}:
         typed = option_for((key,), "$X").partition(" ")[0]
         assert typed in options or (not typed and f"--{key.replace('_', '-')}" not in options), key
+
+
+def test_a_spec_survives_json() -> None:
+    written = {"source": "hf:bert", "shapes": {"a": "1x1:8x64:32x256"}, "inputs": {"a": {"dims": ["batch", 3]}}}
+    spec = make_spec(written)
+    told = spec.model_dump(mode="json")
+    assert told["shapes"] == written["shapes"]
+    assert make_spec(json.loads(json.dumps(told))) == spec
+    assert make_spec(spec.model_dump()) == spec
 
 
 def test_the_spec_in_a_release_is_taken_whatever_its_paths_are_called(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from plansmith.config import ModelSpec, TritonOptions
+from plansmith.errors import UsageError
 from plansmith.spec_files import read_specs
 from plansmith.spec_schema import spec_schema
 from plansmith.target_names import target_names
@@ -59,6 +61,62 @@ def test_what_the_loader_refuses_the_schema_refuses_unless_only_the_loader_can_k
     except yaml.YAMLError as error:
         complaints = [str(error)]
     assert bool(complaints) == spec.by_schema, complaints
+
+
+_LIMITS = "tolerances: {{y: {{max_relative: {}, quantile_relative: 0, min_cosine: {}}}}}"
+_INPUT = "inputs: {{x: {{dtype: {}, dims: {}}}}}"
+TAKEN = {
+    "triton: {instances: 2}": True,
+    "triton: {instances: 2.0}": True,
+    "triton: {instances: 2.5}": False,
+    'triton: {instances: "2"}': False,
+    "triton: {instances: true}": False,
+    "triton: {max_queue_delay_microseconds: 1e2}": False,
+    "force: yes": True,
+    'force: "yes"': False,
+    "force: 1": False,
+    "check_served: null": False,
+    _LIMITS.format("1.0e-4", 1): True,
+    _LIMITS.format("1e-4", -1): True,
+    _LIMITS.format("'2.5E+1'", ".5"): True,
+    _LIMITS.format("+.5e1", "-5e-1"): True,
+    _LIMITS.format("-1e-4", 1): False,
+    _LIMITS.format("'0.001'", 1): False,
+    _LIMITS.format("1e", 1): False,
+    _LIMITS.format("' 1e-4'", 1): False,
+    _LIMITS.format("true", 1): False,
+    _LIMITS.format("1", "true"): False,
+    _LIMITS.format("1", "1.5"): False,
+    "inputs: {x: {low: -1e3, high: 1e3}}": True,
+    "inputs: {x: {low: -1, high: null}}": False,
+    "inputs: {x: {low: false, high: 1}}": False,
+    "inputs: {x: {mask: 1}}": False,
+    _INPUT.format("float32", "[batch, 3, 2.0]"): True,
+    _INPUT.format("complex64", "[batch]"): False,
+    _INPUT.format("float32", "[batch, 0]"): False,
+    _INPUT.format("float32", "[batch, true]"): False,
+    _INPUT.format("float32", "[batch, '3']"): False,
+    _INPUT.format("float32", "[batch, größe]"): False,
+    _INPUT.format("float32", "[batch, 1.5]"): False,
+    "outputs: [a, b]": True,
+    "outputs: [a, a]": False,
+    "source: nope:x": False,
+    "source: 'timm:'": False,
+    "source: hf:~/bert": False,
+    "tritonserver: ~/t": False,
+}
+_ONLY_THE_LOADER_KNOWS = {"inputs: {x: {low: -1, high: null}}": "low and high go together"}
+
+
+@pytest.mark.parametrize(("text", "taken"), TAKEN.items(), ids=TAKEN.keys())
+def test_loader_and_schema_agree_on_what_a_value_is(text: str, taken: bool, tmp_path: Path) -> None:
+    whole = text if text.startswith("source") else f"source: hf:bert\n{text}"
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "spec.yaml").write_text(whole)
+    said = _ONLY_THE_LOADER_KNOWS.get(text, "")
+    assert (not _complaints(whole)) == (taken or bool(said))
+    with nullcontext() if taken else pytest.raises(UsageError, match=said or None):
+        read_specs(tmp_path / "spec.yaml", {})
 
 
 @pytest.mark.parametrize("record", [ModelSpec, TritonOptions, Tolerance], ids=lambda record: record.__name__)

@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     ValidationError,
     WithJsonSchema,
     field_validator,
@@ -24,12 +25,13 @@ from plansmith.problems import words_of
 from plansmith.shapes import InputRange, parse_range
 from plansmith.targets import DEFAULT_TARGET
 from plansmith.types import Dim, EngineKind, Precision, Record, Tolerance
+from plansmith.written import Count, Number, Switch
 
 # What Triton, its Python backend and its clients all take, in paths, arguments and URLs.
 _LONGEST_NAME = 128
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOST_PROBLEMS = 10
-_AXIS = re.compile(r"[A-Za-z_]\w*")
+_AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # What NumPy and Triton both carry.
 INPUT_DTYPES = (
@@ -47,6 +49,7 @@ _RANGE_SCHEMA = {
     "description": "min:opt:max, each with its sizes joined by x, batch first; a single shape stands for all three.",
     "examples": ["1x8:8x64:32x256"],
 }
+_DIM_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": f"^{_AXIS.pattern}$"}]}
 
 
 def _read_range(given: Any) -> InputRange:
@@ -61,13 +64,30 @@ def _read_range(given: Any) -> InputRange:
         raise ValueError(error.message.partition(": ")[2]) from error
 
 
+def _read_dim(given: Any) -> Dim:
+    """A size, or the name of an axis that moves."""
+    if isinstance(given, str) and _AXIS.fullmatch(given):
+        return given
+    if isinstance(given, int | float) and not isinstance(given, bool) and given >= 1 and given == given // 1:
+        return int(given)
+    raise ValueError("dims are sizes of 1 or more, or names of letters, digits and _, like [batch, 3, 224]")
+
+
+_WrittenRange = Annotated[
+    InputRange,
+    BeforeValidator(_read_range),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema(_RANGE_SCHEMA),
+]
+
+
 class TritonOptions(Record):
     """What the served configuration says beyond what the graph determines."""
 
-    max_queue_delay_microseconds: int = Field(
+    max_queue_delay_microseconds: Count = Field(
         default=100, ge=0, description="How long the dynamic batcher waits for more requests to fill a batch."
     )
-    instances: int = Field(default=1, ge=1, description="Copies of the model that answer at the same time.")
+    instances: Count = Field(default=1, ge=1, description="Copies of the model that answer at the same time.")
 
 
 class InputSpec(Record):
@@ -76,20 +96,22 @@ class InputSpec(Record):
     Without `low` and `high`, floats are drawn from the standard normal distribution, integers from 0 to 7.
     """
 
-    dtype: str = Field(default="", description="NumPy's name of the element type; an ONNX file knows it itself.")
-    dims: tuple[Dim, ...] = Field(
+    dtype: str = Field(
+        default="",
+        description="NumPy's name of the element type; an ONNX file knows it itself.",
+        json_schema_extra={"enum": ["", *INPUT_DTYPES]},
+    )
+    dims: tuple[Annotated[Dim, BeforeValidator(_read_dim), WithJsonSchema(_DIM_SCHEMA)], ...] = Field(
         default=(), description="Batch first: names of axes that move, numbers where the size is fixed."
     )
-    low: float | None = Field(default=None, allow_inf_nan=False, description="Smallest value.")
-    high: float | None = Field(default=None, allow_inf_nan=False, description="Largest value, included.")
-    mask: bool = Field(default=False, description="Marks padding with 0: ones, then zeros, in every row.")
+    low: Number | None = Field(default=None, description="Smallest value.")
+    high: Number | None = Field(default=None, description="Largest value, included.")
+    mask: Switch = Field(default=False, description="Marks padding with 0: ones, then zeros, in every row.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.dtype and self.dtype not in INPUT_DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is none of {', '.join(INPUT_DTYPES)}")
-        if any(d < 1 if isinstance(d, int) else not _AXIS.fullmatch(d) for d in self.dims):
-            raise ValueError("dims are sizes of 1 or more, or names of letters, digits and _, like [batch, 3, 224]")
         if (self.low is None) != (self.high is None):
             raise ValueError("low and high go together")
         if self.low is not None and self.high is not None and self.low > self.high:
@@ -112,7 +134,8 @@ class ModelSpec(Record):
 
     source: str = Field(
         description="Where the model comes from: hf:<id or directory>[@revision], timm:<name or directory> or"
-        " onnx:<file>; a path is relative to the spec."
+        " onnx:<file>; a path is relative to the spec.",
+        json_schema_extra={"pattern": "^(hf|timm|onnx):[^~]"},
     )
     name: str = Field(
         default="",
@@ -121,7 +144,7 @@ class ModelSpec(Record):
     )
     engine: EngineKind = Field(default=EngineKind.ONNXRUNTIME, description="Which Triton backend serves the model.")
     precision: Precision = Field(default=Precision.FP32, description="What the graph is stored and computed in.")
-    shapes: dict[str, Annotated[InputRange, BeforeValidator(_read_range), WithJsonSchema(_RANGE_SCHEMA)]] = Field(
+    shapes: dict[str, _WrittenRange] = Field(
         default_factory=dict,
         description="Smallest, usual and largest shape (min:opt:max) per input, batch first; inputs that share axes"
         " follow. Derived from the model when left out.",
@@ -138,14 +161,14 @@ class ModelSpec(Record):
         description="Cache, logs and default repository, relative to the spec; when left out, artifacts in the"
         " working directory.",
     )
-    random_weights: bool = Field(default=False, description="Draw the weights instead of loading them.")
-    trust_remote_code: bool = Field(default=False, description="Run Python code that comes with the model.")
-    allow_pickle: bool = Field(default=False, description="Read pickled weights, which can run any code.")
-    check_served: bool = Field(default=True, description="Load and ask the release on a real Triton.")
-    allow_interface_change: bool = Field(
+    random_weights: Switch = Field(default=False, description="Draw the weights instead of loading them.")
+    trust_remote_code: Switch = Field(default=False, description="Run Python code that comes with the model.")
+    allow_pickle: Switch = Field(default=False, description="Read pickled weights, which can run any code.")
+    check_served: Switch = Field(default=True, description="Load and ask the release on a real Triton.")
+    allow_interface_change: Switch = Field(
         default=False, description="Publish even if inputs or outputs differ from those of the version before."
     )
-    force: bool = Field(default=False, description="Do every step again and publish a new version.")
+    force: Switch = Field(default=False, description="Do every step again and publish a new version.")
     tritonserver: str = Field(
         default="", description="Triton for the check, relative to the spec; found when left out."
     )
@@ -160,7 +183,11 @@ class ModelSpec(Record):
     inputs: dict[str, InputSpec] = Field(
         default_factory=dict, description="The inputs, where nothing describes them or others are wanted."
     )
-    outputs: tuple[str, ...] = Field(default=(), description="Which outputs to serve, in this order; all by default.")
+    outputs: tuple[str, ...] = Field(
+        default=(),
+        description="Which outputs to serve, in this order; all by default.",
+        json_schema_extra={"uniqueItems": True},
+    )
 
     @field_validator("name")
     @classmethod
@@ -170,6 +197,14 @@ class ModelSpec(Record):
                 "a name has at most 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit,"
                 f" such as {name_from(value)!r}"
             )
+        return value
+
+    @field_validator("outputs")
+    @classmethod
+    def _check_outputs(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        repeated = sorted({name for name in value if value.count(name) > 1})
+        if repeated:
+            raise ValueError(f"names {', '.join(map(repr, repeated))} more than once")
         return value
 
 

@@ -138,6 +138,11 @@ class InternalError(PlansmithError):
     exit_code = 1
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says that holds text; its kind where it says nothing."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def error_from_dict(fields: dict[str, Any]) -> PlansmithError:
     """Rebuild what `PlansmithError.to_dict` wrote, for an error that crossed a process."""
     classes: dict[str, type[PlansmithError]] = {c.__name__: c for c in PlansmithError.__subclasses__()}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.config import InputSpec
+from plansmith.memory import tells_of_memory
 from plansmith.shapes import InputRange, resolve_axes
 from plansmith.types import AxisRange, OnnxModel, Precision, ReferenceSet
 
@@ -220,7 +221,7 @@ def _ask(
     try:
         return feed, ask(feed)
     except Exception as error:
-        if not plan.guessed or isinstance(error, MemoryError):
+        if not plan.guessed or tells_of_memory(f"{type(error).__name__}: {error}"):
             raise
         from plansmith.sources.probing import explain_failure
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from plansmith.config import ModelSpec
 from plansmith.digest import digest_of, digest_of_files
@@ -36,15 +37,16 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> F
     with stages.timed("fetch") as clock:
         hashed = stages.digester.hashed
         found = _random(stages, spec, reference) if spec.random_weights else _given(stages, spec, reference)
+        known, licence = True, None
         if reference.scheme == "onnx":
-            paths, licence = onnx_models.files_of(Path(found.location)), None
+            paths, known = _graph_files(stages, Path(found.location))
         else:
             paths = _paths(found.folder, spec)
             directory.require_kind(found.folder, reference.scheme)
             directory.require_weights(found.folder, allow_pickle=spec.allow_pickle)
             licence = directory.read_licence(found.folder)
         files = stages.digester.entries(found.folder, paths, foreign=not spec.random_weights)
-        clock.cached = found.cached and stages.digester.hashed == hashed
+        clock.cached = found.cached and known and stages.digester.hashed == hashed
         record = SourceModel(
             scheme=reference.scheme,
             location=found.location,
@@ -56,7 +58,7 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> F
             task=spec.task or None,
         )
         stages.made["fetch"] = record
-        return Finished(record, found.folder, digest_of([record.scheme, record.digest]), clock.cached)
+        return Finished(record, found.folder, digest_of([record.scheme, record.digest]), clock.cached, tuple(paths))
 
 
 def require_unchanged(stages: StageRunner, spec: ModelSpec, source: Finished[SourceModel]) -> None:
@@ -65,13 +67,34 @@ def require_unchanged(stages: StageRunner, spec: ModelSpec, source: Finished[Sou
     Raises:
         SourceError: it was written to while it was read.
     """
-    is_file = source.record.scheme == "onnx"
-    paths = onnx_models.files_of(Path(source.record.location)) if is_file else _paths(source.folder, spec)
-    files = stages.digester.entries(source.folder, paths, foreign=not spec.random_weights)
+    paths = list(source.files) if source.record.scheme == "onnx" else _paths(source.folder, spec)
+    try:
+        files = stages.digester.entries(source.folder, paths, foreign=not spec.random_weights)
+    except FileNotFoundError as error:
+        raise _changed(source.folder) from error
     if digest_of_files(files) != source.record.digest:
-        raise SourceError(
-            f"{source.folder} changed while it was read", remedy="wait until it is written, and run again"
-        )
+        raise _changed(source.folder)
+
+
+def _changed(place: Path) -> SourceError:
+    return SourceError(f"{place} changed while it was read", remedy="wait until it is written, and run again")
+
+
+def _graph_files(stages: StageRunner, path: Path) -> tuple[list[Path], bool]:
+    """The files of an ONNX model, and whether they were known; a graph may come from anywhere: the worker reads it."""
+    try:
+        digest = stages.digester.file(path, foreign=True)
+    except OSError as error:
+        raise SourceError(f"cannot read {path}: {error.strerror}", remedy="check its permissions") from error
+
+    def find(_: Path) -> Any:
+        found = stages.heavy("graph_files", path=str(path))
+        if stages.digester.file(path, foreign=True) != digest:
+            raise _changed(path)
+        return found
+
+    entry, cached = stages.entry("fetch", [digest], {"of": "graph_files"}, find, tools="graph_files")
+    return onnx_models.files_of(path, entry.record["weights"]), cached
 
 
 def _paths(folder: Path, spec: ModelSpec) -> list[Path]:

@@ -102,9 +102,9 @@ def _origin(studied: Studied) -> str:
 
 def _source(reference: SourceReference, typed: str, folder: Path) -> str:
     """The source as it has to stand in a spec in a folder."""
-    if reference.path is None or Path(reference.location).expanduser().is_absolute():
+    if reference.path is None:
         return typed
-    return f"{reference.scheme}:{_from(folder, Path(reference.location))}"
+    return f"{reference.scheme}:{_from(folder, Path(reference.location).expanduser())}"
 
 
 def _from(folder: Path, path: Path) -> str:

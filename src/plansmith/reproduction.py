@@ -28,7 +28,6 @@ def reproduction(spec: ModelSpec, reference: SourceReference, source: SourceMode
         values["source"] = f"{reference.scheme}:{reference.location}@{source.revision}"
     values["artifacts"] = str(artifacts)
     values["repository"] = str(Path(spec.repository or artifacts / "repository").resolve())
-    values["shapes"] = {name: str(found) for name, found in spec.shapes.items()}
     return {
         "spec.yaml": yaml.safe_dump(escaped(values), sort_keys=False, allow_unicode=True),
         "reproduce.sh": _SCRIPT,

@@ -214,4 +214,4 @@ def _remedy(text: SpecText) -> str:
         return "mend these and run it again"
     instead = option_for(*next(iter(text.variables.items())))
     way = f", or leave it out and type {instead}" if instead else ""
-    return f"a spec means the same everywhere, so write the value itself{way}; $$ stands for a dollar sign"
+    return f"a spec means the same everywhere, so write the value itself{way}; {text.way_out}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plansmith.config import ModelSpec
-from plansmith.spec_text import MODELS, VARIABLE
+from plansmith.spec_text import MODELS, PATHS, VARIABLE
 from plansmith.target_names import target_names
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -79,7 +79,8 @@ def _partial(definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_variables(definition: dict[str, Any]) -> None:
-    """Free text takes no environment variables; $$ is a dollar sign there."""
-    for field in definition.get("properties", {}).values():
-        if field.get("type") == "string" and "pattern" not in field:
-            field["not"] = {"pattern": rf"(^|[^$])(\$\$)*{VARIABLE}"}
+    """Text takes no environment variables, where $$ is a dollar sign, and a path no ~."""
+    for name, field in definition.get("properties", {}).items():
+        if field.get("type") == "string":
+            home = "^~|" if name in PATHS else ""
+            field["not"] = {"pattern": rf"{home}(^|[^$])(\$\$)*{VARIABLE}"}

@@ -22,6 +22,10 @@ MANY = {MODELS, "defaults"}
 # As shells read them: $NAME and ${NAME}; $$ is a dollar sign.
 VARIABLE = r"\$(?:\{[^}]*\}?|[A-Za-z_][A-Za-z0-9_]*)"
 
+PATHS = ("repository", "artifacts", "tritonserver", "target")
+_TEXT = "tag:yaml.org,2002:str"
+_HOME = re.compile(r"^((?:hf|timm|onnx):)?~")
+
 _NO_OPTION = {"inputs", "outputs", "tolerances", "triton"}
 
 
@@ -33,14 +37,16 @@ class SpecText:
         path: of the file.
         values: of its mapping, with $$ read as $.
         lines: the line, from 1, of every key and list item.
-        variables: the values with environment variables in them.
-        problems: keys that stand twice, and environment variables.
+        variables: what a shell reads in the values, environment variables and ~, as it has to be typed there.
+        way_out: how to write what looks like the first of them and is not meant so.
+        problems: keys that stand twice, and what only a shell reads.
     """
 
     path: Path
     values: dict[str, Any]
     lines: dict[Keys, int] = field(default_factory=dict)
     variables: dict[Keys, str] = field(default_factory=dict)
+    way_out: str = ""
     problems: list[Problem] = field(default_factory=list)
 
     def placed(self, problem: Problem, root: Keys = ()) -> Problem:
@@ -114,6 +120,7 @@ def _walk(node: yaml.Node | None, keys: Keys, found: SpecText, seen: set[int]) -
     seen.add(id(node))
     if isinstance(node, yaml.ScalarNode):
         _look_for_variables(node, keys, found)
+        _look_for_home(node, keys, found)
         node.value = node.value.replace("$$", "$")
     elif isinstance(node, yaml.SequenceNode):
         for number, item in enumerate(node.value):
@@ -136,4 +143,18 @@ def _look_for_variables(node: yaml.ScalarNode, keys: Keys, found: SpecText) -> N
         line = node.start_mark.line + 1
         words = f"{_path(keys)} holds the environment variable {', '.join(names)}"
         found.variables.setdefault(keys, node.value)
+        found.way_out = found.way_out or "$$ stands for a dollar sign"
         found.problems.append(Problem(keys, "wrong", words, f"{found.path}:{line}", line))
+
+
+def _look_for_home(node: yaml.ScalarNode, keys: Keys, found: SpecText) -> None:
+    """Note a path that begins in somebody's home folder."""
+    name = (*_within_model(keys), "")[0]
+    begin = _HOME.match(node.value)
+    if node.tag != _TEXT or begin is None or bool(begin[1]) != (name == "source") or name not in (*PATHS, "source"):
+        return
+    line = node.start_mark.line + 1
+    words = f"{_path(keys)} begins with ~, which is another folder for every user"
+    found.variables.setdefault(keys, _HOME.sub(r"\1$HOME", node.value))
+    found.way_out = found.way_out or "./~ stands for a file or folder whose own name begins with ~"
+    found.problems.append(Problem(keys, "wrong", words, f"{found.path}:{line}", line))

@@ -25,12 +25,16 @@ WORKER_MODULE = "plansmith.worker"
 
 @dataclass(frozen=True)
 class Finished(Generic[R]):
-    """A finished step: its record, the folder that the record's paths start from, and a digest of both."""
+    """A finished step: its record, the folder that the record's paths start from, and a digest of both.
+
+    `files`: those of a user's own that the step found to belong together.
+    """
 
     record: R
     folder: Path
     digest: str
     cached: bool
+    files: tuple[Path, ...] = ()
 
 
 @dataclass
@@ -117,6 +121,7 @@ class StageRunner:
         build: Callable[[Path], Any],
         *,
         require: Callable[[R], None] = lambda _: None,
+        tools: str = "",
     ) -> Finished[R]:
         """Take a step's result from the cache, or build it and put it there.
 
@@ -127,9 +132,10 @@ class StageRunner:
             parameters: everything else that decides the result, as JSON values.
             build: does the work into a folder and returns the record's JSON fields.
             require: raises when a record, new or cached, must not be used.
+            tools: whose toolchain the result depends on, where not the step's own (see `toolchain`).
         """
         with self.timed(step) as clock:
-            entry, clock.cached = self.entry(step, inputs, parameters, build)
+            entry, clock.cached = self.entry(step, inputs, parameters, build, tools=tools)
             record = self.made[step] = kind.model_validate(entry.record)
             self._listener.made(record)
             try:
@@ -139,10 +145,16 @@ class StageRunner:
             return Finished(record, entry.folder, entry.digest, clock.cached)
 
     def entry(
-        self, step: str, inputs: Sequence[str], parameters: Mapping[str, Any], build: Callable[[Path], Any]
+        self,
+        step: str,
+        inputs: Sequence[str],
+        parameters: Mapping[str, Any],
+        build: Callable[[Path], Any],
+        *,
+        tools: str = "",
     ) -> tuple[Entry, bool]:
         """As `stage`, for a part of a step: the cache entry, and whether it was there."""
-        key = digest_of([SCHEMA_VERSION, step, list(inputs), parameters, toolchain.step_toolchain(step)])
+        key = digest_of([SCHEMA_VERSION, step, list(inputs), parameters, toolchain.step_toolchain(tools or step)])
         if self.dry:
             entry = None if self._force else self._cache.lookup(step, key)
             if entry is None:

@@ -194,7 +194,7 @@ class Compilation:
             require_unchanged(self._stages, self.spec, source)
             return record
 
-        onnx = self._stages.stage("export", OnnxModel, [source.digest], parameters, build)
+        onnx = self._stages.stage("export", OnnxModel, [source.digest], parameters, build, tools=function)
         if onnx.record.reference.guessed:
             self._stages.notice(f"the checks use {onnx.record.reference.data}; real inputs would tell more")
         return onnx

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
 
-# Our modules and the distributions that decide a step's result. Records and numbers count everywhere.
+# One library under several names, of which one is installed.
+_ONNXRUNTIME = "onnxruntime"
+_BUILDS = ("", "-gpu", "-openvino", "-directml", "-migraphx", "-rocm", "-qnn", "-training")
+
+# Our modules and the distributions that decide the result of a step, or of a part that has its own: `graph_files`
+# finds what an ONNX file consists of, `take_graph` is the export of one. Records and numbers count everywhere.
 _COMMON_CODE = ("types.py", "comparison.py", "reference.py", "worker.py")
+_EXPORT_CODE = ("exporting.py", "sources", "samples", "data.py", "shapes.py", "external_data.py", "compilers")
 _CODE = {
     "fetch": ("sources", "external_data.py"),
-    "export": ("exporting.py", "sources", "samples", "data.py", "shapes.py", "external_data.py", "compilers"),
+    "graph_files": ("sources/onnx_models.py", "external_data.py"),
+    "export": _EXPORT_CODE,
+    "take_graph": _EXPORT_CODE,
     "compile": ("compilers/onnxrt.py", "compilers/onnx_files.py", "external_data.py"),
     "validate": ("validation.py",),
     "package": ("packaging.py", "triton/model_config.py"),
@@ -21,6 +30,8 @@ _CODE = {
 }
 _TOOLS = {
     "fetch": ("torch", "transformers", "timm"),
+    "graph_files": ("onnx", "protobuf"),
+    "take_graph": ("onnx", _ONNXRUNTIME, "numpy"),
     "export": (
         "torch",
         "transformers",
@@ -29,28 +40,28 @@ _TOOLS = {
         "torchvision",
         "onnx",
         "onnxscript",
-        "onnxruntime",
+        _ONNXRUNTIME,
         "numpy",
     ),
-    "compile": ("onnxruntime", "onnx"),
-    "validate": ("onnxruntime", "polygraphy", "numpy"),
+    "compile": (_ONNXRUNTIME, "onnx"),
+    "validate": (_ONNXRUNTIME, "polygraphy", "numpy"),
     "package": ("tritonclient", "protobuf"),
     "check_served": ("tritonclient", "numpy"),
 }
 
 
 def step_toolchain(step: str) -> dict[str, str]:
-    """The versions of a step's tools and a digest of its code; a tool that is not installed is empty."""
+    """The versions of the tools of a step (or part), empty where one is not installed, and a digest of its code."""
     versions = {name: _version(name) for name in _TOOLS[step]}
     return versions | {"code": _code_digest((*_COMMON_CODE, *_CODE[step]))}
 
 
 @cache
 def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return ""
+    for build in _BUILDS if distribution == _ONNXRUNTIME else ("",):
+        with suppress(PackageNotFoundError):
+            return version(distribution + build)
+    return ""
 
 
 @cache

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from plansmith.written import Cosine, Share
+
 SCHEMA_VERSION = 1
 
 Dim = int | str
@@ -159,15 +161,9 @@ class Engine(Record):
 class Tolerance(Record):
     """What the gate allows for one output, relative to the output's own magnitude (see comparison)."""
 
-    max_relative: float = Field(
-        ge=0, allow_inf_nan=False, description="Largest error of an element, in parts of the output's root mean square."
-    )
-    quantile_relative: float = Field(
-        ge=0, allow_inf_nan=False, description="Error that 99 % of the elements stay below, in the same parts."
-    )
-    min_cosine: float = Field(
-        ge=-1, le=1, allow_inf_nan=False, description="Smallest cosine between a sample's answer and the reference's."
-    )
+    max_relative: Share = Field(description="Largest error of an element, in parts of the output's root mean square.")
+    quantile_relative: Share = Field(description="Error that 99 % of the elements stay below, in the same parts.")
+    min_cosine: Cosine = Field(description="Smallest cosine between a sample's answer and the reference's.")
 
 
 class OutputComparison(Record):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plansmith.comparison import TOLERANCES, Padding, compare_output, is_constant
-from plansmith.errors import GateError, UsageError
+from plansmith.errors import GateError, UsageError, first_line
 from plansmith.reference import StoredCase, read_case
 from plansmith.types import (
     Component,
@@ -71,7 +71,7 @@ def validate(
             except Exception as error:
                 raise GateError(
                     f"the engine fails at {case.name} ({'x'.join(str(n) for n in case.axes.values())}):"
-                    f" {str(error).splitlines()[0]}",
+                    f" {first_line(error)}",
                     remedy="nothing was published; a size was baked into the graph: read the log",
                 ) from error
             comparisons += _compare_case(answer, stored, component.outputs, tolerances, padding)

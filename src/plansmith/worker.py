@@ -28,6 +28,14 @@ def timm_hub_id(*, name: str, progress: Progress) -> dict[str, str]:
     return {"hub_id": timm_models.hub_id(name)}
 
 
+def graph_files(*, path: str, progress: Progress) -> dict[str, Any]:
+    """The files of weights that an ONNX file needs beside it."""
+    from plansmith.sources import onnx_models
+
+    progress("looking for the weights of the graph")
+    return {"weights": onnx_models.weights_of(Path(path))}
+
+
 def make_random(
     *, scheme: str, location: str, trust_remote_code: bool, task: str, out: str, progress: Progress
 ) -> dict[str, Any]:
@@ -82,7 +90,10 @@ def validate(
     return report.model_dump(mode="json")
 
 
-FUNCTIONS = {f.__name__: f for f in (timm_hub_id, make_random, describe, export, take_graph, compile_engine, validate)}
+FUNCTIONS = {
+    f.__name__: f
+    for f in (timm_hub_id, graph_files, make_random, describe, export, take_graph, compile_engine, validate)
+}
 
 
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:

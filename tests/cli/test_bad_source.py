@@ -64,13 +64,6 @@ EARLY = {
         ("onnx:net",), 3, ("net is a directory", "name a file in it, such as a.onnx"), {"net/a.onnx": "graph"}
     ),
     "nothing after onnx:": Refused(("onnx:",), 2, ("nothing follows onnx:", "an .onnx file")),
-    "an empty ONNX file": Refused(("onnx:a.onnx",), 3, ("a.onnx is empty", "again"), {"a.onnx": ""}),
-    "another file as an ONNX file": Refused(
-        ("onnx:a.onnx",), 3, ("a.onnx is no ONNX model, or is cut off", "again"), {"a.onnx": "weights"}
-    ),
-    "an ONNX file without a graph": Refused(
-        ("onnx:a.onnx",), 3, ("a.onnx holds no ONNX graph", "exporter"), {"a.onnx": "\x08\x08"}
-    ),
     "a task for an ONNX file": Refused(
         ("onnx:a.onnx", "--task", "fill-mask"), 2, ("a task cannot change it", "leave the task out"), {"a.onnx": "x"}
     ),
@@ -88,6 +81,17 @@ EARLY = {
     ),
 }
 
+# Found by the worker, so that there is its log.
+NO_GRAPHS = {
+    "an empty ONNX file": Refused(("onnx:a.onnx",), 3, ("a.onnx is empty", "again"), {"a.onnx": ""}),
+    "another file as an ONNX file": Refused(
+        ("onnx:a.onnx",), 3, ("a.onnx is no ONNX model, or is cut off", "again"), {"a.onnx": "weights"}
+    ),
+    "an ONNX file without a graph": Refused(
+        ("onnx:a.onnx",), 3, ("a.onnx holds no ONNX graph", "exporter"), {"a.onnx": "\x08\x08"}
+    ),
+}
+
 
 @pytest.mark.parametrize("case", EARLY.values(), ids=EARLY.keys())
 def test_a_source_without_a_usable_model_is_refused_before_any_work(case: Refused, run: CommandLine) -> None:
@@ -98,6 +102,13 @@ def test_a_source_without_a_usable_model_is_refused_before_any_work(case: Refuse
     after = listing(run.folder)
     assert {path: after[path] for path in after if path.partition("/")[0] != "artifacts"} == before
     assert {path.name for path in run.folder.glob("artifacts/*")} <= {"history"}  # where a run began, it is noted
+
+
+@pytest.mark.parametrize("case", NO_GRAPHS.values(), ids=NO_GRAPHS.keys())
+def test_a_file_that_holds_no_onnx_graph_is_refused(case: Refused, run: CommandLine) -> None:
+    case.lay_out(run.folder)
+    check_refusal(run("compile", *case.words, "--no-check-served", "--json"), case.status, (*case.says, "Log: "))
+    check_nothing_made(run.folder)
 
 
 def test_without_json_a_refusal_leaves_standard_output_empty(run: CommandLine) -> None:

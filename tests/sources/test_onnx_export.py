@@ -104,6 +104,22 @@ def test_the_axis_that_a_model_refuses_is_found_and_its_limit_told(tmp_path: Pat
     assert '--shapes "input_ids=1x1:2x8:4x40"' in caught.value.remedy
 
 
+def test_a_lack_of_memory_is_not_looked_for_among_the_axes(tmp_path: Path) -> None:
+    text = """
+    pairs (float[N, S] x) => (float[N, S, S] y) {
+        column = Unsqueeze (x, last)
+        row = Unsqueeze (x, first)
+        y = Mul (column, row)
+    }"""
+    path = save(text, tmp_path, first=np.array([1]), last=np.array([2]))
+    told: list[str] = []
+    ranges = {"x": {"min": (1, 1), "opt": (1, 8), "max": (1, 4_000_000)}}
+    with pytest.raises(Exception, match="Failed to allocate memory") as caught:
+        take(path, tmp_path / "out", shapes=ranges, progress=told.append)
+    assert not isinstance(caught.value, PlansmithError)
+    assert told[-1].startswith("asking the source model at max")
+
+
 def test_two_axes_that_must_be_equal_are_told_to_get_one_name(tmp_path: Path) -> None:
     path = save("g (float[N, A] x, float[N, B] z) => (float[N, C] y) { y = Add (x, z) }", tmp_path)
     with pytest.raises(UsageError, match="fails at batch 2, A 16, B 21") as caught:
@@ -150,6 +166,16 @@ def test_operators_that_the_author_chose_stay_though_plansmith_would_not_add_the
 
 HALF = {"half": np.ones((2, 2), np.float16)}
 REFUSED = {
+    "no inputs": (
+        "g () => (float[2] y) { y = Constant <value = float[2] {1, 2}> () }",
+        {},
+        (SourceError, "net.onnx has no inputs", "what varies as an input"),
+    ),
+    "an input that is only an initialiser": (
+        "g (float16[2, 2] half) => (float16[2, 2] y) { y = Neg (half) }",
+        HALF,
+        (SourceError, "net.onnx has no inputs", "what varies as an input"),
+    ),
     "an input that is a sequence": (
         "g (seq(float[2]) x) => (seq(float[2]) y) { y = Identity (x) }",
         {},

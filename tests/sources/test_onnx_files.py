@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +14,12 @@ import onnx
 import pytest
 
 from plansmith import external_data
+from plansmith.config import make_spec
 from plansmith.errors import SourceError
-from plansmith.sources.onnx_models import files_of
+from plansmith.fetching import fetch, require_unchanged
+from plansmith.sources.onnx_models import files_of, weights_of
+from plansmith.sources.reference import parse_reference
+from plansmith.stages import Listener, StageRunner, WouldRun
 
 from .graphs import save, save_product, take
 
@@ -20,7 +27,7 @@ from .graphs import save, save_product, take
 def test_the_weights_beside_a_graph_belong_to_the_model(tmp_path: Path) -> None:
     path, _ = save_product(tmp_path)
     (tmp_path / "other.bin").write_bytes(b"of another model")
-    assert files_of(path) == [path, tmp_path / "weights.bin"]
+    assert files_of(path, weights_of(path)) == [path, tmp_path / "weights.bin"]
 
 
 def moved_out(folder: Path) -> None:
@@ -55,7 +62,7 @@ def test_weights_that_are_not_all_there_are_refused(change: Callable[[Path], Non
     path, _ = save_product(folder)
     change(folder)
     with pytest.raises(SourceError, match=re.escape(says)) as caught:
-        files_of(path)
+        files_of(path, weights_of(path))
     assert caught.value.remedy
 
 
@@ -66,7 +73,7 @@ def test_a_graph_that_wants_files_of_other_folders_is_refused(location: str, tmp
     external_data.relocate(model, {"weights.bin": location})
     onnx.save(model, path)
     with pytest.raises(SourceError, match="which is no path inside its own folder"):
-        files_of(path)
+        files_of(path, weights_of(path))
 
 
 def test_weights_of_a_branch_are_found_too(tmp_path: Path) -> None:
@@ -87,7 +94,7 @@ def test_weights_of_a_branch_are_found_too(tmp_path: Path) -> None:
     (tmp_path / "inner.bin").write_bytes(bytes(8))
     onnx.save(model, path)
     assert external_data.locations(onnx.load(path, load_external_data=False)) == {"inner.bin": 8}
-    assert files_of(path) == [tmp_path / "inner.bin", path]
+    assert files_of(path, weights_of(path)) == [tmp_path / "inner.bin", path]
 
 
 def test_weights_with_several_hard_links_are_taken_which_onnx_itself_refuses(tmp_path: Path) -> None:
@@ -114,3 +121,65 @@ def test_weights_in_folders_and_several_files_lie_beside_the_graph_afterwards(tm
     onnx.save(model, path)
     taken = take(path, tmp_path / "out").components["model"]
     assert taken.external_files == ("model.onnx.data", "model.onnx.data.1")
+
+
+def runner(folder: Path, *, force: bool = False, dry: bool = False) -> StageRunner:
+    return StageRunner("net", folder / "artifacts", listener=Listener(), force=force, dry=dry)
+
+
+LIGHT = """
+import json, sys
+from pathlib import Path
+from plansmith.config import make_spec
+from plansmith.fetching import fetch, require_unchanged
+from plansmith.sources.reference import parse_reference
+from plansmith.stages import Listener, StageRunner
+spec = make_spec({"source": f"onnx:{sys.argv[1]}"})
+stages = StageRunner("net", Path(sys.argv[2]), listener=Listener(), force=False, dry=False)
+source = fetch(stages, spec, parse_reference(spec.source, relative_to=Path()))
+require_unchanged(stages, spec, source)
+stages.close()
+print(json.dumps({"files": [path.name for path in source.files], "modules": sorted(sys.modules)}))
+"""
+
+
+def test_the_process_that_must_survive_never_reads_a_graph(tmp_path: Path) -> None:
+    path, _ = save_product(tmp_path)
+    command = [sys.executable, "-c", LIGHT, str(path), str(tmp_path / "artifacts")]
+    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert told["files"] == ["net.onnx", "weights.bin"]
+    assert not {"onnx", "google.protobuf", "numpy"} & set(told["modules"])
+
+
+def test_a_graph_is_read_once_for_its_content_wherever_it_lies(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        path, _ = save_product(tmp_path / name)
+    spec = make_spec({"source": "onnx:second/net.onnx"})
+    reference = parse_reference(spec.source, relative_to=tmp_path)
+    with pytest.raises(WouldRun):
+        fetch(runner(tmp_path, dry=True), spec, reference)
+    stages = runner(tmp_path)
+    first = fetch(stages, spec, parse_reference("onnx:first/net.onnx", relative_to=tmp_path))
+    stages.close()
+    found = fetch(runner(tmp_path, dry=True), spec, reference)
+    assert found.files == (path, path.parent / "weights.bin")
+    assert (found.digest, first.cached) == (first.digest, False)
+    path.write_bytes(path.read_bytes()[:-9])
+    stages = runner(tmp_path)
+    with pytest.raises(SourceError, match="is no ONNX model, or is cut off"):
+        fetch(stages, spec, reference)
+    stages.close()
+
+
+@pytest.mark.parametrize("change", [cut, lambda folder: (folder / "weights.bin").unlink()], ids=["cut off", "missing"])
+def test_weights_that_change_while_they_are_read_are_noticed(change: Callable[[Path], None], tmp_path: Path) -> None:
+    save_product(tmp_path)
+    spec = make_spec({"source": "onnx:net.onnx"})
+    stages = runner(tmp_path, force=True)
+    source = fetch(stages, spec, parse_reference(spec.source, relative_to=tmp_path))
+    stages.close()
+    require_unchanged(stages, spec, source)
+    change(tmp_path)
+    with pytest.raises(SourceError, match="changed while it was read"):
+        require_unchanged(stages, spec, source)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.config import InputSpec
-from plansmith.errors import PlansmithError, SourceError, UsageError
+from plansmith.errors import PlansmithError, SourceError, UsageError, first_line
 from plansmith.sources.directory import read_config
 from plansmith.sources.hf_inputs import has_tokenizer, plan_inputs
 from plansmith.sources.live import BATCH, InputPlan, LiveModel, enliven
@@ -57,7 +57,7 @@ def load(
         )
     except (OSError, RuntimeError) as error:
         raise SourceError(
-            f"the weights do not fit config.json, or are not all there: {str(error).splitlines()[0]}",
+            f"the weights do not fit config.json, or are not all there: {first_line(error)}",
             remedy="read the log for their names, and download or save the model again",
         ) from error
     model, info = loaded
@@ -99,7 +99,7 @@ def _model_class(folder: Path, trust_remote_code: bool, task: str) -> tuple[type
                 remedy="read that code, then pass --trust-remote-code",
             ) from error
         raise SourceError(
-            f"transformers {transformers.__version__} cannot read this configuration: {str(error).splitlines()[0]}",
+            f"transformers {transformers.__version__} cannot read this configuration: {first_line(error)}",
             remedy="check config.json, or install the transformers release that the model asks for",
         ) from error
     if task:
@@ -202,9 +202,9 @@ def _named_outputs(module: Any, feed: Mapping[str, Any], inputs: InputPlan) -> t
         if not inputs.guessed:
             raise
         form = ", ".join(f"{name} {list(array.shape)}" for name, array in feed.items())
-        said = next(iter(str(error).splitlines()), type(error).__name__)
         raise UsageError(
-            f"the model does not take the given inputs ({form}): {said}", remedy="mend `inputs` in the spec"
+            f"the model does not take the given inputs ({form}): {first_line(error)}",
+            remedy="mend `inputs` in the spec",
         ) from error
     return names
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -40,16 +41,28 @@ def read_graph(path: Path) -> onnx.ModelProto:
     return model
 
 
-def files_of(path: Path) -> list[Path]:
-    """The file of a graph and those of its external weights.
+def weights_of(path: Path) -> dict[str, int]:
+    """The files that a graph wants its weights from, by the names that it gives them, with their least size in bytes.
 
     Raises:
-        SourceError: as for `read_graph`; or weights are missing, cut off, or outside of the graph's folder.
+        SourceError: as for `read_graph`; or the graph does not say where they lie.
     """
     try:
-        needed = external_data.locations(read_graph(path))
+        return external_data.locations(read_graph(path))
     except ValueError as error:
         raise SourceError(f"{path} does not say where its weights lie: {error}", remedy=_WRITE_AGAIN) from error
+
+
+def files_of(path: Path, needed: Mapping[str, int]) -> list[Path]:
+    """The file of a graph and those of its external weights, which are looked at and not read.
+
+    Args:
+        path: the graph.
+        needed: what `weights_of` found in it.
+
+    Raises:
+        SourceError: weights are missing, cut off, or outside of the graph's folder.
+    """
     return sorted({path, *(_weights(path, location, size) for location, size in needed.items())})
 
 

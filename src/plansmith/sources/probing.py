@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from plansmith.errors import UsageError
+from plansmith.errors import UsageError, first_line
 from plansmith.shapes import InputRange
 from plansmith.sources.live import InputPlan
 from plansmith.types import AxisRange, Dim
@@ -33,8 +33,7 @@ def explain_failure(
         error: how.
     """
     at = ", ".join(f"{axis} {size}" for axis, size in sizes.items()) or "its fixed shape"
-    said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    said = said.rpartition("Status Message: ")[2]  # ONNX Runtime puts its own codes before it
+    said = first_line(error).rpartition("Status Message: ")[2]  # ONNX Runtime puts its own codes before it
     message = f"the model fails at {at}: {said}"
     base = {a: min(max(_SMALL.get(a, _SMALL_LENGTH), r.min), r.max) for a, r in axes.items()}
     if not sizes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith import data
-from plansmith.errors import SourceError, UsageError
+from plansmith.errors import SourceError, UsageError, first_line
 from plansmith.sources.live import BATCH, BATCH_RANGE, InputPlan, LiveModel, enliven
 from plansmith.types import Tensor
 
@@ -39,7 +39,7 @@ def load(folder: Path, *, task: str) -> LiveModel:
         model = timm.create_model(f"local-dir:{folder}", pretrained=True)
     except (RuntimeError, KeyError, FileNotFoundError) as error:
         raise SourceError(
-            f"timm {timm.__version__} cannot load {folder.name}: {str(error).splitlines()[0]}",
+            f"timm {timm.__version__} cannot load {folder.name}: {first_line(error)}",
             remedy="save the model with timm.models.save_for_hf(model, folder, safe_serialization=True)",
         ) from error
     if task == FEATURES:
