@@ -87,6 +87,7 @@ def stands_for(published: Manifest, draft: Manifest) -> bool:
     return draft.served is None or _server(published) == _server(draft)
 
 
-def _server(manifest: Manifest) -> tuple[str, str, str] | None:
+def _server(manifest: Manifest) -> tuple[str, str, str, str] | None:
+    """What a release was checked on: the backend, its runtime, the device of its instances, and the server."""
     served = manifest.served
-    return None if served is None else (served.backend, served.server_version, served.backend_runtime)
+    return None if served is None else (served.backend, served.backend_runtime, served.device, served.server_version)
