@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from plansmith.digest import Digester
-from plansmith.durable import Waiting, is_held, storage_errors, sweep
+from plansmith.durable import Waiting, abandoned_folders, storage_errors, sweep
 from plansmith.history import HISTORY, History
 from plansmith.stage_cache import ENTRY_FILE, STAGING, StageCache
 from plansmith.triton.releases import damaged_file
@@ -77,8 +77,16 @@ class Collector:
         self._history = History(artifacts / HISTORY)
         self._repository = ModelRepository(repository, self._digester)
 
-    def found(self) -> list[Garbage]:
-        """Everything that can go, with the bytes that are free when all of it is gone."""
+    def found(self, waiting: Waiting) -> list[Garbage]:
+        """Everything that can go, with the bytes that are free when all of it is gone; writes nothing.
+
+        Args:
+            waiting: told when another collection has to end first; what it raises ends the attempt.
+        """
+        with self._cache.held_to_look(waiting):
+            return self._found(self._repository.known())
+
+    def _found(self, models: list[str]) -> list[Garbage]:
         links: Counter[tuple[int, int]] = Counter()
         return [
             Garbage(one.kind, one.path, one.why, _freed(one.path, links))
@@ -88,7 +96,7 @@ class Collector:
                 *self._leftovers(),
                 *self._logs(),
                 *self._records(),
-                *(one for model in self._repository.known() for one in self._of_model(model)),
+                *(one for model in models for one in self._of_model(model)),
             )
         ]
 
@@ -104,9 +112,10 @@ class Collector:
         with ExitStack() as held, storage_errors(self._artifacts):
             if (self._artifacts / "cache").is_dir():
                 held.enter_context(self._cache.held(waiting, alone=True))
-            for model in self._repository.known():
+            models = self._repository.known()  # once: one that comes later is not locked, and waits for the next time
+            for model in models:
                 held.enter_context(self._repository.exclusive(model, waiting))
-            found = self.found()
+            found = self._found(models)
             for one in found:
                 self._remove(one)
             return found
@@ -125,9 +134,8 @@ class Collector:
 
     def _leftovers(self) -> Iterator[Garbage]:
         for staging in (self._artifacts / "cache" / STAGING, self._history.staging, self._repository.staging):
-            for folder in sorted(staging.iterdir()) if staging.is_dir() else []:
-                if folder.is_dir() and not is_held(folder):
-                    yield Garbage("leftover", folder, "of a killed process")
+            for folder in abandoned_folders(staging):
+                yield Garbage("leftover", folder, "of a killed process")
         for place in self._scratch:
             for path in sorted(place.glob("plansmith-*")):
                 if _is_abandoned(path) and self._is_old(path):
@@ -211,16 +219,23 @@ def _is_abandoned(path: Path) -> bool:
         return False
 
 
+def _files(path: Path) -> Iterator[Path]:
+    """A file or link itself, or all of them below a folder, of which parts may vanish meanwhile."""
+    if path.is_symlink() or not path.is_dir():
+        yield path
+        return
+    for root, folders, names in os.walk(path):
+        yield from (Path(root, name) for name in names)
+        yield from (link for name in folders if (link := Path(root, name)).is_symlink())
+
+
 def _freed(path: Path, links: Counter[tuple[int, int]]) -> int:
     """The bytes of the files below a path whose last link goes with it; `links` counts those that go."""
     freed = 0
-    inside = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
-    for file in inside:
+    for file in _files(path):
         try:
             stat = file.lstat()
         except FileNotFoundError:
-            continue
-        if file.is_dir() and not file.is_symlink():
             continue
         links[stat.st_dev, stat.st_ino] += 1
         if links[stat.st_dev, stat.st_ino] == stat.st_nlink:

@@ -162,6 +162,11 @@ def test_an_age_that_is_none_is_refused_with_examples(given: str, compiled: Comp
     check_refusal(answer, 2, (f"{given!r} is no age", "12h, 30d"))
 
 
+def test_a_repository_that_is_not_there_is_refused_where_it_was_named(compiled: Compiled) -> None:
+    answer = CommandLine(compiled.folder)("gc", "--repository", "artifacts/repositry", "--dry-run", "--json")
+    check_refusal(answer, 7, ("no repository artifacts/repositry", "artifacts/repository"))
+
+
 def test_a_folder_that_is_not_there_is_refused(run: CommandLine) -> None:
     check_refusal(run("gc", "--json"), 7, ("artifacts is no folder", "--artifacts"))
     assert not list(run.folder.iterdir())

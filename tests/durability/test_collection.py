@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from plansmith.collection import RECORDS_KEPT, Collector, Garbage, Limits
+from plansmith.digest import Digester
+from plansmith.durable import abandoned_folders, locked
 from plansmith.history import HISTORY, History
+from plansmith.stage_cache import StageCache
 from plansmith.triton.repository import ModelRepository
 
 from .packages import MODEL, draft_of, publish, write_package
@@ -85,7 +92,7 @@ def test_a_damaged_release_that_is_not_shown_goes(file: str, tmp_path: Path) -> 
     damaged.unlink()
     damaged.write_text("damaged")
     limits = Limits(older_than=30 * DAY, now=time.time() + 31 * DAY, scratch=())
-    found = Collector(tmp_path, repository.root, limits, dry=True).found()
+    found = Collector(tmp_path, repository.root, limits, dry=True).found(lambda _: None)
     (why,) = (one.why for one in found if one.path == repository.opened.release(MODEL, 2))
     assert why in {f"{file} is damaged", "its manifest is damaged"}
     repository.collect()
@@ -137,6 +144,61 @@ def test_a_release_that_says_it_was_made_in_the_future_is_young(tmp_path: Path) 
     newest = repository.opened.newest(MODEL)
     assert newest is not None
     assert newest.version == 3
+
+
+def test_a_model_that_comes_while_the_locks_are_taken_is_left_alone(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "logits")
+    held = ExitStack()
+    held.enter_context(repository.opened.exclusive(MODEL))
+
+    def another_comes(_process: int | None) -> None:
+        for number in "12":
+            package = write_package(tmp_path / f"other-{number}", number)
+            publish(repository.root, package, draft_of(package, model="other"))
+        held.close()
+
+    limits = Limits(older_than=0, now=time.time() + DAY, scratch=())
+    with held:
+        found = Collector(tmp_path, repository.root, limits).collect(another_comes)
+    assert [one.kind for one in found] == ["view"]
+    assert len(repository.opened.views("other").others()) == 1
+
+
+def test_a_dry_run_beside_compiles_that_build_entries_finds_nothing_and_does_not_fail(tmp_path: Path) -> None:
+    cache = StageCache(tmp_path / "cache", Digester(tmp_path / "cache" / "digests.sqlite"))
+    ended = threading.Event()
+
+    def build() -> None:
+        while not ended.is_set():
+            with cache.staging() as staged:
+                (staged / "model" / "weights").mkdir(parents=True)
+                (staged / "model" / "weights" / "data").write_text("1")
+
+    limits = Limits(older_than=DAY, now=time.time(), scratch=())
+    with ThreadPoolExecutor(2) as threads:
+        building = [threads.submit(build) for _ in range(2)]
+        try:
+            found = [
+                Collector(tmp_path, tmp_path / "repository", limits, dry=True).found(lambda _: None) for _ in range(300)
+            ]
+        finally:
+            ended.set()
+        for one in building:
+            one.result()
+    assert [one for one in found if one] == []
+
+
+def test_a_staging_folder_that_is_not_locked_yet_is_not_taken_for_an_abandoned_one(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        with locked(tmp_path / ".lock"):
+            (tmp_path / "new").mkdir()
+            asked = threads.submit(abandoned_folders, tmp_path)
+            wait([asked], 0.2)
+            descriptor = os.open(tmp_path / "new", os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert asked.result() == []
+    os.close(descriptor)
+    assert abandoned_folders(tmp_path) == [tmp_path / "new"]
 
 
 def test_the_last_thousand_runs_stay_however_old(tmp_path: Path) -> None:

@@ -63,6 +63,10 @@ class ModelRepository:
         self.staging = self.store / "staging"
         self._digester = digester or Digester(self.store / "no-memo", read_only=True)
 
+    def is_there(self) -> bool:
+        """Whether there is anything of the repository: the folder that Triton reads, or the releases beside it."""
+        return self.root.exists() or self.store.exists()
+
     def target(self) -> str | None:
         """The target that the repository belongs to; None before the first publication."""
         marker = self.store / _MARKER
