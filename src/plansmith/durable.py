@@ -153,23 +153,25 @@ def _holder(lock: os.stat_result) -> int | None:
 
 def abandoned_folders(parent: Path) -> list[Path]:
     """The staging folders below a parent that killed processes left, sorted; asking changes nothing."""
-    with locked_to_look(parent / _STAGING_LOCK):  # nobody is between making a folder and locking it
-        found = sorted(parent.iterdir()) if parent.is_dir() else []
-        return [folder for folder in found if folder.is_dir() and not _is_held(folder)]
+    found = sorted(parent.iterdir()) if parent.is_dir() else []
+    # Whoever made one of these held the parent's lock until the folder's own was taken.
+    with locked_to_look(parent / _STAGING_LOCK):
+        return [folder for folder in found if folder.is_dir() and _is_abandoned(folder)]
 
 
-def _is_held(folder: Path) -> bool:
+def _is_abandoned(folder: Path) -> bool:
+    """Whether a staging folder is there and nobody holds its lock."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return folder.exists()
     except BlockingIOError:
-        return True
+        return False
     finally:
         os.close(descriptor)
-    return False
 
 
 @contextmanager
