@@ -8,22 +8,23 @@ moment leaves complete things or none.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from plansmith.digest import Digester
 from plansmith.durable import Waiting, abandoned_folders, storage_errors, sweep
 from plansmith.history import HISTORY, History
+from plansmith.scratch import abandoned_scratch
 from plansmith.stage_cache import ENTRY_FILE, STAGING, StageCache
 from plansmith.triton.releases import damaged_file
 from plansmith.triton.repository import ModelRepository
+from plansmith.triton.serve_env import staging_place
 from plansmith.types import Manifest
 from plansmith.units import seconds_of
 
@@ -31,8 +32,6 @@ Kind = Literal["cache entry", "lock", "leftover", "log", "history record", "view
 
 RECORDS_KEPT = 1000
 
-# Temporary folders, logs and shared memory of ours carry the number of the process that made them.
-_SCRATCH = re.compile(r"plansmith-(\d+)-")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton puts it; only names of ours are looked at
 
 
@@ -48,14 +47,16 @@ class Garbage:
 
 @dataclass(frozen=True)
 class Limits:
-    """How old something must be to go, and where temporary files of ours are looked for.
+    """How old something must be to go, and where else than in artifacts and repository something may be left.
 
-    `older_than` is in seconds, `now` in seconds since 1970.
+    `older_than` is in seconds, `now` in seconds since 1970; `scratch` holds temporary files, `staging` staging
+    folders.
     """
 
     older_than: float
     now: float
     scratch: tuple[Path, ...] = (Path(tempfile.gettempdir()), _SHARED_MEMORY)
+    staging: tuple[Path, ...] = field(default_factory=lambda: (staging_place(),))
 
 
 class Collector:
@@ -71,7 +72,8 @@ class Collector:
     def __init__(self, artifacts: Path, repository: Path, limits: Limits, *, dry: bool = False) -> None:
         self._artifacts = artifacts
         self._limit = limits.now - limits.older_than
-        self._scratch = limits.scratch
+        self._scratch = (artifacts, *limits.scratch)
+        self._staging = tuple(place for place in limits.staging if os.access(place, os.W_OK))
         self._digester = Digester(artifacts / "cache" / "digests.sqlite", read_only=dry)
         self._cache = StageCache(artifacts / "cache", self._digester)
         self._history = History(artifacts / HISTORY)
@@ -133,12 +135,13 @@ class Collector:
                 yield Garbage("lock", lock, "its entry is gone")
 
     def _leftovers(self) -> Iterator[Garbage]:
-        for staging in (self._artifacts / "cache" / STAGING, self._history.staging, self._repository.staging):
+        own = (self._artifacts / "cache" / STAGING, self._history.staging, self._repository.staging)
+        for staging in (*own, *self._staging):
             for folder in abandoned_folders(staging):
                 yield Garbage("leftover", folder, "of a killed process")
         for place in self._scratch:
-            for path in sorted(place.glob("plansmith-*")):
-                if _is_abandoned(path) and self._is_old(path):
+            for path in abandoned_scratch(place):
+                if self._is_old(path):
                     yield Garbage("leftover", path, "of a process that is gone")
 
     def _logs(self) -> Iterator[Garbage]:
@@ -197,7 +200,7 @@ class Collector:
                     self._cache.remove(one.path)
                 case "view" | "release":
                     self._repository.remove(one.path)
-                case "leftover" if one.path.parent.name == STAGING:
+                case "leftover" if one.path.parent.name == STAGING or one.path.parent in self._staging:
                     sweep(one.path.parent)
                 case _:
                     _delete(one.path)
@@ -208,15 +211,6 @@ def _delete(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _is_abandoned(path: Path) -> bool:
-    """Whether a temporary file or folder is of this user, and the process that made it is gone."""
-    named = _SCRATCH.match(path.name)
-    try:
-        return named is not None and path.lstat().st_uid == os.geteuid() and not Path("/proc", named[1]).exists()
-    except FileNotFoundError:
-        return False
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -73,11 +73,11 @@ class Run:
         return "unchanged" if self.published and self.published.unchanged else "published"
 
     def _failure(self, error: BaseException) -> Failure:
-        ours = isinstance(error, PlansmithError)
+        step, message = (error.step, error.message) if isinstance(error, PlansmithError) else ("", str(error))
         return Failure(
-            step=(error.step if ours else "") or self._stages.step,
+            step=step or self._stages.step,
             error=type(error).__name__,
-            message=error.message if ours else str(error),
+            message=message,
             exit_code=exit_code_of(error),
         )
 

@@ -47,7 +47,7 @@ class Repository:
 
     def collect(self, *, days: float = 31, older_than: float = 30 * DAY) -> list[Garbage]:
         """Collect some days from now."""
-        limits = Limits(older_than=older_than, now=time.time() + days * DAY, scratch=())
+        limits = Limits(older_than=older_than, now=time.time() + days * DAY, scratch=(), staging=())
         collected = Collector(self.folder, self.root, limits).collect(lambda _: None)
         assert repository_problems(self.root) == []
         return collected
@@ -91,7 +91,7 @@ def test_a_damaged_release_that_is_not_shown_goes(file: str, tmp_path: Path) -> 
     damaged = repository.opened.release(MODEL, 2) / file
     damaged.unlink()
     damaged.write_text("damaged")
-    limits = Limits(older_than=30 * DAY, now=time.time() + 31 * DAY, scratch=())
+    limits = Limits(older_than=30 * DAY, now=time.time() + 31 * DAY, scratch=(), staging=())
     found = Collector(tmp_path, repository.root, limits, dry=True).found(lambda _: None)
     (why,) = (one.why for one in found if one.path == repository.opened.release(MODEL, 2))
     assert why in {f"{file} is damaged", "its manifest is damaged"}
@@ -104,7 +104,7 @@ def test_the_newest_release_stays_even_if_it_is_damaged(tmp_path: Path) -> None:
     manifest = repository.opened.release(MODEL, 1) / "manifest.json"
     content = manifest.read_bytes()
     manifest.write_text("{")
-    limits = Limits(older_than=0, now=time.time() + DAY, scratch=())
+    limits = Limits(older_than=0, now=time.time() + DAY, scratch=(), staging=())
     assert Collector(tmp_path, repository.root, limits).collect(lambda _: None) == []
     manifest.write_bytes(content)
     assert repository.publish("logits") == 2
@@ -157,7 +157,7 @@ def test_a_model_that_comes_while_the_locks_are_taken_is_left_alone(tmp_path: Pa
             publish(repository.root, package, draft_of(package, model="other"))
         held.close()
 
-    limits = Limits(older_than=0, now=time.time() + DAY, scratch=())
+    limits = Limits(older_than=0, now=time.time() + DAY, scratch=(), staging=())
     with held:
         found = Collector(tmp_path, repository.root, limits).collect(another_comes)
     assert [one.kind for one in found] == ["view"]
@@ -174,7 +174,7 @@ def test_a_dry_run_beside_compiles_that_build_entries_finds_nothing_and_does_not
                 (staged / "model" / "weights").mkdir(parents=True)
                 (staged / "model" / "weights" / "data").write_text("1")
 
-    limits = Limits(older_than=DAY, now=time.time(), scratch=())
+    limits = Limits(older_than=DAY, now=time.time(), scratch=(), staging=())
     with ThreadPoolExecutor(2) as threads:
         building = [threads.submit(build) for _ in range(2)]
         try:

@@ -36,7 +36,9 @@ def history_command(model: str | None, artifacts: Path, limit: int, failed: bool
     from plansmith.history import HISTORY, History
 
     history = History(artifacts / HISTORY)
-    wanted = (run for run in history.newest_first() if model in {None, run.model} and not (failed and run.failure is None))
+    wanted = (
+        run for run in history.newest_first() if model in {None, run.model} and not (failed and run.failure is None)
+    )
     chosen = list(islice(wanted, limit))
     unreadable = history.unreadable()
     if as_json:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from plansmith.doctor.findings import Finding, Severity
+from plansmith.scratch import scratch_folder
 
 AREA = "Artifacts"
 
@@ -26,7 +26,7 @@ def folder_findings(artifacts: Path) -> list[Finding]:
         return [Finding(AREA, "folder", Severity.PROBLEM, found, "everything", _ELSEWHERE)]
     room = room_finding(place, shutil.disk_usage(place).free)
     try:
-        with tempfile.TemporaryDirectory(prefix=".plansmith-doctor-", dir=place) as scratch:
+        with scratch_folder("doctor", place) as scratch:
             lacking = [word for word, attempt in ATTEMPTS.items() if not _works(attempt, Path(scratch))]
     except OSError as error:
         found = f"{place} cannot be written: {error.strerror}"
