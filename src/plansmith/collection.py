@@ -22,10 +22,8 @@ from plansmith.durable import Waiting, abandoned_folders, storage_errors, sweep
 from plansmith.history import HISTORY, History
 from plansmith.scratch import abandoned_scratch
 from plansmith.stage_cache import ENTRY_FILE, STAGING, StageCache
-from plansmith.triton.releases import damaged_file
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.serve_env import staging_place
-from plansmith.types import Manifest
 from plansmith.units import seconds_of
 
 Kind = Literal["cache entry", "lock", "leftover", "log", "history record", "view", "release"]
@@ -164,21 +162,9 @@ class Collector:
         newest = self._repository.readable(model, numbers[-1]) if numbers else None
         for number in numbers[:-1]:  # the newest keeps its number from being given again
             if number not in shown and self._is_old_release(model, number):
-                why = self._why_hidden(model, number, newest)
+                why = self._repository.why_hidden(model, number, newest)
                 if why is not None:
                     yield Garbage("release", self._repository.release(model, number), why)
-
-    def _why_hidden(self, model: str, number: int, newest: Manifest | None) -> str | None:
-        """Why no view will show a release again; None where one may."""
-        manifest = self._repository.readable(model, number)
-        if manifest is None:
-            return "its manifest is damaged"
-        damaged = damaged_file(self._repository.release(model, number), manifest, self._digester)
-        if damaged is not None:
-            return f"{damaged} is damaged"
-        if newest is not None and manifest.package.interface != newest.package.interface:
-            return f"other inputs or outputs than version {newest.version}"
-        return None
 
     def _is_old_release(self, model: str, number: int) -> bool:
         manifest = self._repository.readable(model, number)

@@ -16,6 +16,7 @@ from plansmith.collection import RECORDS_KEPT, Collector, Garbage, Limits
 from plansmith.digest import Digester
 from plansmith.durable import abandoned_folders, locked
 from plansmith.history import HISTORY, History
+from plansmith.inspection import versions
 from plansmith.stage_cache import StageCache
 from plansmith.triton.repository import ModelRepository
 
@@ -85,18 +86,32 @@ def test_a_whole_release_stays_where_somebody_took_the_view_away(tmp_path: Path)
     assert repository.numbers == (1, 2)
 
 
-@pytest.mark.parametrize("file", ["model/model.onnx", "manifest.json"])
-def test_a_damaged_release_that_is_not_shown_goes(file: str, tmp_path: Path) -> None:
-    repository = Repository(tmp_path, "logits", "logits", "scores", "scores")
+@pytest.mark.parametrize(
+    ("file", "outputs", "reason"),
+    [
+        ("model/model.onnx", ("scores", "scores"), "model/model.onnx is damaged"),
+        ("manifest.json", ("logits", "logits"), "its manifest is damaged"),
+    ],
+)
+def test_a_damaged_release_that_is_not_shown_goes_and_is_listed_with_the_same_reason(
+    file: str, outputs: tuple[str, str], reason: str, tmp_path: Path
+) -> None:
+    repository = Repository(tmp_path, *outputs)
     damaged = repository.opened.release(MODEL, 2) / file
+    if file == "manifest.json":  # no view is made any more beside a damaged manifest
+        repository.publish("scores")
     damaged.unlink()
     damaged.write_text("damaged")
+    if file != "manifest.json":
+        repository.publish("scores")
     limits = Limits(older_than=30 * DAY, now=time.time() + 31 * DAY, scratch=(), staging=())
     found = Collector(tmp_path, repository.root, limits, dry=True).found(lambda _: None)
     (why,) = (one.why for one in found if one.path == repository.opened.release(MODEL, 2))
-    assert why in {f"{file} is damaged", "its manifest is damaged"}
+    listed = {version.number: version.hidden for version in versions(repository.opened, MODEL)}
+    assert (why, listed[2]) == (reason, reason)
     repository.collect()
-    assert repository.numbers == (3, 4)
+    assert 2 not in repository.numbers
+    assert 3 in repository.numbers
 
 
 def test_the_newest_release_stays_even_if_it_is_damaged(tmp_path: Path) -> None:

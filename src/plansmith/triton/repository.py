@@ -153,6 +153,22 @@ class ModelRepository:
         except RepositoryError:
             return None
 
+    def why_hidden(self, model: str, number: int, newest: Manifest | None) -> str | None:
+        """Why no view will show a release again; None where one may.
+
+        Args:
+            model: its name.
+            number: the release's version.
+            newest: the newest release's manifest, with which the interface is compared, where it can be read.
+        """
+        manifest = self.readable(model, number)
+        if manifest is None:
+            return "its manifest is damaged"
+        if newest is not None and manifest.package.interface != newest.package.interface:
+            return f"other inputs or outputs than version {newest.version}"
+        damaged = damaged_file(self.release(model, number), manifest, self._digester)
+        return None if damaged is None else f"{damaged} is damaged"
+
     def newest(self, model: str) -> Manifest | None:
         """The manifest of a model's newest release, if there is one."""
         numbers = self.versions(model)
