@@ -9,6 +9,7 @@ from pathlib import Path
 
 from plansmith.doctor.findings import Finding, Severity
 from plansmith.scratch import scratch_folder
+from plansmith.units import bytes_in_words
 
 AREA = "Artifacts"
 
@@ -48,7 +49,7 @@ def abilities_finding(place: Path, lacking: list[str]) -> Finding:
 
 def room_finding(place: Path, free: int) -> Finding:
     """Free room in bytes."""
-    found = f"{free / _GIB:.1f} GiB free"
+    found = f"{bytes_in_words(free)} free"
     if free >= _LITTLE_ROOM:
         return Finding(AREA, "free disk", Severity.OK, found)
     severity = Severity.WARNING if free >= _NO_ROOM else Severity.PROBLEM
