@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -17,6 +20,7 @@ from plansmith.digest import Digester
 from plansmith.durable import abandoned_folders, locked
 from plansmith.history import HISTORY, History
 from plansmith.inspection import versions
+from plansmith.scratch import abandoned_scratch, scratch_folder
 from plansmith.stage_cache import StageCache
 from plansmith.triton.repository import ModelRepository
 
@@ -201,6 +205,21 @@ def test_a_dry_run_beside_compiles_that_build_entries_finds_nothing_and_does_not
         for one in building:
             one.result()
     assert [one for one in found if one] == []
+
+
+def test_scratch_folders_of_a_killed_process_are_found_and_those_of_a_living_one_are_not(tmp_path: Path) -> None:
+    program = (
+        "import os, pathlib, sys; from plansmith.scratch import scratch_folder\n"
+        "with scratch_folder('doctor'), scratch_folder('doctor', pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    )
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with scratch_folder("doctor", tmp_path) as alive:
+        hidden, plain = abandoned_scratch(tmp_path)
+        assert Path(alive) not in {hidden, plain}
+    assert hidden.name.startswith(".plansmith-")
+    assert plain.name.startswith("plansmith-")
 
 
 def test_a_staging_folder_that_is_not_locked_yet_is_not_taken_for_an_abandoned_one(tmp_path: Path) -> None:
