@@ -207,6 +207,31 @@ def test_a_dry_run_beside_compiles_that_build_entries_finds_nothing_and_does_not
     assert [one for one in found if one] == []
 
 
+@pytest.mark.parametrize("older_than", [-DAY, DAY], ids=["old entries", "young entries"])
+def test_a_dry_run_bears_entries_that_vanish_while_it_looks_at_them(older_than: float, tmp_path: Path) -> None:
+    cache = StageCache(tmp_path / "cache", Digester(tmp_path / "cache" / "digests.sqlite"))
+    ended = threading.Event()
+
+    def rebuild() -> None:
+        while not ended.is_set():
+            with cache.staging() as staged:
+                for number in range(8):
+                    (staged / f"part-{number}").mkdir()
+                    (staged / f"part-{number}" / "data").write_text(str(number))
+                cache.remove(cache.publish("compile", "key", staged, {}).folder)
+
+    limits = Limits(older_than=older_than, now=time.time(), scratch=(), staging=())
+    collector = Collector(tmp_path, tmp_path / "repository", limits, dry=True)
+    with ThreadPoolExecutor(1) as threads:
+        rebuilding = threads.submit(rebuild)
+        try:
+            kinds = {one.kind for _ in range(1500) for one in collector.found(lambda _: None)}
+        finally:
+            ended.set()
+        rebuilding.result()
+    assert kinds <= {"cache entry"}
+
+
 def test_scratch_folders_of_a_killed_process_are_found_and_those_of_a_living_one_are_not(tmp_path: Path) -> None:
     program = (
         "import os, pathlib, sys; from plansmith.scratch import scratch_folder\n"
