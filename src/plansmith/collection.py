@@ -8,31 +8,28 @@ moment leaves complete things or none.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from plansmith.digest import Digester
-from plansmith.durable import Waiting, is_held, storage_errors, sweep
+from plansmith.durable import Waiting, abandoned_folders, storage_errors, sweep
 from plansmith.history import HISTORY, History
+from plansmith.scratch import abandoned_scratch
 from plansmith.stage_cache import ENTRY_FILE, STAGING, StageCache
-from plansmith.triton.releases import damaged_file
 from plansmith.triton.repository import ModelRepository
-from plansmith.types import Manifest
+from plansmith.triton.serve_env import staging_place
 from plansmith.units import seconds_of
 
 Kind = Literal["cache entry", "lock", "leftover", "log", "history record", "view", "release"]
 
 RECORDS_KEPT = 1000
 
-# Temporary folders, logs and shared memory of ours carry the number of the process that made them.
-_SCRATCH = re.compile(r"plansmith-(\d+)-")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton puts it; only names of ours are looked at
 
 
@@ -48,14 +45,16 @@ class Garbage:
 
 @dataclass(frozen=True)
 class Limits:
-    """How old something must be to go, and where temporary files of ours are looked for.
+    """How old something must be to go, and where else than in artifacts and repository something may be left.
 
-    `older_than` is in seconds, `now` in seconds since 1970.
+    `older_than` is in seconds, `now` in seconds since 1970; `scratch` holds temporary files, `staging` staging
+    folders.
     """
 
     older_than: float
     now: float
     scratch: tuple[Path, ...] = (Path(tempfile.gettempdir()), _SHARED_MEMORY)
+    staging: tuple[Path, ...] = field(default_factory=lambda: (staging_place(),))
 
 
 class Collector:
@@ -71,14 +70,23 @@ class Collector:
     def __init__(self, artifacts: Path, repository: Path, limits: Limits, *, dry: bool = False) -> None:
         self._artifacts = artifacts
         self._limit = limits.now - limits.older_than
-        self._scratch = limits.scratch
+        self._scratch = (artifacts, *limits.scratch)
+        self._staging = tuple(place for place in limits.staging if os.access(place, os.W_OK))
         self._digester = Digester(artifacts / "cache" / "digests.sqlite", read_only=dry)
         self._cache = StageCache(artifacts / "cache", self._digester)
         self._history = History(artifacts / HISTORY)
         self._repository = ModelRepository(repository, self._digester)
 
-    def found(self) -> list[Garbage]:
-        """Everything that can go, with the bytes that are free when all of it is gone."""
+    def found(self, waiting: Waiting) -> list[Garbage]:
+        """Everything that can go, with the bytes that are free when all of it is gone; writes nothing.
+
+        Args:
+            waiting: told when another collection has to end first; what it raises ends the attempt.
+        """
+        with self._cache.held_to_look(waiting):
+            return self._found(self._repository.known())
+
+    def _found(self, models: list[str]) -> list[Garbage]:
         links: Counter[tuple[int, int]] = Counter()
         return [
             Garbage(one.kind, one.path, one.why, _freed(one.path, links))
@@ -88,7 +96,7 @@ class Collector:
                 *self._leftovers(),
                 *self._logs(),
                 *self._records(),
-                *(one for model in self._repository.known() for one in self._of_model(model)),
+                *(one for model in models for one in self._of_model(model)),
             )
         ]
 
@@ -104,9 +112,10 @@ class Collector:
         with ExitStack() as held, storage_errors(self._artifacts):
             if (self._artifacts / "cache").is_dir():
                 held.enter_context(self._cache.held(waiting, alone=True))
-            for model in self._repository.known():
+            models = self._repository.known()  # once: one that comes later is not locked, and waits for the next time
+            for model in models:
                 held.enter_context(self._repository.exclusive(model, waiting))
-            found = self.found()
+            found = self._found(models)
             for one in found:
                 self._remove(one)
             return found
@@ -124,13 +133,13 @@ class Collector:
                 yield Garbage("lock", lock, "its entry is gone")
 
     def _leftovers(self) -> Iterator[Garbage]:
-        for staging in (self._artifacts / "cache" / STAGING, self._history.staging, self._repository.staging):
-            for folder in sorted(staging.iterdir()) if staging.is_dir() else []:
-                if folder.is_dir() and not is_held(folder):
-                    yield Garbage("leftover", folder, "of a killed process")
+        own = (self._artifacts / "cache" / STAGING, self._history.staging, self._repository.staging)
+        for staging in (*own, *self._staging):
+            for folder in abandoned_folders(staging):
+                yield Garbage("leftover", folder, "of a killed process")
         for place in self._scratch:
-            for path in sorted(place.glob("plansmith-*")):
-                if _is_abandoned(path) and self._is_old(path):
+            for path in abandoned_scratch(place):
+                if self._is_old(path):
                     yield Garbage("leftover", path, "of a process that is gone")
 
     def _logs(self) -> Iterator[Garbage]:
@@ -153,21 +162,9 @@ class Collector:
         newest = self._repository.readable(model, numbers[-1]) if numbers else None
         for number in numbers[:-1]:  # the newest keeps its number from being given again
             if number not in shown and self._is_old_release(model, number):
-                why = self._why_hidden(model, number, newest)
+                why = self._repository.why_hidden(model, number, newest)
                 if why is not None:
                     yield Garbage("release", self._repository.release(model, number), why)
-
-    def _why_hidden(self, model: str, number: int, newest: Manifest | None) -> str | None:
-        """Why no view will show a release again; None where one may."""
-        manifest = self._repository.readable(model, number)
-        if manifest is None:
-            return "its manifest is damaged"
-        damaged = damaged_file(self._repository.release(model, number), manifest, self._digester)
-        if damaged is not None:
-            return f"{damaged} is damaged"
-        if newest is not None and manifest.package.interface != newest.package.interface:
-            return f"other inputs or outputs than version {newest.version}"
-        return None
 
     def _is_old_release(self, model: str, number: int) -> bool:
         manifest = self._repository.readable(model, number)
@@ -189,7 +186,7 @@ class Collector:
                     self._cache.remove(one.path)
                 case "view" | "release":
                     self._repository.remove(one.path)
-                case "leftover" if one.path.parent.name == STAGING:
+                case "leftover" if one.path.parent.name == STAGING or one.path.parent in self._staging:
                     sweep(one.path.parent)
                 case _:
                     _delete(one.path)
@@ -202,25 +199,23 @@ def _delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _is_abandoned(path: Path) -> bool:
-    """Whether a temporary file or folder is of this user, and the process that made it is gone."""
-    named = _SCRATCH.match(path.name)
-    try:
-        return named is not None and path.lstat().st_uid == os.geteuid() and not Path("/proc", named[1]).exists()
-    except FileNotFoundError:
-        return False
+def _files(path: Path) -> Iterator[Path]:
+    """A file or link itself, or all of them below a folder, of which parts may vanish meanwhile."""
+    if path.is_symlink() or not path.is_dir():
+        yield path
+        return
+    for root, folders, names in os.walk(path):
+        yield from (Path(root, name) for name in names)
+        yield from (link for name in folders if (link := Path(root, name)).is_symlink())
 
 
 def _freed(path: Path, links: Counter[tuple[int, int]]) -> int:
     """The bytes of the files below a path whose last link goes with it; `links` counts those that go."""
     freed = 0
-    inside = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
-    for file in inside:
+    for file in _files(path):
         try:
             stat = file.lstat()
         except FileNotFoundError:
-            continue
-        if file.is_dir() and not file.is_symlink():
             continue
         links[stat.st_dev, stat.st_ino] += 1
         if links[stat.st_dev, stat.st_ino] == stat.st_nlink:

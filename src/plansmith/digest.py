@@ -12,7 +12,7 @@ import hashlib
 import json
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -42,7 +42,7 @@ class Digester:
 
     Args:
         memo: the SQLite file to remember in; created when missing. A memo that cannot be opened or
-            written only costs time: the digest is computed instead.
+            written only costs time: the digest is computed instead. A damaged one is made anew.
         read_only: never write the memo.
 
     Attributes:
@@ -53,6 +53,7 @@ class Digester:
         self.hashed = 0
         self._memo = memo
         self._read_only = read_only
+        self._made_anew = False
         self._seen: dict[_Identity, str] = {}
 
     def file(self, path: Path, *, foreign: bool = False, afresh: bool = False) -> str:
@@ -104,21 +105,27 @@ class Digester:
         return connection
 
     def _recall(self, identity: _Identity) -> str | None:
-        try:
-            with closing(self._connect()) as connection:
-                row = connection.execute(
-                    "SELECT sha256 FROM files WHERE device=? AND inode=? AND size=? AND mtime=? AND ctime=?",
-                    identity,
-                ).fetchone()
-        except (sqlite3.Error, OSError):
-            return None
-        return str(row[0]) if row else None
+        found = self._ask(
+            "SELECT sha256 FROM files WHERE device=? AND inode=? AND size=? AND mtime=? AND ctime=?", identity
+        )
+        return str(found[0]) if found else None
 
     def _remember(self, identity: _Identity, sha256: str) -> None:
-        if self._read_only:
-            return
+        if not self._read_only:
+            self._ask("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", (*identity, sha256))
+
+    def _ask(self, statement: str, values: tuple[int | str, ...]) -> tuple[Any, ...] | None:
+        """The first row of an answer; a memo that is damaged is removed and made anew, once."""
         try:
             with closing(self._connect()) as connection, connection:
-                connection.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", (*identity, sha256))
-        except (sqlite3.Error, OSError):
-            return
+                row: tuple[Any, ...] | None = connection.execute(statement, values).fetchone()
+                return row
+        except (sqlite3.OperationalError, OSError):  # full, locked, not there, not ours to write
+            return None
+        except sqlite3.DatabaseError:
+            if self._read_only or self._made_anew:
+                return None
+            self._made_anew = True
+            with suppress(OSError):
+                self._memo.unlink(missing_ok=True)
+            return self._ask(statement, values)

@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
+from typing import IO, Any
 
 from plansmith.errors import RepositoryError
 
+_STAGING_LOCK = ".lock"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST}
 
@@ -107,14 +109,35 @@ def locked(path: Path, waiting: Waiting = lambda _: None, *, shared: bool = Fals
         shared: let others hold it too, as long as nobody wants it for himself.
     """
     make_folder(path.parent)
-    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     with path.open("a") as stream:
-        try:
-            fcntl.flock(stream, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting(_holder(os.fstat(stream.fileno())))
-            fcntl.flock(stream, kind)
+        _lock(stream, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, waiting)
         yield
+
+
+@contextmanager
+def locked_to_look(path: Path, waiting: Waiting = lambda _: None) -> Iterator[None]:
+    """Hold a lock shared and write nothing; where the lock file is not there, nobody ever held it.
+
+    Args:
+        path: the lock file.
+        waiting: as for `locked`.
+    """
+    try:
+        stream = path.open("rb")
+    except (FileNotFoundError, NotADirectoryError):
+        yield
+        return
+    with stream:
+        _lock(stream, fcntl.LOCK_SH, waiting)
+        yield
+
+
+def _lock(stream: IO[Any], kind: int, waiting: Waiting) -> None:
+    try:
+        fcntl.flock(stream, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        waiting(_holder(os.fstat(stream.fileno())))
+        fcntl.flock(stream, kind)
 
 
 def _holder(lock: os.stat_result) -> int | None:
@@ -128,26 +151,34 @@ def _holder(lock: os.stat_result) -> int | None:
     return next((int(row[4]) for row in rows if row[1] == "FLOCK" and row[5] == name and int(row[4]) > 0), None)
 
 
-def is_held(folder: Path) -> bool:
-    """Whether a process holds a staging folder's lock; asking changes nothing."""
+def abandoned_folders(parent: Path) -> list[Path]:
+    """The staging folders below a parent that killed processes left, sorted; asking changes nothing."""
+    found = sorted(parent.iterdir()) if parent.is_dir() else []
+    # Whoever made one of these held the parent's lock until the folder's own was taken.
+    with locked_to_look(parent / _STAGING_LOCK):
+        return [folder for folder in found if folder.is_dir() and _is_abandoned(folder)]
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Whether a staging folder is there and nobody holds its lock."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return folder.exists()
     except BlockingIOError:
-        return True
+        return False
     finally:
         os.close(descriptor)
-    return False
 
 
 @contextmanager
 def staging_folder(parent: Path) -> Iterator[Path]:
     """A private folder on the same file system as its final place; removed unless it was moved away."""
     folder = parent / uuid.uuid4().hex
-    with locked(parent / ".lock"):
+    with locked(parent / _STAGING_LOCK):
         _sweep(parent)
         folder.mkdir()
         descriptor = os.open(folder, os.O_RDONLY)
@@ -155,13 +186,13 @@ def staging_folder(parent: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        os.close(descriptor)
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)  # last: what is not held is taken for abandoned
 
 
 def sweep(parent: Path) -> None:
     """Remove what killed processes left below a parent of staging folders."""
-    with locked(parent / ".lock"):
+    with locked(parent / _STAGING_LOCK):
         _sweep(parent)
 
 

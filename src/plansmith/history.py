@@ -8,11 +8,15 @@ by one, and the numbers keep the order of writing when the clock does not.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from pydantic import ValidationError
+
 from plansmith.durable import fsync_tree, locked, make_folder, move_into_place, staging_folder, sweep
+from plansmith.errors import EXIT_INTERRUPTED, EnvironmentFault, PlansmithError
 from plansmith.types import SCHEMA_VERSION, EngineKind, Precision, Record, StepRecord
 
 HISTORY = "history"
@@ -60,6 +64,47 @@ class RunRecord(Record):
     steps: tuple[StepRecord, ...]
 
 
+def exit_code_of(error: BaseException) -> int:
+    """The exit code that the command line ends with when this ends it.
+
+    Args:
+        error: a text in `SystemExit` is printed and ends with 1, as Python does it; None is no failure.
+    """
+    match error:
+        case PlansmithError():
+            return error.exit_code
+        case OSError():
+            return EnvironmentFault.exit_code
+        case KeyboardInterrupt():
+            return EXIT_INTERRUPTED
+        case SystemExit(code=int(code)):
+            return code
+        case SystemExit(code=None):
+            return 0
+    return 1
+
+
+def _record_from_json(text: bytes) -> RunRecord:
+    """A record, without the fields that another version of plansmith added.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return RunRecord.model_validate_json(text)
+    except ValidationError as refused:
+        unknown = [one["loc"] for one in refused.errors() if one["type"] == "extra_forbidden"]
+        if not unknown:
+            raise
+    fields = json.loads(text)
+    for *above, name in unknown:
+        place = fields
+        for step in above:
+            place = place[step]
+        del place[name]
+    return RunRecord.model_validate_json(json.dumps(fields))
+
+
 class History:
     """The runs of one artifacts folder; safe to share between processes.
 
@@ -97,9 +142,13 @@ class History:
     def read(self, number: int) -> RunRecord | None:
         """A record; None where it is damaged or has just been collected."""
         try:
-            return RunRecord.model_validate_json(self.file(number).read_bytes())
+            return _record_from_json(self.file(number).read_bytes())
         except (FileNotFoundError, ValueError):
             return None
+
+    def unreadable(self) -> int:
+        """How many records are there that cannot be read."""
+        return sum(self.read(number) is None and self.file(number).exists() for number in self.numbers())
 
     def newest_first(self) -> Iterator[RunRecord]:
         """All records that can be read, the last one written first."""

@@ -37,15 +37,13 @@ def versions(repository: ModelRepository, model: str) -> list[Version]:
     """All versions of a model, ascending; Triton serves the newest that it is shown."""
     shown = repository.views(model).shown()
     numbers = repository.versions(model)
-    manifests = [repository.readable(model, number) for number in numbers]
+    newest = repository.readable(model, numbers[-1]) if numbers else None
     found = []
-    for number, manifest in zip(numbers, manifests, strict=True):
-        if manifest is None:
-            hidden = "its manifest is damaged"
-        elif manifests[-1] is not None and manifest.package.interface != manifests[-1].package.interface:
-            hidden = f"other inputs or outputs than version {numbers[-1]}"
-        else:
-            hidden = "a file is damaged, or the view is older"
+    for number in numbers:
+        manifest = repository.readable(model, number)
+        hidden = None
+        if number not in shown:
+            hidden = repository.why_hidden(model, number, newest) or "the view is older"
         found.append(
             Version(
                 number=number,
@@ -53,7 +51,7 @@ def versions(repository: ModelRepository, model: str) -> list[Version]:
                 verdict=manifest.validation.verdict if manifest else None,
                 shown=number in shown,
                 serves=number == max(shown, default=None),
-                hidden=None if number in shown else hidden,
+                hidden=hidden,
             )
         )
     return found

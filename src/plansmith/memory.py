@@ -24,6 +24,22 @@ def tells_of_memory(text: str) -> str | None:
     return next((line.strip() for line in text.splitlines() if any(sign in line for sign in _SIGNS)), None)
 
 
+def control_groups(membership: Path) -> list[tuple[tuple[str, ...], str]]:
+    """The control groups that a process is in; none where the kernel names none.
+
+    Args:
+        membership: the process's file `cgroup` (Linux, Documentation/admin-guide/cgroup-v2.rst, "Processes").
+
+    Returns:
+        The controllers of each, of which version 2 names none, and its path below where they are mounted.
+    """
+    try:
+        rows = [line.split(":", 2) for line in membership.read_text().splitlines()]
+    except OSError:
+        return []
+    return [(tuple(filter(None, controllers.split(","))), group.strip("/")) for _, controllers, group in rows]
+
+
 def kills_counter(process: int, proc: Path = Path("/proc"), mounts: Path = Path("/sys/fs/cgroup")) -> Path | None:
     """The file in which the kernel counts its out-of-memory kills in a process's control group.
 
@@ -35,14 +51,9 @@ def kills_counter(process: int, proc: Path = Path("/proc"), mounts: Path = Path(
         proc: where processes are described.
         mounts: where control groups are.
     """
-    try:
-        rows = [line.split(":", 2) for line in (proc / str(process) / "cgroup").read_text().splitlines()]
-    except OSError:
-        return None
-    for _, controllers, group in rows:
-        inside = group.strip("/")
+    for controllers, inside in control_groups(proc / str(process) / "cgroup"):
         places = []
-        if "memory" in controllers.split(","):
+        if "memory" in controllers:
             places = [mounts / "memory" / inside / "memory.oom_control"]
         elif not controllers:
             places = [mounts / inside / "memory.events", mounts / "unified" / inside / "memory.events"]

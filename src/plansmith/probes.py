@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from plansmith.addresses import without_secrets
-from plansmith.process import die_with_parent
+from plansmith.process import dying_with
 
 ANSWER_SECONDS = 3
 
@@ -220,8 +220,7 @@ def _words(error: Exception) -> str:
 
 def main(name: str, parent: str, *options: str) -> None:
     """Answer on standard output; what the library itself prints goes to standard error."""
-    die_with_parent()
-    if os.getppid() != int(parent):
+    if not dying_with(int(parent))():
         return
     with os.fdopen(os.dup(1), "w") as answer:
         os.dup2(2, 1)

@@ -29,9 +29,24 @@ _PR_SET_PDEATHSIG = 1
 _LOG_TAIL_LINES = 5
 
 
-def die_with_parent(signal_number: int = signal.SIGKILL) -> None:
-    """Ask the kernel to send this process a signal when the thread that started it ends (Linux prctl)."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
+def dying_with(parent: int) -> Callable[[], bool]:
+    """What ties the process that calls it to its parent: the kernel kills it when the thread that started it ends.
+
+    The library is loaded at once, so that the call may stand between fork and exec (Linux prctl, PR_SET_PDEATHSIG).
+
+    Args:
+        parent: the number of the process that started it.
+
+    Returns:
+        A function that says whether the parent still lives; where it does not, there is nobody to die with.
+    """
+    prctl = ctypes.CDLL(None).prctl
+
+    def follow() -> bool:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        return os.getppid() == parent
+
+    return follow
 
 
 def log_tail(log: Path, lines: int = _LOG_TAIL_LINES, *, begin: int = 0) -> str:
@@ -156,8 +171,7 @@ def serve(functions: dict[str, Callable[..., Any]], descriptor: int, parent: int
     ends this process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent()
-    if os.getppid() != parent:
+    if not dying_with(parent)():
         return
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
 

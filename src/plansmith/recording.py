@@ -10,8 +10,8 @@ from pathlib import Path
 
 from plansmith import __version__
 from plansmith.config import ModelSpec
-from plansmith.errors import EXIT_INTERRUPTED, PlansmithError
-from plansmith.history import Failure, History, Outcome, RunRecord
+from plansmith.errors import PlansmithError
+from plansmith.history import Failure, History, Outcome, RunRecord, exit_code_of
 from plansmith.stages import StageRunner
 from plansmith.types import PublishedVersion, SourceModel, ValidationReport
 
@@ -73,15 +73,13 @@ class Run:
         return "unchanged" if self.published and self.published.unchanged else "published"
 
     def _failure(self, error: BaseException) -> Failure:
-        if isinstance(error, PlansmithError):
-            return Failure(
-                step=error.step or self._stages.step,
-                error=type(error).__name__,
-                message=error.message,
-                exit_code=error.exit_code,
-            )
-        exit_code = 1 if isinstance(error, Exception) else getattr(error, "code", EXIT_INTERRUPTED)
-        return Failure(step=self._stages.step, error=type(error).__name__, message=str(error), exit_code=exit_code)
+        step, message = (error.step, error.message) if isinstance(error, PlansmithError) else ("", str(error))
+        return Failure(
+            step=step or self._stages.step,
+            error=type(error).__name__,
+            message=message,
+            exit_code=exit_code_of(error),
+        )
 
     def _log(self, error: BaseException | None) -> str | None:
         if isinstance(error, PlansmithError) and error.log is not None:

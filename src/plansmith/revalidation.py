@@ -9,6 +9,7 @@ from pathlib import Path
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
 from plansmith.process import Worker
+from plansmith.scratch import scratch_folder, scratch_name
 from plansmith.stages import WORKER_MODULE
 from plansmith.triton.releases import MANIFEST_FILE, MODEL_FOLDER, damaged_file, read_manifest
 from plansmith.triton.repository import ModelRepository
@@ -38,7 +39,7 @@ def revalidate(release: Path) -> ValidationReport:
     _require_intact(release, manifest)
     component = manifest.engine.components["model"]
     folder = (release / MODEL_FOLDER / component.file) if component.external_files else release / MODEL_FOLDER
-    descriptor, log = tempfile.mkstemp(prefix=f"plansmith-{os.getpid()}-validate-", suffix=".log")
+    descriptor, log = tempfile.mkstemp(prefix=scratch_name("validate-"), suffix=".log")
     os.close(descriptor)
     with Worker(WORKER_MODULE, Path(log)) as worker:
         report = worker.call(
@@ -54,7 +55,7 @@ def revalidate(release: Path) -> ValidationReport:
 
 
 def _require_intact(release: Path, manifest: Manifest) -> None:
-    with tempfile.TemporaryDirectory(prefix=f"plansmith-{os.getpid()}-digests-") as scratch:
+    with scratch_folder("digests") as scratch:
         damaged = damaged_file(release, manifest, Digester(Path(scratch) / "digests.sqlite"))
     if damaged is not None:
         raise RepositoryError(

@@ -25,6 +25,7 @@ from plansmith.durable import (
     Waiting,
     fsync_tree,
     locked,
+    locked_to_look,
     make_folder,
     move_into_place,
     remove_folder,
@@ -107,6 +108,10 @@ class StageCache:
         """While held, no entry is collected; held `alone`, nobody uses any."""
         return locked(self._root / LOCKS / "cache", waiting, shared=not alone)
 
+    def held_to_look(self, waiting: Waiting) -> AbstractContextManager[None]:
+        """As `held`, for whoever may not write a thing."""
+        return locked_to_look(self._root / LOCKS / "cache", waiting)
+
     @contextmanager
     def exclusive(self, step: str, key: str, waiting: Waiting = lambda _: None) -> Iterator[None]:
         """While held, no other process builds this key: it waits, then finds the entry."""
@@ -150,7 +155,10 @@ class StageCache:
 
     def _differs(self, folder: Path, file: FileEntry) -> bool:
         path = folder / file.path
-        return not path.is_file() or path.stat().st_size != file.bytes or self._digester.file(path) != file.sha256
+        try:
+            return not path.is_file() or path.stat().st_size != file.bytes or self._digester.file(path) != file.sha256
+        except (FileNotFoundError, NotADirectoryError):  # another process takes the entry away
+            return True
 
 
 def _read_entry(folder: Path) -> Entry | None:

@@ -156,6 +156,7 @@ class StageRunner:
         """As `stage`, for a part of a step: the cache entry, and whether it was there."""
         key = digest_of([SCHEMA_VERSION, step, list(inputs), parameters, toolchain.step_toolchain(tools or step)])
         if self.dry:
+            self._hold_cache()
             entry = None if self._force else self._cache.lookup(step, key)
             if entry is None:
                 raise WouldRun(step)
@@ -209,7 +210,8 @@ class StageRunner:
         """Keep every entry of the cache from being collected until `close`."""
         if self._cache_held is None:
             with ExitStack() as held:
-                held.enter_context(self._cache.held(self._waits_for_collector))
+                hold = self._cache.held_to_look if self.dry else self._cache.held
+                held.enter_context(hold(self._waits_for_collector))
                 self._cache_held = held.pop_all()
 
     def heavy(self, function: str, /, **arguments: Any) -> Any:

@@ -32,10 +32,10 @@ class Collect:
     """
 
     def __init__(self, run: CommandLine, scratch: Path) -> None:
-        self.run, self.scratch = run, scratch
+        self.run, self.scratch, self.private = run, scratch, run.folder / "serve-env"
 
     def __call__(self, *words: str) -> Answer:
-        answer = self.run("gc", *words, TMPDIR=str(self.scratch))
+        answer = self.run("gc", *words, TMPDIR=str(self.scratch), PLANSMITH_SERVE_ENV=str(self.private))
         assert (answer.status, answer.stderr) == (0, ""), answer
         return answer
 
@@ -139,12 +139,15 @@ def test_leftovers_of_dead_processes_go_and_those_of_living_ones_stay(finished: 
         folder.mkdir()
         (folder / "file").write_text("content")
     dead[1].write_text("log")
-    abandoned = finished.folder / "artifacts" / "cache" / "staging" / "abandoned"
-    abandoned.mkdir()
-    assert collect.found() == {"leftover": [Path("artifacts/cache/staging/abandoned")]}
-    assert not abandoned.exists()
-    age(*dead, alive, other, days=31)
-    assert collect.found() == {"leftover": dead}
+    examined = finished.folder / "artifacts" / f".plansmith-{gone.pid}-doctor-x"
+    examined.mkdir()
+    abandoned = [finished.folder / "artifacts" / "cache" / "staging" / "one", collect.private / ".staging" / "two"]
+    for folder in abandoned:
+        folder.mkdir(parents=True)
+    assert collect.found() == {"leftover": [Path("artifacts/cache/staging/one"), abandoned[1]]}
+    assert not [folder for folder in abandoned if folder.exists()]
+    age(*dead, alive, other, examined, days=31)
+    assert collect.found() == {"leftover": [examined.relative_to(finished.folder), *dead]}
     assert sorted(collect.scratch.iterdir()) == sorted([alive, other])
 
 
@@ -160,6 +163,11 @@ def test_people_read_sizes_in_units_and_a_sum(finished: Compiled, collect: Colle
 def test_an_age_that_is_none_is_refused_with_examples(given: str, compiled: Compiled) -> None:
     answer = CommandLine(compiled.folder)("gc", "--older-than", given, "--json")
     check_refusal(answer, 2, (f"{given!r} is no age", "12h, 30d"))
+
+
+def test_a_repository_that_is_not_there_is_refused_where_it_was_named(compiled: Compiled) -> None:
+    answer = CommandLine(compiled.folder)("gc", "--repository", "artifacts/repositry", "--dry-run", "--json")
+    check_refusal(answer, 7, ("no repository artifacts/repositry", "artifacts/repository"))
 
 
 def test_a_folder_that_is_not_there_is_refused(run: CommandLine) -> None:

@@ -94,6 +94,22 @@ def test_a_collection_waits_for_a_compile_says_so_and_goes_on(finished: Compiled
     assert process.returncode == 0
 
 
+def test_a_dry_run_waits_for_a_collection_and_a_compile_does_not_keep_it_waiting(finished: Compiled) -> None:
+    run = CommandLine(finished.folder)
+    with locked(lock_of(finished), shared=True):
+        assert run("gc", "--dry-run", "--no-wait").status == 0
+    held = ExitStack()
+    held.enter_context(locked(lock_of(finished)))
+    with held, started(finished.folder, *finished.command, "--dry-run") as process:
+        refused = run("gc", "--dry-run", "--no-wait")
+        assert refused.status == 7
+        assert refused.message.startswith("plansmith: another plansmith gc is using artifacts (process ")
+        assert process.poll() is None
+        held.close()
+        process.communicate()
+    assert process.returncode == 0
+
+
 def test_on_a_terminal_the_moving_line_says_that_it_waits(finished: Compiled) -> None:
     ours, theirs = pty.openpty()
     held = ExitStack()

@@ -26,51 +26,58 @@ def ended(printed: str, status: int | None = 0, complaints: str = "") -> Ended:
 
 
 def test_an_h200_is_shown_with_memory_capability_and_driver() -> None:
-    gpu, driver = gpu_findings(ended(ONE_H200), WORKING_TORCH)
-    assert (gpu.name, gpu.found) == ("GPU 0", "NVIDIA H200, 140 GiB, compute capability 9.0")
+    gpu, driver = gpu_findings(ended(ONE_H200), WORKING_TORCH, present=False)
+    assert (gpu.name, gpu.found) == ("GPU 0", "NVIDIA H200, 140.4 GiB, compute capability 9.0")
     assert (driver.found, driver.severity) == ("570.124.06", Severity.OK)
 
 
 def test_two_gpus_are_two_findings_and_an_unknown_field_is_left_out() -> None:
-    first, second, driver = gpu_findings(ended(TWO_GPUS), WORKING_TORCH)
-    assert (first.name, second.name, second.found) == ("GPU 0", "GPU 1", "Tesla T4, 15 GiB")
+    first, second, driver = gpu_findings(ended(TWO_GPUS), WORKING_TORCH, present=False)
+    assert (first.name, second.name, second.found) == ("GPU 0", "GPU 1", "Tesla T4, 15.0 GiB")
     assert driver.found == "550.54.15"
 
 
 def test_a_torch_that_cannot_use_the_gpu_is_a_warning_at_the_driver() -> None:
     torch = Probed({"version": "2.15", "cuda_build": "13.2", "cuda_usable": False})
-    *_, driver = gpu_findings(ended(ONE_H200), torch)
+    *_, driver = gpu_findings(ended(ONE_H200), torch, present=False)
     assert driver.severity is Severity.WARNING
     assert "CUDA 13.2" in driver.found
     assert driver.remedy
 
 
 def test_no_nvidia_smi_is_no_problem() -> None:
-    (found,) = gpu_findings(None, WORKING_TORCH)
+    (found,) = gpu_findings(None, WORKING_TORCH, present=False)
     assert found.severity is Severity.OPTIONAL
 
 
+def test_a_gpu_without_nvidia_smi_is_a_warning_that_says_what_is_lacking() -> None:
+    (found,) = gpu_findings(None, WORKING_TORCH, present=True)
+    assert found.severity is Severity.WARNING
+    assert "nvidia-smi is not installed" in found.found
+    assert "NVIDIA_DRIVER_CAPABILITIES" in found.remedy
+
+
 def test_no_devices_is_no_problem() -> None:
-    (found,) = gpu_findings(ended("No devices were found\n", 6), WORKING_TORCH)
+    (found,) = gpu_findings(ended("No devices were found\n", 6), WORKING_TORCH, present=False)
     assert found.severity is Severity.OPTIONAL
 
 
 @pytest.mark.parametrize("stream", ["printed", "complaints"])
 def test_a_driver_that_does_not_answer_is_a_warning_with_its_own_words(stream: str) -> None:
     said = ended(NO_DRIVER, 9) if stream == "printed" else ended("", 9, NO_DRIVER)
-    (found,) = gpu_findings(said, WORKING_TORCH)
+    (found,) = gpu_findings(said, WORKING_TORCH, present=False)
     assert found.severity is Severity.WARNING
     assert "couldn't communicate with the NVIDIA driver" in found.found
     assert "docker run --gpus all" in found.remedy
 
 
 def test_an_nvidia_smi_that_hangs_is_a_warning() -> None:
-    (found,) = gpu_findings(ended("", None), WORKING_TORCH)
+    (found,) = gpu_findings(ended("", None), WORKING_TORCH, present=False)
     assert (found.severity, found.found) == (Severity.WARNING, "nvidia-smi did not end within 60 s")
 
 
 def test_other_output_is_not_taken_for_gpus() -> None:
-    (found,) = gpu_findings(ended("Field is not a valid field to query.\n"), WORKING_TORCH)
+    (found,) = gpu_findings(ended("Field is not a valid field to query.\n"), WORKING_TORCH, present=False)
     assert found.severity is Severity.WARNING
     assert "not a valid field" in found.found
 

@@ -10,6 +10,7 @@ import pytest
 
 from plansmith.doctor import folder, machine
 from plansmith.doctor.findings import Severity
+from plansmith.units import bytes_in_words
 
 GIB = 2**30
 MEMINFO = "MemTotal:       49388664 kB\nMemFree:         1000000 kB\nMemAvailable:   22020096 kB\n"
@@ -82,7 +83,8 @@ def test_little_or_no_shared_memory_is_a_warning_with_dockers_option(free: int |
     found = machine.shared_memory_finding(free)
     assert found.severity is Severity.WARNING
     assert "--shm-size" in found.remedy
-    assert machine.shared_memory_finding(64 * 2**20).severity is Severity.OK
+    enough = machine.shared_memory_finding(64 * 2**20)
+    assert (enough.severity, enough.found) == (Severity.OK, "64.0 MiB free")
 
 
 def test_few_open_files_are_a_warning() -> None:
@@ -103,7 +105,8 @@ def test_a_temporary_folder_that_runs_no_programs_is_a_warning() -> None:
     [(20 * GIB, Severity.OK), (19 * GIB, Severity.WARNING), (GIB, Severity.PROBLEM), (0, Severity.PROBLEM)],
 )
 def test_a_full_disk_is_a_problem_and_a_filling_one_a_warning(free: int, severity: Severity) -> None:
-    assert folder.room_finding(Path("/data"), free).severity is severity
+    found = folder.room_finding(Path("/data"), free)
+    assert (found.severity, found.found) == (severity, f"{bytes_in_words(free)} free")
 
 
 def test_the_artifacts_folder_is_tried_out_and_left_as_it_was(tmp_path: Path) -> None:

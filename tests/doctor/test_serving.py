@@ -12,6 +12,7 @@ import pytest
 from plansmith.doctor.findings import Severity
 from plansmith.doctor.serving import look, serving_findings, start_finding
 from plansmith.errors import EnvironmentFault
+from plansmith.targets import DEFAULT_TARGET, load_target, require_onnxruntime
 from plansmith.triton.installation import Installation
 
 CONTAINER = Installation(
@@ -36,8 +37,10 @@ def test_a_real_backend_is_told_from_the_stand_in() -> None:
     server, runtime, _ = serving_findings(CONTAINER, None)
     assert server.found == "2.72.0, /opt/tritonserver/bin/tritonserver"
     assert (runtime.severity, runtime.found) == (Severity.OK, "Triton's own backend")
+    version = require_onnxruntime(load_target(DEFAULT_TARGET)).version
     _, runtime, _ = serving_findings(WHEEL, None)
-    assert (runtime.severity, "stand-in" in runtime.found) == (Severity.OK, True)
+    assert runtime.severity is Severity.OK
+    assert runtime.found == f"{version} in a stand-in backend, for target {DEFAULT_TARGET}"
 
 
 def test_a_stand_in_without_its_runtime_is_a_problem_that_one_command_mends(

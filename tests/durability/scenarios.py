@@ -149,7 +149,7 @@ class Collection(Scenario):
             publish(folder / "repository", package, draft, allow_interface_change=True)
 
     def act(self, folder: Path) -> None:
-        everything = Limits(older_than=-1e9, now=time.time(), scratch=())
+        everything = Limits(older_than=-1e9, now=time.time(), scratch=(), staging=())
         Collector(folder, folder / "repository", everything).collect(lambda _: None)
 
     def torn(self, folder: Path) -> list[str]:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
+import subprocess
+import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from plansmith.collection import RECORDS_KEPT, Collector, Garbage, Limits
+from plansmith.digest import Digester
+from plansmith.durable import abandoned_folders, locked
 from plansmith.history import HISTORY, History
+from plansmith.inspection import versions
+from plansmith.scratch import abandoned_scratch, scratch_folder
+from plansmith.stage_cache import StageCache
 from plansmith.triton.repository import ModelRepository
 
 from .packages import MODEL, draft_of, publish, write_package
@@ -40,7 +52,7 @@ class Repository:
 
     def collect(self, *, days: float = 31, older_than: float = 30 * DAY) -> list[Garbage]:
         """Collect some days from now."""
-        limits = Limits(older_than=older_than, now=time.time() + days * DAY, scratch=())
+        limits = Limits(older_than=older_than, now=time.time() + days * DAY, scratch=(), staging=())
         collected = Collector(self.folder, self.root, limits).collect(lambda _: None)
         assert repository_problems(self.root) == []
         return collected
@@ -78,18 +90,32 @@ def test_a_whole_release_stays_where_somebody_took_the_view_away(tmp_path: Path)
     assert repository.numbers == (1, 2)
 
 
-@pytest.mark.parametrize("file", ["model/model.onnx", "manifest.json"])
-def test_a_damaged_release_that_is_not_shown_goes(file: str, tmp_path: Path) -> None:
-    repository = Repository(tmp_path, "logits", "logits", "scores", "scores")
+@pytest.mark.parametrize(
+    ("file", "outputs", "reason"),
+    [
+        ("model/model.onnx", ("scores", "scores"), "model/model.onnx is damaged"),
+        ("manifest.json", ("logits", "logits"), "its manifest is damaged"),
+    ],
+)
+def test_a_damaged_release_that_is_not_shown_goes_and_is_listed_with_the_same_reason(
+    file: str, outputs: tuple[str, str], reason: str, tmp_path: Path
+) -> None:
+    repository = Repository(tmp_path, *outputs)
     damaged = repository.opened.release(MODEL, 2) / file
+    if file == "manifest.json":  # no view is made any more beside a damaged manifest
+        repository.publish("scores")
     damaged.unlink()
     damaged.write_text("damaged")
-    limits = Limits(older_than=30 * DAY, now=time.time() + 31 * DAY, scratch=())
-    found = Collector(tmp_path, repository.root, limits, dry=True).found()
+    if file != "manifest.json":
+        repository.publish("scores")
+    limits = Limits(older_than=30 * DAY, now=time.time() + 31 * DAY, scratch=(), staging=())
+    found = Collector(tmp_path, repository.root, limits, dry=True).found(lambda _: None)
     (why,) = (one.why for one in found if one.path == repository.opened.release(MODEL, 2))
-    assert why in {f"{file} is damaged", "its manifest is damaged"}
+    listed = {version.number: version.hidden for version in versions(repository.opened, MODEL)}
+    assert (why, listed[2]) == (reason, reason)
     repository.collect()
-    assert repository.numbers == (3, 4)
+    assert 2 not in repository.numbers
+    assert 3 in repository.numbers
 
 
 def test_the_newest_release_stays_even_if_it_is_damaged(tmp_path: Path) -> None:
@@ -97,7 +123,7 @@ def test_the_newest_release_stays_even_if_it_is_damaged(tmp_path: Path) -> None:
     manifest = repository.opened.release(MODEL, 1) / "manifest.json"
     content = manifest.read_bytes()
     manifest.write_text("{")
-    limits = Limits(older_than=0, now=time.time() + DAY, scratch=())
+    limits = Limits(older_than=0, now=time.time() + DAY, scratch=(), staging=())
     assert Collector(tmp_path, repository.root, limits).collect(lambda _: None) == []
     manifest.write_bytes(content)
     assert repository.publish("logits") == 2
@@ -137,6 +163,101 @@ def test_a_release_that_says_it_was_made_in_the_future_is_young(tmp_path: Path) 
     newest = repository.opened.newest(MODEL)
     assert newest is not None
     assert newest.version == 3
+
+
+def test_a_model_that_comes_while_the_locks_are_taken_is_left_alone(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "logits")
+    held = ExitStack()
+    held.enter_context(repository.opened.exclusive(MODEL))
+
+    def another_comes(_process: int | None) -> None:
+        for number in "12":
+            package = write_package(tmp_path / f"other-{number}", number)
+            publish(repository.root, package, draft_of(package, model="other"))
+        held.close()
+
+    limits = Limits(older_than=0, now=time.time() + DAY, scratch=(), staging=())
+    with held:
+        found = Collector(tmp_path, repository.root, limits).collect(another_comes)
+    assert [one.kind for one in found] == ["view"]
+    assert len(repository.opened.views("other").others()) == 1
+
+
+def test_a_dry_run_beside_compiles_that_build_entries_finds_nothing_and_does_not_fail(tmp_path: Path) -> None:
+    cache = StageCache(tmp_path / "cache", Digester(tmp_path / "cache" / "digests.sqlite"))
+    ended = threading.Event()
+
+    def build() -> None:
+        while not ended.is_set():
+            with cache.staging() as staged:
+                (staged / "model" / "weights").mkdir(parents=True)
+                (staged / "model" / "weights" / "data").write_text("1")
+
+    limits = Limits(older_than=DAY, now=time.time(), scratch=(), staging=())
+    with ThreadPoolExecutor(2) as threads:
+        building = [threads.submit(build) for _ in range(2)]
+        try:
+            found = [
+                Collector(tmp_path, tmp_path / "repository", limits, dry=True).found(lambda _: None) for _ in range(300)
+            ]
+        finally:
+            ended.set()
+        for one in building:
+            one.result()
+    assert [one for one in found if one] == []
+
+
+@pytest.mark.parametrize("older_than", [-DAY, DAY], ids=["old entries", "young entries"])
+def test_a_dry_run_bears_entries_that_vanish_while_it_looks_at_them(older_than: float, tmp_path: Path) -> None:
+    cache = StageCache(tmp_path / "cache", Digester(tmp_path / "cache" / "digests.sqlite"))
+    ended = threading.Event()
+
+    def rebuild() -> None:
+        while not ended.is_set():
+            with cache.staging() as staged:
+                for number in range(8):
+                    (staged / f"part-{number}").mkdir()
+                    (staged / f"part-{number}" / "data").write_text(str(number))
+                cache.remove(cache.publish("compile", "key", staged, {}).folder)
+
+    limits = Limits(older_than=older_than, now=time.time(), scratch=(), staging=())
+    collector = Collector(tmp_path, tmp_path / "repository", limits, dry=True)
+    with ThreadPoolExecutor(1) as threads:
+        rebuilding = threads.submit(rebuild)
+        try:
+            kinds = {one.kind for _ in range(1500) for one in collector.found(lambda _: None)}
+        finally:
+            ended.set()
+        rebuilding.result()
+    assert kinds <= {"cache entry"}
+
+
+def test_scratch_folders_of_a_killed_process_are_found_and_those_of_a_living_one_are_not(tmp_path: Path) -> None:
+    program = (
+        "import os, pathlib, sys; from plansmith.scratch import scratch_folder\n"
+        "with scratch_folder('doctor'), scratch_folder('doctor', pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    )
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with scratch_folder("doctor", tmp_path) as alive:
+        hidden, plain = abandoned_scratch(tmp_path)
+        assert Path(alive) not in {hidden, plain}
+    assert hidden.name.startswith(".plansmith-")
+    assert plain.name.startswith("plansmith-")
+
+
+def test_a_staging_folder_that_is_not_locked_yet_is_not_taken_for_an_abandoned_one(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        with locked(tmp_path / ".lock"):
+            (tmp_path / "new").mkdir()
+            asked = threads.submit(abandoned_folders, tmp_path)
+            wait([asked], 0.2)
+            descriptor = os.open(tmp_path / "new", os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert asked.result() == []
+    os.close(descriptor)
+    assert abandoned_folders(tmp_path) == [tmp_path / "new"]
 
 
 def test_the_last_thousand_runs_stay_however_old(tmp_path: Path) -> None:

@@ -12,7 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from plansmith.cli import cli
+from plansmith.config import make_spec
+from plansmith.errors import GateError
 from plansmith.history import HISTORY, History
+from plansmith.recording import Run, recorded
+from plansmith.stages import Listener, StageRunner
 
 from .packages import draft_of, publish, write_package
 from .runs import run_record
@@ -60,6 +64,58 @@ def test_a_damaged_record_is_left_out(damage: bytes, folder: Path) -> None:
     assert [row["model"] for row in json.loads(printed("history", "--json"))["runs"]] == ["third", "first"]
     history.add(run_record("fourth"))
     assert history.numbers() == [1, 2, 3, 4]
+
+
+def test_records_that_cannot_be_read_are_counted_in_one_line(folder: Path) -> None:
+    history = History(folder / "artifacts" / HISTORY)
+    for model in ("first", "second", "third"):
+        history.add(run_record(model))
+    assert "cannot be read" not in printed("history")
+    history.file(1).write_text("{")
+    assert printed("history").splitlines()[-1] == "1 record cannot be read"
+    history.file(3).write_text("[]")
+    assert printed("history", "third").splitlines()[1:] == ["2 records cannot be read"]
+    assert json.loads(printed("history", "--json"))["unreadable"] == 2
+
+
+def test_a_record_with_fields_of_another_version_is_read_without_them(folder: Path) -> None:
+    history = History(folder / "artifacts" / HISTORY)
+    history.add(run_record("tiny", failed=True))
+    fields = json.loads(history.file(1).read_text())
+    steps = [{"name": "fetch", "seconds": 1.0, "cached": False, "peak_bytes": 7}]
+    more = {"schema_version": 2, "host": {"name": "here"}, "steps": steps}
+    history.file(1).write_text(json.dumps(fields | more | {"failure": fields["failure"] | {"log": None}}))
+    document = json.loads(printed("history", "--json"))
+    (run,) = document["runs"]
+    assert document["unreadable"] == 0
+    assert (run["model"], run["failure"]) == ("tiny", fields["failure"])
+    assert run["steps"] == [{"name": "fetch", "seconds": 1.0, "cached": False}]
+
+
+ENDS: dict[str, tuple[BaseException, int]] = {
+    "an error of ours": (GateError("logits differ"), 5),
+    "a file that cannot be read": (PermissionError(13, "Permission denied", "/file"), 9),
+    "a bug": (ZeroDivisionError(), 1),
+    "Ctrl-C": (KeyboardInterrupt(), 130),
+    "a signal": (SystemExit(143), 143),
+    "an exit without a code": (SystemExit(None), 0),
+    "an exit with a text": (SystemExit("no more"), 1),
+}
+
+
+@pytest.mark.parametrize(("error", "code"), ENDS.values(), ids=ENDS)
+def test_a_run_is_noted_with_the_exit_code_of_the_command_line_and_its_own_error_passes(
+    error: BaseException, code: int, tmp_path: Path
+) -> None:
+    stages = StageRunner("tiny", tmp_path, listener=Listener(), force=False, dry=False)
+    run, history = Run(stages, make_spec({"source": "hf:./tiny"}), "tiny", tmp_path), History(tmp_path / HISTORY)
+    with pytest.raises(type(error)) as passed, recorded(run, history):
+        raise error
+    assert passed.value is error
+    noted = history.read(1)
+    assert noted is not None
+    assert noted.failure is not None
+    assert noted.failure.exit_code == code
 
 
 def _add(root: Path, model: str) -> None:

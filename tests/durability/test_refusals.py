@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import RepositoryError
+from plansmith.types import Device, ServedReport
 
 from .packages import MODEL, draft_of, publish, write_package
 from .wholeness import release_numbers, repository_problems, shown_versions, store_of
@@ -63,6 +64,31 @@ def test_a_repository_that_was_renamed_shows_its_versions_after_the_next_publica
     assert publish(renamed, package, draft_of(package)).unchanged
     assert shown_versions(renamed, MODEL) == (1,)
     assert repository_problems(renamed) == []
+
+
+def test_a_release_that_was_checked_on_cpu_instances_does_not_stand_for_one_checked_on_a_gpu(
+    root: Path, package: Path
+) -> None:
+    def checked_on(device: Device) -> ServedReport:
+        return ServedReport(
+            server_version="2.51.0",
+            device=device,
+            backend="real",
+            backend_runtime="1.23.2",
+            requests=1,
+            concurrent_clients=1,
+            median_seconds=0.1,
+            worst_seconds=0.1,
+            checks=(),
+            completed={},
+        )
+
+    draft = draft_of(package)
+    made = [
+        publish(root, package, draft.model_copy(update={"served": checked_on(device)}))
+        for device in ("cpu", "gpu", "gpu")
+    ]
+    assert [(one.version, one.unchanged) for one in made] == [(1, False), (2, False), (2, True)]
 
 
 def test_a_file_that_is_no_longer_what_was_checked_is_not_published(tmp_path: Path) -> None:

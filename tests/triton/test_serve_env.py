@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
+from plansmith.durable import abandoned_folders
 from plansmith.errors import EnvironmentFault
 from plansmith.triton import serve_env
 
@@ -35,6 +39,12 @@ def pip(monkeypatch: pytest.MonkeyPatch) -> FakePip:
     return fake
 
 
+def left_in(private: Path) -> list[Path]:
+    """What is in a private folder; nothing may be staged any more."""
+    assert [path.name for path in (private / ".staging").iterdir()] == [".lock"]
+    return [path for path in private.iterdir() if path.name != ".staging"]
+
+
 def test_the_server_is_unpacked_alone_and_once(pip: FakePip, tmp_path: Path) -> None:
     told: list[str] = []
     folder = serve_env.install_server(told.append, private=tmp_path)
@@ -43,7 +53,7 @@ def test_the_server_is_unpacked_alone_and_once(pip: FakePip, tmp_path: Path) -> 
     assert command[-2:] == ["--no-deps", "nvidia-pytriton==0.7.0"]
     assert (folder / "package.py").is_file()
     assert told[-1] == f"{folder} is there already"
-    assert list(tmp_path.iterdir()) == [folder]
+    assert left_in(tmp_path) == [folder]
 
 
 def test_a_runtime_brings_the_numpy_that_the_server_understands(pip: FakePip, tmp_path: Path) -> None:
@@ -59,7 +69,7 @@ def test_a_failing_pip_is_quoted_and_leaves_nothing(pip: FakePip, tmp_path: Path
         serve_env.install_runtime("1.23.2", lambda _: None, private=tmp_path)
     assert fault.value.message.endswith("line 19\nERROR: no matching distribution")
     assert "line 3\n" not in fault.value.message
-    assert not list(tmp_path.iterdir())
+    assert left_in(tmp_path) == []
 
 
 def test_a_folder_that_another_process_made_meanwhile_is_kept(
@@ -74,7 +84,21 @@ def test_a_folder_that_another_process_made_meanwhile_is_kept(
     monkeypatch.setattr("plansmith.triton.serve_env.subprocess.run", race)
     folder = serve_env.install_runtime("1.23.2", lambda _: None, private=tmp_path)
     assert [path.name for path in folder.iterdir()] == ["first.py"]
-    assert list(tmp_path.iterdir()) == [folder]
+    assert left_in(tmp_path) == [folder]
+
+
+def test_what_a_killed_installation_left_is_found_and_goes_with_the_next_one(pip: FakePip, tmp_path: Path) -> None:
+    program = (
+        "import os, pathlib, sys; from plansmith.triton import serve_env;"
+        "serve_env._pip_install = lambda target, _: (target.mkdir(), os.kill(os.getpid(), 9));"
+        "serve_env.install_runtime('1.23.2', print, private=pathlib.Path(sys.argv[1]))"
+    )
+    status = os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", program, str(tmp_path))
+    assert status == -signal.SIGKILL
+    (left,) = abandoned_folders(serve_env.staging_place(private=tmp_path))
+    assert [path.name for path in left.iterdir()] == ["onnxruntime-1.23.2"]
+    folder = serve_env.install_runtime("1.23.2", lambda _: None, private=tmp_path)
+    assert (left_in(tmp_path), len(pip.commands)) == ([folder], 1)
 
 
 def test_a_missing_runtime_says_how_to_get_it(tmp_path: Path) -> None:

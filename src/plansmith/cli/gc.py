@@ -47,23 +47,30 @@ def gc_command(
 
     from plansmith.collection import Collector, Limits
     from plansmith.errors import RepositoryError
+    from plansmith.triton.repository import ModelRepository
     from plansmith.units import bytes_in_words, seconds_from_age
 
     age = seconds_from_age(older_than)
     if not artifacts.is_dir():
         raise RepositoryError(f"{artifacts} is no folder", remedy="pass --artifacts, or compile a model first")
+    if repository is not None and not ModelRepository(repository).is_there():
+        raise RepositoryError(
+            f"there is no repository {repository}",
+            remedy=f"pass the --repository that models were compiled into, or leave it out for {artifacts}/repository",
+        )
 
     def waiting(process: int | None) -> None:
         who = f" (process {process})" if process is not None else ""
+        other = "another plansmith gc" if dry_run else "a compile"
         if no_wait:
             raise RepositoryError(
-                f"a compile is using {artifacts}{who}", remedy="wait for its end, or leave --no-wait out"
+                f"{other} is using {artifacts}{who}", remedy="wait for its end, or leave --no-wait out"
             )
-        click.echo(f"waiting for the end of a compile that uses {artifacts}{who}", err=True)
+        click.echo(f"waiting for the end of {other} that uses {artifacts}{who}", err=True)
 
     limits = Limits(older_than=age, now=time.time())
     collector = Collector(artifacts, repository or artifacts / "repository", limits, dry=dry_run)
-    found = collector.found() if dry_run else collector.collect(waiting)
+    found = collector.found(waiting) if dry_run else collector.collect(waiting)
     freed = sum(one.bytes for one in found)
     if as_json:
         rows = [{"kind": one.kind, "path": str(one.path), "why": one.why, "bytes": one.bytes} for one in found]

@@ -35,15 +35,21 @@ def history_command(model: str | None, artifacts: Path, limit: int, failed: bool
     """
     from plansmith.history import HISTORY, History
 
-    runs = History(artifacts / HISTORY).newest_first()
-    wanted = (run for run in runs if model in {None, run.model} and not (failed and run.failure is None))
+    history = History(artifacts / HISTORY)
+    wanted = (
+        run for run in history.newest_first() if model in {None, run.model} and not (failed and run.failure is None)
+    )
     chosen = list(islice(wanted, limit))
+    unreadable = history.unreadable()
     if as_json:
-        click.echo(json.dumps({"runs": [run.model_dump(mode="json") for run in chosen]}))
-    elif chosen:
+        click.echo(json.dumps({"runs": [run.model_dump(mode="json") for run in chosen], "unreadable": unreadable}))
+        return
+    if chosen:
         _print(chosen)
     else:
         click.echo(f"no such run is noted below {artifacts}")
+    if unreadable:
+        click.echo(f"{unreadable} {'record' if unreadable == 1 else 'records'} cannot be read")
 
 
 def _print(runs: list[RunRecord]) -> None:

@@ -67,7 +67,7 @@ def list_command(as_json: bool) -> None:
     click.echo(f"{private_folder()}:" if parts else f"nothing is installed in {private_folder()}")
     for part, names in zip(parts, targets, strict=True):
         what = "for " + (", ".join(names) or "no known target") if part.onnxruntime else "the Triton server, for all"
-        click.echo(f"  {part.folder.name:<20}{part.bytes / 1e6:>6.0f} MB  {what}")
+        click.echo(f"  {part.folder.name:<20}{bytes_in_words(part.bytes):>10}  {what}")
     if not parts:
         click.echo(f"Next: {program()} serve-env add")
 

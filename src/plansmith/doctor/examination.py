@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from plansmith.doctor import folder, gpus, libraries, machine, services, serving
 from plansmith.doctor.children import LIMIT_SECONDS, Ended, Probed, run_probe, run_program
 from plansmith.doctor.findings import Examination, Finding
+from plansmith.triton.installation import has_gpu
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -59,7 +60,7 @@ def examine(
         *serving.look(deep=deep),
         *folder.folder_findings(artifacts),
         *machine.machine_findings(),
-        *gpus.gpu_findings(answers.nvidia_smi, probes["torch"]),
+        *gpus.gpu_findings(answers.nvidia_smi, probes["torch"], present=answers.nvidia_smi is not None or has_gpu()),
         gpus.tensorrt_finding(probes["tensorrt"]),
         gpus.trtexec_finding(trtexec, answers.trtexec),
         *services.prefect_findings(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from plansmith.doctor.findings import Finding, Severity
+from plansmith.scratch import scratch_folder
+from plansmith.units import bytes_in_words
 
 AREA = "Artifacts"
 
@@ -26,7 +27,7 @@ def folder_findings(artifacts: Path) -> list[Finding]:
         return [Finding(AREA, "folder", Severity.PROBLEM, found, "everything", _ELSEWHERE)]
     room = room_finding(place, shutil.disk_usage(place).free)
     try:
-        with tempfile.TemporaryDirectory(prefix=".plansmith-doctor-", dir=place) as scratch:
+        with scratch_folder("doctor", place) as scratch:
             lacking = [word for word, attempt in ATTEMPTS.items() if not _works(attempt, Path(scratch))]
     except OSError as error:
         found = f"{place} cannot be written: {error.strerror}"
@@ -48,7 +49,7 @@ def abilities_finding(place: Path, lacking: list[str]) -> Finding:
 
 def room_finding(place: Path, free: int) -> Finding:
     """Free room in bytes."""
-    found = f"{free / _GIB:.1f} GiB free"
+    found = f"{bytes_in_words(free)} free"
     if free >= _LITTLE_ROOM:
         return Finding(AREA, "free disk", Severity.OK, found)
     severity = Severity.WARNING if free >= _NO_ROOM else Severity.PROBLEM

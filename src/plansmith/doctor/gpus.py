@@ -12,6 +12,7 @@ from pathlib import Path
 
 from plansmith.doctor.children import Ended, Probed
 from plansmith.doctor.findings import Finding, Severity
+from plansmith.units import bytes_in_words
 
 AREA = "GPU and TensorRT"
 NVIDIA_SMI = (
@@ -42,13 +43,18 @@ def gpus_from_csv(text: str) -> list[Gpu]:
     return [Gpu(*("" if field.startswith("[") else field.strip() for field in row)) for row in rows if len(row) == 5]
 
 
-def gpu_findings(ended: Ended | None, torch: Probed) -> list[Finding]:
+def gpu_findings(ended: Ended | None, torch: Probed, *, present: bool) -> list[Finding]:
     """GPUs and driver.
 
     Args:
         ended: how nvidia-smi ended; None where there is none.
         torch: whose CUDA build may not fit the driver.
+        present: this machine has a GPU, as `has_gpu` found.
     """
+    if ended is None and present:
+        remedy = "install the driver's tools; in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        found = "one is here, but nothing is known of it: nvidia-smi is not installed"
+        return [Finding(AREA, "GPUs", Severity.WARNING, found, _FOR_GPUS, remedy)]
     if ended is None:
         return [Finding(AREA, "GPUs", Severity.OPTIONAL, "nvidia-smi is not installed", _FOR_GPUS)]
     said = (ended.printed + ended.complaints).strip()
@@ -116,6 +122,6 @@ def _driver_finding(driver: str, torch: Probed) -> Finding:
 
 
 def _description(gpu: Gpu) -> str:
-    memory = f"{int(gpu.memory_mib) / 1024:.0f} GiB" if gpu.memory_mib.isdigit() else ""
+    memory = bytes_in_words(int(gpu.memory_mib) * 2**20) if gpu.memory_mib.isdigit() else ""
     capability = f"compute capability {gpu.compute_capability}" if gpu.compute_capability else ""
     return ", ".join(part for part in (gpu.name, memory, capability) if part)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plansmith.doctor.findings import Finding, Severity
+from plansmith.memory import control_groups
+from plansmith.units import bytes_in_words
 
 AREA = "Machine"
 
@@ -63,10 +65,9 @@ def control_group_limits(root: Path = Path("/sys/fs/cgroup"), membership: Path =
     """
     memory: list[int] = []
     processors: list[float] = []
-    for line in membership.read_text().splitlines() if membership.is_file() else []:
-        _, controllers, path = line.split(":", 2)
-        for top in [root / name for name in dict.fromkeys([controllers, *controllers.split(",")])]:
-            for folder in (here := top / path.lstrip("/"), *here.parents):
+    for controllers, group in control_groups(membership):
+        for top in [root / name for name in dict.fromkeys([",".join(controllers), *controllers])]:
+            for folder in (here := top / group, *here.parents):
                 if not folder.is_relative_to(root):
                     break
                 memory += _memory_limit(folder)
@@ -82,9 +83,11 @@ def processors_finding(usable: int, limit: float | None) -> Finding:
 
 def memory_finding(available: int, limit: int | None) -> Finding:
     """Memory for the model, several times over: PyTorch, the exporter and ONNX Runtime hold it at the same time."""
-    limited = limit is not None and limit < available
-    found = f"{_size(available)} available" + (f", limited to {_size(limit)} by the control group" if limited else "")
-    if min(available, limit if limit is not None else available) >= _LITTLE_MEMORY:
+    usable = available if limit is None else min(available, limit)
+    limited = usable < available
+    said = f", limited to {bytes_in_words(usable)} by the control group" if limited else ""
+    found = f"{bytes_in_words(available)} available{said}"
+    if usable >= _LITTLE_MEMORY:
         return Finding(AREA, "memory", Severity.OK, found)
     remedy = "give the container more memory: docker run --memory 16g" if limited else "end programs that hold memory"
     return Finding(AREA, "memory", Severity.WARNING, found, "large models", remedy)
@@ -92,7 +95,7 @@ def memory_finding(available: int, limit: int | None) -> Finding:
 
 def shared_memory_finding(free: int | None) -> Finding:
     """Room in /dev/shm, in bytes; None where there is no such folder."""
-    found = "not there" if free is None else f"{_size(free)} free"
+    found = "not there" if free is None else f"{bytes_in_words(free)} free"
     if free is not None and free >= _LITTLE_SHARED:
         return Finding(AREA, "/dev/shm", Severity.OK, found)  # noqa: S108 - a name that is shown
     return Finding(AREA, "/dev/shm", Severity.WARNING, found, _STUB, "docker run --shm-size 1g")  # noqa: S108
@@ -143,8 +146,3 @@ def _words(file: Path) -> list[str]:
         return file.read_text().split()
     except OSError:
         return []
-
-
-def _size(size: int | None) -> str:
-    assert size is not None
-    return f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{size / _MIB:.0f} MiB"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from plansmith.doctor.findings import Finding, Severity
 from plansmith.errors import EnvironmentFault, PlansmithError
-from plansmith.targets import DEFAULT_TARGET, load_target
+from plansmith.scratch import scratch_folder
+from plansmith.targets import DEFAULT_TARGET, load_target, require_onnxruntime
 from plansmith.triton.installation import Installation, find_installation, python_library_folder, stand_in_site
 from plansmith.triton.server import TritonServer
 
@@ -52,7 +52,7 @@ def look(*, deep: bool) -> list[Finding]:
 
 def start_finding(installation: Installation) -> Finding:
     """Start the server on an empty repository, have it answer, and end it."""
-    with tempfile.TemporaryDirectory(prefix="plansmith-doctor-") as scratch:
+    with scratch_folder("doctor") as scratch:
         repository = Path(scratch) / "repository"
         repository.mkdir()
         try:
@@ -87,4 +87,5 @@ def _runtime_finding(installation: Installation) -> Finding:
         stand_in_site(installation, target)
     except EnvironmentFault as error:
         return Finding(AREA, name, Severity.PROBLEM, error.message, _NEEDED_FOR, error.remedy)
-    return Finding(AREA, name, Severity.OK, f"{target.onnxruntime} in a stand-in backend, for target {target.name}")
+    version = require_onnxruntime(target).version
+    return Finding(AREA, name, Severity.OK, f"{version} in a stand-in backend, for target {target.name}")

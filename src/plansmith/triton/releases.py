@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from plansmith.digest import Digester
-from plansmith.errors import RepositoryError
+from plansmith.errors import RepositoryError, first_line
 from plansmith.types import Interface, Manifest
 
 MANIFEST_FILE = "manifest.json"
@@ -27,7 +27,7 @@ def read_manifest(release: Path) -> Manifest:
         ) from error
     except ValueError as error:
         raise RepositoryError(
-            f"{path} is damaged: {str(error).splitlines()[0]}",
+            f"{path} is damaged: {first_line(error)}",
             remedy=f"move {release} away and compile the model again",
         ) from error
 
@@ -87,6 +87,7 @@ def stands_for(published: Manifest, draft: Manifest) -> bool:
     return draft.served is None or _server(published) == _server(draft)
 
 
-def _server(manifest: Manifest) -> tuple[str, str, str] | None:
+def _server(manifest: Manifest) -> tuple[str, str, str, str] | None:
+    """What a release was checked on: the backend, its runtime, the device of its instances, and the server."""
     served = manifest.served
-    return None if served is None else (served.backend, served.server_version, served.backend_runtime)
+    return None if served is None else (served.backend, served.backend_runtime, served.device, served.server_version)

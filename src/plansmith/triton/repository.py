@@ -63,6 +63,10 @@ class ModelRepository:
         self.staging = self.store / "staging"
         self._digester = digester or Digester(self.store / "no-memo", read_only=True)
 
+    def is_there(self) -> bool:
+        """Whether there is anything of the repository: the folder that Triton reads, or the releases beside it."""
+        return self.root.exists() or self.store.exists()
+
     def target(self) -> str | None:
         """The target that the repository belongs to; None before the first publication."""
         marker = self.store / _MARKER
@@ -148,6 +152,22 @@ class ModelRepository:
             return self.manifest(model, version)
         except RepositoryError:
             return None
+
+    def why_hidden(self, model: str, number: int, newest: Manifest | None) -> str | None:
+        """Why no view will show a release again; None where one may.
+
+        Args:
+            model: its name.
+            number: the release's version.
+            newest: the newest release's manifest, with which the interface is compared, where it can be read.
+        """
+        manifest = self.readable(model, number)
+        if manifest is None:
+            return "its manifest is damaged"
+        if newest is not None and manifest.package.interface != newest.package.interface:
+            return f"other inputs or outputs than version {newest.version}"
+        damaged = damaged_file(self.release(model, number), manifest, self._digester)
+        return None if damaged is None else f"{damaged} is damaged"
 
     def newest(self, model: str) -> Manifest | None:
         """The manifest of a model's newest release, if there is one."""

@@ -11,12 +11,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith.durable import remove_folder
+from plansmith.durable import fsync_tree, move_into_place, remove_folder, staging_folder
 from plansmith.errors import EnvironmentFault
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ SERVER_FOLDER = "pytriton-0.7.0"
 TRITON_VERSION = "2.51.0"
 NUMPY_REQUIREMENT = "numpy==1.26.4"
 _RUNTIME_PREFIX = "onnxruntime-"
-_STAGING = ".removed"
+_STAGING = ".staging"
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,11 @@ def private_folder() -> Path:
     """The folder that belongs to the running environment, or the one that the environment variable names."""
     named = os.environ.get(FOLDER_VARIABLE)
     return Path(named).absolute() if named else Path(sys.prefix) / "share" / "plansmith"
+
+
+def staging_place(*, private: Path | None = None) -> Path:
+    """Where parts are staged before they appear and after they vanish; a killed process may leave some there."""
+    return (private or private_folder()) / _STAGING
 
 
 def server_folder(*, private: Path | None = None) -> Path:
@@ -114,7 +118,7 @@ def has_runtime(onnxruntime_version: str, *, private: Path | None = None) -> boo
 def remove_runtime(onnxruntime_version: str, *, private: Path | None = None) -> None:
     """Take away what `install_runtime` made for this version, whole or not at all."""
     folder = _runtime_path(onnxruntime_version, private)
-    remove_folder(folder, folder.parent / _STAGING)
+    remove_folder(folder, staging_place(private=private))
 
 
 def installed_parts(*, private: Path | None = None) -> list[InstalledPart]:
@@ -141,11 +145,12 @@ def _install(target: Path, requirements: Sequence[str], progress: Callable[[str]
         return target
     _require_writable(target.parent)
     progress(f"installing {' '.join(requirements)} into {target}")
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
-        unpacked = Path(scratch) / target.name
+    with staging_folder(staging_place(private=target.parent)) as staged:
+        unpacked = staged / target.name
         _pip_install(unpacked, requirements)
+        fsync_tree(unpacked)
         try:
-            unpacked.rename(target)
+            move_into_place(unpacked, target)
         except OSError:
             if not target.is_dir():
                 raise

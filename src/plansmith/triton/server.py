@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
 from plansmith.memory import Watch
+from plansmith.scratch import scratch_name
 from plansmith.triton.installation import Installation, python_library_folder
 from plansmith.triton.server_log import is_port_taken, reasons
 from plansmith.triton.server_process import end_server, start_server
@@ -89,7 +90,7 @@ class TritonServer:
         self._exit_on_error = exit_on_error
         self._deadline_seconds = deadline_seconds
         self._wanted_ports = (http_port, grpc_port, metrics_port)
-        self._token = f"plansmith-{os.getpid()}-{secrets.token_hex(4)}"
+        self._token = scratch_name(secrets.token_hex(4))
         self._cleanup = ExitStack()
 
     def __enter__(self) -> Self:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
 import time
 from typing import IO, TYPE_CHECKING
 
+from plansmith.process import dying_with
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_PR_SET_PDEATHSIG = 1
 _TERMINATE_SECONDS = 10
 _STUB_SECONDS = 5
 _POLL_SECONDS = 0.1
@@ -30,17 +30,16 @@ def start_server(command: list[str], environment: dict[str, str], log: IO[bytes]
         stdout=log,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=_dying_with(os.getpid()),  # noqa: PLW1509 - only the child itself can ask for this signal
+        preexec_fn=_tied_to(os.getpid()),  # noqa: PLW1509 - only the child itself can ask for this signal
     )
 
 
-def _dying_with(parent: int) -> Callable[[], None]:
-    """What the child does before it becomes the server; the library is loaded before the fork, not in the child."""
-    prctl = ctypes.CDLL(None).prctl
+def _tied_to(parent: int) -> Callable[[], None]:
+    """What the child does before it becomes the server."""
+    parent_lives = dying_with(parent)
 
     def follow() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:
+        if not parent_lives():
             os._exit(1)
 
     return follow
