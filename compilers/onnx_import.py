@@ -136,7 +136,7 @@ class Asked:
 
     def __call__(self, feed: Arrays) -> dict[str, NDArray[np.generic]]:
         """Run the graph on one batch: names to arrays, in and out."""
-        answer = self._run(feed)
+        answer = self.run(feed)
         for name, array in answer.items():
             self.shapes.setdefault(name, []).append(array.shape)
         return answer
@@ -150,7 +150,7 @@ class Asked:
         import numpy as np
 
         batch = len(next(iter(feed.values())))
-        alone = self._run({name: array[:1] for name, array in feed.items()})
+        alone = self.run({name: array[:1] for name, array in feed.items()})
         for name, array in answer.items():
             if array.dtype.kind != "f" or array.shape[0] != batch or alone[name].shape[0] != 1:
                 continue
@@ -162,7 +162,8 @@ class Asked:
                     remedy="\n".join(["give that dim another name than batch in the spec:", "  inputs:", *dims]),
                 )
 
-    def _run(self, feed: Arrays) -> dict[str, NDArray[np.generic]]:
+    def run(self, feed: Arrays) -> dict[str, NDArray[np.generic]]:
+        """As a call, without a note of the shapes."""
         names = [o.name for o in self._session.get_outputs()]
         return dict(zip(names, self._session.run(names, dict(feed)), strict=True))
 
@@ -255,6 +256,10 @@ def _other_precision(model: onnx.ModelProto) -> str:
     found = next((half[t.data_type] for t in external_data.tensors(model) if t.data_type in half and t.dims), None)
     if found is not None:
         return f"has weights in {found}"
+    values = {v.name: v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)}
+    carried = next((name for name, kind in values.items() if kind in half), None)
+    if carried is not None:
+        return f"has {carried!r} in {half[values[carried]]}"
     quantised = next((n.op_type for n in model.graph.node if any(q in n.op_type for q in _QUANTISING)), None)
     return f"is quantised ({quantised})" if quantised else ""
 

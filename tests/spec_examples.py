@@ -38,6 +38,7 @@ ACCEPTED = {
     "one of several": "models: [source: hf:bert]\n",
     "defaults": "defaults:\n  precision: fp32\n  shapes: {input_ids: 1x8}\n" + TWO,
     "a source in the defaults": "defaults: {source: hf:bert}\nmodels:\n  - name: a\n  - {name: b, precision: fp16}\n",
+    "a tolerance in part": "source: hf:bert\ntolerances: {y: {max_relative: 1}}\n",
     "a tolerance in two parts": "defaults:\n  tolerances: {logits: {max_relative: 0.1, quantile_relative: 0.1}}\n"
     "models:\n  - source: hf:bert\n    tolerances: {logits: {min_cosine: 0.9}}\n",
     "one name in two repositories": "models:\n  - {source: hf:bert, repository: a}\n"
@@ -61,13 +62,6 @@ SEVERAL = {
         "model.yaml:9: 'source' is missing",
         "model.yaml:11: a model is a mapping with at least `source` (got 'just text')",
         "model.yaml:12: 'source': cannot tell what 'bert' is; write hf:",
-    ),
-    "a tolerance that neither the defaults nor the model completes": _no(
-        "defaults:\n  tolerances:\n    logits: {max_relative: 0.1}\nmodels:\n  - source: hf:bert\n"
-        "    tolerances:\n      logits: {min_cosine: 0.9}\n",
-        "1 problem(s)",
-        "model.yaml:7: 'tolerances.logits.quantile_relative' is missing",
-        by_schema=False,
     ),
     "no models": _no("defaults: {precision: fp32}\n", "model.yaml: 'models' is a list of models"),
     "an empty list": _no("models: []\n", "model.yaml:1: 'models' is a list of models", "(got [])"),
@@ -159,7 +153,6 @@ ONE = {
         "source: hf:bert\ntolerances: {y: {max_relative: 1, quantile_relative: 1, min_cosine: 2}}\n",
         "or less",
     ),
-    "a tolerance in part": _no("source: hf:bert\ntolerances: {y: {max_relative: 1}}\n", "'tolerances.y.min_cosine'"),
     "a source of no known kind": _no("source: bert\n", "model.yaml:1: 'source': cannot tell"),
     "a key that stands twice": _no(
         "source: hf:bert\ntriton:\n  instances: 1\n  instances: 2\nnmae: x\n",

@@ -16,7 +16,7 @@ from plansmith.shapes import InputRange
 from plansmith.sources.reference import parse_reference
 from plansmith.spec_files import SpecFile, read_specs
 from plansmith.spec_text import option_for
-from plansmith.types import SourceModel, Tolerance
+from plansmith.types import SourceModel, ToleranceChange
 
 from .spec_examples import ACCEPTED, REFUSED, TWO, RefusedSpec
 
@@ -69,7 +69,7 @@ def test_what_has_no_end_is_refused_on_one_screen(text: str, tmp_path: Path) -> 
 
 
 def test_a_model_starts_from_the_defaults_and_its_own_values_win(tmp_path: Path) -> None:
-    loose, strict = Tolerance(max_relative=1, quantile_relative=1, min_cosine=0), [0.5, 0.25, 0.75]
+    loose, strict = ToleranceChange(max_relative=1, quantile_relative=1, min_cosine=0), [0.5, 0.25, 0.75]
     text = """
 defaults:
   random_weights: true
@@ -86,9 +86,7 @@ models:
     tolerances: {y: {quantile_relative: 0.25}}
     triton: {instances: 1}
 """
-    with pytest.raises(UsageError, match=r"1 problem.*\n.*'tolerances\.y\.quantile_relative' is missing"):
-        _read(tmp_path, text)
-    plain, own = (m.spec for m in _read(tmp_path, text.replace("0.5, min", "0.5, quantile_relative: 1, min")).models)
+    plain, own = (m.spec for m in _read(tmp_path, text).models)
     assert (plain.random_weights, own.random_weights) == (True, False)
     assert (plain.repository, own.repository) == (str(tmp_path / "r"), str(tmp_path / "../other"))
     assert {name: str(found) for name, found in own.shapes.items()} == {
@@ -154,7 +152,7 @@ def test_a_spec_survives_json() -> None:
 def test_the_spec_in_a_release_is_taken_whatever_its_paths_are_called(tmp_path: Path) -> None:
     model = tmp_path / "a $HOME of ${x}$$"
     model.mkdir()
-    limits = Tolerance(max_relative=2e-5, quantile_relative=1e-30, min_cosine=0)
+    limits = ToleranceChange(max_relative=2e-5, quantile_relative=1e-30, min_cosine=0)
     shape = InputRange(min=(1,), opt=(8,), max=(32,))
     spec = ModelSpec(source=f"hf:{model}", artifacts=f"{model}/a", tolerances={"$y": limits}, shapes={"$x": shape})
     source = SourceModel(

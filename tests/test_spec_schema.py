@@ -129,7 +129,7 @@ def test_every_field_says_what_it_is_for_in_a_sentence(record: type[ModelSpec | 
 
 def test_every_key_of_a_spec_is_described_where_an_editor_looks() -> None:
     definitions: dict[str, Any] = spec_schema()["$defs"]
-    for name in ("ModelSpec", "PartialModelSpec", "SpecFile", "TritonOptions", "PartialTolerance"):
+    for name in ("ModelSpec", "PartialModelSpec", "SpecFile", "TritonOptions", "ToleranceChange"):
         for key, field in definitions[name]["properties"].items():
             referred = definitions.get(field.get("$ref", "").rpartition("/")[2], {})
             assert field.get("description") or referred["description"], key

@@ -24,7 +24,7 @@ from plansmith.errors import UsageError
 from plansmith.problems import words_of
 from plansmith.shapes import InputRange, parse_range
 from plansmith.targets import DEFAULT_TARGET
-from plansmith.types import Dim, EngineKind, Precision, Record, Tolerance
+from plansmith.types import Dim, EngineKind, Precision, Record, ToleranceChange
 from plansmith.written import Count, Number, Switch
 
 # What Triton, its Python backend and its clients all take, in paths, arguments and URLs.
@@ -172,9 +172,9 @@ class ModelSpec(Record):
     tritonserver: str = Field(
         default="", description="Triton for the check, relative to the spec; found when left out."
     )
-    tolerances: dict[str, Tolerance] = Field(
+    tolerances: dict[str, ToleranceChange] = Field(
         default_factory=dict,
-        description="What the gate allows, per output; the defaults follow the precision.",
+        description="What the gate allows, per output; what is left out follows the precision.",
     )
     triton: TritonOptions = Field(
         default=TritonOptions(), description="What the served configuration says beyond what the graph determines."

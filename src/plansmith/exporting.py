@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.config import InputSpec
+from plansmith.errors import SourceError
 from plansmith.memory import tells_of_memory
 from plansmith.shapes import InputRange, resolve_axes
 from plansmith.types import AxisRange, OnnxModel, Precision, ReferenceSet
@@ -56,6 +57,7 @@ def export(
         return torch_export.Probe(name, sizes, feed, answer)
 
     probes = [ask(name, sizes) for name, sizes in planned if name in _PROBES]
+    _require_repeatable(live.ask, probes[0].feed, probes[0].answer)
     job = torch_export.ExportJob(
         module=live.module,
         inputs=plan.tensors,
@@ -113,6 +115,8 @@ def take_graph(
     cases = []
     for name, sizes in planned:
         feed, answer = _ask(asked, plan, axes, name, sizes, progress)
+        if name == "traced":
+            _require_repeatable(asked.run, feed, answer)
         if name == "traced" and all(t.dims[0] == BATCH for t in tensors):
             asked.require_independent_samples(tensors, feed, answer)
         inside = _inside(sizes, axes)
@@ -188,6 +192,26 @@ def _plan_graph(path: Path, inputs: Mapping[str, Any], outputs: Sequence[str]) -
     given = _specs(inputs)
     tensors = name_inputs(onnx_files.describe_model(model, path).inputs, given)
     return model, plan_drawn(tensors, given, index_bounds(model))
+
+
+def _require_repeatable(ask: Callable[[Arrays], Arrays], feed: Arrays, answer: Arrays) -> None:
+    """See that the same inputs get the same answer: nothing can be compared with a model that draws lots.
+
+    Raises:
+        SourceError: they do not.
+    """
+    import numpy as np
+
+    again = ask(feed)
+    for name, array in answer.items():
+        if array.dtype.kind != "f":
+            continue
+        scale = float(np.abs(array).max(initial=0))
+        if again[name].shape != array.shape or not np.allclose(again[name], array, 0, 1e-3 * scale, equal_nan=True):
+            raise SourceError(
+                f"the model gives different answers to the same inputs: {name!r} has changed",
+                remedy="take out of it what is random (dropout, RandomNormal), and export or save it again",
+            )
 
 
 def _specs(inputs: Mapping[str, Any]) -> dict[str, InputSpec]:

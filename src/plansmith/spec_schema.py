@@ -10,7 +10,7 @@ from plansmith.target_names import target_names
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _DEFINED = "#/$defs/"
-_PARTIAL = "Partial"
+_PART = "PartialModelSpec"
 
 
 def spec_schema() -> dict[str, Any]:
@@ -23,7 +23,8 @@ def spec_schema() -> dict[str, Any]:
     definitions = model.pop("$defs") | {"ModelSpec": model}
     for definition in definitions.values():
         _refuse_variables(definition)
-    definitions |= _partial(definitions)
+    # Defaults and models complete each other; of all keys, a source alone has to be there.
+    definitions[_PART] = {key: value for key, value in model.items() if key != "required"}
     return {
         "$schema": _DIALECT,
         "title": "plansmith spec",
@@ -38,7 +39,7 @@ def spec_schema() -> dict[str, Any]:
 
 
 def _file_of_several() -> dict[str, Any]:
-    part = {"$ref": f"{_DEFINED}{_PARTIAL}ModelSpec"}
+    part = {"$ref": f"{_DEFINED}{_PART}"}
     return {
         "title": "SpecFile",
         "description": "Several models to compile, one after another.",
@@ -56,25 +57,6 @@ def _file_of_several() -> dict[str, Any]:
         "additionalProperties": False,
         "if": {"required": ["defaults"], "properties": {"defaults": {"required": ["source"]}}},
         "else": {"properties": {MODELS: {"items": {"required": ["source"]}}}},
-    }
-
-
-def _partial(definitions: dict[str, Any]) -> dict[str, Any]:
-    """The definitions of mappings once more, with nothing required: defaults and models complete each other."""
-    mappings = {name for name, definition in definitions.items() if definition["type"] == "object"}
-
-    def renamed(value: Any) -> Any:
-        if isinstance(value, list):
-            return [renamed(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        name = str(value.get("$ref", "")).removeprefix(_DEFINED)
-        own = {"$ref": f"{_DEFINED}{_PARTIAL}{name}"} if name in mappings else {}
-        return {key: renamed(item) for key, item in value.items()} | own
-
-    return {
-        f"{_PARTIAL}{name}": {key: value for key, value in renamed(definitions[name]).items() if key != "required"}
-        for name in sorted(mappings)
     }
 
 

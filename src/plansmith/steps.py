@@ -227,7 +227,7 @@ class Compilation:
         Raises:
             GateError: the verdict is "failed".
         """
-        parameters = {"tolerances": {k: v.model_dump() for k, v in self.spec.tolerances.items()}}
+        parameters = {"tolerances": {k: v.model_dump(exclude_none=True) for k, v in self.spec.tolerances.items()}}
 
         def build(_: Path) -> Any:
             return self._stages.heavy(

@@ -166,6 +166,20 @@ class Tolerance(Record):
     min_cosine: Cosine = Field(description="Smallest cosine between a sample's answer and the reference's.")
 
 
+class ToleranceChange(Record):
+    """What the gate allows for one output where that is not what the precision suggests."""
+
+    max_relative: Share | None = Field(default=None, description=Tolerance.model_fields["max_relative"].description)
+    quantile_relative: Share | None = Field(
+        default=None, description=Tolerance.model_fields["quantile_relative"].description
+    )
+    min_cosine: Cosine | None = Field(default=None, description=Tolerance.model_fields["min_cosine"].description)
+
+    def over(self, default: Tolerance) -> Tolerance:
+        """The default with what is given here."""
+        return default.model_copy(update=self.model_dump(exclude_none=True))
+
+
 class OutputComparison(Record):
     """How far one output of the candidate is from the reference in one case."""
 

@@ -16,6 +16,7 @@ from plansmith.types import (
     OutputComparison,
     Tensor,
     Tolerance,
+    ToleranceChange,
     ValidationReport,
 )
 
@@ -24,13 +25,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+CONSTANT = "does not vary between different samples"
+
+
 def validate(
     engine: Engine,
     engine_folder: Path,
     onnx: OnnxModel,
     reference_folder: Path,
     *,
-    overrides: Mapping[str, Tolerance],
+    overrides: Mapping[str, ToleranceChange],
     progress: Callable[[str], None],
 ) -> ValidationReport:
     """Run the engine on every stored case and judge every output.
@@ -40,7 +44,7 @@ def validate(
         engine_folder: where the candidate lies.
         onnx: holds the reference set, its axes and its mask.
         reference_folder: where the reference's files lie.
-        overrides: tolerances by output; the defaults follow the precision.
+        overrides: what differs from the defaults of the precision, by output.
         progress: told which case is at work.
 
     Raises:
@@ -57,7 +61,8 @@ def validate(
             f"tolerances: the model has no output {', '.join(unknown)}",
             remedy=f"its outputs are {', '.join(t.name for t in component.outputs)}",
         )
-    tolerances = {t.name: overrides.get(t.name, TOLERANCES[engine.precision]) for t in component.outputs}
+    default = TOLERANCES[engine.precision]
+    tolerances = {t.name: overrides.get(t.name, ToleranceChange()).over(default) for t in component.outputs}
     padding = Padding(component.inputs, onnx.mask_input)
     comparisons: list[OutputComparison] = []
     with OnnxrtRunner(
@@ -95,11 +100,18 @@ def require_passed(report: ValidationReport) -> None:
     if report.verdict == "passed":
         return
     failures = report.failures()
+    what, remedy = (
+        "differs from the model by more than the tolerances allow",
+        ("read the report, or set `tolerances` for the output in the spec"),
+    )
+    if all(CONSTANT in failure for failure in failures):
+        what = "answers the same to all samples, so that the comparison proves nothing"
+        remedy = "say with `inputs` in a spec (low, high) which values differ for the model, or leave the output out"
     shown = "\n".join(f"  {line}" for line in failures[:5])
     more = f"\n  … and {len(failures) - 5} more" if len(failures) > 5 else ""
     raise GateError(
-        f"the engine differs from the model by more than the tolerances allow:\n{shown}{more}",
-        remedy="nothing was published; read the report, or set `tolerances` for the output in the spec",
+        f"the engine {what}:\n{shown}{more}",
+        remedy=f"nothing was published; {remedy}",
     )
 
 
@@ -145,8 +157,6 @@ def _refuse_constants(comparisons: list[OutputComparison]) -> list[OutputCompari
         if is_constant([c for c in comparisons if c.output == output and not c.failures])
     }
     return [
-        c.model_copy(update={"failures": ("does not vary between different samples",)})
-        if c.output in constant and not c.failures
-        else c
+        c.model_copy(update={"failures": (CONSTANT,)}) if c.output in constant and not c.failures else c
         for c in comparisons
     ]

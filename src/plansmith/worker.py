@@ -13,7 +13,7 @@ from typing import Any
 from plansmith.errors import EnvironmentFault
 from plansmith.exporting import describe, export, take_graph
 from plansmith.process import serve
-from plansmith.types import Engine, OnnxModel, Tolerance
+from plansmith.types import Engine, OnnxModel, ToleranceChange
 
 RANDOM_SEED = 0
 
@@ -84,7 +84,7 @@ def validate(
         Path(engine_folder),
         OnnxModel.model_validate(onnx),
         Path(reference_folder),
-        overrides={k: Tolerance.model_validate(v) for k, v in tolerances.items()},
+        overrides={k: ToleranceChange.model_validate(v) for k, v in tolerances.items()},
         progress=progress,
     )
     return report.model_dump(mode="json")

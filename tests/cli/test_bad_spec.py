@@ -79,13 +79,13 @@ SPECS = {
         "model.yaml:21 'key19'",
     ),
     "wrong types": _yaml(
-        "source: [1]\nname: {a: 1}\nrandom_weights: maybe\nshapes: 1x8\ntriton: 5\ntolerances: {logits: {}}\n",
+        "source: [1]\nname: {a: 1}\nrandom_weights: maybe\nshapes: 1x8\ntriton: 5\ntolerances: {logits: 5}\n",
         "model.yaml:1: 'source': must be text",
         "model.yaml:2: 'name': must be text",
         "model.yaml:3: 'random_weights': must be true or false",
         "model.yaml:4: 'shapes': must be a mapping",
         "model.yaml:5: 'triton': must be a mapping",
-        "model.yaml:6: 'tolerances.logits.min_cosine' is missing",
+        "model.yaml:6: 'tolerances.logits': must be a mapping",
     ),
     "a tolerance that nothing can exceed": _yaml(
         "source: hf:bert\ntolerances:\n  logits: {max_relative: .nan, quantile_relative: -1, min_cosine: 2}\n",

@@ -71,7 +71,8 @@ def test_what_cannot_become_a_spec_is_refused_and_nothing_is_written(run: Comman
     check_refusal(
         run("init", "hf:./no", "--output", "a.yaml", "--json"), 3, ("there is no directory", "check the path")
     )
-    check_refusal(run("init", "bert", "--json"), 2, ("cannot tell what 'bert' is",))
+    check_refusal(run("init", "bert", "--json"), 2, ("cannot tell what 'bert' is", "write hf:<id or directory>"))
+    check_refusal(run("init", str(models / "bert"), "--json"), 2, (f"write hf:{models / 'bert'}",))
     words = ("init", f"hf:{models / 'bert'}", "--json")
     check_refusal(run(*words, "--name", "a/b"), 2, ("'name'", "at most 128"))
     check_refusal(run(*words, "--output", "no/a.yaml"), 2, ("there is no folder no", "--output"))

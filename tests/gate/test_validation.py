@@ -10,10 +10,11 @@ import pytest
 from onnx import parser
 
 from plansmith import reference
+from plansmith.comparison import TOLERANCES
 from plansmith.compilers import onnx_files
 from plansmith.errors import GateError, UsageError
 from plansmith.reference import read_case, store_case
-from plansmith.types import Case, OnnxModel, Precision, ReferenceSet, Tolerance, ValidationReport
+from plansmith.types import Case, OnnxModel, Precision, ReferenceSet, Tolerance, ToleranceChange, ValidationReport
 from plansmith.validation import require_passed, validate
 
 from .graphs import engine_of, silent
@@ -44,7 +45,7 @@ class Gate:
         self.answer: NDArray[np.float32] | None = None
         self.batches = {"max": BATCH, "single": 1}
 
-    def judge(self, body: str, **overrides: Tolerance) -> ValidationReport:
+    def judge(self, body: str, **overrides: ToleranceChange) -> ValidationReport:
         """Write a graph with this body and send it through the gate."""
         text = f"""<ir_version: 8, opset_import: ["": 18]>
             candidate (int64[batch, 4] x, int64[batch, 4] mask) => (float[batch, 4] y) {{
@@ -99,6 +100,9 @@ def test_an_output_that_never_varies_is_refused_though_it_agrees(gate: Gate) -> 
         y = Add (nothing, seven)"""
     )
     assert {f.split(": ")[1] for f in report.failures()} == {"does not vary between different samples"}
+    with pytest.raises(GateError, match="answers the same to all samples") as raised:
+        require_passed(report)
+    assert "(low, high)" in raised.value.remedy
 
 
 def test_a_reference_that_is_nan_lets_nothing_pass(gate: Gate) -> None:
@@ -161,14 +165,19 @@ class TestOfALargeOutput:
 
 def test_a_tolerance_for_one_output_replaces_the_default(gate: Gate) -> None:
     loose = Tolerance(max_relative=10, quantile_relative=10, min_cosine=0.5)
-    report = gate.judge("y = Add (number, two)", y=loose)
+    report = gate.judge("y = Add (number, two)", y=ToleranceChange(**loose.model_dump()))
     require_passed(report)
     assert report.tolerances == {"y": loose}
 
 
+def test_what_a_tolerance_leaves_out_is_the_default(gate: Gate) -> None:
+    report = gate.judge(RIGHT, y=ToleranceChange(max_relative=0.5))
+    assert report.tolerances == {"y": TOLERANCES[Precision.FP32].model_copy(update={"max_relative": 0.5})}
+
+
 def test_a_tolerance_for_an_output_that_does_not_exist_is_refused(gate: Gate) -> None:
     with pytest.raises(UsageError, match="no output z"):
-        gate.judge(RIGHT, z=Tolerance(max_relative=1, quantile_relative=1, min_cosine=0))
+        gate.judge(RIGHT, z=ToleranceChange(max_relative=1))
 
 
 def test_a_long_list_of_failures_is_cut_and_counted(gate: Gate) -> None:

@@ -201,6 +201,16 @@ REFUSED = {
         HALF,
         (ExportError, "has weights in FP16", "FP32"),
     ),
+    "another precision without weights": (
+        "g (float16[N, 2] x) => (float16[N, 2] y) { y = Relu (x) }",
+        {},
+        (ExportError, "has 'x' in FP16", "FP32"),
+    ),
+    "a graph that draws lots": (
+        "g (float[N, 2] x) => (float[N, 2] y) { noise = RandomNormalLike (x) y = Add (x, noise) }",
+        {},
+        (SourceError, "gives different answers to the same inputs: 'y'", "random"),
+    ),
     "a quantised graph": (
         "g (float[N, 2] x) => (uint8[N, 2] y) { y, s, z = DynamicQuantizeLinear (x) }",
         {},

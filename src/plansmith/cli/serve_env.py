@@ -54,6 +54,7 @@ def list_command(as_json: bool) -> None:
     """
     from plansmith.cli.text import program
     from plansmith.triton.serve_env import installed_parts, private_folder
+    from plansmith.units import bytes_in_words
 
     parts = installed_parts()
     targets = [_targets_of(part.onnxruntime) if part.onnxruntime else [] for part in parts]

@@ -123,7 +123,8 @@ def _text_inputs(model: PreTrainedModel, folder: Path, trust_remote_code: bool) 
             # The last token is the model's own end mark; a row is cut before it, never after.
             return [row[: n - 1] + row[-1:] if n > 1 else row[:1] for row, n in zip(rows, lengths, strict=True)]
     else:
-        offered, padding, words = ["input_ids", "attention_mask"], model.config.pad_token_id or 0, _FALLBACK_CONTENT
+        offered, words = ["input_ids", "attention_mask"], _FALLBACK_CONTENT
+        padding = getattr(model.config, "pad_token_id", None) or 0
 
         def ids(lengths: list[int]) -> list[list[int]]:
             rng = np.random.default_rng(sum(lengths))

@@ -11,6 +11,7 @@ from typing import Literal, cast, get_args
 from plansmith.config import ModelSpec, name_from
 from plansmith.errors import SourceError, UsageError
 from plansmith.sources import timm_models
+from plansmith.sources.directory import CONFIG_FILE, read_config
 
 Scheme = Literal["hf", "timm", "onnx"]
 
@@ -59,7 +60,8 @@ def parse_reference(text: str, *, relative_to: Path) -> SourceReference:
     if not colon or scheme not in get_args(Scheme):
         raise UsageError(
             f"cannot tell what {text!r} is",
-            remedy="write hf:<id or directory>[@revision], timm:<name or directory>, onnx:<file>,"
+            remedy=_meant(text, relative_to / text)
+            or "write hf:<id or directory>[@revision], timm:<name or directory>, onnx:<file>,"
             " or the path of a .yaml spec",
         )
     if not location:
@@ -75,6 +77,15 @@ def parse_reference(text: str, *, relative_to: Path) -> SourceReference:
     if looks_like_path(location) or not _HUB_ID.fullmatch(name):
         raise SourceError(f"there is no directory {directory}", remedy="check the path", step="fetch")
     return SourceReference(known, name, revision or None, None)
+
+
+def _meant(text: str, path: Path) -> str:
+    """What to write where a path was given without its scheme; nothing where it leads nowhere."""
+    if path.is_file() and path.suffix == ".onnx":
+        return f"write onnx:{text}"
+    if not (path / CONFIG_FILE).is_file():
+        return ""
+    return f"write timm:{text}" if "architecture" in read_config(path) else f"write hf:{text}"
 
 
 def refuse_unfitting(reference: SourceReference, spec: ModelSpec) -> None:
