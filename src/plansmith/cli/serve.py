@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 import click
@@ -44,7 +46,7 @@ def serve_command(
     if len(set(chosen)) < len(chosen):
         raise UsageError("two of the ports are the same", remedy="give three different ones, or 0 for any free one")
     if not repository.is_dir():
-        raise RepositoryError(f"{repository} does not exist", remedy="plansmith compile a model first")
+        raise RepositoryError(f"{repository} does not exist", remedy="compile a model into it first, or check the path")
     opened = ModelRepository(repository)
     present = opened.served_models()
     missing = sorted(set(models) - set(present))
@@ -60,7 +62,7 @@ def serve_command(
     server = TritonServer(
         repository,
         installation,
-        repository.with_name(f"{repository.resolve().name}.serve.log"),
+        _log_file(repository),
         site=site,
         models=models or present,
         deadline_seconds=_LOAD_SECONDS,
@@ -83,3 +85,13 @@ def serve_command(
             click.echo("\nstopped", err=True)
             return
     raise RepositoryError(f"the server ended by itself with status {status}", remedy="read the log", log=server.log)
+
+
+def _log_file(repository: Path) -> Path:
+    """Beside the repository, or where that takes no files, in the folder for temporary ones."""
+    beside = repository.with_name(f"{repository.resolve().name}.serve.log")
+    if os.access(repository.parent, os.W_OK):
+        return beside
+    descriptor, log = tempfile.mkstemp(prefix=f"plansmith-{os.getpid()}-", suffix=".serve.log")
+    os.close(descriptor)
+    return Path(log)
