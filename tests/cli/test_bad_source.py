@@ -16,7 +16,8 @@ _OUTPUTS = "source: timm:resnet18\noutputs: [logits]\n"
 
 EARLY = {
     "an unknown scheme": Refused(("gs:bert",), 2, ("'gs:bert'", "hf:<id or directory>", "timm:<name or directory>")),
-    "no scheme": Refused(("bert",), 2, ("'bert'", "hf:<id or directory>"), {"bert/config.json": _BERT}),
+    "no scheme": Refused(("bert",), 2, ("'bert'", "hf:<id or directory>")),
+    "a directory without its scheme": Refused(("bert",), 2, ("'bert'", "write hf:bert"), {"bert/config.json": _BERT}),
     "nothing after the scheme": Refused(("timm:",), 2, ("nothing follows timm:",)),
     "a missing directory": Refused(("hf:./bert",), 3, ("there is no directory", "/bert", "check the path")),
     "a file": Refused(("hf:./bert",), 3, ("there is no directory", "/bert"), {"bert": "weights"}),

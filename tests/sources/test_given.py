@@ -69,7 +69,7 @@ def headless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_model_that_nothing_describes_is_refused_with_the_lines_to_paste(series: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="PatchTSTForPrediction takes past_values") as caught:
         exported(series, tmp_path / "out")
-    assert "  inputs:\n    past_values: {dtype: float32, dims: [batch, 64, 1]}" in caught.value.remedy
+    assert "  inputs:\n    past_values: {dtype: float32, dims: [batch, 16, 3]}" in caught.value.remedy
     assert len(str(caught.value).splitlines()) < 14
 
 
@@ -134,7 +134,7 @@ def test_a_task_chooses_the_head_where_the_configuration_names_none(headless: Pa
         ("text-clasification", UsageError, "has no task 'text-clasification'", "text-classification"),
         ("xyz", UsageError, "has no task 'xyz'", "choose one of: any-to-any"),
         ("object-detection", SourceError, "no bert model for the task 'object-detection'", "fill-mask"),
-        ("fill-mask", SourceError, "lacks .* of BertForMaskedLM", "--task"),
+        ("fill-mask", SourceError, "lacks .* of BertForMaskedLM", "leave the task out"),
     ],
 )
 def test_a_task_that_the_model_cannot_do_is_refused(

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 USUAL_LENGTH = 128
 LONGEST_LENGTH = 512
+_DIMS = ("batch", 32)
+# Arguments that every transformers model has and that are no tensors.
+_FLAGS = {"output_attentions", "output_hidden_states", "return_dict", "use_cache"}
 _FALLBACK_CONTENT = "random token ids (the model has no tokenizer)"
 
 
@@ -57,14 +60,18 @@ def _given_tensors(model: PreTrainedModel, given: Mapping[str, InputSpec]) -> tu
     names_none = all(p.kind is p.VAR_KEYWORD for p in known.values())
     unknown = [name for name in given if name not in known and not names_none]
     if unknown:
+        takes = [name for name, p in known.items() if p.kind is not p.VAR_KEYWORD and name not in _FLAGS]
         raise UsageError(
-            f"inputs: {type(model).__name__} has no input {', '.join(unknown)}", remedy=f"it takes {', '.join(known)}"
+            f"inputs: {type(model).__name__} has no input {', '.join(unknown)}",
+            remedy=f"it takes {', '.join(takes)}",
         )
     vague = [name for name, said in given.items() if not said.dtype or not said.dims]
     if vague:
+        said = given[vague[0]]
         raise UsageError(
             f"inputs: {', '.join(vague)} needs both a dtype and dims",
-            remedy=f"for example:\n  inputs:\n    {vague[0]}: {{dtype: float32, dims: [batch, 32]}}",
+            remedy="for example:\n  inputs:\n"
+            f"    {vague[0]}: {{dtype: {said.dtype or 'float32'}, dims: [{', '.join(map(str, said.dims or _DIMS))}]}}",
         )
     return tuple(Tensor(name=name, dtype=said.dtype, dims=said.dims) for name, said in given.items())
 
@@ -80,11 +87,16 @@ def _own_inputs(model: PreTrainedModel) -> list[str]:
 def _example(model: PreTrainedModel) -> str:
     """The part of a spec that says what a model takes, to be adapted."""
     largest = (getattr(model.config, "vocab_size", None) or 100) - 1
+    # What time series models say of themselves.
+    length, channels = (getattr(model.config, key, None) or 1 for key in ("context_length", "num_input_channels"))
+    values = f"{{dtype: float32, dims: [batch, {length}, {channels}]}}"
     lines = []
     for name in _own_inputs(model):
         axis = "target" if name.startswith("decoder") else "sequence"
         ids = f"{{dtype: int64, dims: [batch, {axis}], low: 0, high: {largest}}}"
-        lines.append(f"    {name}: {ids if name.endswith('ids') else '{dtype: float32, dims: [batch, 64, 1]}'}")
+        lines.append(
+            f"    {name}: {ids if name.endswith('ids') else f'{{dtype: float32, dims: [batch, {length}, {channels}]}}'}"
+        )
     return "\n".join(["  source: hf:…", "  inputs:", *lines[:6]])
 
 
@@ -170,7 +182,8 @@ def _image_inputs(folder: Path) -> InputPlan:
     except (OSError, ValueError) as error:
         raise SourceError(
             f"{folder.name} takes images but has no processor (preprocessor_config.json)",
-            remedy="save the model's image processor there too (processor.save_pretrained)",
+            remedy="save the model's image processor there too (processor.save_pretrained), or say in a spec what it"
+            " takes:\n  inputs:\n    pixel_values: {dtype: float32, dims: [batch, 3, 224, 224]}",
         ) from error
 
     def make_inputs(axes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:

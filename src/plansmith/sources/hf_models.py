@@ -64,8 +64,11 @@ def load(
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         raise SourceError(
-            f"the checkpoint lacks {len(missing)} weight(s) of {model_class.__name__}: {', '.join(missing[:3])}, …",
-            remedy="save the whole model again (save_pretrained), or mend `architectures` in config.json (--task)",
+            f"the checkpoint lacks {len(missing)} weight(s) of {model_class.__name__}:"
+            f" {', '.join(missing[:3])}{', …' if len(missing) > 3 else ''}",
+            remedy="it was not trained for that task: leave the task out, or take a checkpoint that was"
+            if task
+            else "save the whole model again (save_pretrained), or mend `architectures` in config.json (--task)",
         )
     return _live(model.eval(), folder, trust_remote_code, inputs, outputs)
 
