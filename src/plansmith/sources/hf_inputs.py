@@ -94,9 +94,7 @@ def _example(model: PreTrainedModel) -> str:
     for name in _own_inputs(model):
         axis = "target" if name.startswith("decoder") else "sequence"
         ids = f"{{dtype: int64, dims: [batch, {axis}], low: 0, high: {largest}}}"
-        lines.append(
-            f"    {name}: {ids if name.endswith('ids') else f'{{dtype: float32, dims: [batch, {length}, {channels}]}}'}"
-        )
+        lines.append(f"    {name}: {ids if name.endswith('ids') else values}")
     return "\n".join(["  source: hf:…", "  inputs:", *lines[:6]])
 
 
