@@ -59,7 +59,7 @@ def test_what_is_not_there_is_refused_with_what_is(case: Refused, finished: Comp
 SERVED = {
     "a model": Refused(("serve", "other"), 7, ("has no model other", "choose from: tiny")),
     "some of the models": Refused(("serve", "tiny", "b", "a"), 7, ("has no model a, b", "choose from: tiny")),
-    "an empty repository": Refused(("serve", "--repository", "none"), 7, ("none does not exist", "plansmith compile")),
+    "an empty repository": Refused(("serve", "--repository", "none"), 7, ("none does not exist", "compile a model")),
     "a missing Triton": Refused(("serve", "--tritonserver", "/nope"), 9, ("/nope was given", "bin/tritonserver")),
 }
 

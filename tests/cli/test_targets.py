@@ -125,7 +125,7 @@ def test_what_is_installed_is_listed_with_its_targets_and_removed(run: CommandLi
         package.mkdir(parents=True)
         (package / "library.so").write_bytes(bytes(3_000_000))
     listed = run("serve-env", "list", PLANSMITH_SERVE_ENV="env")
-    assert "3 MB  for triton-25.11, triton-25.12, triton-26.01" in listed.stdout
+    assert "2.9 MiB  for triton-25.11, triton-25.12, triton-26.01" in listed.stdout
     removed = run("serve-env", "remove", "triton-25.12", PLANSMITH_SERVE_ENV="env")
     assert "which was for triton-25.11, triton-26.01 too" in removed.stdout
     left = run("serve-env", "list", "--json", PLANSMITH_SERVE_ENV="env").document["installed"]

@@ -209,4 +209,4 @@ def test_a_path_that_is_no_text_is_printed_as_the_bytes_it_has(finished: Compile
         check=True,
     )
     assert done.stdout == b"no such run is noted below " + name + b"\n"
-    assert json.loads(CommandLine(finished.folder)("history", "--json").stdout) == {"runs": []}
+    assert json.loads(CommandLine(finished.folder)("history", "--json").stdout) == {"runs": [], "unreadable": 0}
