@@ -58,6 +58,9 @@ def track(spec: ModelSpec, folder: Path, listener: Listener) -> tuple[PublishedV
     try:
         with temporary_settings(patient_settings()), _cancellable(listener) as begin:
             state: Any = compile_model.with_options(on_running=[begin])(spec, str(folder.absolute()), return_state=True)
+        cancelled = state.is_cancelling() or state.is_cancelled()
+        if cancelled and watching.outcome is not None:  # it was published already
+            _set_completed(state.state_details.flow_run_id)
     except (httpx.HTTPError, PrefectException) as error:
         api_was_lost.set()
         said = f"the Prefect API at {url} was lost: {error or type(error).__name__}"
@@ -73,14 +76,12 @@ def track(spec: ModelSpec, folder: Path, listener: Listener) -> tuple[PublishedV
         return watching.outcome  # it came too late
     finally:
         onlookers.current.reset(token)
-    if watching.outcome is not None:
-        if state.is_cancelling():  # too late for that
-            _set_completed(state.state_details.flow_run_id)
-        return watching.outcome
-    if state.is_cancelled():
+    if cancelled and watching.outcome is None:
         raise KeyboardInterrupt
-    state.result()  # raises what ended the flow
-    raise AssertionError("a flow that gives nothing has failed")
+    if state.is_failed():
+        state.result()  # raises what ended the flow
+    assert watching.outcome is not None
+    return watching.outcome
 
 
 @contextmanager

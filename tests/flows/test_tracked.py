@@ -62,10 +62,7 @@ def test_its_artifacts_are_the_plan_the_gates_report_and_the_release(
 def test_a_gate_that_refuses_fails_the_run_and_shows_what_it_saw(
     prefect: PrefectServer, run: CommandLine, bert: Path
 ) -> None:
-    (run.folder / "strict.yaml").write_text(
-        f"source: hf:{bert}\nname: strict\ncheck_served: false\ntolerances:\n"
-        "  logits: {max_relative: 0, quantile_relative: 0, min_cosine: 1}\n"
-    )
+    _write_strict_spec(run.folder, bert, "strict")
     answer = run("compile", "strict.yaml", "--track", "--json", **prefect.variables())
     check_refusal(answer, 5, ("strict · validate: the engine differs from the model",))
     found = prefect.run_named("strict · local-cpu")
@@ -77,10 +74,7 @@ def test_a_gate_that_refuses_fails_the_run_and_shows_what_it_saw(
 def test_a_gate_that_refuses_again_from_the_cache_shows_it_again(
     prefect: PrefectServer, run: CommandLine, bert: Path
 ) -> None:
-    (run.folder / "strict.yaml").write_text(
-        f"source: hf:{bert}\nname: twice\ncheck_served: false\ntolerances:\n"
-        "  logits: {max_relative: 0, quantile_relative: 0, min_cosine: 1}\n"
-    )
+    _write_strict_spec(run.folder, bert, "twice")
     assert run("compile", "strict.yaml").status == 5
     assert run("compile", "strict.yaml", "--track", **prefect.variables()).status == 5
     found = prefect.run_named("twice · local-cpu")["id"]
@@ -167,6 +161,14 @@ def test_a_wrong_login_is_refused_with_what_to_type(prefect: PrefectServer, run:
     answer = run("compile", f"hf:{bert}", "--track", "--json", **prefect.variables(login="admin:wrong"))
     check_refusal(answer, 9, ("does not let us in", "prefect config set PREFECT_API_AUTH_STRING"))
     assert "wrong" not in answer.stderr
+
+
+def _write_strict_spec(folder: Path, bert: Path, name: str) -> None:
+    """strict.yaml: what no engine can pass."""
+    (folder / "strict.yaml").write_text(
+        f"source: hf:{bert}\nname: {name}\ncheck_served: false\ntolerances:\n"
+        "  logits: {max_relative: 0, quantile_relative: 0, min_cosine: 1}\n"
+    )
 
 
 def _check_refused_by_the_gate(prefect: PrefectServer, run: str) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from plansmith.cli.options import complete_model, repository_option
+
+if TYPE_CHECKING:
+    from plansmith.triton.server import TritonServer
 
 # Large models load for minutes; a person who waits can press Ctrl-C.
 _LOAD_SECONDS = 3600
@@ -71,20 +76,25 @@ def serve_command(
         metrics_port=metrics_port,
     )
     with server:
-        click.echo(f"Triton {server.version} serves {', '.join(models or present)}")
-        if site is not None:
-            click.echo("  ONNX models answer through plansmith's stand-in backend")
-        click.echo(f"  HTTP     http://{server.http_url}/v2/models/{(models or present)[0]}")
-        click.echo(f"  gRPC     {server.grpc_url}")
-        click.echo(f"  metrics  http://{server.metrics_url}/metrics")
-        click.echo(f"  log      {server.log}")
-        click.echo("Ctrl-C ends it.")
+        _announce(server, models or present, stand_in=site is not None)
         try:
             status = server.wait()
         except KeyboardInterrupt:
             click.echo("\nstopped", err=True)
             return
     raise RepositoryError(f"the server ended by itself with status {status}", remedy="read the log", log=server.log)
+
+
+def _announce(server: TritonServer, models: Sequence[str], *, stand_in: bool) -> None:
+    """Say what is served, where, and how it ends."""
+    click.echo(f"Triton {server.version} serves {', '.join(models)}")
+    if stand_in:
+        click.echo("  ONNX models answer through plansmith's stand-in backend")
+    click.echo(f"  HTTP     http://{server.http_url}/v2/models/{models[0]}")
+    click.echo(f"  gRPC     {server.grpc_url}")
+    click.echo(f"  metrics  http://{server.metrics_url}/metrics")
+    click.echo(f"  log      {server.log}")
+    click.echo("Ctrl-C ends it.")
 
 
 def _log_file(repository: Path) -> Path:
