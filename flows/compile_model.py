@@ -22,11 +22,13 @@ from prefect.states import Cancelled
 from plansmith.config import ModelSpec
 from plansmith.errors import PlansmithError
 from plansmith.flows import onlookers
+from plansmith.manifest import PublishedVersion, StepRecord
+from plansmith.reports import ValidationReport
 from plansmith.sources.reference import parse_reference
 from plansmith.stages import Listener
 from plansmith.steps import Compilation
 from plansmith.triton.releases import MANIFEST_FILE
-from plansmith.types import PublishedVersion, Record, StepRecord, ValidationReport
+from plansmith.types import Record
 
 P = ParamSpec("P")
 R = TypeVar("R")

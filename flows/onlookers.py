@@ -9,8 +9,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from plansmith.manifest import Manifest, PublishedVersion
 from plansmith.stages import Listener
-from plansmith.types import Manifest, PublishedVersion
 
 
 @dataclass

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from plansmith.config import ModelSpec
+    from plansmith.manifest import Manifest, PublishedVersion
     from plansmith.stages import Listener
-    from plansmith.types import Manifest, PublishedVersion
 
 POLL_SECONDS = 2
 

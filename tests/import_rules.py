@@ -15,6 +15,8 @@ LEVELS = (
     ("plansmith",),
     ("addresses", "errors", "problems", "target_names", "written"),
     ("types",),
+    ("reports",),
+    ("manifest",),
     (
         "digest",
         "comparison",

@@ -11,12 +11,13 @@ import pytest
 from plansmith.cli.compile import compile_command
 from plansmith.config import ModelSpec, TritonOptions, make_spec
 from plansmith.errors import UsageError
+from plansmith.reports import ToleranceChange
 from plansmith.reproduction import reproduction
 from plansmith.shapes import InputRange
 from plansmith.sources.reference import parse_reference
 from plansmith.spec_files import SpecFile, read_specs
 from plansmith.spec_text import option_for
-from plansmith.types import SourceModel, ToleranceChange
+from plansmith.types import SourceModel
 
 from .spec_examples import ACCEPTED, REFUSED, TWO, RefusedSpec
 

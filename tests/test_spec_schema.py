@@ -13,10 +13,10 @@ from jsonschema import Draft202012Validator
 
 from plansmith.config import ModelSpec, TritonOptions
 from plansmith.errors import UsageError
+from plansmith.reports import Tolerance
 from plansmith.spec_files import read_specs
 from plansmith.spec_schema import spec_schema
 from plansmith.target_names import target_names
-from plansmith.types import Tolerance
 
 from .spec_examples import ACCEPTED, REFUSED, RefusedSpec
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from plansmith.types import OutputComparison, Precision, Tensor, Tolerance
+from plansmith.reports import OutputComparison, Tolerance
+from plansmith.types import Precision, Tensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

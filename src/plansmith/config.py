@@ -22,9 +22,10 @@ from pydantic import (
 
 from plansmith.errors import UsageError
 from plansmith.problems import words_of
+from plansmith.reports import ToleranceChange
 from plansmith.shapes import InputRange, parse_range
 from plansmith.targets import DEFAULT_TARGET
-from plansmith.types import Dim, EngineKind, Precision, Record, ToleranceChange
+from plansmith.types import Dim, EngineKind, Precision, Record
 from plansmith.written import Count, Number, Switch
 
 # What Triton, its Python backend and its clients all take, in paths, arguments and URLs.

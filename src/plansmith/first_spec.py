@@ -12,11 +12,12 @@ from typing import Any
 from plansmith.comparison import TOLERANCES
 from plansmith.config import ModelSpec, TritonOptions, escaped
 from plansmith.fetching import fetch
+from plansmith.reports import Tolerance
 from plansmith.shapes import InputRange
 from plansmith.sources.live import Signature
 from plansmith.sources.reference import SourceReference, parse_reference, refuse_unfitting
 from plansmith.stages import Listener, StageRunner
-from plansmith.types import AxisRange, SourceModel, Tensor, Tolerance
+from plansmith.types import AxisRange, SourceModel, Tensor
 
 _WIDTH = 100
 _CHOSEN = ("task", "random_weights", "trust_remote_code", "allow_pickle")

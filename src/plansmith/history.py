@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from plansmith.durable import fsync_tree, locked, make_folder, move_into_place, staging_folder, sweep
 from plansmith.errors import EXIT_INTERRUPTED, EnvironmentFault, PlansmithError
-from plansmith.types import SCHEMA_VERSION, EngineKind, Precision, Record, StepRecord
+from plansmith.manifest import StepRecord
+from plansmith.types import SCHEMA_VERSION, EngineKind, Precision, Record
 
 HISTORY = "history"
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.errors import UsageError
+from plansmith.manifest import Manifest
 from plansmith.triton.releases import MANIFEST_FILE, read_manifest
 from plansmith.triton.repository import ModelRepository
-from plansmith.types import Component, Manifest, Tensor
+from plansmith.types import Component, Tensor
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from typing import Any
 
 from plansmith.config import TritonOptions
 from plansmith.durable import link_or_copy
+from plansmith.manifest import Package
 from plansmith.stages import Finished, StageRunner
 from plansmith.triton import model_config
 from plansmith.triton.releases import MODEL_FOLDER
-from plansmith.types import Device, Engine, OnnxModel, Package
+from plansmith.types import Device, Engine, OnnxModel
 
 
 def lay_out(

@@ -8,21 +8,14 @@ from datetime import UTC, datetime
 from plansmith import __version__
 from plansmith.config import ModelSpec
 from plansmith.digest import digest_of_files
+from plansmith.manifest import Manifest, Package, PublishedVersion
+from plansmith.reports import ServedReport, ValidationReport
 from plansmith.reproduction import reproduction
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner, WouldRun
 from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository
-from plansmith.types import (
-    Engine,
-    Manifest,
-    OnnxModel,
-    Package,
-    PublishedVersion,
-    ServedReport,
-    SourceModel,
-    ValidationReport,
-)
+from plansmith.types import Engine, OnnxModel, SourceModel
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ from plansmith import __version__
 from plansmith.config import ModelSpec
 from plansmith.errors import PlansmithError
 from plansmith.history import Failure, History, Outcome, RunRecord, exit_code_of
+from plansmith.manifest import PublishedVersion
+from plansmith.reports import ValidationReport
 from plansmith.stages import StageRunner
-from plansmith.types import PublishedVersion, SourceModel, ValidationReport
+from plansmith.types import SourceModel
 
 
 class Run:

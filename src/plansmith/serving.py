@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from plansmith.manifest import Package
 from plansmith.reference import read_case
+from plansmith.reports import ServedReport, ValidationReport
 from plansmith.stages import Finished, StageRunner
 from plansmith.triton.serving_runtime import ServingRuntime
-from plansmith.types import OnnxModel, Package, ServedReport, ValidationReport
+from plansmith.types import OnnxModel
 
 # The cases that are small enough to send to a server many times over.
 _CASES = {"traced", "single", "untraced", "min", "opt"}

@@ -14,9 +14,10 @@ from plansmith import toolchain
 from plansmith.digest import Digester, digest_of
 from plansmith.durable import storage_errors
 from plansmith.errors import PlansmithError
+from plansmith.manifest import StepRecord
 from plansmith.process import Worker
 from plansmith.stage_cache import ENTRY_FILE, Entry, StageCache
-from plansmith.types import SCHEMA_VERSION, Record, StepRecord
+from plansmith.types import SCHEMA_VERSION, Record
 
 R = TypeVar("R", bound=Record)
 

@@ -17,28 +17,18 @@ from plansmith.durable import require_writable
 from plansmith.errors import EngineError, ExportError, PlansmithError
 from plansmith.fetching import fetch, require_unchanged
 from plansmith.history import HISTORY, History
+from plansmith.manifest import Manifest, Package, PublishedVersion, StepRecord
 from plansmith.packaging import lay_out
 from plansmith.publishing import Made, publish
 from plansmith.recording import Run, recorded
+from plansmith.reports import ServedReport, ValidationReport
 from plansmith.serving import ask_server
 from plansmith.sources.reference import parse_reference, refuse_unfitting
 from plansmith.stages import Finished, Listener, StageRunner, WouldRun
 from plansmith.targets import load_target, require_onnxruntime
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.serving_runtime import find_serving_runtime
-from plansmith.types import (
-    Engine,
-    EngineKind,
-    Manifest,
-    OnnxModel,
-    Package,
-    Precision,
-    PublishedVersion,
-    ServedReport,
-    SourceModel,
-    StepRecord,
-    ValidationReport,
-)
+from plansmith.types import Engine, EngineKind, OnnxModel, Precision, SourceModel
 from plansmith.validation import require_passed
 
 STEPS = ("fetch", "export", "lower", "compile", "validate", "package", "check_served", "publish")

@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING
 from plansmith.comparison import TOLERANCES, Padding, compare_output, is_constant
 from plansmith.errors import GateError, UsageError, first_line
 from plansmith.reference import StoredCase, read_case
-from plansmith.types import (
-    Component,
-    Engine,
-    OnnxModel,
-    OutputComparison,
-    Tensor,
-    Tolerance,
-    ToleranceChange,
-    ValidationReport,
-)
+from plansmith.reports import OutputComparison, Tolerance, ToleranceChange, ValidationReport
+from plansmith.types import Component, Engine, OnnxModel, Tensor
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,8 @@ from typing import Any
 from plansmith.errors import EnvironmentFault
 from plansmith.exporting import describe, export, take_graph
 from plansmith.process import serve
-from plansmith.types import Engine, OnnxModel, ToleranceChange
+from plansmith.reports import ToleranceChange
+from plansmith.types import Engine, OnnxModel
 
 RANDOM_SEED = 0
 

@@ -6,6 +6,8 @@ import hashlib
 from pathlib import Path
 
 from plansmith.digest import digest_of_files
+from plansmith.manifest import Interface, Manifest, Package, PublishedVersion
+from plansmith.reports import ValidationReport
 from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository
 from plansmith.types import (
@@ -14,16 +16,11 @@ from plansmith.types import (
     Engine,
     EngineKind,
     FileEntry,
-    Interface,
-    Manifest,
     OnnxModel,
-    Package,
     Precision,
-    PublishedVersion,
     ReferenceSet,
     SourceModel,
     Tensor,
-    ValidationReport,
 )
 
 MODEL = "tiny"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from plansmith.manifest import StepRecord
 from plansmith.stage_cache import ENTRY_FILE, Entry
 from plansmith.stages import Listener, StageRunner, WouldRun
-from plansmith.types import StepRecord
 
 
 class Notices(Listener):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.types import Device, ServedReport
+from plansmith.reports import ServedReport
+from plansmith.types import Device
 
 from .packages import MODEL, draft_of, publish, write_package
 from .wholeness import release_numbers, repository_problems, shown_versions, store_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from plansmith.types import Manifest
+from plansmith.manifest import Manifest
 
 from .packages import file_entries
 

@@ -12,7 +12,8 @@ import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from plansmith.compilers import onnx_files
-from plansmith.types import Component, Engine, EngineKind, OnnxModel, Precision, ValidationReport
+from plansmith.reports import ValidationReport
+from plansmith.types import Component, Engine, EngineKind, OnnxModel, Precision
 from plansmith.validation import validate
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from plansmith.comparison import TOLERANCES, Padding, compare_output, is_constant
-from plansmith.types import OutputComparison, Precision, Tensor
+from plansmith.reports import OutputComparison
+from plansmith.types import Precision, Tensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

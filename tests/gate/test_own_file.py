@@ -10,7 +10,8 @@ import onnx
 
 from plansmith import exporting, worker
 from plansmith.reference import read_case
-from plansmith.types import OnnxModel, ValidationReport
+from plansmith.reports import ValidationReport
+from plansmith.types import OnnxModel
 
 from .graphs import WEIGHTS_FILE, Exported, silent
 

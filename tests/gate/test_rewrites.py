@@ -7,7 +7,8 @@ import onnxruntime
 import pytest
 
 from plansmith.comparison import TOLERANCES
-from plansmith.types import Precision, ValidationReport
+from plansmith.reports import ValidationReport
+from plansmith.types import Precision
 from plansmith.validation import require_passed
 
 from .graphs import Change, Exported

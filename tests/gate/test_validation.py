@@ -14,7 +14,8 @@ from plansmith.comparison import TOLERANCES
 from plansmith.compilers import onnx_files
 from plansmith.errors import GateError, UsageError
 from plansmith.reference import read_case, store_case
-from plansmith.types import Case, OnnxModel, Precision, ReferenceSet, Tolerance, ToleranceChange, ValidationReport
+from plansmith.reports import Tolerance, ToleranceChange, ValidationReport
+from plansmith.types import Case, OnnxModel, Precision, ReferenceSet
 from plansmith.validation import require_passed, validate
 
 from .graphs import engine_of, silent

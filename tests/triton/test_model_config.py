@@ -6,6 +6,7 @@ import pytest
 
 from plansmith.config import TritonOptions
 from plansmith.errors import EngineError
+from plansmith.manifest import Interface, Package
 from plansmith.triton.model_config import (
     completions,
     contradictions,
@@ -14,7 +15,7 @@ from plansmith.triton.model_config import (
     with_cpu_instances,
     write_config,
 )
-from plansmith.types import AxisRange, Component, Device, Dim, EngineKind, Interface, Package, Tensor
+from plansmith.types import AxisRange, Component, Device, Dim, EngineKind, Tensor
 
 AXES = {"batch": AxisRange(min=1, opt=4, max=16)}
 

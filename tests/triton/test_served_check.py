@@ -14,12 +14,14 @@ import pytest
 
 from plansmith.config import TritonOptions
 from plansmith.errors import EnvironmentFault, ServedCheckError
+from plansmith.manifest import Interface, Package
 from plansmith.reference import StoredCase
+from plansmith.reports import ServedReport, Tolerance
 from plansmith.triton.installation import Installation
 from plansmith.triton.model_config import write_config
 from plansmith.triton.served_check import check_served
 from plansmith.triton.serving_runtime import ServingRuntime
-from plansmith.types import EngineKind, Interface, Package, ServedReport, Tensor, Tolerance
+from plansmith.types import EngineKind, Tensor
 
 TOLERANCE = Tolerance(max_relative=1e-4, quantile_relative=2e-5, min_cosine=0.99999999)
 PACKAGE = Package(

@@ -12,7 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from plansmith.errors import PlansmithError
-    from plansmith.types import Manifest, PublishedVersion, StepRecord
+    from plansmith.manifest import Manifest, PublishedVersion, StepRecord
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from rich.status import Status
 from rich.text import Text
 
 from plansmith.cli.streams import can_redraw, columns, open_console
+from plansmith.manifest import StepRecord
 from plansmith.stages import Listener
-from plansmith.types import StepRecord
 
 _SPINNER_CELLS = 2
 

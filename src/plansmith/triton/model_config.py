@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.config import TritonOptions
 from plansmith.errors import EngineError
-from plansmith.types import AxisRange, Component, Device, EngineKind, Interface, Package, Tensor
+from plansmith.manifest import Interface, Package
+from plansmith.types import AxisRange, Component, Device, EngineKind, Tensor
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError, first_line
-from plansmith.types import Interface, Manifest
+from plansmith.manifest import Interface, Manifest
 
 MANIFEST_FILE = "manifest.json"
 MODEL_FOLDER = "model"

@@ -30,6 +30,7 @@ from plansmith.durable import (
     sweep,
 )
 from plansmith.errors import RepositoryError
+from plansmith.manifest import Manifest, PublishedVersion
 from plansmith.targets import DEFAULT_TARGET, Target, load_target
 from plansmith.triton.releases import (
     MANIFEST_FILE,
@@ -39,7 +40,6 @@ from plansmith.triton.releases import (
     stands_for,
 )
 from plansmith.triton.views import ModelViews
-from plansmith.types import Manifest, PublishedVersion
 
 _MARKER = "repository.json"
 

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from plansmith.comparison import Padding, compare_output
 from plansmith.durable import link_or_copy
 from plansmith.errors import ServedCheckError
+from plansmith.manifest import Package
 from plansmith.reference import StoredCase
+from plansmith.reports import ServedCheck, ServedReport, Tolerance
 from plansmith.triton.model_config import (
     CONFIG_FILE,
     completions,
@@ -26,7 +28,7 @@ from plansmith.triton.model_config import (
 from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.server import TritonServer
 from plansmith.triton.serving_runtime import ServingRuntime
-from plansmith.types import Device, Package, ServedCheck, ServedReport, Tolerance
+from plansmith.types import Device
 
 if TYPE_CHECKING:
     import numpy as np

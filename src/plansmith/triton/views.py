@@ -9,9 +9,9 @@ from pathlib import Path
 from plansmith.digest import Digester, digest_of
 from plansmith.durable import fsync_tree, link_or_copy, make_folder, move_into_place, remove_folder, staging_folder
 from plansmith.errors import RepositoryError
+from plansmith.manifest import Manifest
 from plansmith.triton.model_config import CONFIG_FILE
 from plansmith.triton.releases import MODEL_FOLDER
-from plansmith.types import Manifest
 
 # A Triton that began to load before an exchange still reads the view before.
 _OTHERS_KEPT = 1
