@@ -1,0 +1,66 @@
+"""The records of a release, and of the run that made it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plansmith.reports import ServedReport, ValidationReport
+from plansmith.types import SCHEMA_VERSION, Engine, FileEntry, OnnxModel, Record, SourceModel, Tensor
+
+
+class Package(Record):
+    """A release in the making: the files that Triton will see and the interface they promise."""
+
+    model: str
+    config_file: str
+    model_files: tuple[str, ...]
+    max_batch_size: int
+    interface: Interface
+
+
+class Interface(Record):
+    """What clients rely on: a version with another interface must not stand beside this one."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+class StepRecord(Record):
+    """How one step went."""
+
+    name: str
+    seconds: float
+    cached: bool
+
+
+class Manifest(Record):
+    """Everything about one release, as one JSON file in it."""
+
+    schema_version: int = SCHEMA_VERSION
+    name: str
+    version: int
+    created: str
+    plansmith: str
+    target: str
+    release_digest: str
+    spec: dict[str, Any]
+    source: SourceModel
+    onnx: OnnxModel
+    engine: Engine
+    package: Package
+    validation: ValidationReport
+    served: ServedReport | None
+    files: tuple[FileEntry, ...]
+    steps: tuple[StepRecord, ...]
+
+
+class PublishedVersion(Record):
+    """Where a release stands now."""
+
+    name: str
+    version: int
+    repository: str
+    release: str
+    manifest_digest: str
+    published: str
+    unchanged: bool
