@@ -20,6 +20,8 @@ LEVELS = (
     (
         "digest",
         "comparison",
+        "data_spec",
+        "lowering_options",
         "targets",
         "durable",
         "external_data",
@@ -30,14 +32,16 @@ LEVELS = (
         "units",
     ),
     ("config", "data", "history", "reference", "process", "stage_cache"),
+    ("judging",),
     ("sources", "compilers", "triton", "validation", "probes", "spec_text"),
-    ("stages", "spec_files", "spec_schema"),
+    ("loading", "stages", "spec_files", "spec_schema"),
     (
         "collection",
         "exporting",
         "fetching",
         "packaging",
         "recording",
+        "sampling",
         "reproduction",
         "serving",
     ),
@@ -51,7 +55,7 @@ _LEVEL = {unit: number for number, units in enumerate(LEVELS) for unit in units}
 
 # Heavy libraries are imported inside functions only; these in a few places only. `probes` may import them all: it is
 # the child process of `plansmith doctor` that tells whether a library can be imported.
-_PYTORCH = ("sources", "compilers", "exporting", "probes")
+_PYTORCH = ("sources", "compilers", "exporting", "sampling", "probes")
 _PLACES: dict[str, tuple[str, ...]] = {
     "torch": _PYTORCH,
     "torchvision": _PYTORCH,

@@ -20,7 +20,9 @@ from pydantic import (
     model_validator,
 )
 
+from plansmith.data_spec import DataSpec
 from plansmith.errors import UsageError
+from plansmith.lowering_options import LoweringOptions
 from plansmith.problems import words_of
 from plansmith.reports import ToleranceChange
 from plansmith.shapes import InputRange, parse_range
@@ -144,7 +146,16 @@ class ModelSpec(Record):
         json_schema_extra={"pattern": f"^({_NAME.pattern})?$"},
     )
     engine: EngineKind = Field(default=EngineKind.ONNXRUNTIME, description="Which Triton backend serves the model.")
-    precision: Precision = Field(default=Precision.FP32, description="What the graph is stored and computed in.")
+    precision: Precision | Literal["auto"] = Field(
+        default=Precision.FP32,
+        description="What the graph is stored and computed in; auto takes the fastest that is accurate enough.",
+    )
+    data: DataSpec | None = Field(
+        default=None, description="Real inputs, and labels where there are some: what precision is judged by."
+    )
+    lowering: LoweringOptions = Field(
+        default=LoweringOptions(), description="What may be lowered, how, and how long a recipe is looked for."
+    )
     shapes: dict[str, _WrittenRange] = Field(
         default_factory=dict,
         description="Smallest, usual and largest shape (min:opt:max) per input, batch first; inputs that share axes"

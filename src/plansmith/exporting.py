@@ -6,19 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith.config import InputSpec
 from plansmith.errors import SourceError
+from plansmith.loading import axes_of, load, plan_graph
 from plansmith.memory import tells_of_memory
-from plansmith.shapes import InputRange, resolve_axes
 from plansmith.types import AxisRange, OnnxModel, Precision, ReferenceSet
 
 if TYPE_CHECKING:
     import numpy as np
-    import onnx
     from numpy.typing import NDArray
 
     from plansmith.compilers.torch_export import Probe
-    from plansmith.sources.live import InputPlan, LiveModel
+    from plansmith.sources.live import InputPlan
 
     Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -47,9 +45,9 @@ def export(
     from plansmith.reference import plan_cases, store_case
 
     progress("loading the model")
-    live = _load(source, Path(folder), allow_pickle, inputs, outputs)
+    live = load(source, Path(folder), allow_pickle, inputs, outputs)
     plan = live.inputs
-    axes = _axes(plan, shapes)
+    axes = axes_of(plan, shapes)
     planned = plan_cases(axes, plan.able(axes))
 
     def ask(name: str, sizes: Mapping[str, int]) -> Probe:
@@ -106,9 +104,9 @@ def take_graph(
     from plansmith.sources.live import BATCH
 
     progress("checking the graph")
-    model, plan = _plan_graph(Path(path), inputs, outputs)
+    model, plan = plan_graph(Path(path), inputs, outputs)
     tensors = plan.tensors
-    axes = _axes(plan, shapes)
+    axes = axes_of(plan, shapes)
     written = onnx_import.write(model, tensors, Path(path), Path(out))
     asked = onnx_import.Asked(written)
     planned = plan_cases(axes, plan.able(axes))
@@ -152,46 +150,12 @@ def describe(
     """Load the model and tell its inputs, outputs, axes and limits."""
     progress("loading the model")
     if source["scheme"] == "onnx":
-        model, plan = _plan_graph(Path(source["location"]), inputs, outputs)
+        model, plan = plan_graph(Path(source["location"]), inputs, outputs)
         names: Sequence[str] = [output.name for output in model.graph.output]
     else:
-        live = _load(source, Path(folder), allow_pickle, inputs, outputs)
+        live = load(source, Path(folder), allow_pickle, inputs, outputs)
         plan, names = live.inputs, live.output_names
     return plan.signature(names).model_dump(mode="json")
-
-
-def _load(
-    source: Mapping[str, Any], folder: Path, allow_pickle: bool, inputs: Mapping[str, Any], outputs: Sequence[str]
-) -> LiveModel:
-    if source["scheme"] == "timm":
-        from plansmith.sources import timm_models
-
-        return timm_models.load(folder, task=source["task"] or "")
-    from plansmith.sources import hf_models
-
-    return hf_models.load(
-        folder,
-        trust_remote_code=source["trust_remote_code"],
-        allow_pickle=allow_pickle,
-        task=source["task"] or "",
-        inputs=_specs(inputs),
-        outputs=outputs,
-    )
-
-
-def _plan_graph(path: Path, inputs: Mapping[str, Any], outputs: Sequence[str]) -> tuple[onnx.ModelProto, InputPlan]:
-    """Read an ONNX file that can be served, with the outputs that were asked for, and plan what to feed it with."""
-    from plansmith.compilers import onnx_files, onnx_import
-    from plansmith.sources.drawn import plan_drawn
-    from plansmith.sources.graph_inputs import index_bounds, name_inputs
-    from plansmith.sources.onnx_models import read_graph
-
-    model = read_graph(path)
-    onnx_import.require_servable(model, path.name)
-    onnx_import.pick_outputs(model, outputs)
-    given = _specs(inputs)
-    tensors = name_inputs(onnx_files.describe_model(model, path).inputs, given)
-    return model, plan_drawn(tensors, given, index_bounds(model))
 
 
 def _require_repeatable(ask: Callable[[Arrays], Arrays], feed: Arrays, answer: Arrays) -> None:
@@ -212,15 +176,6 @@ def _require_repeatable(ask: Callable[[Arrays], Arrays], feed: Arrays, answer: A
                 f"the model gives different answers to the same inputs: {name!r} has changed",
                 remedy="take out of it what is random (dropout, RandomNormal), and export or save it again",
             )
-
-
-def _specs(inputs: Mapping[str, Any]) -> dict[str, InputSpec]:
-    return {name: InputSpec.model_validate(fields) for name, fields in inputs.items()}
-
-
-def _axes(plan: InputPlan, shapes: Mapping[str, Any]) -> dict[str, AxisRange]:
-    given = {name: InputRange.model_validate(fields) for name, fields in shapes.items()}
-    return resolve_axes(plan.tensors, plan.axes, plan.limits, given)
 
 
 def _inside(sizes: Mapping[str, int], axes: Mapping[str, AxisRange]) -> bool:

@@ -17,7 +17,7 @@ from plansmith.shapes import InputRange
 from plansmith.sources.live import Signature
 from plansmith.sources.reference import SourceReference, parse_reference, refuse_unfitting
 from plansmith.stages import Listener, StageRunner
-from plansmith.types import AxisRange, SourceModel, Tensor
+from plansmith.types import AxisRange, Precision, SourceModel, Tensor
 
 _WIDTH = 100
 _CHOSEN = ("task", "random_weights", "trust_remote_code", "allow_pickle")
@@ -157,8 +157,9 @@ def _range(tensor: Tensor, axes: dict[str, AxisRange]) -> InputRange:
 
 def _tolerances(spec: ModelSpec, signature: Signature) -> Iterator[str]:
     """An example with the model's own outputs and the defaults of its precision, as a comment."""
-    default = TOLERANCES[spec.precision].model_dump()
-    yield from ("", *_comment(f"{_description('tolerances')} Those of {spec.precision} are:"))
+    precision = Precision.FP32 if spec.precision == "auto" else spec.precision
+    default = TOLERANCES[precision].model_dump()
+    yield from ("", *_comment(f"{_description('tolerances')} Those of {precision} are:"))
     for key in default:
         yield from _comment(f"{key}: {Tolerance.model_fields[key].description}")
     yield "# tolerances:"

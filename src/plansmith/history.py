@@ -54,7 +54,7 @@ class RunRecord(Record):
     source_digest: str | None
     target: str
     engine: EngineKind
-    precision: Precision
+    precision: Precision | Literal["auto"]
     repository: str
     outcome: Outcome
     version: int | None

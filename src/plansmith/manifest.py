@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from plansmith.reports import ServedReport, ValidationReport
-from plansmith.types import SCHEMA_VERSION, Engine, FileEntry, OnnxModel, Record, SourceModel, Tensor
+from plansmith.types import (
+    SCHEMA_VERSION,
+    DataSet,
+    Engine,
+    FileEntry,
+    LoweredModel,
+    OnnxModel,
+    Record,
+    SourceModel,
+    Tensor,
+)
 
 
 class Package(Record):
@@ -46,6 +56,8 @@ class Manifest(Record):
     spec: dict[str, Any]
     source: SourceModel
     onnx: OnnxModel
+    data: DataSet | None = None
+    lowered: LoweredModel | None = None  # of releases older than this field
     engine: Engine
     package: Package
     validation: ValidationReport

@@ -6,8 +6,8 @@ and every later comparison reads them: neither the gate nor its repetition needs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +33,16 @@ STORED_OUTPUT_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class StoredCase:
-    """A case read back: `rows` are the samples of the batch that `answer` holds."""
+    """A case read back: `rows` are the samples of the batch that `answer` holds.
+
+    `labels`: one array a kind of label, a row for every sample of the batch; empty where there are none.
+    """
 
     name: str
     feed: Arrays
     answer: Arrays
     rows: NDArray[np.int64]
+    labels: Arrays = field(default_factory=dict)
 
 
 def plan_cases(axes: Mapping[str, AxisRange], able: Mapping[str, AxisRange]) -> list[tuple[str, dict[str, int]]]:
@@ -72,7 +76,14 @@ def plan_cases(axes: Mapping[str, AxisRange], able: Mapping[str, AxisRange]) -> 
 
 
 def store_case(
-    name: str, axes: Mapping[str, int], feed: Arrays, answer: Arrays, folder: Path, *, in_range: bool = True
+    name: str,
+    axes: Mapping[str, int],
+    feed: Arrays,
+    answer: Arrays,
+    folder: Path,
+    *,
+    in_range: bool = True,
+    labels: Arrays | None = None,
 ) -> Case:
     """Write one case to `folder` as an .npz file."""
     import numpy as np
@@ -83,6 +94,7 @@ def store_case(
     rows = np.unique(np.linspace(0, batch - 1, kept).round().astype(np.int64))
     arrays: dict[str, Any] = {f"input:{k}": v for k, v in feed.items()}
     arrays |= {f"output:{k}": v[rows] if v.shape[:1] == (batch,) else v for k, v in answer.items()}
+    arrays |= {f"label:{k}": v for k, v in (labels or {}).items()}
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / f"{name}.npz", rows=rows, **arrays)
     return Case(name=name, axes=dict(axes), file=f"{folder.name}/{name}.npz", in_range=in_range)
@@ -94,9 +106,30 @@ def read_case(case: Case, folder: Path) -> StoredCase:
 
     with np.load(folder / case.file) as stored:
         arrays = {key: stored[key] for key in stored.files}
+
+    def group(prefix: str) -> Arrays:
+        return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
     return StoredCase(
         name=case.name,
-        feed={k.removeprefix("input:"): v for k, v in arrays.items() if k.startswith("input:")},
-        answer={k.removeprefix("output:"): v for k, v in arrays.items() if k.startswith("output:")},
+        feed=group("input:"),
+        answer=group("output:"),
         rows=arrays["rows"],
+        labels=group("label:"),
     )
+
+
+@dataclass(frozen=True)
+class StoredCases:
+    """Cases in a folder, read one at a time as often as somebody walks through them."""
+
+    cases: Sequence[Case]
+    folder: Path
+
+    def __iter__(self) -> Iterator[StoredCase]:
+        """Each in turn; only one is in memory."""
+        return (read_case(case, self.folder) for case in self.cases)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.cases)

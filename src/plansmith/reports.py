@@ -16,6 +16,9 @@ class Tolerance(Record):
     max_relative: Share = Field(description="Largest error of an element, in parts of the output's root mean square.")
     quantile_relative: Share = Field(description="Error that 99 % of the elements stay below, in the same parts.")
     min_cosine: Cosine = Field(description="Smallest cosine between a sample's answer and the reference's.")
+    min_mean_cosine: Cosine = Field(
+        default=-1.0, description="Smallest mean of these cosines over the held-out samples of `data`."
+    )
 
 
 class ToleranceChange(Record):
@@ -26,6 +29,10 @@ class ToleranceChange(Record):
         default=None, description=Tolerance.model_fields["quantile_relative"].description
     )
     min_cosine: Cosine | None = Field(default=None, description=Tolerance.model_fields["min_cosine"].description)
+
+    min_mean_cosine: Cosine | None = Field(
+        default=None, description=Tolerance.model_fields["min_mean_cosine"].description
+    )
 
     def over(self, default: Tolerance) -> Tolerance:
         """The default with what is given here."""
@@ -49,8 +56,81 @@ class OutputComparison(Record):
     failures: tuple[str, ...]
 
 
+class Interval(Record):
+    """A value and the interval that holds it with a confidence of 95 %."""
+
+    value: float
+    low: float
+    high: float
+
+
+class OutputAgreement(Record):
+    """How far one output is from the reference over all samples of a set.
+
+    Cosines are of one sample's answer with the reference's (of the pooled vector, where the output is pooled);
+    `sqnr_db` is signal to noise over all elements; `kl`: mean Kullback-Leibler divergence in nats, for class scores;
+    `same_first`: share of samples (or tokens) whose highest score is the same class; `same_neighbour`: share of
+    samples whose nearest other sample is the same. None where the output has no such thing.
+    """
+
+    output: str
+    samples: int
+    mean_cosine: float
+    min_cosine: float
+    sqnr_db: float
+    kl: float | None
+    same_first: float | None
+    same_neighbour: float | None
+    failures: tuple[str, ...]
+
+
+class TaskMetric(Record):
+    """The task's own measure, of the reference and of the candidate on the same samples.
+
+    `change` is candidate minus reference, with its paired interval; `proven`: the whole interval is within what is
+    allowed, so that the samples were enough to tell.
+    """
+
+    name: str
+    samples: int
+    reference: float
+    candidate: float
+    change: Interval
+    max_drop: float
+    proven: bool
+    failures: tuple[str, ...]
+
+
+class WorstSample(Record):
+    """A sample that was answered worst: its place in the data, and its cosine."""
+
+    row: int
+    output: str
+    cosine: float
+
+
+class Evaluation(Record):
+    """What the held-out samples showed."""
+
+    data: str
+    samples: int
+    agreements: tuple[OutputAgreement, ...]
+    metrics: tuple[TaskMetric, ...]
+    worst: tuple[WorstSample, ...]
+
+    def failures(self) -> list[str]:
+        """One line per breach."""
+        return [
+            *(f"output {a.output!r} on {a.samples} held-out samples: {f}" for a in self.agreements for f in a.failures),
+            *(f"{m.name} on {m.samples} held-out samples: {f}" for m in self.metrics for f in m.failures),
+        ]
+
+
 class ValidationReport(Record):
-    """The gate's verdict and everything it rests on."""
+    """The gate's verdict and everything it rests on.
+
+    `not_validated`: what could not be tried on this machine, in words.
+    """
 
     verdict: Literal["passed", "failed"]
     reference: str
@@ -58,6 +138,8 @@ class ValidationReport(Record):
     data: str
     tolerances: dict[str, Tolerance]
     comparisons: tuple[OutputComparison, ...]
+    evaluation: Evaluation | None = None
+    not_validated: tuple[str, ...] = ()
 
     def worst(self) -> dict[str, dict[str, float]]:
         """Per output the worst value of each metric over all cases."""
@@ -79,11 +161,12 @@ class ValidationReport(Record):
 
     def failures(self) -> list[str]:
         """One line per breach: output, case, shape, metric."""
-        return [
+        at_shapes = [
             f"output {c.output!r} at {c.case} ({'x'.join(map(str, c.shape))}): {failure}"
             for c in self.comparisons
             for failure in c.failures
         ]
+        return at_shapes + (self.evaluation.failures() if self.evaluation else [])
 
 
 class ServedCheck(Record):

@@ -16,8 +16,17 @@ _BUILDS = ("", "-gpu", "-openvino", "-directml", "-migraphx", "-rocm", "-qnn", "
 
 # Our modules and the distributions that decide the result of a step, or of a part that has its own: `graph_files`
 # finds what an ONNX file consists of, `take_graph` is the export of one. Records and numbers count everywhere.
-_COMMON_CODE = ("types.py", "comparison.py", "reference.py", "worker.py")
-_EXPORT_CODE = ("exporting.py", "sources", "samples", "data.py", "shapes.py", "external_data.py", "compilers")
+_COMMON_CODE = ("types.py", "reports.py", "manifest.py", "comparison.py", "reference.py", "worker.py")
+_EXPORT_CODE = (
+    "exporting.py",
+    "loading.py",
+    "sources",
+    "samples",
+    "data.py",
+    "shapes.py",
+    "external_data.py",
+    "compilers",
+)
 _CODE = {
     "fetch": ("sources", "external_data.py"),
     "graph_files": ("sources/onnx_models.py", "external_data.py"),

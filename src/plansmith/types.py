@@ -134,6 +134,46 @@ class Case(Record):
     in_range: bool = True
 
 
+class SampleSet(Record):
+    """Samples in the order of their use, in batches: one case each.
+
+    `rows`: places of the samples in the data, from 0; `digests`: of each sample as it was read, so that no sample can
+    stand in two sets; `labelled`: every case's file holds labels too.
+    """
+
+    cases: tuple[Case, ...]
+    rows: tuple[int, ...]
+    digests: tuple[str, ...]
+    labelled: bool
+
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        return len(self.rows)
+
+
+class DataSet(Record):
+    """Samples made into the model's inputs, with the FP32 answers of the source model.
+
+    `words` says where they come from; `digest` is that of the data as it was read and `revision` the hub's;
+    `available` counts its different samples. `real`: somebody gave them; else they are plansmith's own sentences and
+    images, or drawn at random (`guessed`). `pooling`: how the vectors of a sentence's tokens become one, where an
+    output holds such.
+    """
+
+    words: str
+    digest: str
+    revision: str | None
+    available: int
+    seed: int
+    real: bool
+    guessed: bool
+    metric: Literal["none", "accuracy", "token-f1", "answer-f1", "spearman", "neighbours"]
+    pooling: Literal["none", "mean", "first"]
+    calibration: SampleSet
+    evaluation: SampleSet | None
+
+
 class ReferenceSet(Record):
     """Inputs and FP32 answers of the source model, stored as one .npz a case.
 
@@ -144,6 +184,85 @@ class ReferenceSet(Record):
     data: str
     cases: tuple[Case, ...]
     guessed: bool = False
+
+
+class KeptNode(Record):
+    """A node that was left in higher precision, and why."""
+
+    node: str
+    op_type: str
+    reason: str
+
+
+class Recipe(Record):
+    """How a graph was lowered.
+
+    `method` in words ("INT8, dynamic"); `lowered` counts nodes per operator; `kept`: those that could have been
+    lowered and were not; `settings`: what the method was told; `calibration`: digest of the samples that it looked
+    at, empty for none; `not_validated`: what could not be tried on this machine, in words.
+    """
+
+    precision: Precision
+    method: str
+    engine: EngineKind
+    lowered: dict[str, int]
+    kept: tuple[KeptNode, ...]
+    settings: dict[str, str]
+    calibration: str
+    calibration_samples: int
+    not_validated: tuple[str, ...]
+
+
+class SpeedRatio(Record):
+    """How much faster a candidate is than FP32: median of paired, interleaved repeats and its 95 % interval.
+
+    Above 1 is faster. The verdict is "undecided" where the interval holds 1. `setting`: shape, threads, machine.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    repeats: int
+    setting: str
+    verdict: Literal["faster", "slower", "undecided"]
+
+
+class Trial(Record):
+    """One recipe that was tried on the calibration data.
+
+    `score`: mean cosine of the answers (for a constant or integer output, the share that is equal); `problem`: why it
+    cannot be taken, None where it can.
+    """
+
+    name: str
+    precision: Precision
+    lowered: int
+    kept: int
+    file_bytes: int
+    score: float
+    worst: float
+    problem: str | None
+    speed: SpeedRatio | None
+    chosen: bool
+
+
+class LayerError(Record):
+    """How far the lowered graph is from FP32 behind one node: signal to quantisation noise, in dB."""
+
+    node: str
+    op_type: str
+    lowered: bool
+    sqnr_db: float
+
+
+class LoweredModel(Record):
+    """What lowering made of an exported graph; the graph itself, with no recipe, for FP32."""
+
+    components: dict[str, Component]
+    precision: Precision
+    recipe: Recipe | None
+    trials: tuple[Trial, ...]
+    layers: tuple[LayerError, ...]
 
 
 class Engine(Record):

@@ -1,0 +1,48 @@
+"""How a person steers the lowering of a graph's precision; the defaults need no steering."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from plansmith.types import Record
+from plansmith.written import Count, Switch
+
+Calibration = Literal["auto", "minmax", "entropy", "percentile"]
+Quantisation = Literal["auto", "dynamic", "static"]
+
+
+class LoweringOptions(Record):
+    """What may be lowered, how, and how long a recipe is looked for."""
+
+    keep: tuple[str, ...] = Field(
+        default=(), description="Nodes that stay FP32: regular expressions that match a node's whole name."
+    )
+    lower_io: Switch = Field(
+        default=False,
+        description="Lower floating-point inputs and outputs too: clients then send and get FP16 or BF16.",
+    )
+    quantisation: Quantisation = Field(
+        default="auto", description="For INT8: scales computed per request (dynamic) or once, from data (static)."
+    )
+    calibration: Calibration = Field(default="auto", description="For INT8: how static scales follow from the data.")
+    budget: Count = Field(
+        default=12, ge=0, description="How many further recipes are tried when the first is not accurate enough."
+    )
+    autocast: str = Field(
+        default="",
+        description="Python of an environment with nvidia-modelopt, whose AutoCast then makes FP16 and BF16 graphs;"
+        " relative to the spec.",
+    )
+
+    @field_validator("keep")
+    @classmethod
+    def _check_keep(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in value:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+        return value
