@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from plansmith.units import megabytes
+from plansmith.units import bytes_in_words
 
 if TYPE_CHECKING:
     from plansmith.reports import Evaluation, ValidationReport
@@ -32,7 +32,7 @@ def _recipe_lines(lowered: LoweredModel) -> Iterator[str]:
     if chosen is None:
         return
     share = f", {chosen.file_bytes / lowered.fp32_bytes:.2f} of FP32" if lowered.fp32_bytes else ""
-    yield f"{megabytes(chosen.file_bytes)}{share}"
+    yield f"{bytes_in_words(chosen.file_bytes)}{share}"
     if chosen.speed is not None:
         speed = chosen.speed
         yield (
