@@ -20,6 +20,7 @@ LEVELS = (
     (
         "digest",
         "comparison",
+        "intervals",
         "data_spec",
         "lowering_options",
         "targets",
@@ -32,6 +33,9 @@ LEVELS = (
         "units",
     ),
     ("config", "data", "history", "reference", "process", "stage_cache"),
+    ("roles",),
+    ("agreement", "task_metrics"),
+    ("measuring",),
     ("judging",),
     ("sources", "compilers", "triton", "validation", "probes", "spec_text"),
     ("loading", "stages", "spec_files", "spec_schema"),

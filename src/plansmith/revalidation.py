@@ -42,6 +42,7 @@ def revalidate(release: Path) -> ValidationReport:
     folder = (release / MODEL_FOLDER / component.file) if component.external_files else release / MODEL_FOLDER
     descriptor, log = tempfile.mkstemp(prefix=scratch_name("validate-"), suffix=".log")
     os.close(descriptor)
+    recipe = manifest.lowered.recipe if manifest.lowered else None
     with Worker(WORKER_MODULE, Path(log)) as worker:
         report = worker.call(
             "validate",
@@ -50,6 +51,10 @@ def revalidate(release: Path) -> ValidationReport:
             onnx=manifest.onnx.model_dump(mode="json"),
             reference_folder=str(release.resolve()),
             tolerances={name: t.model_dump() for name, t in manifest.validation.tolerances.items()},
+            data=manifest.data.model_dump(mode="json") if manifest.data else None,
+            data_folder=str(release.resolve()),
+            recipe=recipe.model_dump(mode="json") if recipe else None,
+            max_metric_drop=(manifest.spec.get("data") or {}).get("max_metric_drop"),
         )
     Path(log).unlink()  # kept where the gate could not be run: the error names it
     return ValidationReport.model_validate(report)
