@@ -37,6 +37,7 @@ LEVELS = (
     ("agreement", "task_metrics"),
     ("measuring",),
     ("judging",),
+    ("held_out",),
     ("sources", "compilers", "triton", "validation", "probes", "spec_text"),
     ("loading", "stages", "spec_files", "spec_schema"),
     (

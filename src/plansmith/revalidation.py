@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
@@ -51,13 +52,22 @@ def revalidate(release: Path) -> ValidationReport:
             onnx=manifest.onnx.model_dump(mode="json"),
             reference_folder=str(release.resolve()),
             tolerances={name: t.model_dump() for name, t in manifest.validation.tolerances.items()},
-            data=manifest.data.model_dump(mode="json") if manifest.data else None,
-            data_folder=str(release.resolve()),
+            held_out=_held_out(manifest, release),
             recipe=recipe.model_dump(mode="json") if recipe else None,
-            max_metric_drop=(manifest.spec.get("data") or {}).get("max_metric_drop"),
         )
     Path(log).unlink()  # kept where the gate could not be run: the error names it
     return ValidationReport.model_validate(report)
+
+
+def _held_out(manifest: Manifest, release: Path) -> dict[str, Any] | None:
+    """The samples that judged the release, which lie in it; None where none did."""
+    if manifest.data is None or manifest.data.evaluation is None:
+        return None
+    return {
+        "data": manifest.data.model_dump(mode="json"),
+        "folder": str(release.resolve()),
+        "max_metric_drop": (manifest.spec.get("data") or {}).get("max_metric_drop"),
+    }
 
 
 def _require_intact(release: Path, manifest: Manifest) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from plansmith.comparison import CONSTANT, TOLERANCES, Padding, compare_output, is_constant
-from plansmith.digest import digest_of
 from plansmith.errors import GateError, UsageError, first_line
+from plansmith.held_out import HeldOut
 from plansmith.judging import Judge, kept_samples
 from plansmith.reference import StoredCase, read_case
-from plansmith.reports import Evaluation, OutputComparison, Tolerance, ToleranceChange, ValidationReport
+from plansmith.reports import OutputComparison, Tolerance, ToleranceChange, ValidationReport
 from plansmith.roles import Task
-from plansmith.types import Case, Component, DataSet, Engine, OnnxModel, Precision, Recipe, SampleSet, Tensor
+from plansmith.types import Case, Component, Engine, OnnxModel, Precision, Recipe, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,21 +25,6 @@ if TYPE_CHECKING:
 
 _LOWER_FLOATS = {Precision.FP16: "float16", Precision.BF16: "bfloat16"}
 _TYPES = {"tensor(float16)": "float16", "tensor(float)": "float32"}
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """The data whose evaluation samples the gate reads.
-
-    Args:
-        data: where they come from; the files' paths start from `folder`.
-        folder: of the record.
-        max_metric_drop: how much the task's measure may lose, where that is not what the precision suggests.
-    """
-
-    data: DataSet
-    folder: Path
-    max_metric_drop: float | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +71,8 @@ def validate(
     engine = candidate.engine
     component = engine.components["model"]
     _require_interface(component, onnx.components["model"], engine.precision)
-    _require_held_out(held_out, candidate.recipe)
+    if held_out is not None:
+        held_out.require_unseen(candidate.recipe)
     tolerances = _tolerances(component.outputs, overrides, engine.precision)
     padding = Padding(component.inputs, onnx.mask_input)
     comparisons: list[OutputComparison] = []
@@ -105,7 +91,7 @@ def validate(
                 tolerances=tolerances,
                 max_metric_drop=held_out.max_metric_drop,
             )
-            evaluation = _evaluate(judge, ask, held_out.data, held_out.folder, progress)
+            evaluation = held_out.evaluate(judge, ask, progress)
     comparisons = _refuse_constants(comparisons)
     failed = any(c.failures for c in comparisons) or (evaluation is not None and evaluation.failures())
     return ValidationReport(
@@ -151,11 +137,6 @@ def require_passed(report: ValidationReport) -> None:
     )
 
 
-def samples_digest(samples: SampleSet) -> str:
-    """Digest of samples in their order: what `Recipe.calibration` holds of those that a lowering looked at."""
-    return digest_of(list(samples.digests))
-
-
 def _tolerances(
     outputs: Sequence[Tensor], overrides: Mapping[str, ToleranceChange], precision: Precision
 ) -> dict[str, Tolerance]:
@@ -166,23 +147,6 @@ def _tolerances(
             remedy=f"its outputs are {', '.join(t.name for t in outputs)}",
         )
     return {t.name: overrides.get(t.name, ToleranceChange()).over(TOLERANCES[precision]) for t in outputs}
-
-
-def _require_held_out(held_out: HeldOut | None, recipe: Recipe | None) -> None:
-    """See that no sample that the lowering looked at is among those that judge it."""
-    if held_out is None or held_out.data.evaluation is None or recipe is None:
-        return
-    data, evaluation = held_out.data, held_out.data.evaluation
-    common = set(data.calibration.digests) & set(evaluation.digests)
-    if recipe.calibration and recipe.calibration == samples_digest(evaluation):
-        common = set(evaluation.digests)
-    if common:
-        raise GateError(
-            f"{len(common)} of the {evaluation.count} held-out samples were looked at by the lowering already:"
-            " what they show proves nothing",
-            remedy="nothing was published; take out of `data` what stands in it twice, or give it more samples, and"
-            " compile again with --force",
-        )
 
 
 def _evidence(onnx: OnnxModel, held_out: HeldOut | None) -> Literal["given", "shipped", "drawn"]:
@@ -216,33 +180,6 @@ def _running(candidate: Candidate, exported: Sequence[Tensor]) -> Iterator[Calla
             return {k: v.astype(original[k]) if k in lowered else v for k, v in answer.items()}
 
         yield ask
-
-
-def _evaluate(
-    judge: Judge,
-    ask: Callable[[Case, Arrays], Arrays],
-    data: DataSet,
-    folder: Path,
-    progress: Callable[[str], None],
-) -> Evaluation:
-    """Judge the held-out samples, batch by batch: one is in memory, and each file is opened once."""
-    assert data.evaluation is not None
-    done = 0
-    for case in data.evaluation.cases:
-        progress(f"judging held-out samples ({done} of {data.evaluation.count})")
-        stored = read_case(case, folder)
-        batch = len(next(iter(stored.feed.values())))
-        rows = data.evaluation.rows[done : done + batch]
-        judge.add(stored, ask(case, stored.feed), rows)
-        done += len(rows)
-    evaluation = judge.evaluation(data.words)
-    if data.metric != "none" and not evaluation.metrics:
-        raise UsageError(
-            f"data.metric: {data.metric} cannot be measured on these {done} held-out samples: too few of them, or"
-            " none of them has a label",
-            remedy="give `data` more samples or labels, or set `metric: none` in it",
-        )
-    return evaluation
 
 
 def _sizes(case: Case) -> str:

@@ -14,7 +14,7 @@ from plansmith.errors import EnvironmentFault
 from plansmith.exporting import describe, export, take_graph
 from plansmith.process import serve
 from plansmith.reports import ToleranceChange
-from plansmith.types import DataSet, Engine, OnnxModel, Recipe
+from plansmith.types import Engine, OnnxModel, Recipe
 
 RANDOM_SEED = 0
 
@@ -76,18 +76,14 @@ def validate(
     reference_folder: str,
     tolerances: Mapping[str, Any],
     progress: Progress,
-    data: Mapping[str, Any] | None = None,
-    data_folder: str = "",
+    held_out: Mapping[str, Any] | None = None,
     recipe: Mapping[str, Any] | None = None,
-    max_metric_drop: float | None = None,
     runnable: str = "",
 ) -> dict[str, Any]:
     """Run the gate; the verdict is in the report."""
     from plansmith import validation
+    from plansmith.held_out import HeldOut
 
-    held_out = None
-    if data is not None:
-        held_out = validation.HeldOut(DataSet.model_validate(data), Path(data_folder), max_metric_drop)
     report = validation.validate(
         validation.Candidate(
             Engine.model_validate(engine),
@@ -99,7 +95,7 @@ def validate(
         Path(reference_folder),
         overrides={k: ToleranceChange.model_validate(v) for k, v in tolerances.items()},
         progress=progress,
-        held_out=held_out,
+        held_out=HeldOut.model_validate(held_out) if held_out is not None else None,
     )
     return report.model_dump(mode="json")
 
