@@ -20,6 +20,7 @@ LEVELS = (
     (
         "digest",
         "comparison",
+        "intervals",
         "data_spec",
         "lowering_options",
         "targets",
@@ -32,7 +33,11 @@ LEVELS = (
         "units",
     ),
     ("config", "data", "history", "reference", "process", "stage_cache"),
+    ("roles",),
+    ("agreement", "task_metrics"),
+    ("measuring",),
     ("judging",),
+    ("held_out",),
     ("sources", "compilers", "triton", "validation", "probes", "spec_text"),
     ("loading", "stages", "trials", "spec_files", "spec_schema"),
     (

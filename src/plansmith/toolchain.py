@@ -27,13 +27,22 @@ _EXPORT_CODE = (
     "external_data.py",
     "compilers",
 )
+_JUDGING_CODE = (
+    "held_out.py",
+    "judging.py",
+    "measuring.py",
+    "agreement.py",
+    "task_metrics.py",
+    "roles.py",
+    "intervals.py",
+)
 _CODE = {
     "fetch": ("sources", "external_data.py"),
     "graph_files": ("sources/onnx_models.py", "external_data.py"),
     "export": _EXPORT_CODE,
     "take_graph": _EXPORT_CODE,
     "compile": ("compilers/onnxrt.py", "compilers/onnx_files.py", "external_data.py"),
-    "validate": ("validation.py",),
+    "validate": ("validation.py", *_JUDGING_CODE),
     "package": ("packaging.py", "triton/model_config.py"),
     "check_served": ("serving.py", "triton"),
 }

@@ -14,7 +14,7 @@ from plansmith.errors import EnvironmentFault
 from plansmith.exporting import describe, export, take_graph
 from plansmith.process import serve
 from plansmith.reports import ToleranceChange
-from plansmith.types import Engine, OnnxModel
+from plansmith.types import Engine, OnnxModel, Recipe
 
 RANDOM_SEED = 0
 
@@ -76,17 +76,26 @@ def validate(
     reference_folder: str,
     tolerances: Mapping[str, Any],
     progress: Progress,
+    held_out: Mapping[str, Any] | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    runnable: str = "",
 ) -> dict[str, Any]:
     """Run the gate; the verdict is in the report."""
     from plansmith import validation
+    from plansmith.held_out import HeldOut
 
     report = validation.validate(
-        Engine.model_validate(engine),
-        Path(engine_folder),
+        validation.Candidate(
+            Engine.model_validate(engine),
+            Path(engine_folder),
+            recipe=Recipe.model_validate(recipe) if recipe is not None else None,
+            runnable=Path(runnable) if runnable else None,
+        ),
         OnnxModel.model_validate(onnx),
         Path(reference_folder),
         overrides={k: ToleranceChange.model_validate(v) for k, v in tolerances.items()},
         progress=progress,
+        held_out=HeldOut.model_validate(held_out) if held_out is not None else None,
     )
     return report.model_dump(mode="json")
 
