@@ -25,6 +25,7 @@ def open_session(
     rewrites: Literal["all", "basic", "none"] = "all",
     optimised_copy: Path | None = None,
     external_weights: str | None = None,
+    in_order: bool = False,
 ) -> onnxruntime.InferenceSession:
     """A CPU session on a graph.
 
@@ -35,6 +36,8 @@ def open_session(
         optimised_copy: where ONNX Runtime writes what it made of the graph.
         external_weights: names the file beside the copy that holds its weights; without it they are inside,
             which ends at 2 GiB.
+        in_order: nodes run in the order of the file; else what only outputs need may run last, and hold its inputs
+            in memory until then.
     """
     import onnxruntime
 
@@ -46,6 +49,8 @@ def open_session(
         "basic": levels.ORT_ENABLE_BASIC,
         "none": levels.ORT_DISABLE_ALL,
     }[rewrites]
+    if in_order:
+        options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     if optimised_copy is not None:
         options.optimized_model_filepath = str(optimised_copy)
         options.add_session_config_entry(_NO_PREPACKING, "1")  # this session never runs
