@@ -12,7 +12,7 @@ from plansmith.compilers import onnx_files
 from plansmith.compilers.onnxrt import open_session
 from plansmith.compilers.precision import autocast, half_graph, half_masks, half_ranges, half_rules
 from plansmith.compilers.precision.graph import Graph
-from plansmith.compilers.precision.half_format import BF16, FLOAT, FORMATS, Format, number
+from plansmith.compilers.precision.half_format import BF16, FLOAT, FORMATS, NOT_VALIDATED, Format, number
 from plansmith.compilers.precision.half_operators import gains, opset
 from plansmith.compilers.precision.half_twin import twin
 from plansmith.errors import ExportError, first_line
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from plansmith.compilers.precision.method import Method
 
 _LACKS_KERNEL = "NOT_IMPLEMENTED"
-_TWIN = "its accuracy is that of a graph that computes in FP32 and rounds every result"
-_NOT_VALIDATED = {
-    Precision.FP16: f"the FP16 kernels of a GPU: a CPU has next to none, so {_TWIN}",
-    Precision.BF16: f"the BF16 kernels: ONNX Runtime has none for a CPU, so {_TWIN}",
-}
 
 
 def methods(
@@ -64,16 +59,14 @@ class MeasuredMethod:
         form: the format to lower to.
     """
 
-    def __init__(
-        self, model: onnx.ModelProto, samples: StoredCases, options: LoweringOptions, form: Format
-    ) -> None:
+    def __init__(self, model: onnx.ModelProto, samples: StoredCases, options: LoweringOptions, form: Format) -> None:
         self.name = f"{form.words}, mixed by measured ranges"
         self.precision = form.precision
         self._form = form
         self._graph = Graph(_prepared(model, form))
         types = half_ranges.tensor_types(self._graph.model)
         floats = {name for name, kind in types.items() if kind == "tensor(float)"}
-        ranges = half_ranges.measure(self._graph, floats, lambda: (case.feed for case in samples), form.limit)
+        ranges = half_ranges.measure(self._graph, floats, lambda: (case.feed for case in samples), form.largest)
         masks = half_masks.find(self._graph, floats, ranges, form.limit)
         version = opset(self._graph.model)
         sequences = {name for name, kind in types.items() if not kind.startswith("tensor")}
@@ -90,10 +83,10 @@ class MeasuredMethod:
         self.settings: Mapping[str, str] = {
             "limit": f"magnitudes up to {number(form.limit)}, a quarter of the format's end",
             "inputs and outputs": form.words if options.lower_io else "FP32",
-            "masks": ", ".join(f"{name} ends at {half_masks.FLOOR:.0f}" for name in masks.ends) or "none",
+            "masks": f"end at {half_masks.FLOOR:.0f} at {', '.join(masks.ends)}" if masks.ends else "none",
             "opset": str(version),
         }
-        self.not_validated = (_NOT_VALIDATED[form.precision],)
+        self.not_validated: tuple[str, ...] = (NOT_VALIDATED[form.precision],)
 
     def lower(self, keep: Collection[str]) -> onnx.ModelProto:
         """A lowered copy of the graph; see `Method`.
@@ -127,12 +120,22 @@ def _prepared(model: onnx.ModelProto, form: Format) -> onnx.ModelProto:
             tensor.name = node.output[0]
             graph.model.graph.node.remove(node)
     prepared = graph.model
+    _forget_unused_domains(prepared)
     if gains(prepared, form):
         # Where the converter cannot do it, nodes without the format stay FP32, and say so.
         with suppress(onnx.version_converter.ConvertError, RuntimeError):
             prepared = onnx.version_converter.convert_version(prepared, form.opset)
             prepared.ir_version = max(model.ir_version, onnx.helper.find_min_ir_version_for(prepared.opset_import))
     return prepared
+
+
+def _forget_unused_domains(model: onnx.ModelProto) -> None:
+    """Take out the operator sets that ONNX Runtime lists without need: other readers stumble over them."""
+    used = {"", "ai.onnx", *(node.domain for node in onnx_files.all_nodes(model))}
+    kept = [(o.domain, o.version) for o in model.opset_import if o.domain in used]
+    del model.opset_import[:]
+    for domain, version in kept:
+        model.opset_import.add(domain=domain, version=version)
 
 
 def _copied(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -155,5 +158,5 @@ def _require_loadable(lowered: onnx.ModelProto, form: Format) -> None:
                 return  # it has checked all types by then
             raise ExportError(
                 f"ONNX Runtime refuses the graph in {form.words}: {first_line(error)}",
-                remedy="please report this with the model's name, or keep the node in FP32 with lowering: {keep: [...]}",
+                remedy="keep the node that it names in FP32: lowering: {keep: [...]}",
             ) from error

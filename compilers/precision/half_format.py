@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from plansmith.types import Precision
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 FLOAT = 1
@@ -87,6 +86,12 @@ BF16 = Format(
     Precision.BF16, element=16, largest=(2 - 2.0**-7) * 2.0**127, smallest_normal=2.0**-126, digits=8, opset=22
 )
 FORMATS = {form.precision: form for form in (FP16, BF16)}
+
+_TWIN = "its accuracy is that of a graph that computes in FP32 and rounds every result"
+NOT_VALIDATED = {
+    Precision.FP16: f"the FP16 kernels of a GPU: a CPU has next to none, so {_TWIN}",
+    Precision.BF16: f"the BF16 kernels: ONNX Runtime has none for a CPU, so {_TWIN}",
+}
 
 
 def number(value: float) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.half_format import FLOAT, Format
@@ -210,7 +210,7 @@ class _Writing:
             self._copies[key] = free
         return self._copies[key]
 
-    def _node(self, operator: str, inputs: list[str], output: str, **attributes: int) -> str:
+    def _node(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> str:
         import onnx
 
         free = self._names.fresh(output)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FLOOR = -(2.0**14)
 """What a mask's numbers end at. Softmax makes exactly zero of it, beside scores of any size that is let through here;
 a quarter of FP16's range, so that a score can be added to it without leaving the format: -65 504 and a score below
--16 are minus infinity, and a row of nothing else is NaN."""
+-16 are minus infinity, and a row of nothing else is NaN. A mask that the format can carry stays as it is."""
 
 _LARGEST_SCORE = -FLOOR / 4
 _SOFTMAX = {"Softmax", "LogSoftmax"}
@@ -46,11 +46,11 @@ def find(graph: Graph, floats: Collection[str], ranges: Ranges, limit: float) ->
     masks = Masks()
     for softmax in graph.model.graph.node:
         if softmax.op_type in _SOFTMAX and softmax.input[0] in floats:
-            _look_behind(softmax, graph, ranges, min(limit, _LARGEST_SCORE), masks)
+            _look_behind(softmax, graph, ranges, limit, masks)
     return masks
 
 
-def _look_behind(softmax: onnx.NodeProto, graph: Graph, ranges: Ranges, largest: float, masks: Masks) -> None:
+def _look_behind(softmax: onnx.NodeProto, graph: Graph, ranges: Ranges, limit: float, masks: Masks) -> None:
     path, tensor = [], softmax.input[0]
     while True:
         node = graph.producer(tensor)
@@ -64,11 +64,11 @@ def _look_behind(softmax: onnx.NodeProto, graph: Graph, ranges: Ranges, largest:
         return
     first = 1 if node.op_type == "Where" else 0
     bounds = [_bounds(name, graph, ranges) for name in node.input[first : first + 2]]
-    masking = [place for place, (low, _) in enumerate(bounds) if low < FLOOR]
+    masking = [place for place, (low, _) in enumerate(bounds) if low < -limit]
     if len(masking) != 1:
         return
     (mask,), (low, high) = masking, bounds[1 - masking[0]]
-    if bounds[mask][1] <= largest and max(abs(low), abs(high)) <= largest:
+    if bounds[mask][1] <= _LARGEST_SCORE and max(abs(low), abs(high)) <= _LARGEST_SCORE:
         masks.ends[node.name] = first + mask
         masks.reaching |= set(path)
 

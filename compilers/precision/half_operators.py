@@ -64,12 +64,9 @@ def slots(node: onnx.NodeProto, floats: Collection[str], form: Format, version: 
     """
     import onnx
 
-    if node.domain not in _STANDARD:
-        return f"{node.domain}.{node.op_type} is no operator of ONNX, so that nothing says what types it takes"
-    if any(True for _ in subgraphs(node)):
-        return "it holds a subgraph, which stays as it is"
-    if node.op_type in _TYPED_BY_ATTRIBUTE:
-        return "it makes its numbers itself, in FP32"
+    refusal = _refusal(node)
+    if refusal:
+        return refusal
     if node.op_type == "Cast":
         return Slots(*(frozenset({0} & {i for i, t in enumerate(s) if t in floats}) for s in (node.input, node.output)))
     schema = onnx.defs.get_schema(node.op_type, max_inclusive_version=version, domain="")
@@ -82,9 +79,20 @@ def slots(node: onnx.NodeProto, floats: Collection[str], form: Format, version: 
     outputs = {i for i, name in enumerate(node.output) if name in floats}
     if outputs != found.outputs or (not outputs and not found.inputs):
         return f"{node.op_type} has no {form.words} form in opset {version}"
+    return found
+
+
+def _refusal(node: onnx.NodeProto) -> str:
+    """Why a node stays as it is whatever types its operator takes; empty for nothing."""
+    if node.domain not in _STANDARD:
+        return f"{node.domain}.{node.op_type} is no operator of ONNX, so that nothing says what types it takes"
+    if any(True for _ in subgraphs(node)):
+        return "it holds a subgraph, which stays as it is"
+    if node.op_type in _TYPED_BY_ATTRIBUTE:
+        return "it makes its numbers itself, in FP32"
     if node.op_type == "LayerNormalization" and len([o for o in node.output if o]) > 1:
         return "mean and deviation, which it gives too, are FP32"
-    return found
+    return ""
 
 
 def gains(model: onnx.ModelProto, form: Format) -> bool:

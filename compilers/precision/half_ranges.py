@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plansmith.compilers import onnx_files
 from plansmith.compilers.onnxrt import open_session
@@ -90,7 +90,7 @@ def measure(graph: Graph, floats: Collection[str], feeds: Feeds, limit: float) -
         graph: in FP32.
         floats: its tensors in FP32.
         feeds: gives inputs, a batch each; asked once, or twice where sums may exceed the limit.
-        limit: where magnitudes begin to matter.
+        limit: what no sum of magnitudes may exceed.
 
     Raises:
         ExportError: there is no calibration input.
@@ -99,7 +99,9 @@ def measure(graph: Graph, floats: Collection[str], feeds: Feeds, limit: float) -
     tensors = [n for n in floats if graph.constant(n) is None]
     probe = _Probe(graph.model)
     small = {n.input[_SMALL_MATTERS[n.op_type]] for n in graph.model.graph.node if n.op_type in _SMALL_MATTERS}
-    summing = [n for n in graph.model.graph.node if n.op_type in {*_MEANS, *_PRODUCTS, _POOLED} and n.input[0] in floats]
+    summing = [
+        n for n in graph.model.graph.node if n.op_type in {*_MEANS, *_PRODUCTS, _POOLED} and n.input[0] in floats
+    ]
     for name in tensors:
         probe.add(("high", name), "ReduceMax", [name])
         probe.add(("low", name), "ReduceMin", [name])
@@ -191,7 +193,7 @@ class _Probe:
 
     def add(self, key: tuple[str, str], operator: str, inputs: list[str]) -> None:
         """Ask for a number: `key` says which."""
-        keepdims = {"keepdims": 0} if operator.startswith("Reduce") else {}
+        keepdims: dict[str, Any] = {"keepdims": 0} if operator.startswith("Reduce") else {}
         self._asked[key] = self._node(operator, inputs, **keepdims)
 
     def shape(self, name: str) -> None:
@@ -254,7 +256,7 @@ class _Probe:
         del self._model.graph.node[:]
         self._model.graph.node.extend(copies)
 
-    def _node(self, operator: str, inputs: list[str], **attributes: int) -> str:
+    def _node(self, operator: str, inputs: list[str], **attributes: Any) -> str:
         import onnx
 
         self._count += 1

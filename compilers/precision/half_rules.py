@@ -27,12 +27,9 @@ _SMALL_MATTERS = {"Div", "Log", "Reciprocal", "Sqrt", "Pow"}
 _LEARNED = {"MatMul", "Gemm", "Conv", "ConvTranspose", "LayerNormalization", "Softmax", "Einsum"}
 _ADDING = {"Add", "Sub", "Sum"}
 
-_WEIGHT_ERROR = 2.0**-8
-"""Rounding alone changes weights by less than 2^-11 of their size in FP16; what is far above has lost digits to zero."""
-
-_CONSTANT_ERROR, _ADDED_ERROR = 2.0**-8, 2.0**-4
-"""A factor must keep its digits; of a number that is added, most often to keep a root or a quotient finite, the size
-is enough."""
+_FACTOR_ERROR, _ADDED_ERROR = 2.0**-8, 2.0**-4
+"""What rounding may change, in parts of the size of weights or a constant. It changes less than 2^-11 of FP16 and 2^-8
+of BF16 unless digits are lost to zero. Factors must keep them; of what is added, the size is enough."""
 
 _PHASE_ERROR = 2.0**-8
 """How far an angle may be off, in radians."""
@@ -106,7 +103,7 @@ def _weights(node: onnx.NodeProto, places: Slots, facts: Facts) -> str:
             reach = "" if stored.size == 1 else f" reaches {number(largest)}, and it"
             return f"{what}{reach} is beyond the end of {form.words} at {number(form.largest)}"
         error = form.relative_error(stored)
-        if error > (_ADDED_ERROR if node.op_type in _ADDING else max(_CONSTANT_ERROR, 2.0**-form.digits)):
+        if error > (_ADDED_ERROR if node.op_type in _ADDING else _FACTOR_ERROR):
             lost = "becomes 0" if error == 1 else f"changes by {error:.1%}"
             return f"{what} {lost} in {form.words}, whose digits end at {number(form.smallest_normal)}"
         if node.op_type == "BatchNormalization" and place == 4 and float(stored.min()) < form.smallest_normal:
@@ -125,14 +122,16 @@ def _reach(node: onnx.NodeProto, places: Slots, facts: Facts) -> str:
             end = f"{form.words} ends at {number(form.largest)}"
             return f"{side} reaches {number(reach)}, " + (f"too near to where {end}" if reach <= form.largest else end)
         if side == "output" and 0 < reach < form.smallest_normal and node.op_type not in MOVES:
-            return f"{side} stays below {number(reach)}; the digits of {form.words} end at {number(form.smallest_normal)}"
+            return (
+                f"{side} stays below {number(reach)}; the digits of {form.words} end at {number(form.smallest_normal)}"
+            )
     return ""
 
 
 def _sum(node: onnx.NodeProto, _: Slots, facts: Facts) -> str:
     form, ranges = facts.form, facts.ranges
     partial = ranges.sums.get(node.name, 0.0)
-    if partial > form.limit:
+    if partial > form.largest:  # magnitudes were added, which is headroom enough: signs make real sums much smaller
         return f"sums inside reach {number(partial)}; {form.words} ends at {number(form.largest)}"
     terms = ranges.terms.get(node.name, 0)
     if node.op_type in _MEANS and terms > form.exact:
