@@ -50,6 +50,14 @@ class Graph:
         value = next((a for a in node.attribute if a.name == "value"), None)
         return None if value is None else onnx.numpy_helper.to_array(value.t)
 
+    def floats(self, tensor: str) -> NDArray[np.float32]:
+        """The value of a constant that is known to be there and to be of a floating-point type."""
+        import numpy as np
+
+        value = self.constant(tensor)
+        assert value is not None, f"{tensor} is no constant"
+        return value.astype(np.float32, copy=False)
+
     def add_initializer(self, name: str, value: NDArray[np.generic]) -> str:
         """Add a constant under a name that is still free; its name."""
         import onnx

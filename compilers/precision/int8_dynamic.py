@@ -101,7 +101,7 @@ class Dynamic:
         if not bias:
             return new
         if (beta := attribute(node, "beta", 1.0)) != 1.0:
-            bias = graph.add_initializer(f"{bias}_beta", np.float32(beta) * _float(graph, bias))
+            bias = graph.add_initializer(f"{bias}_beta", np.float32(beta) * graph.floats(bias))
         return [*new, helper.make_node("Add", [product, bias], [out], name=graph.fresh(f"{node.name}_bias"))]
 
     def _quantised_weights(self, graph: Graph, node: Weighted) -> tuple[str, str]:
@@ -110,7 +110,7 @@ class Dynamic:
         if key not in self._weights:
             import onnx
 
-            weight = _float(graph, node.weight)
+            weight = graph.floats(node.weight)
             weight = weight if node.in_axis == 0 else np.ascontiguousarray(weight.T)
             scale = int8_weights.scales(weight, axis=1, bits=self._bits)
             source = next(n for n in self._model.graph.node if n.name == node.name)
@@ -129,7 +129,7 @@ class Dynamic:
 
         table, rows, out = node.input[0], node.input[1], node.output[0]
         if table not in self._weights:
-            values = _float(graph, table)
+            values = graph.floats(table)
             scale = int8_weights.scales(values, axis=0)
             self._weights[table] = [
                 numpy_helper.from_array(int8_weights.quantise(values, scale, axis=0), f"{table}_int8"),
@@ -147,9 +147,3 @@ class Dynamic:
 
 def _names(graph: Graph, tensor: str) -> tuple[str, str, str]:
     return (graph.fresh(f"{tensor}_uint8"), graph.fresh(f"{tensor}_scale"), graph.fresh(f"{tensor}_zero_point"))
-
-
-def _float(graph: Graph, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    value = graph.constant(name)
-    assert value is not None
-    return value.astype(np.float32, copy=False)

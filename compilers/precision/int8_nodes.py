@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,9 +104,10 @@ def find_tables(graph: Graph) -> Iterator[tuple[str, str]]:
     for node in graph.model.graph.node:
         if node.op_type == "Gather" and attribute(node, "axis", 0) == 0:
             table = graph.constant(node.input[0])
-            if table is not None and table.dtype == "float32" and table.ndim == 2:
-                if table.size >= LARGE_TABLE_ELEMENTS and table.shape[1] >= SMALLEST_SIDE:
-                    yield node.name, node.input[0]
+            if table is None or table.dtype != "float32" or table.ndim != 2:
+                continue
+            if table.size >= LARGE_TABLE_ELEMENTS and table.shape[1] >= SMALLEST_SIDE:
+                yield node.name, node.input[0]
 
 
 def find_heads(graph: Graph) -> set[str]:
@@ -134,35 +136,28 @@ def kept_by_spec(names: Collection[str], patterns: Sequence[str]) -> dict[str, s
 
 def weights_share(graph: Graph, nodes: Sequence[Weighted]) -> Mapping[str, float]:
     """Which part of all weights each node holds, by name."""
-    sizes = {w.name: len(graph.constant(w.weight).ravel()) for w in nodes}  # type: ignore[union-attr]
-    total = sum(_elements(t.dims) for t in graph.model.graph.initializer) or 1
-    return {name: size / total for name, size in sizes.items()}
-
-
-def _elements(dims: Sequence[int]) -> int:
-    product = 1
-    for dim in dims:
-        product *= dim
-    return product
+    total = sum(math.prod(t.dims) for t in graph.model.graph.initializer) or 1
+    return {node.name: graph.floats(node.weight).size / total for node in nodes}
 
 
 def _reason(graph: Graph, node: onnx.NodeProto, weight: NDArray[np.generic]) -> str:
     """Why a node with constant weights stays high all the same; empty if it does not."""
-    if weight.dtype != "float32":
-        return f"its weights are {weight.dtype}"
-    if graph.producer(node.input[1]) is not None or node.input[0] == "":
-        return "its weights are no initialiser"
-    if graph.constant(node.input[0]) is not None:
-        return "both operands are constant"
-    if node.op_type in _PRODUCTS and weight.ndim != 2:
-        return f"its weights have {weight.ndim} axes"
-    if node.op_type in _PRODUCTS and min(weight.shape) < SMALLEST_SIDE:
-        return f"too small to gain anything: {weight.shape[0]} by {weight.shape[1]}"
-    if node.op_type == "Gemm" and attribute(node, "transA", 0):
-        return "its left operand is transposed"
-    if node.op_type == "Gemm" and len(node.input) > 2 and node.input[2] and graph.constant(node.input[2]) is None:
-        return "its bias is computed"
-    return ""
+    reasons = {
+        f"its weights are {weight.dtype}": weight.dtype != "float32",
+        "both operands are constant": graph.constant(node.input[0]) is not None,
+    }
+    if node.op_type in _PRODUCTS:
+        reasons |= {
+            f"its weights have {weight.ndim} axes": weight.ndim != 2,
+            f"too small to gain anything: {weight.shape}": min(weight.shape) < SMALLEST_SIDE,
+        }
+    if node.op_type == "Gemm":
+        bias = node.input[2] if len(node.input) > 2 else ""
+        reasons |= {
+            "its left operand is transposed": bool(attribute(node, "transA", 0)),
+            "its bias is computed": bool(bias) and graph.constant(bias) is None,
+        }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _weighted(node: onnx.NodeProto) -> Weighted:

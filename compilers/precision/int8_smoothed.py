@@ -14,6 +14,7 @@ from plansmith.compilers.precision.activations import stream
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.int8_nodes import Weighted, find_weighted, make_weights_constant
 from plansmith.compilers.precision.observing import observe
+from plansmith.errors import ExportError
 
 if TYPE_CHECKING:
     import onnx
@@ -92,6 +93,11 @@ def again(model: onnx.ModelProto, nodes: Sequence[Weighted]) -> list[Weighted]:
     return [node for node in find_weighted(Graph(model))[0] if node.name in names]
 
 
+def nothing_to_lower(why: str, remedy: str) -> ExportError:
+    """INT8 was asked for, and the graph or the options leave nothing to it."""
+    return ExportError(f"nothing can be lowered to INT8: {why}", remedy=remedy)
+
+
 def _difference(before: onnx.ModelProto, after: onnx.ModelProto, samples: StoredCases) -> float:
     """The largest error over the outputs of the first case, relative to the output's magnitude."""
     outputs = [v.name for v in before.graph.output]
@@ -103,7 +109,7 @@ def _difference(before: onnx.ModelProto, after: onnx.ModelProto, samples: Stored
         exact = expected[name].astype(np.float64)
         if exact.size and exact.dtype.kind == "f":
             magnitude = float(np.sqrt(np.square(exact).mean())) or 1.0
-            worst = max(worst, float(np.abs(found[name] - exact).max()) / magnitude)
+            worst = max(worst, float(np.abs(found[name].astype(np.float64) - exact).max()) / magnitude)
     return worst
 
 

@@ -24,14 +24,16 @@ def scales(weight: NDArray[np.floating], axis: int, *, bits: int = 8) -> NDArray
     largest = np.abs(weight).max(axis=others)
     found = largest / (2 ** (bits - 1) - 1)
     # A channel of zeros: any scale gives zeros back, and 1 cannot overflow what divides by it.
-    return np.where(found > _SMALLEST_SCALE, found, 1.0).astype(np.float32)
+    positive: NDArray[np.float32] = np.where(found > _SMALLEST_SCALE, found, 1.0).astype(np.float32)
+    return positive
 
 
 def quantise(weight: NDArray[np.floating], scale: NDArray[np.float32], axis: int) -> NDArray[np.int8]:
     """Round to the nearest integer of each channel's scale; ties to even, as QuantizeLinear does."""
     shape = [1] * weight.ndim
     shape[axis] = -1
-    return np.rint(weight / scale.reshape(shape)).clip(-128, 127).astype(np.int8)
+    integers: NDArray[np.int8] = np.rint(weight / scale.reshape(shape)).clip(-128, 127).astype(np.int8)
+    return integers
 
 
 def rounded(weight: NDArray[np.float32], axis: int, *, bits: int = 8) -> NDArray[np.float32]:
@@ -40,4 +42,5 @@ def rounded(weight: NDArray[np.float32], axis: int, *, bits: int = 8) -> NDArray
     shape = [1] * weight.ndim
     shape[axis] = -1
     scale = scale.reshape(shape)
-    return np.rint(weight / scale) * scale
+    back: NDArray[np.float32] = np.rint(weight / scale) * scale
+    return back

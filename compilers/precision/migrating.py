@@ -51,11 +51,10 @@ def _into_normalisation(graph: Graph, data: str, members: Sequence[Weighted], di
     width = divisors.shape
     parameters = [name for name in node.input[1:] if name]
     values = [graph.constant(name) for name in parameters]
-    if any(v is None or v.shape != width for v in values):
+    if any(value is None or value.shape != width for value in values):
         return False
-    for place, value in enumerate(values, start=1):
-        assert value is not None
-        node.input[place] = graph.add_initializer(f"{parameters[place - 1]}_smooth", value / divisors)
+    for place, name in enumerate(parameters, start=1):
+        node.input[place] = graph.add_initializer(f"{name}_smooth", graph.floats(name) / divisors)
     graph.rewrite({})
     return True
 
@@ -103,16 +102,17 @@ def _into_columns(graph: Graph, tensor: str, divisors: Floats) -> bool:
         return False
     if any(len(graph.consumers(name)) != 1 for name in taken):
         return False
-    _scale(graph, node.input[1], axis, 1 / divisors)
+    inverse = np.reciprocal(divisors)
+    _scale(graph, node.input[1], axis, inverse)
     for name in vectors:
-        _scale(graph, name, 0, 1 / divisors)
+        _scale(graph, name, 0, inverse)
     return True
 
 
 def _as_mul(graph: Graph, data: str, members: Sequence[Weighted], divisors: Floats) -> None:
     import onnx
 
-    factors = graph.add_initializer(f"{data}_smoothing", (1 / divisors).astype(np.float32))
+    factors = graph.add_initializer(f"{data}_smoothing", np.reciprocal(divisors))
     divided = graph.fresh(f"{data}_smooth")
     name = graph.fresh(f"{members[0].name}_smoothing")
     names = {m.name for m in members}
@@ -124,11 +124,10 @@ def _as_mul(graph: Graph, data: str, members: Sequence[Weighted], divisors: Floa
 
 
 def _scale(graph: Graph, name: str, axis: int, factors: Floats) -> None:
-    value = graph.constant(name)
-    assert value is not None
+    value = graph.floats(name)
     shape = [1] * value.ndim
     shape[axis] = -1
-    graph.set_initializer(name, (value * factors.reshape(shape)).astype(np.float32))
+    graph.set_initializer(name, value * factors.reshape(shape))
 
 
 def _up(graph: Graph, tensor: str, kinds: Sequence[str]) -> onnx.NodeProto | None:

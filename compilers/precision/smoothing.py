@@ -42,22 +42,21 @@ _SMALL_ROWS = 0.1
 
 @dataclass
 class Channels:
-    """What a tensor's last axis holds: every channel's range, and rows drawn evenly from all batches.
+    """What a tensor's last axis holds: every channel's range, zero included, and rows drawn evenly from all batches.
 
     `quota`: how many rows are drawn of each batch.
     """
 
     quota: int
-    lowest: Floats | None = None
-    highest: Floats | None = None
+    lowest: Floats = field(default_factory=lambda: np.zeros(1, np.float32))
+    highest: Floats = field(default_factory=lambda: np.zeros(1, np.float32))
     _rows: list[Floats] = field(default_factory=list)
 
     def update(self, values: Floats) -> None:
         """Take in a batch."""
         rows = values.reshape(-1, values.shape[-1])
-        low, high = rows.min(axis=0), rows.max(axis=0)
-        self.lowest = low if self.lowest is None else np.minimum(self.lowest, low)
-        self.highest = high if self.highest is None else np.maximum(self.highest, high)
+        self.lowest = np.minimum(self.lowest, rows.min(axis=0))
+        self.highest = np.maximum(self.highest, rows.max(axis=0))
         drawn = np.random.default_rng(len(self._rows)).permutation(len(rows))[: self.quota]
         self._rows.append(rows[drawn].copy())
 
@@ -69,7 +68,6 @@ class Channels:
     @property
     def largest(self) -> Floats:
         """The largest magnitude of every channel."""
-        assert self.lowest is not None and self.highest is not None
         return np.maximum(np.abs(self.lowest), np.abs(self.highest)).clip(_FLOOR)
 
 
@@ -107,7 +105,7 @@ def find_groups(graph: Graph, nodes: Sequence[Weighted]) -> list[Group]:
 
 def quota(groups: Sequence[Group], graph: Graph, batches: int) -> int:
     """How many rows of each batch are drawn, so that all together stay within a bounded memory."""
-    width = sum(graph.constant(g.members[0].weight).shape[g.members[0].in_axis] for g in groups)  # type: ignore[union-attr]
+    width = sum(graph.floats(g.members[0].weight).shape[g.members[0].in_axis] for g in groups)
     rows = min(ROWS, max(64, _ROW_BYTES // (4 * max(1, width))))
     return max(1, -(-rows // max(1, batches)))
 
@@ -149,7 +147,6 @@ def _candidates(largest: Floats, weights: Sequence[Floats]) -> Iterator[tuple[st
 
 def _error(seen: Channels, weights: Sequence[Floats], divisors: Floats, *, symmetric: bool) -> float:
     """Squared error of the products relative to each row's squared length, averaged; tiny rows count less."""
-    assert seen.lowest is not None and seen.highest is not None
     rows = seen.rows
     low, high = float((seen.lowest / divisors).min()), float((seen.highest / divisors).max())
     quantised = _rounded(rows / divisors, min(low, 0.0), max(high, 0.0), symmetric=symmetric)
@@ -166,13 +163,14 @@ def _error(seen: Channels, weights: Sequence[Floats], divisors: Floats, *, symme
 def _rounded(values: Floats, low: float, high: float, *, symmetric: bool) -> Floats:
     if symmetric:
         scale = max(-low, high) / 127 or 1.0
-        return (np.rint(values / scale).clip(-128, 127) * scale).astype(np.float32)
+        signed: Floats = (np.rint(values / scale).clip(-128, 127) * scale).astype(np.float32)
+        return signed
     scale = (high - low) / 255 or 1.0
     zero = round(-low / scale)
-    return ((np.rint(values / scale) + zero).clip(0, 255) - zero).astype(np.float32) * np.float32(scale)
+    unsigned: Floats = (((np.rint(values / scale) + zero).clip(0, 255) - zero) * scale).astype(np.float32)
+    return unsigned
 
 
 def _inputs_first(graph: Graph, node: Weighted) -> Floats:
-    weight = graph.constant(node.weight)
-    assert weight is not None
-    return (weight if node.in_axis == 0 else weight.T).astype(np.float32)
+    weight = graph.floats(node.weight)
+    return weight if node.in_axis == 0 else weight.T
