@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,8 @@ from plansmith.compilers.precision.int8_nodes import (
     kept_by_spec,
     weights_share,
 )
-from plansmith.compilers.precision.int8_smoothed import again, prepare, smooth
+from plansmith.compilers.precision.int8_smoothed import again, nothing_to_lower, prepare, smooth
+from plansmith.compilers.precision.int8_static import Static, measure
 
 if TYPE_CHECKING:
     import onnx
@@ -40,41 +42,52 @@ def methods(
         samples: calibration data.
         options: what a person asks for.
         mask_input: the input that marks padding with 0; None where there is none.
+
+    Raises:
+        ExportError: nothing in the graph can be lowered, or only in a way that was not asked for.
     """
-    prepared = prepare(model)
-    nodes, kept = find_weighted(Graph(prepared))
-    return [_dynamic(prepared, nodes, kept, samples, options, mask_input)]
+    source = _Source(prepare(model), samples, options, mask_input)
+    nodes, kept = find_weighted(Graph(source.model))
+    convolutional = sum(not node.is_product for node in nodes) > sum(node.is_product for node in nodes)
+    makers = (_static, _dynamic) if convolutional else (_dynamic, _static)
+    wanted = {"dynamic": (_dynamic,), "static": (_static,)}.get(options.quantisation, makers)
+    found: list[Method] = [method for maker in wanted if (method := maker(source, nodes, kept)) is not None]
+    if not found:
+        raise nothing_to_lower(
+            "no product or convolution is left that gains from it"
+            + ("" if options.quantisation == "auto" else f" with quantisation: {options.quantisation}"),
+            "set quantisation: auto, or precision: fp32",
+        )
+    return found
 
 
-def _dynamic(
-    model: onnx.ModelProto,
-    nodes: list[Weighted],
-    kept: Mapping[str, str],
-    samples: StoredCases,
-    options: LoweringOptions,
-    mask_input: str | None,
-) -> Dynamic:
-    graph = Graph(model)
+@dataclass(frozen=True)
+class _Source:
+    """What both ways start from."""
+
+    model: onnx.ModelProto
+    samples: StoredCases
+    options: LoweringOptions
+    mask_input: str | None
+
+
+def _dynamic(source: _Source, nodes: Sequence[Weighted], kept: Mapping[str, str]) -> Dynamic | None:
+    graph = Graph(source.model)
     tables = dict(find_tables(graph))
-    kept = {
-        **kept,
-        **{n.name: "a convolution gains nothing from scales per request" for n in nodes if not n.is_product},
-    }
-    shares = weights_share(graph, nodes)
-    kept |= {
-        name: f"makes an output, and holds only {shares[name]:.1%} of the weights"
-        for name in find_heads(graph)
-        if shares.get(name, 1.0) <= SMALL_HEAD
-    }
-    kept |= kept_by_spec({*shares, *tables}, options.keep)
-    lowered = [node for node in nodes if node.name not in kept]
-    smoothed = smooth(model, lowered, samples, symmetric=False, mask_input=mask_input)
+    high = {**kept, **_small_heads(graph, nodes)}
+    high |= {n.name: "a convolution gains nothing from scales per request" for n in nodes if not n.is_product}
+    high |= kept_by_spec([*(n.name for n in nodes), *tables], source.options.keep)
+    lowered = [node for node in nodes if node.name not in high]
+    tables = {name: table for name, table in tables.items() if name not in high}
+    if not lowered and not tables:
+        return None
+    smoothed = smooth(source.model, lowered, source.samples, symmetric=False, mask_input=source.mask_input)
     bits = weight_bits()
     return Dynamic(
         smoothed.model,
         again(smoothed.model, lowered),
-        {name: table for name, table in tables.items() if name not in kept},
-        kept=kept,
+        tables,
+        kept=high,
         settings={
             "activations": "unsigned 8 bits, a scale and zero point per tensor and request",
             "weights": f"{bits} bits, symmetric, a scale per output channel",
@@ -84,6 +97,30 @@ def _dynamic(
         weight_bits=bits,
         not_validated=_untried(bits),
     )
+
+
+def _static(source: _Source, nodes: Sequence[Weighted], kept: Mapping[str, str]) -> Static | None:
+    graph = Graph(source.model)
+    high = {**kept, **_small_heads(graph, nodes)}
+    high |= {n.name: "ONNX Runtime has no INT8 kernel for it" for n in nodes if n.op == "ConvTranspose"}
+    high |= kept_by_spec([n.name for n in nodes], source.options.keep)
+    lowered = [node for node in nodes if node.name not in high]
+    if not lowered:
+        return None
+    smoothed = smooth(source.model, lowered, source.samples, symmetric=False, mask_input=source.mask_input)
+    lowered = again(smoothed.model, lowered)
+    ranges = measure(smoothed.model, lowered, source.samples, source.options.calibration, mask_input=source.mask_input)
+    bits = weight_bits()
+    return Static(smoothed, lowered, ranges, kept=high, weight_bits=bits, not_validated=_untried(bits))
+
+
+def _small_heads(graph: Graph, nodes: Sequence[Weighted]) -> dict[str, str]:
+    shares = weights_share(graph, nodes)
+    return {
+        name: f"makes an output, and holds only {shares[name]:.1%} of the weights"
+        for name in find_heads(graph)
+        if shares.get(name, 1.0) <= SMALL_HEAD
+    }
 
 
 @functools.cache

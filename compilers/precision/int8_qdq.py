@@ -102,8 +102,6 @@ class Pairs:
             bits: how many bits of each byte are used.
             bias_scale: scale of the data, if the bias becomes INT32; None leaves it FP32.
         """
-        from onnx import helper
-
         graph = self._graph
         weight = graph.floats(node.weight)
         scale, zero = self._weight_scale(node, weight, bits=bits)

@@ -6,6 +6,7 @@ by adding neighbouring bins: counts stay exact, and at least half of the bins li
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -95,6 +96,12 @@ def choose(histogram: Histogram, calibration: Calibration) -> Range:
     found = {how: min(limit(histogram), histogram.largest) for how, limit in tried.items()}
     how = min(found, key=lambda name: expected_error(histogram, found[name]))
     return Range(low=max(histogram.lowest, -found[how]), high=min(histogram.highest, found[how]), how=how)
+
+
+def told(ranges: Mapping[str, Range]) -> str:
+    """Which calibration chose how many ranges, in words."""
+    ways = [found.how for found in ranges.values()]
+    return ", ".join(f"{how} for {ways.count(how)}" for how in dict.fromkeys(ways))
 
 
 def minmax(histogram: Histogram) -> float:

@@ -19,7 +19,7 @@ from plansmith.compilers.precision.int8_nodes import (
     kept_by_spec,
 )
 from plansmith.compilers.precision.int8_qdq import Pairs
-from plansmith.compilers.precision.int8_ranges import Histogram, Range, choose
+from plansmith.compilers.precision.int8_ranges import Histogram, Range, choose, told
 from plansmith.compilers.precision.int8_smoothed import again, nothing_to_lower, prepare, smooth
 from plansmith.compilers.precision.observing import observe
 from plansmith.types import Precision
@@ -62,7 +62,7 @@ def methods(
     nodes, kept = find_weighted(graph)
     kept |= {n.name: _BESIDES[n.op_type] for n in prepared.graph.node if n.op_type in _BESIDES}
     kept |= {node.name: reason for node in nodes if (reason := _high(graph, node))}
-    kept |= {name: "makes an output" for name in find_heads(graph)}
+    kept |= dict.fromkeys(find_heads(graph), "makes an output")
     kept |= kept_by_spec([node.name for node in nodes], options.keep)
     lowered = [node for node in nodes if node.name not in kept]
     if not lowered:
@@ -89,7 +89,7 @@ class Explicit:
 
     name = "INT8, explicit Q/DQ for TensorRT"
     precision = Precision.INT8
-    not_validated = ("TensorRT's own INT8 kernels and fusions: the pairs were run by ONNX Runtime",)
+    not_validated: tuple[str, ...] = ("TensorRT's own INT8 kernels and fusions: the pairs were run by ONNX Runtime",)
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Explicit:
         self._nodes = {node.name: node for node in nodes}
         self.kept = kept
         self.lowerable = tuple(self._nodes)
-        self.settings = {
+        self.settings: Mapping[str, str] = {
             "activations": "signed 8 bits, zero point 0, a scale per tensor",
             "weights": "signed 8 bits, zero point 0, a scale per output channel",
             "calibration": told(ranges),
@@ -159,12 +159,6 @@ def residuals(graph: Graph, lowered: Sequence[Weighted]) -> dict[str, str]:
             if graph.producer(skip) is not None or skip in graph.inputs:
                 found[skip] = node.name
     return found
-
-
-def told(ranges: Mapping[str, Range]) -> str:
-    """Which calibration chose how many ranges, in words."""
-    ways = [found.how for found in ranges.values()]
-    return ", ".join(f"{how} for {ways.count(how)}" for how in dict.fromkeys(ways))
 
 
 def _high(graph: Graph, node: Weighted) -> str:

@@ -105,8 +105,8 @@ def find_groups(graph: Graph, nodes: Sequence[Weighted]) -> list[Group]:
 
 def quota(groups: Sequence[Group], graph: Graph, batches: int) -> int:
     """How many rows of each batch are drawn, so that all together stay within a bounded memory."""
-    width = sum(graph.floats(g.members[0].weight).shape[g.members[0].in_axis] for g in groups)
-    rows = min(ROWS, max(64, _ROW_BYTES // (4 * max(1, width))))
+    width: int = sum(graph.floats(g.members[0].weight).shape[g.members[0].in_axis] for g in groups)
+    rows: int = min(ROWS, max(64, _ROW_BYTES // (4 * max(1, width))))
     return max(1, -(-rows // max(1, batches)))
 
 
