@@ -27,32 +27,30 @@ LEVELS = 128
 _ENTROPY_BINS = 2048
 _ENTROPY_STEP = 8
 _TINY = 1e-12
+_SATURATION = 2.0
 
 
 @dataclass
 class Histogram:
-    """Magnitudes of a tensor's values, with the lowest and the highest value; zeros are counted like all others."""
+    """Magnitudes of a tensor's values but zeros, with the lowest and the highest value.
+
+    Zeros are left out: INT8 holds them exactly, whatever the range, and behind a Relu they would outweigh all else.
+    """
 
     lowest: float = 0.0
     highest: float = 0.0
     width: float = 0.0
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
-    _zeros: int = 0
 
     def update(self, values: NDArray[np.float32]) -> None:
-        """Take in a batch of values of any shape; NaN and infinite ones say nothing about a range."""
-        finite = values[np.isfinite(values)]
+        """Take in a batch of values of any shape; NaN and infinite ones say nothing of a range."""
+        finite = values[np.isfinite(values) & (values != 0)]
         if not finite.size:
             return
         self.lowest = min(self.lowest, float(finite.min()))
         self.highest = max(self.highest, float(finite.max()))
         largest = max(-self.lowest, self.highest)
-        if largest == 0.0:
-            self._zeros += finite.size
-            return
-        if self.width == 0.0:
-            self.width = largest
-            self.counts[0] = self._zeros
+        self.width = self.width or largest
         while self.width < largest:
             self.counts = np.concatenate([self.counts.reshape(-1, 2).sum(axis=1), np.zeros(BINS // 2, np.int64)])
             self.width *= 2
@@ -89,13 +87,20 @@ class Range:
         return scale, round(-self.low / scale)
 
 
-def choose(histogram: Histogram, calibration: Calibration) -> Range:
-    """The range that a calibration takes; "auto" takes the one of the three with the least expected squared error."""
+def choose(histogram: Histogram, calibration: Calibration, *, symmetric: bool) -> Range:
+    """The range that a calibration takes.
+
+    "auto" takes the largest value, unless one of the others has at most half of its expected squared error: rounding is
+    noise that evens out behind a sum, while saturation always hits the same values, the largest, in the same direction.
+    """
     limits = {"minmax": minmax, "percentile": percentile, "entropy": entropy}
     tried = limits if calibration == "auto" else {calibration: limits[calibration]}
-    found = {how: min(limit(histogram), histogram.largest) for how, limit in tried.items()}
-    how = min(found, key=lambda name: expected_error(histogram, found[name]))
-    return Range(low=max(histogram.lowest, -found[how]), high=min(histogram.highest, found[how]), how=how)
+    errors = {}
+    for how, limit in tried.items():
+        largest = min(limit(histogram), histogram.largest)
+        found = Range(max(histogram.lowest, -largest), min(histogram.highest, largest), how)
+        errors[found] = expected_error(histogram, found, symmetric=symmetric) * (1 if how == "minmax" else _SATURATION)
+    return min(errors, key=errors.__getitem__)
 
 
 def told(ranges: Mapping[str, Range]) -> str:
@@ -128,20 +133,22 @@ def entropy(histogram: Histogram) -> float:
     used = int(np.flatnonzero(counts)[-1]) + 1 if counts.any() else 0
     if used <= LEVELS:
         return histogram.largest
-    cuts = range(LEVELS, used + 1, _ENTROPY_STEP)
+    cuts = [*range(LEVELS, used, _ENTROPY_STEP), used]
     best = min(cuts, key=lambda cut: _divergence(counts, cut))
     return best * histogram.width / _ENTROPY_BINS
 
 
-def expected_error(histogram: Histogram, limit: float) -> float:
-    """Mean squared error of signed bytes up to this magnitude: rounding within, saturation beyond."""
-    if limit <= 0.0 or not histogram.counts.any():
+def expected_error(histogram: Histogram, found: Range, *, symmetric: bool) -> float:
+    """Mean squared error of 8 bits with this range over the values seen: rounding within, saturation beyond."""
+    if not histogram.counts.any():
         return 0.0
-    centres = (np.arange(BINS) + 0.5) * (histogram.width / BINS)
-    beyond = centres > limit
-    clipped = float((histogram.counts[beyond] * np.square(centres[beyond] - limit)).sum())
-    within = float(histogram.counts[~beyond].sum()) * (limit / 127) ** 2 / 12
-    return (clipped + within) / float(histogram.counts.sum())
+    scale, _ = found.symmetric() if symmetric else found.asymmetric()
+    width = histogram.width / BINS
+    centres = (np.arange(BINS) + 0.5) * width
+    kept = np.minimum(centres, max(-found.low, found.high))
+    rounding = np.where(scale > 2 * width, np.square(kept - np.rint(kept / scale) * scale), scale**2 / 12)
+    errors = np.where(centres > kept, np.square(centres - kept), rounding)
+    return float((histogram.counts * errors).sum() / histogram.counts.sum())
 
 
 def _divergence(counts: NDArray[np.float64], cut: int) -> float:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _ACTIVATIONS = {"Relu", "Clip"}
 _MOVING = {"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze"}
 _COMPUTING = {"Add", "Concat", "AveragePool", "GlobalAveragePool"}
+_ENDING = {"AveragePool", "GlobalAveragePool"}
 
 
 @dataclass
@@ -114,7 +115,7 @@ def measure(
     plan = plan_pairs(Graph(model), nodes)
     histograms = {tensor: Histogram() for tensor in plan.takers if tensor not in plan.same}
     observe(model, samples, histograms, mask_input=mask_input)
-    ranges = {tensor: choose(histogram, calibration) for tensor, histogram in histograms.items()}
+    ranges = {tensor: choose(histogram, calibration, symmetric=False) for tensor, histogram in histograms.items()}
     for tensor in plan.same:
         source = tensor
         while source in plan.same:
@@ -143,7 +144,21 @@ def plan_pairs(graph: Graph, lowered: Sequence[Weighted]) -> Plan:
                 stored |= made
                 if node.op_type in _MOVING:
                     plan.same |= dict.fromkeys(made & set(node.output), data[0])
+    _drop_ends(graph, plan, stored, set(weighted))
     return plan
+
+
+def _drop_ends(graph: Graph, plan: Plan, stored: set[str], lowered: set[str]) -> None:
+    """Forget pairs behind moves and pools at the end of a chain: who takes them wants floats."""
+    for node in reversed(graph.model.graph.node):
+        tensor = node.output[0] if node.output else ""
+        if node.op_type not in _MOVING | _ENDING or tensor not in stored:
+            continue
+        takers = graph.consumers(tensor)
+        if not any(t.name in lowered or (t.output and stored & set(t.output)) for t in takers):
+            stored.discard(tensor)
+            plan.same.pop(tensor, None)
+            del plan.takers[tensor]
 
 
 def _stored(graph: Graph, node: onnx.NodeProto, plan: Plan) -> set[str]:

@@ -72,7 +72,7 @@ def methods(
     tensors = [*dict.fromkeys(n.data for n in lowered), *residuals(Graph(smoothed.model), lowered)]
     histograms = {name: Histogram() for name in tensors}
     observe(smoothed.model, samples, histograms, mask_input=mask_input)
-    ranges = {name: choose(histogram, options.calibration) for name, histogram in histograms.items()}
+    ranges = {name: choose(histogram, options.calibration, symmetric=True) for name, histogram in histograms.items()}
     return [Explicit(smoothed.model, lowered, ranges, kept=kept, smoothing=smoothed.how)]
 
 
