@@ -93,8 +93,8 @@ def shape_tables(facts: ReportFacts) -> tuple[OutputTable, ...]:
 
 def _limits(allowed: Tolerance) -> tuple[str, str, str]:
     return (
-        f"at most {figures.relative(allowed.max_relative)}",
-        f"at most {figures.relative(allowed.quantile_relative)}",
+        f"at most {figures.limit(allowed.max_relative)}",
+        f"at most {figures.limit(allowed.quantile_relative)}",
         f"at least {figures.limit_of_cosine(allowed.min_cosine)}",
     )
 

@@ -1,4 +1,4 @@
-"""Numbers of a report as a person reads them."""
+"""Numbers of a report as a person reads them; no line ends between a number and its unit."""
 
 from __future__ import annotations
 
@@ -22,17 +22,22 @@ def relative(value: float) -> str:
     if value == 0:
         return "0"
     if value >= 1000:
-        return f"{value:,.0f} ×"
+        return f"{value:,.0f}\N{NO-BREAK SPACE}×"
     if value >= 0.001:
-        return f"{_significant(100 * value, 2)} %"
+        return f"{_significant(100 * value, 2)}\N{NO-BREAK SPACE}%"
     return scientific(value)
+
+
+def limit(value: float) -> str:
+    """A limit of such an error, as short as it can be: 80 %, 0.3 %, 10⁻⁴."""
+    return f"{100 * value:.3g}\N{NO-BREAK SPACE}%" if 0.001 <= value < 10 else relative(value)
 
 
 def scientific(value: float) -> str:
     """A small number in powers of ten: 2.4 × 10⁻⁶, 10⁻⁴."""
     digits, _, power = f"{value:.1e}".partition("e")
     raised = f"10{str(int(power)).translate(_SUPERSCRIPT)}"
-    return raised if digits == "1.0" else f"{digits.removesuffix('.0')} × {raised}"
+    return raised if digits == "1.0" else f"{digits.removesuffix('.0')}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}{raised}"
 
 
 def cosine(value: float) -> str:
@@ -57,12 +62,12 @@ def decibels(value: float) -> str:
     """Signal to noise: 23.4 dB; "exact" where nothing differs."""
     if math.isnan(value):
         return "none"
-    return "exact" if value >= EXACT_DB else f"{value:.1f} dB".replace("-", "−")
+    return "exact" if value >= EXACT_DB else f"{value:.1f}\N{NO-BREAK SPACE}dB".replace("-", "−")
 
 
 def percent(share: float, digits: int = 1) -> str:
     """A share: 98.4 %."""
-    return f"{100 * share:.{digits}f} %"
+    return f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
 
 
 def measure(value: float) -> str:
@@ -79,12 +84,14 @@ def signed(value: float) -> str:
 
 def times(value: float) -> str:
     """A ratio: 2.31×, 140×."""
-    return "any number of times" if not math.isfinite(value) else f"{_significant(value, 3)}×"
+    if not math.isfinite(value):
+        return "any number of times"
+    return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f}×"
 
 
 def shape(sizes: tuple[int, ...]) -> str:
     """8 × 128 × 384; "scalar" for none."""
-    return " × ".join(map(str, sizes)) or "scalar"
+    return "\N{NO-BREAK SPACE}× ".join(map(str, sizes)) or "scalar"
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
@@ -105,5 +112,5 @@ def relative_entropy(nats: float) -> str:
     if not math.isfinite(nats):
         return "none"
     if nats <= 0:
-        return "0 nats"
-    return f"{_significant(nats, 2) if nats >= 0.001 else scientific(nats)} nats"
+        return "0\N{NO-BREAK SPACE}nats"
+    return f"{_significant(nats, 2) if nats >= 0.001 else scientific(nats)}\N{NO-BREAK SPACE}nats"

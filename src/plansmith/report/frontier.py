@@ -11,16 +11,21 @@ from plansmith.report.labels import Label, place_labels
 from plansmith.types import SpeedRatio, Trial
 from plansmith.units import bytes_in_words
 
-WIDTH, HEIGHT = 360, 270
-LEFT, RIGHT, TOP, BOTTOM = 50, 346, 14, 226
+WIDTH, HEIGHT = 360, 300
+LEFT, RIGHT, TOP, BOTTOM = 50, 350, 14, 256
 
-_SMALLEST_DOT, _GROWTH = 3.5, 6.0
+_INSET = 14  # between the frame and the first and last place of a scale
+
+_SMALLEST_DOT, _GROWTH = 3.0, 6.0
 
 # Scores are drawn by their distance from 1, in powers of ten; nearer than this is 1.
 _NEAREST = 1e-9
 _FARTHEST = 2.0
 _LONG_TICK = -4
 _MOST_Y_TICKS = 7
+
+_SPEED_STEPS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
+_MOST_SPEEDS = 5
 
 
 @dataclass(frozen=True)
@@ -137,19 +142,19 @@ def _by_share(numbered: Sequence[tuple[int, Trial]], heights: _Heights) -> Panel
     largest = max(trial.file_bytes for _, trial in numbered)
     dots = []
     for number, trial in numbered:
-        x = LEFT + (RIGHT - LEFT) * _share(trial)
+        x = _across(_share(trial))
         dots.append(Dot(number, _state(trial), x, heights.at(trial.score), _radius(trial, largest), x, x))
-    ticks = tuple(Tick(f"{share} %", LEFT + (RIGHT - LEFT) * share / 100) for share in (0, 25, 50, 75, 100))
+    ticks = tuple(Tick(f"{share} %", _across(share / 100)) for share in (0, 25, 50, 75, 100))
     return _panel("Accuracy and nodes lowered", "nodes lowered", ticks, heights, dots)
 
 
 def _by_speed(timed: Sequence[tuple[int, Trial, SpeedRatio]], heights: _Heights, largest: int) -> Panel:
-    highest = max(speed.high for _, _, speed in timed)
-    step = next((s for s in (0.25, 0.5, 1.0, 2.0, 5.0) if highest / s <= 5), highest / 5)
-    end = step * math.ceil(highest / step)
+    lowest, highest = min(1.0, *(s.low for _, _, s in timed)), max(1.0, *(s.high for _, _, s in timed))
+    step = next((s for s in _SPEED_STEPS if (highest - lowest) / s <= _MOST_SPEEDS), (highest - lowest) / _MOST_SPEEDS)
+    first, last = math.floor(lowest / step), max(math.ceil(highest / step), math.floor(lowest / step) + 1)
 
     def place(ratio: float) -> float:
-        return LEFT + (RIGHT - LEFT) * ratio / end
+        return _across((ratio / step - first) / (last - first))
 
     dots = [
         Dot(
@@ -163,7 +168,7 @@ def _by_speed(timed: Sequence[tuple[int, Trial, SpeedRatio]], heights: _Heights,
         )
         for number, trial, speed in timed
     ]
-    ticks = tuple(Tick(f"{step * n:g}×", place(step * n)) for n in range(round(end / step) + 1))
+    ticks = tuple(Tick(f"{step * n:.3g}×", place(step * n)) for n in range(first, last + 1))
     return _panel("Accuracy and speed", "speed beside FP32", ticks, heights, dots, parity=place(1.0))
 
 
@@ -189,7 +194,7 @@ def _row(number: int, trial: Trial) -> TrialRow:
         name=trial.name,
         state=_state(trial),
         precision=trial.precision.upper(),
-        lowered=f"{trial.lowered:,} of {trial.lowered + trial.kept:,}",
+        lowered=f"{trial.lowered:,} of {trial.lowered + trial.kept:,} lowered",
         size=bytes_in_words(trial.file_bytes),
         speed=figures.times(speed.ratio) if speed else "",
         interval="; ".join(_interval(speed)) if speed else "",
@@ -214,6 +219,11 @@ def _state(trial: Trial) -> str:
 def _share(trial: Trial) -> float:
     whole = trial.lowered + trial.kept
     return trial.lowered / whole if whole else 0.0
+
+
+def _across(part: float) -> float:
+    """The place of a part of the scale, from 0 to 1."""
+    return LEFT + _INSET + (RIGHT - LEFT - 2 * _INSET) * part
 
 
 def _radius(trial: Trial, largest: int) -> float:

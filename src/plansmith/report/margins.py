@@ -23,6 +23,7 @@ class Margin:
         value: the figure in words.
         limit: its limit in words.
         used: the part of what is allowed that it takes up; above 1 is too much.
+        whole: what `used` is a part of.
     """
 
     what: str
@@ -30,6 +31,7 @@ class Margin:
     value: str
     limit: str
     used: float
+    whole: str = "what is allowed"
 
     @property
     def width(self) -> str:
@@ -45,8 +47,8 @@ class Margin:
     def in_words(self) -> str:
         """How far from the limit, or beyond it."""
         if self.breached:
-            return f"{figures.times(self.used)} of what is allowed"
-        return f"{100 * self.used:.0f} % of what is allowed"
+            return f"{figures.times(self.used)} {self.whole}"
+        return f"{100 * self.used:.0f} % of {self.whole}"
 
     @property
     def breached(self) -> bool:
@@ -107,13 +109,14 @@ def of_metric(found: TaskMetric) -> Margin:
 
 
 def _error(what: str, where: str, value: float, limit: float) -> Margin:
-    allowed = f"at most {figures.relative(limit)}"
+    allowed = f"at most {figures.limit(limit)}"
     return Margin(what, where, figures.relative(value), allowed, _part(value, limit))
 
 
 def _cosine(what: str, where: str, value: float, limit: float) -> Margin:
     allowed = f"at least {figures.limit_of_cosine(limit)}"
-    return Margin(what, where, figures.cosine(value), allowed, _part(max(1 - value, 0.0), 1 - limit))
+    used = _part(max(1 - value, 0.0), 1 - limit)
+    return Margin(what, where, figures.cosine(value), allowed, used, "the allowed distance from 1")
 
 
 def _part(value: float, limit: float) -> float:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from plansmith.report import figures
 from plansmith.report.facts import ReportFacts
 from plansmith.report.verdict import ENGINES
-from plansmith.types import Component, DataSet, OnnxModel, Recipe, SampleSet, SourceModel, Tensor
+from plansmith.reports import ServedReport
+from plansmith.types import Component, DataSet, Engine, OnnxModel, Recipe, SampleSet, SourceModel, Tensor
 from plansmith.units import minute, seconds_in_words
 
 _METRICS = {
@@ -49,7 +50,11 @@ def groups_of(facts: ReportFacts) -> tuple[Group, ...]:
         found.append(("Recipe", _recipe(recipe)))
     if facts.onnx is not None:
         found.append(("Graph", _graph(facts.onnx)))
-    found.append(("Comparison and tools", _tools(facts)))
+    found.append(("Comparison", _comparison(facts)))
+    if facts.engine is not None:
+        found.append(("Tools", _tools(facts.engine)))
+    if facts.served is not None:
+        found.append(("Triton", _served(facts.served)))
     return tuple(Group(title, tuple(told)) for title, told in found)
 
 
@@ -136,23 +141,25 @@ def _tensor(tensor: Tensor) -> str:
     return f"{tensor.name}: {tensor.dtype} [{', '.join(map(str, tensor.dims))}]"
 
 
-def _tools(facts: ReportFacts) -> Iterator[Fact]:
+def _comparison(facts: ReportFacts) -> Iterator[Fact]:
     yield Fact("Reference", facts.validation.reference)
     yield Fact("Candidate", facts.validation.candidate)
     yield Fact("Compared on", facts.validation.data)
-    if facts.engine is not None:
-        yield from (Fact(tool, version, exact=True) for tool, version in facts.engine.toolchain.items())
-        yield from (Fact(f"Option {name}", value, exact=True) for name, value in facts.engine.options.items())
     if facts.served is None:
-        yield Fact("Triton", "not checked on a running one")
-        return
-    served = facts.served
+        yield Fact("On Triton", "not checked")
+
+
+def _tools(engine: Engine) -> Iterator[Fact]:
+    yield from (Fact(tool, version, exact=True) for tool, version in engine.toolchain.items())
+    yield from (Fact(name, value, exact=True) for name, value in engine.options.items())
+
+
+def _served(served: ServedReport) -> Iterator[Fact]:
     backend = "its own backend" if served.backend == "real" else "a stand-in backend"
-    yield Fact("Triton", f"{served.server_version} with {backend} ({served.backend_runtime})")
+    yield Fact("Server", f"{served.server_version} with {backend} ({served.backend_runtime})")
     yield Fact("Instances", served.device.upper())
-    asked = f"{figures.count(served.requests, 'request')} of {figures.count(served.concurrent_clients, 'client')}"
-    latency = f"median {seconds_exact(served.median_seconds)}, slowest {seconds_exact(served.worst_seconds)}"
-    yield Fact("Requests", f"{asked}, {latency}")
+    yield Fact("Requests", f"{served.requests:,} by {figures.count(served.concurrent_clients, 'client')} at once")
+    yield Fact("Latency", f"median {seconds_exact(served.median_seconds)}, slowest {seconds_exact(served.worst_seconds)}")
 
 
 def seconds_exact(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -58,10 +59,14 @@ def as_json(facts: ReportFacts) -> dict[str, Any]:
     return {
         "verdict": facts.validation.verdict,
         "failures": facts.validation.failures(),
-        "nearest_to_a_limit": nearest
-        and {"what": nearest.what, "where": nearest.where, "value": nearest.value, "limit": nearest.limit},
+        "nearest_to_a_limit": nearest and {"what": nearest.what, "where": nearest.where, "used": _finite(nearest.used)},
         **facts.model_dump(mode="json"),
     }
+
+
+def _finite(number: float) -> float | None:
+    """A number that JSON has."""
+    return number if math.isfinite(number) else None
 
 
 def write(facts: ReportFacts, path: Path) -> None:
@@ -90,6 +95,7 @@ def _template() -> Template:
         "seconds": seconds_in_words,
         "minute": minute,
         "cosine": figures.cosine,
+        "count": figures.count,
         "breakable": breakable,
     }
     return environment.get_template(_TEMPLATE)

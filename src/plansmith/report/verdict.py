@@ -113,10 +113,9 @@ def _tiles(facts: ReportFacts) -> Iterator[Tile]:
         note = f"{figures.measure(metric.reference)} before, {figures.measure(metric.candidate)} now"
         yield Tile(f"Change of {metric.name}", figures.signed(metric.change.value), note)
     compared = [c for c in facts.validation.comparisons if c.elements]
-    if compared:
+    if compared and evaluation is None:
         largest = max(compared, key=lambda c: c.max_relative)
         yield Tile("Largest error", figures.relative(largest.max_relative), f"of the magnitude, at {largest.case}")
-    if compared and evaluation is None:
         least = min(compared, key=lambda c: c.min_cosine)
         yield Tile("Smallest cosine", figures.cosine(least.min_cosine), f"of a sample, at {least.case}")
 
