@@ -33,7 +33,7 @@ LEVELS = (
     ),
     ("config", "data", "history", "reference", "process", "stage_cache"),
     ("judging",),
-    ("sources", "compilers", "triton", "validation", "probes", "spec_text"),
+    ("sources", "compilers", "triton", "validation", "probes", "report", "spec_text"),
     ("loading", "stages", "spec_files", "spec_schema"),
     (
         "collection",

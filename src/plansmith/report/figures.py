@@ -47,7 +47,7 @@ def cosine(value: float) -> str:
     missing = 1 - value
     if missing <= 0:
         return "1"
-    digits = min(max(_LEAST_DIGITS, math.ceil(-math.log10(missing)) + 1), _MOST_DIGITS)
+    digits = min(max(_LEAST_DIGITS, math.ceil(-math.log10(missing) - 1e-6) + 1), _MOST_DIGITS)
     scale = 10**digits
     text = f"{math.floor(value * scale + 1e-6) / scale:.{digits}f}"
     return text.replace("-", "−")

@@ -86,6 +86,7 @@ def _template() -> Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("plansmith.report"),
         autoescape=True,
+        keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
