@@ -53,7 +53,9 @@ class Browser:
         """Send a command and wait for its answer; what happens meanwhile is kept in `events`."""
         self._sent += 1
         command = {"id": self._sent, "method": method, "params": parameters}
-        os.write(self.commands, json.dumps(command | ({"sessionId": self.session} if self.session else {})).encode() + b"\0")
+        os.write(
+            self.commands, json.dumps(command | ({"sessionId": self.session} if self.session else {})).encode() + b"\0"
+        )
         while True:
             message = self._next()
             if message.get("id") == self._sent:

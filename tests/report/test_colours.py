@@ -17,7 +17,10 @@ READABLE, VISIBLE = 4.5, 3.0
 
 def colours(scheme: str) -> dict[str, str]:
     """The colours of a scheme by name."""
-    blocks = [dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", block)) for block in re.findall(r":root \{(.*?)\}", CSS, re.S)]
+    blocks = [
+        dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", block))
+        for block in re.findall(r":root \{(.*?)\}", CSS, re.DOTALL)
+    ]
     assert len(blocks) == len(SCHEMES)
     assert blocks[0].keys() == blocks[1].keys() == blocks[2].keys()
     return blocks[SCHEMES.index(scheme)]
@@ -64,5 +67,5 @@ def test_a_bar_is_seen_on_its_track(name: str, scheme: str) -> None:
 
 
 def test_no_rule_has_a_colour_of_its_own() -> None:
-    rules = re.sub(r":root \{.*?\}", "", CSS, flags=re.S)
+    rules = re.sub(r":root \{.*?\}", "", CSS, flags=re.DOTALL)
     assert not re.findall(r"#[0-9a-f]{3,8}\b(?=[;\s])|rgba?\(|hsla?\(", rules)

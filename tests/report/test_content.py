@@ -15,7 +15,7 @@ from . import examples
 from .page import Page
 
 EVERY = ("int8", "fp16", "fp32")
-HOSTILE = '</style></title><script>alert(1)</script><img src=x onerror=alert(1)>"\'&amp;{{ 7*7 }}'
+HOSTILE = "</style></title><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;{{ 7*7 }}"
 
 
 def test_the_verdict_comes_first_in_plain_words(pages: dict[str, Page]) -> None:
@@ -274,7 +274,19 @@ def _with_evaluation(facts: ReportFacts, **changed: object) -> ReportFacts:
     return facts.model_copy(update={"validation": validation})
 
 
-_KEYWORDS = {"verdict", "scheme", "kind", "precision", "engine", "metric", "pooling", "backend", "device", "created", "exporter"}
+_KEYWORDS = {
+    "verdict",
+    "scheme",
+    "kind",
+    "precision",
+    "engine",
+    "metric",
+    "pooling",
+    "backend",
+    "device",
+    "created",
+    "exporter",
+}
 
 
 def _poisoned(facts: ReportFacts) -> ReportFacts:
@@ -283,8 +295,9 @@ def _poisoned(facts: ReportFacts) -> ReportFacts:
     def poison(value: object, key: str = "") -> object:
         if isinstance(value, dict):
             return {
-                (f"{k} {HOSTILE}" if key in {"settings", "options", "toolchain", "axes", "spec", "tolerances"} else k):
-                poison(v, k)
+                (
+                    f"{k} {HOSTILE}" if key in {"settings", "options", "toolchain", "axes", "spec", "tolerances"} else k
+                ): poison(v, k)
                 for k, v in value.items()
             }
         if isinstance(value, list):

@@ -14,9 +14,10 @@ from plansmith.types import LayerError, Precision, SpeedRatio, Trial
 
 
 def trial(score: float, ratio: float | None = None, lowered: int = 5, size: int = 1000) -> Trial:
-    speed = ratio and SpeedRatio(
-        ratio=ratio, low=0.9 * ratio, high=1.1 * ratio, repeats=9, setting="batch 8", verdict="faster"
-    )
+    speed = None
+    if ratio is not None:
+        low, high = 0.9 * ratio, 1.1 * ratio
+        speed = SpeedRatio(ratio=ratio, low=low, high=high, repeats=9, setting="batch 8", verdict="faster")
     return Trial(
         name="t",
         precision=Precision.INT8,
@@ -26,7 +27,7 @@ def trial(score: float, ratio: float | None = None, lowered: int = 5, size: int 
         score=score,
         worst=score,
         problem=None,
-        speed=speed or None,
+        speed=speed,
         chosen=False,
     )
 

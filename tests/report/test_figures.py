@@ -47,7 +47,12 @@ def test_a_cosine_has_the_digits_that_tell_it_from_1_and_is_never_rounded_up_to_
 
 def test_limits_are_as_short_as_they_were_written() -> None:
     assert [_plain(figures.limit(value)) for value in (0.8, 0.003, 0.0125, 1e-4)] == ["80 %", "0.3 %", "1.25 %", "10⁻⁴"]
-    assert [figures.limit_of_cosine(value) for value in (0.98, 0.99999999, 1.0, 0.0)] == ["0.98", "0.99999999", "1", "0"]
+    assert [figures.limit_of_cosine(value) for value in (0.98, 0.99999999, 1.0, 0.0)] == [
+        "0.98",
+        "0.99999999",
+        "1",
+        "0",
+    ]
 
 
 def test_changes_of_a_measure_keep_their_sign_and_zero_has_none() -> None:
@@ -103,7 +108,8 @@ def test_a_mean_cosine_without_a_limit_has_no_margin() -> None:
     loose = Tolerance(max_relative=1, quantile_relative=1, min_cosine=-1)
     assert margins.of_agreement(found, loose) == ()
     (mean,) = margins.of_agreement(found, loose.model_copy(update={"min_mean_cosine": 0.1}))
-    assert (mean.what, mean.used) == ("mean cosine", pytest.approx(0.8 / 0.9))
+    assert mean.what == "mean cosine"
+    assert mean.used == pytest.approx(0.8 / 0.9)
 
 
 def _plain(text: str) -> str:

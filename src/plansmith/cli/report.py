@@ -35,7 +35,8 @@ def report_command(release: str, repository: Path, *, output: str | None, force:
     plansmith report artifacts/repository.plansmith/releases/minilm/3 --json
     """
     from plansmith.cli.text import require_text, write_output
-    from plansmith.report import REPORT_FILE, as_json as document_of, facts_of, render
+    from plansmith.report import REPORT_FILE, facts_of, render
+    from plansmith.report import as_json as document_of
     from plansmith.revalidation import find_release
     from plansmith.triton.releases import read_manifest
 

@@ -236,7 +236,7 @@ def _missing(score: float) -> float:
 
 
 def _score_words(exponent: int) -> str:
-    """0, 0.9, 0.99, 0.999, 0.9999, 1 − 10⁻⁵, …"""
+    """0, 0.9, 0.99, 0.999, 0.9999, 1 − 10⁻⁵, …."""
     if exponent > 0:
         return "−9"
     if exponent < _LONG_TICK:

@@ -65,4 +65,6 @@ def _overlap(one: Box, other: Box) -> float:
 
 
 def _outside(box: Box, frame: Box) -> float:
-    return sum(max(beyond, 0.0) for beyond in (frame[0] - box[0], frame[1] - box[1], box[2] - frame[2], box[3] - frame[3]))
+    return sum(
+        max(beyond, 0.0) for beyond in (frame[0] - box[0], frame[1] - box[1], box[2] - frame[2], box[3] - frame[3])
+    )

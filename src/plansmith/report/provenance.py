@@ -159,7 +159,9 @@ def _served(served: ServedReport) -> Iterator[Fact]:
     yield Fact("Server", f"{served.server_version} with {backend} ({served.backend_runtime})")
     yield Fact("Instances", served.device.upper())
     yield Fact("Requests", f"{served.requests:,} by {figures.count(served.concurrent_clients, 'client')} at once")
-    yield Fact("Latency", f"median {seconds_exact(served.median_seconds)}, slowest {seconds_exact(served.worst_seconds)}")
+    yield Fact(
+        "Latency", f"median {seconds_exact(served.median_seconds)}, slowest {seconds_exact(served.worst_seconds)}"
+    )
 
 
 def seconds_exact(seconds: float) -> str:
