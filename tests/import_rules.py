@@ -38,7 +38,7 @@ LEVELS = (
     ("measuring",),
     ("judging",),
     ("held_out",),
-    ("sources", "compilers", "triton", "validation", "probes", "spec_text"),
+    ("sources", "compilers", "triton", "validation", "probes", "report", "spec_text"),
     ("loading", "stages", "trials", "spec_files", "spec_schema"),
     (
         "collection",

@@ -9,6 +9,7 @@ from plansmith import __version__
 from plansmith.config import ModelSpec
 from plansmith.digest import digest_of_files
 from plansmith.manifest import Manifest, Package, PublishedVersion
+from plansmith.report import REPORT_FILE, facts_of, render
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.reproduction import reproduction
 from plansmith.sources.reference import SourceReference
@@ -83,6 +84,7 @@ def publish(
             allow_interface_change=spec.allow_interface_change,
             force=spec.force,
             waiting=stages.waits_for_publisher,
+            described=lambda numbered: {REPORT_FILE: render(facts_of(numbered))},
         )
         clock.cached = published.unchanged
         return published, manifest.model_copy(update={"version": published.version})

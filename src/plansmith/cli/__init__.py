@@ -19,6 +19,7 @@ from plansmith.cli.history import history_command
 from plansmith.cli.init import init_command
 from plansmith.cli.inspect import inspect_command
 from plansmith.cli.lower import lower_command
+from plansmith.cli.report import report_command
 from plansmith.cli.schema import schema_command
 from plansmith.cli.serve import serve_command
 from plansmith.cli.serve_env import serve_env_group
@@ -61,6 +62,7 @@ for command in (
     init_command,
     inspect_command,
     lower_command,
+    report_command,
     schema_command,
     serve_command,
     serve_env_group,
