@@ -12,7 +12,7 @@ from plansmith.types import AxisRange
 _USUAL_BATCH = 8
 _LARGEST_JOINED = 4
 """Ranges at the longest sequence need several samples, and not the memory of the largest batch."""
-_MOST_OWN_CASES = 32
+_MOST_OWN_CASES = 16
 
 
 def evaluation_batches(count: int, batch: AxisRange, *, paired: bool) -> list[int]:
@@ -90,4 +90,4 @@ def _own_batches(batch: AxisRange, samples: int) -> list[int]:
 
 def _between(given: AxisRange, share: float) -> int:
     """A size in the range, by equal ratios: as many short ones as long ones."""
-    return int(round(given.min * math.pow(given.max / given.min, share)))
+    return round(given.min * math.pow(given.max / given.min, share))

@@ -61,7 +61,8 @@ def choose_columns(columns: Sequence[str], given: Mapping[str, str], takes: Take
         UsageError: a role or column that there is not, or nothing to feed the model with.
     """
     _require_known(columns, given, takes, name)
-    label = {LABEL: given[LABEL]} if LABEL in given else _first(LABEL, _LABELS, columns)
+    free = [c for c in columns if c not in takes.inputs]
+    label = {LABEL: given[LABEL]} if LABEL in given else _first(LABEL, _LABELS, free)
     chosen = {role: column for role, column in given.items() if role != LABEL}
     left = [c for c in columns if c not in label.values()]
     chosen = chosen or _inputs(left, takes) or _usual(left, takes)

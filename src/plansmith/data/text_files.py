@@ -87,7 +87,7 @@ def _decoded(path: Path) -> Iterator[tuple[int, str]]:
                 except UnicodeDecodeError as error:
                     raise SourceError(
                         f"{path}:{number} is not UTF-8: {error.reason} at byte {error.start}",
-                        remedy=f"write it as UTF-8, for example: iconv -f latin1 -t utf-8 {path.name} > utf8-{path.name}",
+                        remedy=f"write it as UTF-8: iconv -f latin1 -t utf-8 {path.name} > utf8-{path.name}",
                     ) from error
     except OSError as error:
         raise SourceError(
@@ -113,12 +113,14 @@ def _fields(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
 
 def _objects(path: Path) -> Iterator[tuple[str, Any]]:
     """The values of a JSON file, each with its place."""
+    is_first = True
     for number, line in _decoded(path):
         if not line.strip():
             continue
-        if line.lstrip().startswith("["):
+        if is_first and line.lstrip().startswith("["):
             yield from _listed(path)
             return
+        is_first = False
         try:
             value = json.loads(line)
         except ValueError as error:

@@ -59,8 +59,8 @@ def find_data(
             remedy=f"name it {', '.join(READERS)} by its format, or write an entry_point that reads it",
         )
     # The folder is resolved and the file is not: it keeps the suffix that it is named with.
-    folder = path.parent.resolve()
-    return _place("files", folder, [folder / path.name], digester, words=path.name)
+    parent = path.parent.resolve()
+    return _place("files", parent, [parent / path.name], digester, words=path.name)
 
 
 def require_data_unchanged(place: DataPlace, digester: Digester) -> None:
@@ -74,9 +74,7 @@ def require_data_unchanged(place: DataPlace, digester: Digester) -> None:
     folder = Path(place.folder)
     paths = image_files(folder) if place.kind == "images" else [folder / name for name in place.files]
     if not all(p.is_file() for p in paths) or _digest(folder, paths, digester) != place.digest:
-        raise SourceError(
-            f"{place.words} changed while they were read", remedy="wait until they are written, run again"
-        )
+        raise SourceError(f"{place.words} changed while they were read", remedy="wait, and run again")
 
 
 def _place(

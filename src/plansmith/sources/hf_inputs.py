@@ -204,18 +204,17 @@ def _image_inputs(folder: Path) -> InputPlan:
             " takes:\n  inputs:\n    pixel_values: {dtype: float32, dims: [batch, 3, 224, 224]}",
         ) from error
 
+    def processed(images: Sequence[Any]) -> NDArray[np.float32]:
+        array: NDArray[np.float32] = processor(images, return_tensors="np")["pixel_values"].astype("float32")
+        return array
+
     def make_inputs(axes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
-        images = drawn.sample_images(axes[BATCH], 256, 320, seed=axes[BATCH])
-        return {"pixel_values": processor(images, return_tensors="np")["pixel_values"].astype("float32")}
+        return {"pixel_values": processed(drawn.sample_images(axes[BATCH], 256, 320, seed=axes[BATCH]))}
 
     def encode(samples: Sequence[Sample], axes: Mapping[str, AxisRange], _: Align) -> Encoded:
         if IMAGE not in samples[0].values:
             return encode_arrays((tensor,), None, samples, axes)
-        return encode_images(
-            tensor,
-            samples,
-            lambda value, where: processor(open_image(value, where), return_tensors="np").pixel_values[0],
-        )
+        return encode_images(tensor, samples, lambda value, where: processed([open_image(value, where)])[0])
 
     channels, height, width = make_inputs({BATCH: 1})["pixel_values"].shape[1:]
     tensor = Tensor(name="pixel_values", dtype="float32", dims=(BATCH, channels, height, width))
