@@ -194,7 +194,9 @@ def _listing(repo: str, revision: str | None, offline: bool) -> tuple[Path, list
         )
         if not (offline or is_offline_mode()):
             try:
-                return folder, HfApi().list_repo_files(repo, repo_type="dataset", revision=folder.name)
+                # Not list_repo_files, which tries for 20 seconds to reach a hub that is not there.
+                siblings = HfApi().dataset_info(repo, revision=folder.name).siblings
+                return folder, [sibling.rfilename for sibling in siblings or ()]
             except Exception as error:
                 # The client has no common class for lines that are down; the cache may do without the hub.
                 if not _cached(folder):
