@@ -71,6 +71,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "tensorrt": ("probes",),
     "prefect": ("flows", "probes"),
     "boto3": ("probes",),
+    "pyarrow": ("data", "probes"),
 }
 HEAVY = {*_PLACES, "onnx", "onnxruntime", "onnxscript", "polygraphy", "tritonclient", "huggingface_hub", "safetensors"}
 HEAVY |= {"google", "PIL"}

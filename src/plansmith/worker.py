@@ -14,6 +14,7 @@ from plansmith.errors import EnvironmentFault
 from plansmith.exporting import describe, export, take_graph
 from plansmith.process import serve
 from plansmith.reports import ToleranceChange
+from plansmith.sampling import entry_point_digest, sample
 from plansmith.types import Engine, LoweredModel, OnnxModel, Recipe
 
 RANDOM_SEED = 0
@@ -101,7 +102,18 @@ def validate(
 
 FUNCTIONS = {
     f.__name__: f
-    for f in (timm_hub_id, graph_files, make_random, describe, export, take_graph, compile_engine, validate)
+    for f in (
+        timm_hub_id,
+        graph_files,
+        make_random,
+        describe,
+        export,
+        take_graph,
+        entry_point_digest,
+        sample,
+        compile_engine,
+        validate,
+    )
 }
 
 
