@@ -10,16 +10,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith.comparison import METRIC_DROPS, TOLERANCES
 from plansmith.compilers import onnx_files
 from plansmith.compilers.onnxrt import clean
 from plansmith.compilers.precision import speed
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.lint import lint, refuse
 from plansmith.compilers.precision.search import Candidate, Search
-from plansmith.digest import digest_of
 from plansmith.durable import link_or_copy
 from plansmith.errors import ExportError
+from plansmith.held_out import samples_digest
 from plansmith.lowering_options import LoweringRequest
 from plansmith.reference import StoredCases, read_case
 from plansmith.scratch import scratch_folder
@@ -34,8 +33,8 @@ from plansmith.types import (
     OnnxModel,
     Precision,
     Recipe,
-    ToleranceChange,
 )
+from plansmith.validation import tolerances_of
 
 if TYPE_CHECKING:
     from plansmith.compilers.precision.method import Method
@@ -74,16 +73,16 @@ class _Task:
 
     def judge(self, precision: Precision) -> TrialJudge:
         """Of candidates in one precision."""
-        component, default = self.onnx.components["model"], TOLERANCES[precision]
-        changes, drop = self.request.tolerances, self.request.max_metric_drop
+        component = self.onnx.components["model"]
         return TrialJudge(
             component=component,
             mask_input=self.onnx.mask_input,
             shapes=StoredCases(self.onnx.reference.cases, self.folder),
             calibration=self.calibration,
             data=self.data,
-            tolerances={t.name: changes.get(t.name, ToleranceChange()).over(default) for t in component.outputs},
-            max_metric_drop=METRIC_DROPS[precision] if drop is None else drop,
+            precision=precision,
+            tolerances=tolerances_of(component.outputs, self.request.tolerances, precision),
+            max_metric_drop=self.request.max_metric_drop,
         )
 
 
@@ -154,13 +153,13 @@ class _Lowering:
         return search.find(self._methods(precision), self._request.options.budget, all_of_them=self._is_measurable)
 
     def _methods(self, precision: Precision) -> Sequence[Method]:
-        from plansmith.compilers.precision import autocast, half, int8_onnxruntime, int8_tensorrt
+        from plansmith.compilers.precision import half, int8_onnxruntime, int8_tensorrt
 
         given = (self._model, self._task.calibration, self._request.options)
         if precision is Precision.INT8:
-            way = int8_onnxruntime if self._is_measurable else int8_tensorrt
-            return way.methods(*given)
-        return (autocast if self._request.options.autocast else half).methods(*given, precision=precision)
+            methods = int8_onnxruntime.methods if self._is_measurable else int8_tensorrt.methods
+            return methods(*given, mask_input=self._task.onnx.mask_input)
+        return half.methods(*given, precision=precision)
 
     @property
     def _is_measurable(self) -> bool:
@@ -190,7 +189,8 @@ class _Lowering:
         task, search = self._task, self._searches[chosen.method.precision]
         layers = search.layers(chosen)
         lowered = onnx.load(chosen.folder / onnx_files.MODEL_FILE)
-        refuse(lint(lowered, engine=task.request.engine, samples=task.calibration))
+        promised = None if task.request.options.lower_io else task.onnx.components["model"]
+        refuse(lint(lowered, engine=task.request.engine, samples=task.calibration, promised=promised))
         runnable = chosen.runnable.relative_to(chosen.folder).as_posix()
         for file in sorted(chosen.folder.iterdir()):
             shutil.move(file, out / file.name)
@@ -219,7 +219,7 @@ class _Lowering:
             lowered={},
             kept=(),
             settings={},
-            calibration=digest_of(self._task.data.calibration.digests),
+            calibration=samples_digest(self._task.data.calibration),
             calibration_samples=self._task.data.calibration.count,
             not_validated=(),
         )
@@ -249,7 +249,7 @@ class _Lowering:
                 if n.name in why
             ),
             settings=dict(method.settings),
-            calibration=digest_of(samples.digests),
+            calibration=samples_digest(samples),
             calibration_samples=samples.count,
             not_validated=tuple(method.not_validated),
         )

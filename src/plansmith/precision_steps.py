@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.config import ModelSpec
+from plansmith.data.reading import DataPlace
+from plansmith.data_spec import DataSpec
 from plansmith.errors import ExportError, GateError
+from plansmith.fetching import require_unchanged
+from plansmith.held_out import HeldOut
 from plansmith.lowering_options import LoweringRequest
 from plansmith.reports import ValidationReport
-from plansmith.stages import Finished, StageRunner
-from plansmith.types import DataSet, Engine, LoweredModel, OnnxModel, Precision
+from plansmith.sources.data_places import find_data, require_data_unchanged
+from plansmith.stages import Finished, StageRunner, WouldRun
+from plansmith.types import DataSet, Engine, LoweredModel, OnnxModel, Precision, SourceModel
 from plansmith.validation import require_passed
 
 
@@ -35,6 +40,64 @@ def needs_samples(spec: ModelSpec, onnx: OnnxModel) -> bool:
             step="lower",
         )
     return spec.data is not None
+
+
+def take_samples(
+    stages: StageRunner,
+    spec: ModelSpec,
+    relative_to: Path,
+    source: Finished[SourceModel],
+    onnx: Finished[OnnxModel],
+) -> Finished[DataSet]:
+    """Make samples into inputs, in two sets that share none, and ask the source model about them.
+
+    Args:
+        stages: the compile's steps.
+        spec: says where the data are; without data, inputs of plansmith's own are taken, for calibration alone.
+        relative_to: the folder that the path of data starts from.
+        source: the model.
+        onnx: what was exported of it.
+
+    Raises:
+        SourceError: the data cannot be read, or changed while they were.
+        UsageError: there are too few, or columns, labels or inputs that are not there.
+    """
+    parameters: dict[str, Any] = {
+        "shapes": {k: v.model_dump() for k, v in spec.shapes.items()},
+        "inputs": {k: v.model_dump() for k, v in spec.inputs.items()},
+        "outputs": spec.outputs,
+        "allow_pickle": spec.allow_pickle,
+        "source": source.record.model_dump(include={"scheme", "location", "trust_remote_code", "task"}),
+        "data": spec.data.model_dump(mode="json") if spec.data else None,
+    }
+    with stages.timed("sample") as clock:
+        place = _find_data(stages, spec.data, relative_to) if spec.data else None
+        parameters["place"] = place.model_dump(mode="json") if place else None
+
+        def build(out: Path) -> Any:
+            record = stages.heavy("sample", folder=str(source.folder), out=str(out), **parameters)
+            require_unchanged(stages, spec, source)
+            if place is not None:
+                require_data_unchanged(place, stages.digester)
+            return record
+
+        entry, clock.cached = stages.entry("sample", [source.digest, onnx.digest], parameters, build)
+        stages.made["sample"] = record = DataSet.model_validate(entry.record)
+    if not record.real:
+        stages.notice(f"precision is judged by {record.words} alone; `data` in a spec names real inputs")
+    return Finished(record, entry.folder, entry.digest, clock.cached)
+
+
+def _find_data(stages: StageRunner, spec: DataSpec, relative_to: Path) -> DataPlace:
+    place = find_data(
+        spec, relative_to=relative_to, digester=stages.digester, offline=stages.dry, progress=stages.progress
+    )
+    if place.kind != "entry_point":
+        return place
+    if stages.dry:
+        raise WouldRun("sample")
+    found = stages.heavy("entry_point_digest", entry_point=spec.entry_point, place=place.model_dump(mode="json"))
+    return place.model_copy(update={"digest": found["digest"]})
 
 
 def lower_graph(
@@ -91,6 +154,10 @@ def judge_engine(
         "max_metric_drop": spec.data.max_metric_drop if spec.data else None,
     }
 
+    held_out = (
+        HeldOut(data=data.record, folder=data.folder, max_metric_drop=parameters["max_metric_drop"]) if data else None
+    )
+
     def build(_: Path) -> Any:
         return stages.heavy(
             "validate",
@@ -98,11 +165,10 @@ def judge_engine(
             engine_folder=str(engine.folder),
             onnx=onnx.record.model_dump(mode="json"),
             reference_folder=str(onnx.folder),
-            data=data.record.model_dump(mode="json") if data else None,
-            data_folder=str(data.folder) if data else None,
+            held_out=held_out.model_dump(mode="json") if held_out else None,
             recipe=recipe.model_dump(mode="json") if recipe else None,
-            runnable=str(lowered.folder / runnable) if runnable else None,
-            **parameters,
+            runnable=str(lowered.folder / runnable) if runnable else "",
+            tolerances=parameters["tolerances"],
         )
 
     inputs = [engine.digest, onnx.digest, lowered.digest, *([data.digest] if data else [])]

@@ -73,15 +73,16 @@ def validate(
     _require_interface(component, onnx.components["model"], engine.precision)
     if held_out is not None:
         held_out.require_unseen(candidate.recipe)
-    tolerances = _tolerances(component.outputs, overrides, engine.precision)
+    tolerances = tolerances_of(component.outputs, overrides, engine.precision)
     padding = Padding(component.inputs, onnx.mask_input)
     comparisons: list[OutputComparison] = []
     evaluation = None
-    with _running(candidate, onnx.components["model"].outputs) as ask:
+    path = candidate.runnable or candidate.folder / component.file
+    with asking(path, component.outputs, onnx.components["model"].outputs, engine.precision) as ask:
         for case in onnx.reference.cases:
             progress(f"comparing at {case.name} ({_sizes(case)})")
             stored = read_case(case, reference_folder)
-            comparisons += _compare_case(ask(case, stored.feed), stored, component.outputs, tolerances, padding)
+            comparisons += compare_case(ask(case, stored.feed), stored, component.outputs, tolerances, padding)
         if held_out is not None and held_out.data.evaluation is not None:
             judge = Judge(
                 component,
@@ -137,9 +138,14 @@ def require_passed(report: ValidationReport) -> None:
     )
 
 
-def _tolerances(
+def tolerances_of(
     outputs: Sequence[Tensor], overrides: Mapping[str, ToleranceChange], precision: Precision
 ) -> dict[str, Tolerance]:
+    """What is allowed, by output: the precision's limits with what somebody changed.
+
+    Raises:
+        UsageError: a change for an output that the model does not have.
+    """
     unknown = sorted(set(overrides) - {t.name for t in outputs})
     if unknown:
         raise UsageError(
@@ -157,14 +163,21 @@ def _evidence(onnx: OnnxModel, held_out: HeldOut | None) -> Literal["given", "sh
 
 
 @contextmanager
-def _running(candidate: Candidate, exported: Sequence[Tensor]) -> Iterator[Callable[[Case, Arrays], Arrays]]:
-    """The engine, ready to be asked; it takes and gives the exported model's floats, whatever its own are."""
+def asking(
+    path: Path, outputs: Sequence[Tensor], exported: Sequence[Tensor], precision: Precision
+) -> Iterator[Callable[[Case, Arrays], Arrays]]:
+    """A graph, ready to be asked; it takes and gives the exported model's floats, whatever its own are.
+
+    Args:
+        path: the graph, as one that ONNX Runtime can run on a CPU.
+        outputs: what the candidate gives.
+        exported: what the exported model gives.
+        precision: of the candidate.
+    """
     from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
 
-    component = candidate.engine.components["model"]
-    path = candidate.runnable or candidate.folder / component.file
-    lower = _LOWER_FLOATS.get(candidate.engine.precision)
-    lowered = {t.name for t in component.outputs if t.dtype == lower}
+    lower = _LOWER_FLOATS.get(precision)
+    lowered = {t.name for t in outputs if t.dtype == lower}
     original = {t.name: t.dtype for t in exported}
     with OnnxrtRunner(SessionFromOnnx(str(path), providers=["cpu"]), name="candidate") as runner:
         taken = {i.name: _TYPES[i.type] for i in runner.sess.get_inputs() if i.type in _TYPES}
@@ -207,7 +220,7 @@ def _interfaces(candidate: Component, exported: Component) -> list[tuple[tuple[T
     return [(candidate.inputs, exported.inputs), (candidate.outputs, exported.outputs)]
 
 
-def _compare_case(
+def compare_case(
     answer: Arrays,
     stored: StoredCase,
     outputs: Sequence[Tensor],

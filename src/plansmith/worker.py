@@ -12,6 +12,7 @@ from typing import Any
 
 from plansmith.errors import EnvironmentFault
 from plansmith.exporting import describe, export, take_graph
+from plansmith.lowering import lower
 from plansmith.process import serve
 from plansmith.reports import ToleranceChange
 from plansmith.sampling import entry_point_digest, sample
@@ -111,6 +112,7 @@ FUNCTIONS = {
         take_graph,
         entry_point_digest,
         sample,
+        lower,
         compile_engine,
         validate,
     )

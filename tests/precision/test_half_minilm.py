@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plansmith import exporting
 from plansmith.compilers.onnxrt import clean, open_session
-from plansmith.data import sample_texts
+from plansmith.data.drawn import sample_texts
 from plansmith.types import OnnxModel, Precision
 
 from .half_graphs import Arrays, casts, lowering

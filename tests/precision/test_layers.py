@@ -23,12 +23,15 @@ def chain(weights: dict[str, NDArray[np.float32]]) -> onnx.ModelProto:
         ]
         last = f"{name}_relu"
     nodes.append(onnx.helper.make_node("Identity", [last], ["y"], name="end"))
-    form = onnx.TensorProto.FLOAT, ["batch", 8]
+
+    def form(name: str) -> onnx.ValueInfoProto:
+        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", 8])
+
     graph = onnx.helper.make_graph(
         nodes,
         "chain",
-        [onnx.helper.make_tensor_value_info("x", *form)],
-        [onnx.helper.make_tensor_value_info("y", *form)],
+        [form("x")],
+        [form("y")],
         [onnx.numpy_helper.from_array(value, f"{name}_w") for name, value in weights.items()],
     )
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
