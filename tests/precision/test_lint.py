@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -115,3 +116,19 @@ def test_a_weight_with_fp_activations_is_a_warning_for_tensorrt(right: dict[str,
     graph.replace(pair, [])
     findings = lint(planted, engine=EngineKind.TENSORRT)
     assert [(f.id, f.severity, f.node) for f in findings] == [("half-quantised", "warning", "conv2")]
+
+
+def test_an_infinite_choice_of_where_is_a_warning_as_the_source_may_have_meant_it(
+    right: dict[str, onnx.ModelProto],
+) -> None:
+    planted = copy_of(right["half attention"])
+    graph = Graph(planted)
+    add = next(node for node in planted.graph.node if node.name == "mask_add")
+    infinite = graph.add_initializer("infinite", np.asarray(-np.inf, np.float16))
+    seen = onnx.helper.make_node("Cast", ["mask"], ["seen"], "seen", to=onnx.TensorProto.BOOL)
+    wide = onnx.helper.make_node("Unsqueeze", ["seen", "middle"], ["wide"], "wide")
+    graph.replace(
+        [add], [seen, wide, onnx.helper.make_node("Where", ["wide", "scaled", infinite], ["scores"], "choose")]
+    )
+    findings = lint(planted, engine=EngineKind.TENSORRT)
+    assert [(f.id, f.severity, f.node) for f in findings] == [("half-infinite-mask", "warning", "choose")]
