@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -50,14 +50,26 @@ class Graph:
         value = next((a for a in node.attribute if a.name == "value"), None)
         return None if value is None else onnx.numpy_helper.to_array(value.t)
 
+    def floats(self, tensor: str) -> NDArray[np.float32]:
+        """The value of a constant that is known to be there and to be of a floating-point type."""
+        import numpy as np
+
+        value = self.constant(tensor)
+        assert value is not None, f"{tensor} is no constant"
+        return value.astype(np.float32, copy=False)
+
     def add_initializer(self, name: str, value: NDArray[np.generic]) -> str:
         """Add a constant under a name that is still free; its name."""
         import onnx
 
-        free = self.fresh(name)
-        tensor = onnx.numpy_helper.from_array(value, free)
+        return self.add_tensor(onnx.numpy_helper.from_array(value, name))
+
+    def add_tensor(self, tensor: onnx.TensorProto) -> str:
+        """Add a copy of a constant under a name that is still free, made from its own; its name."""
+        free = self.fresh(tensor.name)
         self.model.graph.initializer.append(tensor)
         self._initializers[free] = self.model.graph.initializer[-1]
+        self._initializers[free].name = free
         return free
 
     def fresh(self, name: str) -> str:
@@ -81,6 +93,24 @@ class Graph:
         del nodes[:]
         nodes.extend(copies)
         self._index()
+
+    def rewrite(self, changes: Mapping[str, Sequence[onnx.NodeProto]]) -> None:
+        """Put other nodes in the place of those with these names, all in one pass."""
+        import onnx
+
+        written = [new for node in self.model.graph.node for new in changes.get(node.name, (node,))]
+        copies = [onnx.NodeProto() for _ in written]
+        for copy, node in zip(copies, written, strict=True):
+            copy.CopyFrom(node)
+        del self.model.graph.node[:]
+        self.model.graph.node.extend(copies)
+        self._index()
+
+    def set_initializer(self, name: str, value: NDArray[np.generic]) -> None:
+        """Give a constant another value."""
+        import onnx
+
+        self._initializers[name].CopyFrom(onnx.numpy_helper.from_array(value, name))
 
     def drop_unused_initializers(self) -> None:
         """Forget the constants that nothing takes any more."""

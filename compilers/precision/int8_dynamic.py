@@ -1,0 +1,134 @@
+"""INT8 for a CPU with scales computed per request: matrix products and embedding tables, in standard operators."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from plansmith.compilers.precision import int8_weights
+from plansmith.compilers.precision.graph import Graph
+from plansmith.compilers.precision.int8_nodes import Weighted, attribute
+from plansmith.compilers.precision.int8_tables import Tables
+from plansmith.types import Precision
+
+if TYPE_CHECKING:
+    import onnx
+
+    from plansmith.compilers.precision.int8_smoothed import Smoothed
+
+
+class Dynamic:
+    """Products as DynamicQuantizeLinear and MatMulInteger, embedding tables as rows of INT8 with a scale a row.
+
+    Args:
+        smoothed: the FP32 graph.
+        nodes: products that are lowered, as they stand in it.
+        tables: lookups that are lowered.
+        kept: nodes that stay high, with the reason.
+        weight_bits: 8, or 7 where pairs of products would saturate.
+        not_validated: what cannot be tried here.
+    """
+
+    name = "INT8, dynamic, per channel"
+    precision = Precision.INT8
+
+    def __init__(
+        self,
+        smoothed: Smoothed,
+        nodes: Sequence[Weighted],
+        tables: Tables,
+        *,
+        kept: Mapping[str, str],
+        weight_bits: int,
+        not_validated: tuple[str, ...],
+    ) -> None:
+        self.kept, self.not_validated = kept, not_validated
+        self.settings: Mapping[str, str] = {
+            "activations": "unsigned 8 bits, a scale and zero point per tensor and request",
+            "weights": f"{weight_bits} bits, symmetric, a scale per output channel",
+            "tables": "8 bits, symmetric, a scale per row",
+            "smoothing": smoothed.how,
+        }
+        self._model, self._bits = smoothed.model, weight_bits
+        self._nodes = {node.name: node for node in nodes}
+        self._tables = tables
+        self.lowerable = tuple(n.name for n in self._model.graph.node if n.name in {*self._nodes, *tables.lookups})
+        self._weights: dict[str, list[onnx.TensorProto]] = {}
+
+    def lower(self, keep: Collection[str]) -> onnx.ModelProto:
+        """A copy in which all that is lowerable is INT8 but for `keep`."""
+        import onnx
+
+        model = onnx.ModelProto()
+        model.CopyFrom(self._model)
+        graph = Graph(model)
+        changes: dict[str, list[onnx.NodeProto]] = {}
+        quantised: dict[str, tuple[str, str, str]] = {}
+        by_name = {node.name: node for node in model.graph.node}
+        for name, node in self._nodes.items():
+            if name in keep:
+                continue
+            new = []
+            if node.data not in quantised:
+                quantised[node.data] = _names(graph, node.data)
+                outputs = list(quantised[node.data])
+                fresh = graph.fresh(f"{node.data}_DynamicQuantizeLinear")
+                new.append(onnx.helper.make_node("DynamicQuantizeLinear", [node.data], outputs, name=fresh))
+            changes[name] = new + self._product(graph, by_name[name], node, quantised[node.data])
+        graph.rewrite(changes)
+        self._tables.lower(graph, keep)
+        graph.drop_unused_initializers()
+        return model
+
+    def runnable(self, lowered: onnx.ModelProto) -> onnx.ModelProto:
+        """The graph itself: it is made for ONNX Runtime."""
+        return lowered
+
+    def _product(
+        self, graph: Graph, node: onnx.NodeProto, found: Weighted, data: tuple[str, str, str]
+    ) -> list[onnx.NodeProto]:
+        """The sequence that ONNX Runtime fuses into one kernel, scales and bias included."""
+        from onnx import TensorProto, helper
+
+        weight, scale = self._quantised_weights(graph, found)
+        values, data_scale, zero_point = data
+        out = node.output[0]
+        bias = found.bias
+        total, real, factor = (graph.fresh(f"{out}_{suffix}") for suffix in ("int32", "float", "scale"))
+        product = graph.fresh(f"{out}_product") if bias else out
+        new = [
+            helper.make_node("MatMulInteger", [values, weight, zero_point], [total], name=node.name),
+            helper.make_node("Cast", [total], [real], to=TensorProto.FLOAT, name=graph.fresh(f"{node.name}_Cast")),
+            helper.make_node("Mul", [data_scale, scale], [factor], name=graph.fresh(f"{node.name}_scale")),
+            helper.make_node("Mul", [real, factor], [product], name=graph.fresh(f"{node.name}_scaled")),
+        ]
+        if not bias:
+            return new
+        if (beta := attribute(node, "beta", 1.0)) != 1.0:
+            bias = graph.add_initializer(f"{bias}_beta", np.float32(beta) * graph.floats(bias))
+        return [*new, helper.make_node("Add", [product, bias], [out], name=graph.fresh(f"{node.name}_bias"))]
+
+    def _quantised_weights(self, graph: Graph, node: Weighted) -> tuple[str, str]:
+        """Names of the INT8 weights, inputs first, and of their scales; computed once."""
+        key = f"{node.weight}:{node.name}"
+        if key not in self._weights:
+            import onnx
+
+            weight = graph.floats(node.weight)
+            weight = weight if node.in_axis == 0 else np.ascontiguousarray(weight.T)
+            scale = int8_weights.scales(weight, axis=1, bits=self._bits)
+            source = next(n for n in self._model.graph.node if n.name == node.name)
+            alpha = np.float32(attribute(source, "alpha", 1.0))
+            quantised = int8_weights.quantise(weight, scale, axis=1)
+            self._weights[key] = [
+                onnx.numpy_helper.from_array(quantised, f"{node.weight}_int8"),
+                onnx.numpy_helper.from_array((scale * alpha).astype(np.float32), f"{node.weight}_scale"),
+            ]
+        names = [graph.add_tensor(tensor) for tensor in self._weights[key]]
+        return names[0], names[1]
+
+
+def _names(graph: Graph, tensor: str) -> tuple[str, str, str]:
+    return (graph.fresh(f"{tensor}_uint8"), graph.fresh(f"{tensor}_scale"), graph.fresh(f"{tensor}_zero_point"))
