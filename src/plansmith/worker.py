@@ -14,7 +14,7 @@ from plansmith.errors import EnvironmentFault
 from plansmith.exporting import describe, export, take_graph
 from plansmith.process import serve
 from plansmith.reports import ToleranceChange
-from plansmith.types import Engine, OnnxModel
+from plansmith.types import Engine, LoweredModel, OnnxModel
 
 RANDOM_SEED = 0
 
@@ -56,15 +56,14 @@ def make_random(
 
 
 def compile_engine(
-    *, onnx: Mapping[str, Any], folder: str, max_opset: int, max_ir_version: int, out: str, progress: Progress
+    *, lowered: Mapping[str, Any], folder: str, max_opset: int, max_ir_version: int, out: str, progress: Progress
 ) -> dict[str, Any]:
     """Make the ONNX Runtime engine of a graph."""
     from plansmith.compilers.onnxrt import compile_onnxruntime
 
-    progress("optimising the graph")
-    engine = compile_onnxruntime(
-        OnnxModel.model_validate(onnx), Path(folder), Path(out), max_opset=max_opset, max_ir_version=max_ir_version
-    )
+    progress("making the engine")
+    model = LoweredModel.model_validate(lowered)
+    engine = compile_onnxruntime(model, Path(folder), Path(out), max_opset=max_opset, max_ir_version=max_ir_version)
     return engine.model_dump(mode="json")
 
 
