@@ -197,7 +197,7 @@ def open_session(path: Path) -> Callable[[Arrays], NDArray[np.generic]]:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return lambda feed: session.run([OUTPUT], feed)[0]  # type: ignore[no-any-return]
+    return lambda feed: session.run([OUTPUT], feed)[0]
 
 
 def embed(vectors: NDArray[np.generic], feed: Arrays) -> NDArray[np.float64]:

@@ -112,7 +112,7 @@ def constants(view: View) -> Iterator[Finding]:
         if np.isnan(values).any():
             words = f"takes {name!r}, which holds NaN"
             yield Finding("constant-nan", "error", user, words, "export the model again; its weights are broken")
-        elif kind == "FLOAT16" and values.size == 1 and np.isneginf(values).all() and _is_mask(view, name):
+        elif kind == "FLOAT16" and values.size == 1 and (values == -np.inf).all() and _is_mask(view, name):
             words = f"masks with {name!r}, -Inf: where everything is masked, the answer is NaN"
             yield Finding("half-infinite-mask", "warning", user, words, "clip it at -65504")
         elif kind == "FLOAT16" and np.isinf(values).any():
