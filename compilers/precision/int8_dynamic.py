@@ -10,21 +10,23 @@ import numpy as np
 from plansmith.compilers.precision import int8_weights
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.int8_nodes import Weighted, attribute
+from plansmith.compilers.precision.int8_tables import Tables
 from plansmith.types import Precision
 
 if TYPE_CHECKING:
     import onnx
+
+    from plansmith.compilers.precision.int8_smoothed import Smoothed
 
 
 class Dynamic:
     """Products as DynamicQuantizeLinear and MatMulInteger, embedding tables as rows of INT8 with a scale a row.
 
     Args:
-        model: the smoothed FP32 graph.
+        smoothed: the FP32 graph.
         nodes: products that are lowered, as they stand in it.
-        tables: lookups that are lowered: node and initialiser.
+        tables: lookups that are lowered.
         kept: nodes that stay high, with the reason.
-        settings: what decided the graph.
         weight_bits: 8, or 7 where pairs of products would saturate.
         not_validated: what cannot be tried here.
     """
@@ -34,38 +36,41 @@ class Dynamic:
 
     def __init__(
         self,
-        model: onnx.ModelProto,
+        smoothed: Smoothed,
         nodes: Sequence[Weighted],
-        tables: Mapping[str, str],
+        tables: Tables,
         *,
         kept: Mapping[str, str],
-        settings: Mapping[str, str],
         weight_bits: int,
         not_validated: tuple[str, ...],
     ) -> None:
-        self.kept, self.settings, self.not_validated = kept, settings, not_validated
-        self._model, self._bits = model, weight_bits
+        self.kept, self.not_validated = kept, not_validated
+        self.settings: Mapping[str, str] = {
+            "activations": "unsigned 8 bits, a scale and zero point per tensor and request",
+            "weights": f"{weight_bits} bits, symmetric, a scale per output channel",
+            "tables": "8 bits, symmetric, a scale per row",
+            "smoothing": smoothed.how,
+        }
+        self._model, self._bits = smoothed.model, weight_bits
         self._nodes = {node.name: node for node in nodes}
-        self._tables = dict(tables)
-        self.lowerable = tuple(n.name for n in model.graph.node if n.name in {*self._nodes, *self._tables})
+        self._tables = tables
+        self.lowerable = tuple(n.name for n in self._model.graph.node if n.name in {*self._nodes, *tables.lookups})
         self._weights: dict[str, list[onnx.TensorProto]] = {}
 
     def lower(self, keep: Collection[str]) -> onnx.ModelProto:
         """A copy in which all that is lowerable is INT8 but for `keep`."""
         import onnx
 
-        lowered = [name for name in self.lowerable if name not in keep]
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
         graph = Graph(model)
         changes: dict[str, list[onnx.NodeProto]] = {}
         quantised: dict[str, tuple[str, str, str]] = {}
         by_name = {node.name: node for node in model.graph.node}
-        for name in lowered:
-            if name in self._tables:
-                changes[name] = self._lookup(graph, by_name[name])
+        for name, node in self._nodes.items():
+            if name in keep:
                 continue
-            node, new = self._nodes[name], []
+            new = []
             if node.data not in quantised:
                 quantised[node.data] = _names(graph, node.data)
                 outputs = list(quantised[node.data])
@@ -73,6 +78,7 @@ class Dynamic:
                 new.append(onnx.helper.make_node("DynamicQuantizeLinear", [node.data], outputs, name=fresh))
             changes[name] = new + self._product(graph, by_name[name], node, quantised[node.data])
         graph.rewrite(changes)
+        self._tables.lower(graph, keep)
         graph.drop_unused_initializers()
         return model
 
@@ -122,27 +128,6 @@ class Dynamic:
             ]
         names = [graph.add_tensor(tensor) for tensor in self._weights[key]]
         return names[0], names[1]
-
-    def _lookup(self, graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Rows and their scales looked up apart: what is multiplied is what was asked for, never the table."""
-        from onnx import TensorProto, helper, numpy_helper
-
-        table, rows, out = node.input[0], node.input[1], node.output[0]
-        if table not in self._weights:
-            values = graph.floats(table)
-            scale = int8_weights.scales(values, axis=0)
-            self._weights[table] = [
-                numpy_helper.from_array(int8_weights.quantise(values, scale, axis=0), f"{table}_int8"),
-                numpy_helper.from_array(scale[:, None], f"{table}_scale"),
-            ]
-        quantised, scales = (graph.add_tensor(tensor) for tensor in self._weights[table])
-        integers, real, factors = (graph.fresh(f"{out}_{suffix}") for suffix in ("int8", "float", "scale"))
-        return [
-            helper.make_node("Gather", [quantised, rows], [integers], name=node.name, axis=0),
-            helper.make_node("Cast", [integers], [real], to=TensorProto.FLOAT, name=graph.fresh(f"{node.name}_Cast")),
-            helper.make_node("Gather", [scales, rows], [factors], name=graph.fresh(f"{node.name}_scale"), axis=0),
-            helper.make_node("Mul", [real, factors], [out], name=graph.fresh(f"{node.name}_scaled")),
-        ]
 
 
 def _names(graph: Graph, tensor: str) -> tuple[str, str, str]:

@@ -144,7 +144,7 @@ def expected_error(histogram: Histogram, found: Range, *, symmetric: bool) -> fl
         return 0.0
     scale, _ = found.symmetric() if symmetric else found.asymmetric()
     width = histogram.width / BINS
-    centres = (np.arange(BINS) + 0.5) * width
+    centres: NDArray[np.float64] = (np.arange(BINS) + 0.5) * width
     kept = np.minimum(centres, max(-found.low, found.high))
     rounding = np.where(scale > 2 * width, np.square(kept - np.rint(kept / scale) * scale), scale**2 / 12)
     errors = np.where(centres > kept, np.square(centres - kept), rounding)

@@ -15,6 +15,7 @@ from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.int8_nodes import Weighted
 from plansmith.compilers.precision.int8_qdq import Pairs
 from plansmith.compilers.precision.int8_ranges import Histogram, Range, choose, told
+from plansmith.compilers.precision.int8_tables import Tables
 from plansmith.compilers.precision.observing import observe
 from plansmith.types import Precision
 
@@ -50,6 +51,7 @@ class Static:
     Args:
         smoothed: the FP32 graph.
         nodes: those that are lowered, as they stand in it.
+        tables: lookups that are lowered.
         ranges: what 8 bits cover, by tensor.
         kept: nodes that stay high, with the reason.
         weight_bits: 8, or 7 where pairs of products would saturate.
@@ -63,6 +65,7 @@ class Static:
         self,
         smoothed: Smoothed,
         nodes: Sequence[Weighted],
+        tables: Tables,
         ranges: Mapping[str, Range],
         *,
         kept: Mapping[str, str],
@@ -72,10 +75,12 @@ class Static:
         self._model, self._ranges, self._bits = smoothed.model, ranges, weight_bits
         self._nodes = {node.name: node for node in nodes}
         self.kept, self.not_validated = kept, not_validated
-        self.lowerable = tuple(self._nodes)
+        self._tables = tables
+        self.lowerable = tuple(n.name for n in smoothed.model.graph.node if n.name in {*self._nodes, *tables.lookups})
         self.settings: Mapping[str, str] = {
             "activations": "unsigned 8 bits, a scale and zero point per tensor",
             "weights": f"{weight_bits} bits, symmetric, a scale per output channel",
+            "tables": "8 bits, symmetric, a scale per row",
             "calibration": told(ranges),
             "smoothing": smoothed.how,
         }
@@ -96,6 +101,8 @@ class Static:
             bias_scale = self._ranges[node.data].asymmetric()[0] if node.op != "MatMul" else None
             pairs.weights_stored(node, bits=self._bits, bias_scale=bias_scale)
         pairs.write()
+        self._tables.lower(graph, keep)
+        graph.drop_unused_initializers()
         return model
 
     def runnable(self, lowered: onnx.ModelProto) -> onnx.ModelProto:

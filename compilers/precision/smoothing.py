@@ -31,8 +31,11 @@ POWERS = (0.5, 0.6, 0.7, 0.8, 0.9)
 CAPS = (0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995)
 """Quantiles of the channels' ranges that are tried as the largest range that any channel keeps."""
 
-WORTH = 0.9
+WORTH = 0.7
 """A migration is done if it leaves at most this share of the error."""
+
+FINE = 1e-4
+"""Products with no larger error than this, relative and squared, stay as they are: outliers are not their problem."""
 
 ROWS = 384
 _ROW_BYTES = 256 << 20
@@ -126,6 +129,8 @@ def find_migrations(
         seen = channels[group.data]
         weights = [_inputs_first(graph, member) for member in group.members]
         before = _error(seen, weights, np.ones_like(seen.largest), symmetric=symmetric)
+        if before <= FINE:
+            continue
         tried = [
             (_error(seen, weights, divisors, symmetric=symmetric), how, divisors)
             for how, divisors in _candidates(seen.largest, weights)
