@@ -31,7 +31,7 @@ test:            ## all tests but those that need a GPU or other servers
 test: $(VENV)/.served
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu and not tensorrt and not services"
 
-test-services:   ## the tests that start other servers: Prefect
+test-services:   ## the tests that start other programs: Prefect, Chromium
 test-services: $(VENV)/.served
 	$(BIN)/python -m pytest -m services
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,8 +60,25 @@ def domains(path: Path) -> set[str]:
     """The operator sets that a graph's nodes, and the functions that it brings, come from."""
     import onnx
 
-    model = onnx.load(path, load_external_data=False)
-    return {node.domain for nodes in (model.graph.node, *(f.node for f in model.functions)) for node in nodes}
+    return {node.domain for node in all_nodes(onnx.load(path, load_external_data=False))}
+
+
+def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a model, those of its functions and subgraphs included."""
+    waiting = [*model.graph.node, *(n for function in model.functions for n in function.node)]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for attribute in node.attribute:
+            waiting += [*attribute.g.node, *(n for graph in attribute.graphs for n in graph.node)]
+
+
+def element_types(path: Path) -> set[str]:
+    """NumPy's names for the types of all weights of a graph."""
+    import onnx
+
+    stored = external_data.tensors(onnx.load(path, load_external_data=False))
+    return {onnx.helper.tensor_dtype_to_np_dtype(kind).name for kind in {tensor.data_type for tensor in stored}}
 
 
 def describe_model(model: onnx.ModelProto, path: Path) -> Component:

@@ -12,7 +12,7 @@ from plansmith.compilers import onnx_files
 from plansmith.compilers.onnxrt import open_session
 from plansmith.config import INPUT_DTYPES
 from plansmith.errors import ExportError, SourceError, UsageError, first_line
-from plansmith.types import ANONYMOUS, Dim, Tensor
+from plansmith.types import ANONYMOUS, Dim, Precision, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,17 +22,20 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[np.generic]]
 
 _QUANTISING = ("QuantizeLinear", "Integer", "QLinear", "QAttention", "QGemm", "NBits")
+_LOST = {Precision.FP32: 1e-3, Precision.FP16: 1e-2, Precision.INT8: 0.1}
+"""How far a sample's answer may move with its neighbours, in parts of the largest."""
+
 _INITIALISERS_ARE_NO_INPUTS = 4
 """The IR version from which on an initialiser need not be listed among the inputs too."""
 
 
 def require_servable(model: onnx.ModelProto, name: str) -> None:
-    """See that inputs and outputs are tensors that Triton carries, and that the graph is in FP32.
+    """See that inputs and outputs are tensors that Triton carries, and that a CPU can judge what the graph is in.
 
     Raises:
         SourceError: there are no inputs; or an input or output is no tensor, or of a dtype or rank that no request
             can hold.
-        ExportError: the weights are in another precision.
+        ExportError: the weights are in BF16.
     """
     stored = {t.name for t in model.graph.initializer}
     if all(value.name in stored for value in model.graph.input):
@@ -44,11 +47,25 @@ def require_servable(model: onnx.ModelProto, name: str) -> None:
         for value in values:
             if value.name not in stored:
                 _require_tensor(value, role, name)
-    precision = _other_precision(model)
-    if precision:
+    if detect_precision(model) is Precision.BF16:
         raise ExportError(
-            f"{name} {precision}, and precisions other than FP32 are not available yet", remedy="export it in FP32"
+            f"{name} has weights in BF16, for which ONNX Runtime has no kernels on a CPU: nothing here could answer for"
+            " it, or judge what is made of it",
+            remedy="export it in FP32, and ask for --precision bf16",
         )
+
+
+def detect_precision(model: onnx.ModelProto) -> Precision:
+    """What a graph is in: its integer operators, its weights and what it carries tell."""
+    import onnx
+
+    if any(word in node.op_type for node in onnx_files.all_nodes(model) for word in _QUANTISING):
+        return Precision.INT8
+    values = (v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output))
+    found = {*values, *(t.data_type for t in external_data.tensors(model) if t.dims)}
+    if onnx.TensorProto.BFLOAT16 in found:
+        return Precision.BF16
+    return Precision.FP16 if onnx.TensorProto.FLOAT16 in found else Precision.FP32
 
 
 def pick_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
@@ -141,8 +158,13 @@ class Asked:
             self.shapes.setdefault(name, []).append(array.shape)
         return answer
 
-    def require_independent_samples(self, inputs: Sequence[Tensor], feed: Arrays, answer: Arrays) -> None:
+    def require_independent_samples(
+        self, inputs: Sequence[Tensor], feed: Arrays, answer: Arrays, precision: Precision
+    ) -> None:
         """See that a sample's answer does not depend on the others of its batch: Triton puts any together.
+
+        What the precision loses may: kernels differ between batches, and scales that are computed for each request
+        are those of the whole batch.
 
         Raises:
             UsageError: it does; the first dim is something else.
@@ -155,7 +177,8 @@ class Asked:
             if array.dtype.kind != "f" or array.shape[0] != batch or alone[name].shape[0] != 1:
                 continue
             row, magnitude = array[:1], float(np.abs(array).max())
-            if alone[name].shape == row.shape and not np.allclose(alone[name], row, rtol=0, atol=1e-3 * magnitude):
+            lost = _LOST[precision] * magnitude
+            if alone[name].shape == row.shape and not np.allclose(alone[name], row, rtol=0, atol=lost):
                 dims = [f"    {t.name}: {{dims: [{', '.join(['rows', *map(str, t.dims[1:])])}]}}" for t in inputs]
                 raise UsageError(
                     f"the first dim of the inputs is no batch: a sample's {name!r} depends on the samples beside it",
@@ -246,22 +269,6 @@ def _numpy_name(element: int) -> str:
     import onnx
 
     return onnx.helper.tensor_dtype_to_np_dtype(element).name
-
-
-def _other_precision(model: onnx.ModelProto) -> str:
-    """In which way a graph is not in FP32, in words; empty where it is."""
-    import onnx
-
-    half: dict[int, str] = {onnx.TensorProto.FLOAT16: "FP16", onnx.TensorProto.BFLOAT16: "BF16"}
-    found = next((half[t.data_type] for t in external_data.tensors(model) if t.data_type in half and t.dims), None)
-    if found is not None:
-        return f"has weights in {found}"
-    values = {v.name: v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)}
-    carried = next((name for name, kind in values.items() if kind in half), None)
-    if carried is not None:
-        return f"has {carried!r} in {half[values[carried]]}"
-    quantised = next((n.op_type for n in model.graph.node if any(q in n.op_type for q in _QUANTISING)), None)
-    return f"is quantised ({quantised})" if quantised else ""
 
 
 def _rename_dims(model: onnx.ModelProto, names: Mapping[str, str]) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from plansmith.compilers import onnx_files
 from plansmith.errors import EngineError, first_line
-from plansmith.types import Component, Engine, EngineKind, OnnxModel
+from plansmith.types import Component, Engine, EngineKind, LoweredModel, Precision
 
 if TYPE_CHECKING:
+    import onnx
     import onnxruntime
 
 PROVIDER = "CPUExecutionProvider"
 _STANDARD_DOMAINS = {"", "ai.onnx", "ai.onnx.ml"}
 _ERRORS_ONLY = 3
+_LACKS_KERNEL = "NOT_IMPLEMENTED"
 _NO_PREPACKING = "session.disable_prepacking"
 _EXTERNAL_WEIGHTS = "session.optimized_model_external_initializers_file_name"
 
@@ -25,6 +28,7 @@ def open_session(
     rewrites: Literal["all", "basic", "none"] = "all",
     optimised_copy: Path | None = None,
     external_weights: str | None = None,
+    in_order: bool = False,
 ) -> onnxruntime.InferenceSession:
     """A CPU session on a graph.
 
@@ -35,6 +39,8 @@ def open_session(
         optimised_copy: where ONNX Runtime writes what it made of the graph.
         external_weights: names the file beside the copy that holds its weights; without it they are inside,
             which ends at 2 GiB.
+        in_order: nodes run in the order of the file; else what only outputs need may run last, and hold its inputs
+            in memory until then.
     """
     import onnxruntime
 
@@ -46,6 +52,8 @@ def open_session(
         "basic": levels.ORT_ENABLE_BASIC,
         "none": levels.ORT_DISABLE_ALL,
     }[rewrites]
+    if in_order:
+        options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     if optimised_copy is not None:
         options.optimized_model_filepath = str(optimised_copy)
         options.add_session_config_entry(_NO_PREPACKING, "1")  # this session never runs
@@ -54,8 +62,11 @@ def open_session(
     return onnxruntime.InferenceSession(path, options, providers=[PROVIDER])
 
 
-def compile_onnxruntime(model: OnnxModel, folder: Path, out: Path, *, max_opset: int, max_ir_version: int) -> Engine:
-    """Optimise every component and check that the target can read what came out.
+def compile_onnxruntime(model: LoweredModel, folder: Path, out: Path, *, max_opset: int, max_ir_version: int) -> Engine:
+    """Make every component an engine, and check that the target can read what came out.
+
+    A graph in FP32 is optimised. One in a lower precision is taken as it is: on a CPU ONNX Runtime would write its own
+    casts to FP32 around the kernels that it lacks, and the engine would be FP32 under another name.
 
     Args:
         model: the graphs, with files in `folder`.
@@ -69,33 +80,39 @@ def compile_onnxruntime(model: OnnxModel, folder: Path, out: Path, *, max_opset:
     """
     import onnxruntime
 
+    plain = model.precision is Precision.FP32
+    make = clean if plain else _take_over
+    components = {name: make(component, folder, out) for name, component in model.components.items()}
+    for component in components.values():
+        _require_readable(component, max_opset, max_ir_version)
     return Engine(
         kind=EngineKind.ONNXRUNTIME,
-        components={
-            name: _optimise(component, folder, out, max_opset, max_ir_version)
-            for name, component in model.components.items()
-        },
+        components=components,
         precision=model.precision,
-        options={"graph_optimization_level": "basic"},
+        options={"graph_optimization_level": "basic" if plain else "none"},
         toolchain={"onnxruntime": onnxruntime.__version__},
     )
 
 
-def _optimise(component: Component, folder: Path, out: Path, max_opset: int, max_ir_version: int) -> Component:
+def clean(component: Component, folder: Path, out: Path) -> Component:
+    """Write a graph in FP32 without what is redundant: constants folded, operators of the standard only.
+
+    Args:
+        component: a graph, with files in `folder`.
+        folder: where the graph lies.
+        out: where the clean one goes, under the same name.
+
+    Raises:
+        EngineError: ONNX Runtime refuses the graph, or made another one of it than was asked for.
+    """
     import onnx
 
     path = out / component.file
-    try:
-        open_session(
-            folder / component.file,
-            rewrites="basic",
-            optimised_copy=path,
-            external_weights=f"{component.file}.data" if component.external_files else None,
-        )
-    except Exception as error:
-        raise EngineError(
-            f"ONNX Runtime refuses {component.file}: {first_line(error)}", remedy="read the log"
-        ) from error
+    _open(
+        folder / component.file,
+        optimised_copy=path,
+        external_weights=f"{component.file}.data" if component.external_files else None,
+    )
     model = onnx.load(path, load_external_data=False)
     foreign = {n.domain for n in model.graph.node} - _STANDARD_DOMAINS
     # What an ONNX file came with is its author's choice; whether the target has it, the served check tells.
@@ -104,16 +121,50 @@ def _optimise(component: Component, folder: Path, out: Path, max_opset: int, max
             f"the optimised graph uses operators of {', '.join(sorted(foreign))}, which other runtimes do not have",
             remedy="please report this with the model's name",
         )
+    return _checked(model, path, component)
+
+
+def _take_over(component: Component, folder: Path, out: Path) -> Component:
+    """Copy a lowered graph, and see that ONNX Runtime loads the copy."""
+    import onnx
+
+    for file in component.files:
+        target = out / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / file, target)
+    path = out / component.file
+    _open(path)
+    return _checked(onnx.load(path, load_external_data=False), path, component)
+
+
+def _open(path: Path, *, optimised_copy: Path | None = None, external_weights: str | None = None) -> None:
+    try:
+        open_session(path, rewrites="basic", optimised_copy=optimised_copy, external_weights=external_weights)
+    except Exception as error:
+        if _LACKS_KERNEL in str(error) and "bfloat16" in onnx_files.element_types(path):
+            raise EngineError(
+                "ONNX Runtime has no kernels for BF16 on a CPU, so that nothing here could load and judge the engine",
+                remedy="use --engine tensorrt, or --precision fp16",
+            ) from error
+        raise EngineError(f"ONNX Runtime refuses {path.name}: {first_line(error)}", remedy="read the log") from error
+
+
+def _checked(model: onnx.ModelProto, path: Path, asked: Component) -> Component:
+    import onnx
+
     onnx.checker.check_model(path)
     made = onnx_files.describe_model(model, path)
-    if (made.inputs, made.outputs) != (component.inputs, component.outputs):
+    if (made.inputs, made.outputs) != (asked.inputs, asked.outputs):
         raise EngineError(
-            "the optimised graph has another interface than the exported one", remedy="please report this"
+            "the engine's graph has another interface than the one that was compiled", remedy="please report this"
         )
-    if made.opset > max_opset or made.ir_version > max_ir_version:
+    return made
+
+
+def _require_readable(component: Component, max_opset: int, max_ir_version: int) -> None:
+    if component.opset > max_opset or component.ir_version > max_ir_version:
         raise EngineError(
-            f"the graph needs opset {made.opset} and IR version {made.ir_version}; the target reads up to"
+            f"the graph needs opset {component.opset} and IR version {component.ir_version}; the target reads up to"
             f" {max_opset} and {max_ir_version}",
             remedy=f"choose a newer --target, or export with opset {max_opset} or an older one",
         )
-    return made

@@ -23,6 +23,7 @@ from plansmith.config import ModelSpec
 from plansmith.errors import PlansmithError
 from plansmith.flows import onlookers
 from plansmith.manifest import PublishedVersion, StepRecord
+from plansmith.report import REPORT_FILE
 from plansmith.reports import ValidationReport
 from plansmith.sources.reference import parse_reference
 from plansmith.stages import Listener
@@ -120,13 +121,15 @@ class RunListener(Listener):
         self._show(create_table_artifact, rows, key=f"plan-{self._key}", description=f"What compiling {name} has to do")
 
     def show_release(self, published: PublishedVersion) -> None:
-        """Show where the release and its manifest are."""
+        """Show where the release and its report are; its manifest where it is older than reports."""
+        release = Path(published.release)
+        shown = next((file for file in (REPORT_FILE, MANIFEST_FILE) if (release / file).is_file()), MANIFEST_FILE)
         self._show(
             create_link_artifact,
-            (Path(published.release) / MANIFEST_FILE).as_uri(),
+            (release / shown).as_uri(),
             link_text=f"{published.name} version {published.version}",
             key=f"release-{self._key}",
-            description=f"The manifest of the release in {published.release}",
+            description=f"The {Path(shown).stem} of the release in {published.release}",
         )
 
     def progress(self, step: str, text: str) -> None:

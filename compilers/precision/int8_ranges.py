@@ -135,7 +135,7 @@ def entropy(histogram: Histogram) -> float:
         return histogram.largest
     cuts = [*range(LEVELS, used, _ENTROPY_STEP), used]
     best = min(cuts, key=lambda cut: _divergence(counts, cut))
-    return best * histogram.width / _ENTROPY_BINS
+    return float(best * histogram.width / _ENTROPY_BINS)
 
 
 def expected_error(histogram: Histogram, found: Range, *, symmetric: bool) -> float:

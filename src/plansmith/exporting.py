@@ -105,7 +105,7 @@ def take_graph(
 
     progress("checking the graph")
     model, plan = plan_graph(Path(path), inputs, outputs)
-    tensors = plan.tensors
+    tensors, precision = plan.tensors, onnx_import.detect_precision(model)
     axes = axes_of(plan, shapes)
     written = onnx_import.write(model, tensors, Path(path), Path(out))
     asked = onnx_import.Asked(written)
@@ -116,7 +116,7 @@ def take_graph(
         if name == "traced":
             _require_repeatable(asked.run, feed, answer)
         if name == "traced" and all(t.dims[0] == BATCH for t in tensors):
-            asked.require_independent_samples(tensors, feed, answer)
+            asked.require_independent_samples(tensors, feed, answer, precision)
         inside = _inside(sizes, axes)
         cases.append(store_case(name, sizes, feed, answer, Path(out) / REFERENCE, in_range=inside))
     asked.close()
@@ -127,7 +127,7 @@ def take_graph(
         mask_input=plan.mask_input,
         exporter="none",
         attempts=(),
-        precision=Precision.FP32,
+        precision=precision,
         reference=ReferenceSet(
             runtime=f"the file itself in ONNX Runtime {onnxruntime.__version__}, graph optimisations off",
             data=plan.data,

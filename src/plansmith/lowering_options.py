@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from plansmith.types import Record
+from plansmith.reports import ToleranceChange
+from plansmith.types import EngineKind, Precision, Record
 from plansmith.written import Count, Switch
 
 Calibration = Literal["auto", "minmax", "entropy", "percentile"]
@@ -46,3 +47,16 @@ class LoweringOptions(Record):
             except re.error as error:
                 raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
         return value
+
+
+class LoweringRequest(Record):
+    """What a graph is to be lowered to, and how accurate that has to be.
+
+    `tolerances`: what differs from those of the precision, by output; `max_metric_drop`: likewise, None for nothing.
+    """
+
+    precision: Precision | Literal["auto"]
+    engine: EngineKind
+    options: LoweringOptions
+    tolerances: dict[str, ToleranceChange]
+    max_metric_drop: float | None

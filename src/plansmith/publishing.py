@@ -9,21 +9,24 @@ from plansmith import __version__
 from plansmith.config import ModelSpec
 from plansmith.digest import digest_of_files
 from plansmith.manifest import Manifest, Package, PublishedVersion
+from plansmith.report import REPORT_FILE, facts_of, render
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.reproduction import reproduction
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner, WouldRun
 from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository
-from plansmith.types import Engine, OnnxModel, SourceModel
+from plansmith.types import DataSet, Engine, LoweredModel, OnnxModel, SourceModel
 
 
 @dataclass(frozen=True)
 class Made:
-    """What the steps before have made; `served` is None where the release was not checked on a server."""
+    """What the steps before have made: `data` is None where no samples were needed, `served` without a server."""
 
     source: Finished[SourceModel]
     onnx: Finished[OnnxModel]
+    data: Finished[DataSet] | None
+    lowered: Finished[LoweredModel]
     engine: Finished[Engine]
     validation: Finished[ValidationReport]
     package: Finished[Package]
@@ -60,6 +63,8 @@ def publish(
             spec=spec.model_dump(mode="json"),
             source=made.source.record,
             onnx=made.onnx.record,
+            data=made.data.record if made.data else None,
+            lowered=made.lowered.record,
             engine=made.engine.record,
             package=package.record,
             validation=made.validation.record,
@@ -79,6 +84,7 @@ def publish(
             allow_interface_change=spec.allow_interface_change,
             force=spec.force,
             waiting=stages.waits_for_publisher,
+            described=lambda numbered: {REPORT_FILE: render(facts_of(numbered))},
         )
         clock.cached = published.unchanged
         return published, manifest.model_copy(update={"version": published.version})

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from plansmith.types import Device, Record
+from plansmith.types import Device, Precision, Record
 from plansmith.written import Cosine, Share
 
 
@@ -69,8 +69,10 @@ class OutputAgreement(Record):
 
     Cosines are of one sample's answer with the reference's (of the pooled vector, where the output is pooled);
     `sqnr_db` is signal to noise over all elements; `kl`: mean Kullback-Leibler divergence in nats, for class scores;
-    `same_first`: share of samples (or tokens) whose highest score is the same class; `same_neighbour`: share of
-    samples whose nearest other sample is the same. None where the output has no such thing.
+    `same_first`: share of samples (or tokens) whose highest score is the same class; `first_among_five`: whose class
+    by the reference is among the candidate's first five; `same_neighbour`: share of samples whose nearest other sample
+    is the same. None where the output has no such thing. Answers of very few numbers have one cosine, that of all
+    samples together; of integers and flags it is the share of equal elements.
     """
 
     output: str
@@ -80,6 +82,7 @@ class OutputAgreement(Record):
     sqnr_db: float
     kl: float | None
     same_first: float | None
+    first_among_five: float | None = None
     same_neighbour: float | None
     failures: tuple[str, ...]
 
@@ -99,6 +102,16 @@ class TaskMetric(Record):
     max_drop: float
     proven: bool
     failures: tuple[str, ...]
+
+    def words(self) -> str:
+        """The measure in one line: both values, the change with its interval, and what that proves."""
+        told = (
+            f"{self.name} {self.candidate:.4f}, FP32 {self.reference:.4f}: {self.change.value:+.4f}"
+            f" (95 % interval {self.change.low:+.4f} to {self.change.high:+.4f}), at most -{self.max_drop:g} is allowed"
+        )
+        if self.failures or self.proven:
+            return told
+        return f"{told}; not proven: {self.samples} samples are too few"
 
 
 class WorstSample(Record):
@@ -121,21 +134,24 @@ class Evaluation(Record):
     def failures(self) -> list[str]:
         """One line per breach."""
         return [
+            *(f"{m.name} on {m.samples} held-out samples {f}" for m in self.metrics for f in m.failures),
             *(f"output {a.output!r} on {a.samples} held-out samples: {f}" for a in self.agreements for f in a.failures),
-            *(f"{m.name} on {m.samples} held-out samples: {f}" for m in self.metrics for f in m.failures),
         ]
 
 
 class ValidationReport(Record):
     """The gate's verdict and everything it rests on.
 
-    `not_validated`: what could not be tried on this machine, in words.
+    `evidence`: what inputs it rests on: held-out samples that somebody gave, plansmith's own sentences and images, or
+    values drawn at random. `not_validated`: what could not be tried on this machine, in words.
     """
 
     verdict: Literal["passed", "failed"]
     reference: str
     candidate: str
+    precision: Precision | None = None  # of releases older than this field and the next
     data: str
+    evidence: Literal["given", "shipped", "drawn"] | None = None
     tolerances: dict[str, Tolerance]
     comparisons: tuple[OutputComparison, ...]
     evaluation: Evaluation | None = None
@@ -160,13 +176,13 @@ class ValidationReport(Record):
         return rows
 
     def failures(self) -> list[str]:
-        """One line per breach: output, case, shape, metric."""
+        """One line per breach, those on held-out samples first: output, case, shape, metric."""
         at_shapes = [
             f"output {c.output!r} at {c.case} ({'x'.join(map(str, c.shape))}): {failure}"
             for c in self.comparisons
             for failure in c.failures
         ]
-        return at_shapes + (self.evaluation.failures() if self.evaluation else [])
+        return (self.evaluation.failures() if self.evaluation else []) + at_shapes
 
 
 class ServedCheck(Record):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
@@ -42,6 +43,7 @@ def revalidate(release: Path) -> ValidationReport:
     folder = (release / MODEL_FOLDER / component.file) if component.external_files else release / MODEL_FOLDER
     descriptor, log = tempfile.mkstemp(prefix=scratch_name("validate-"), suffix=".log")
     os.close(descriptor)
+    recipe = manifest.lowered.recipe if manifest.lowered else None
     with Worker(WORKER_MODULE, Path(log)) as worker:
         report = worker.call(
             "validate",
@@ -50,9 +52,22 @@ def revalidate(release: Path) -> ValidationReport:
             onnx=manifest.onnx.model_dump(mode="json"),
             reference_folder=str(release.resolve()),
             tolerances={name: t.model_dump() for name, t in manifest.validation.tolerances.items()},
+            held_out=_held_out(manifest, release),
+            recipe=recipe.model_dump(mode="json") if recipe else None,
         )
     Path(log).unlink()  # kept where the gate could not be run: the error names it
     return ValidationReport.model_validate(report)
+
+
+def _held_out(manifest: Manifest, release: Path) -> dict[str, Any] | None:
+    """The samples that judged the release, which lie in it; None where none did."""
+    if manifest.data is None or manifest.data.evaluation is None:
+        return None
+    return {
+        "data": manifest.data.model_dump(mode="json"),
+        "folder": str(release.resolve()),
+        "max_metric_drop": (manifest.spec.get("data") or {}).get("max_metric_drop"),
+    }
 
 
 def _require_intact(release: Path, manifest: Manifest) -> None:

@@ -1,4 +1,4 @@
-"""The verbs of a compile, in order: fetch, export, lower, compile, validate, package, check_served, publish.
+"""The verbs of a compile, in order: fetch, export, sample, lower, compile, validate, package, check_served, publish.
 
 Each is a plain method that takes and gives finished records; what they share is in `stages`. The heavy
 ones are carried out by one worker process, started when the first of them is not in the cache.
@@ -9,29 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from plansmith.config import ModelSpec
 from plansmith.digest import Digester
 from plansmith.durable import require_writable
-from plansmith.errors import EngineError, ExportError, PlansmithError
-from plansmith.fetching import fetch, require_unchanged
+from plansmith.errors import EngineError, PlansmithError
+from plansmith.graph_steps import GraphSteps
 from plansmith.history import HISTORY, History
 from plansmith.manifest import Manifest, Package, PublishedVersion, StepRecord
 from plansmith.packaging import lay_out
+from plansmith.precision_steps import judge_engine, may_need_samples, needs_samples
 from plansmith.publishing import Made, publish
 from plansmith.recording import Run, recorded
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.serving import ask_server
-from plansmith.sources.reference import parse_reference, refuse_unfitting
-from plansmith.stages import Finished, Listener, StageRunner, WouldRun
-from plansmith.targets import load_target, require_onnxruntime
+from plansmith.stages import Finished, Listener, WouldRun
+from plansmith.targets import Target
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.serving_runtime import find_serving_runtime
-from plansmith.types import Engine, EngineKind, OnnxModel, Precision, SourceModel
-from plansmith.validation import require_passed
+from plansmith.types import DataSet, Engine, EngineKind, LoweredModel, OnnxModel, Precision
 
-STEPS = ("fetch", "export", "lower", "compile", "validate", "package", "check_served", "publish")
+STEPS = ("fetch", "export", "sample", "lower", "compile", "validate", "package", "check_served", "publish")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,15 +48,8 @@ def _plainly(step: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     return step(*args, **kwargs)
 
 
-class Compilation:
-    """One model on its way from source to published version.
-
-    Args:
-        spec: what to compile.
-        relative_to: the folder that a source directory in the spec starts from.
-        listener: told how it goes.
-        dry: look only; raise `WouldRun` at the first step that would do something.
-        digester: hashes files; one of its own when None.
+class Compilation(GraphSteps):
+    """One model on its way from source to published version; arguments as for `GraphSteps`.
 
     Raises:
         PlansmithError: what can be known to be wrong before any work is done.
@@ -72,31 +64,17 @@ class Compilation:
         dry: bool = False,
         digester: Digester | None = None,
     ) -> None:
-        self._relative_to = relative_to
-        self.reference = parse_reference(spec.source, relative_to=relative_to)
-        self.name = spec.name or self.reference.default_name
-        self.target = load_target(spec.target)
-        self.spec = spec.model_copy(update={"target": self.target.name})
-        _require_available(spec, self.name)
-        refuse_unfitting(self.reference, spec)
-        self._onnxruntime = require_onnxruntime(self.target)
-        artifacts = Path(spec.artifacts).absolute()
-        self._stages = StageRunner(
-            self.name, artifacts, listener=listener or Listener(), force=spec.force, dry=dry, digester=digester
+        super().__init__(spec, relative_to=relative_to, listener=listener, dry=dry, digester=digester)
+        _require_available(spec, self.name, self.target)
+        self._history = History(self._artifacts / HISTORY)
+        self.repository = ModelRepository(
+            Path(spec.repository or self._artifacts / "repository"), self._stages.digester
         )
-        self._history = History(artifacts / HISTORY)
-        self.repository = ModelRepository(Path(spec.repository or artifacts / "repository"), self._stages.digester)
         self.repository.require_target(self.target.name)
         if not dry:
-            for place in (artifacts, self.repository.root, self.repository.store):
+            for place in (self._artifacts, self.repository.root, self.repository.store):
                 require_writable(place)
         self._runtime = find_serving_runtime(spec.tritonserver, self.target) if spec.check_served else None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stages.close()
 
     def run(self, perform: Perform = _plainly) -> tuple[PublishedVersion, Manifest]:
         """All steps, from source to published version; the manifest tells of this run.
@@ -115,13 +93,15 @@ class Compilation:
 
     def _do(self, perform: Perform) -> tuple[PublishedVersion, Manifest]:
         source = perform(self.fetch)
-        onnx = perform(self.lower, perform(self.export, source))
-        engine = perform(self.compile, onnx)
-        validation = perform(self.validate, engine, onnx)
+        onnx = perform(self.export, source)
+        data = perform(self.sample, source, onnx) if needs_samples(self.spec, onnx.record) else None
+        lowered = perform(self.lower, onnx, data)
+        engine = perform(self.compile, lowered)
+        validation = perform(self.validate, engine, onnx, lowered, data)
         self._stages.end_worker()
         package = perform(self.package, engine, onnx)
         served = perform(self.check_served, package, onnx, validation) if self.spec.check_served else None
-        return perform(self.publish, source, onnx, engine, validation, package, served)
+        return perform(self.publish, Made(source, onnx, data, lowered, engine, validation, package, served))
 
     def plan(self) -> dict[str, str]:
         """What a run would do, step by step; only for a dry compilation."""
@@ -133,6 +113,8 @@ class Compilation:
             plan["publish"] = "nothing: the newest version is this one"
         if not self.spec.check_served:
             plan["check_served"] = "left out"
+        if "sample" not in found and ("lower" in found or not may_need_samples(self.spec)):
+            plan["sample"] = "left out"
         return plan
 
     def outlook(self) -> dict[str, str]:
@@ -148,54 +130,7 @@ class Compilation:
         """How the steps went so far."""
         return self._stages.records
 
-    def fetch(self) -> Finished[SourceModel]:
-        """Bring the model here: a directory or file by content, a hub model at its commit, or random weights.
-
-        Raises:
-            SourceError: there is no such model, or it may not be read.
-            EnvironmentFault: the hub cannot be reached.
-        """
-        return fetch(self._stages, self.spec, self.reference)
-
-    def export(self, source: Finished[SourceModel]) -> Finished[OnnxModel]:
-        """Export to ONNX, or take an ONNX file as it is, and store the reference's answers.
-
-        Raises:
-            ExportError: no exporter's graph agrees with the model.
-            SourceError: the model cannot be loaded, or changed while it was read.
-            UsageError: shapes, inputs or outputs that the model does not have.
-        """
-        parameters: dict[str, Any] = {
-            "shapes": {k: v.model_dump() for k, v in self.spec.shapes.items()},
-            "inputs": {k: v.model_dump() for k, v in self.spec.inputs.items()},
-            "outputs": self.spec.outputs,
-        }
-        function, place = "take_graph", {"path": source.record.location}
-        if source.record.scheme != "onnx":
-            function, place = "export", {"folder": str(source.folder)}
-            parameters |= {
-                "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
-                "max_opset": self._onnxruntime.max_opset,
-                "allow_pickle": self.spec.allow_pickle,
-            }
-
-        def build(out: Path) -> Any:
-            record = self._stages.heavy(function, out=str(out), **place, **parameters)
-            require_unchanged(self._stages, self.spec, source)
-            return record
-
-        onnx = self._stages.stage("export", OnnxModel, [source.digest], parameters, build, tools=function)
-        if onnx.record.reference.guessed:
-            self._stages.notice(f"the checks use {onnx.record.reference.data}; real inputs would tell more")
-        return onnx
-
-    def lower(self, onnx: Finished[OnnxModel]) -> Finished[OnnxModel]:
-        """Lower the graph's precision; FP32 passes through."""
-        with self._stages.timed("lower") as clock:
-            clock.cached = onnx.cached
-            return onnx
-
-    def compile(self, onnx: Finished[OnnxModel]) -> Finished[Engine]:
+    def compile(self, lowered: Finished[LoweredModel]) -> Finished[Engine]:
         """Build the engine that the backend loads.
 
         Raises:
@@ -204,33 +139,26 @@ class Compilation:
         parameters = self._onnxruntime.model_dump(include={"max_opset", "max_ir_version"})
 
         def build(out: Path) -> Any:
-            record = onnx.record.model_dump(mode="json")
+            record = lowered.record.model_dump(mode="json")
             return self._stages.heavy(
-                "compile_engine", onnx=record, folder=str(onnx.folder), out=str(out), **parameters
+                "compile_engine", lowered=record, folder=str(lowered.folder), out=str(out), **parameters
             )
 
-        return self._stages.stage("compile", Engine, [onnx.digest], parameters, build)
+        return self._stages.stage("compile", Engine, [lowered.digest], parameters, build)
 
-    def validate(self, engine: Finished[Engine], onnx: Finished[OnnxModel]) -> Finished[ValidationReport]:
+    def validate(
+        self,
+        engine: Finished[Engine],
+        onnx: Finished[OnnxModel],
+        lowered: Finished[LoweredModel],
+        data: Finished[DataSet] | None,
+    ) -> Finished[ValidationReport]:
         """Hold the engine against the reference.
 
         Raises:
             GateError: the verdict is "failed".
         """
-        parameters = {"tolerances": {k: v.model_dump(exclude_none=True) for k, v in self.spec.tolerances.items()}}
-
-        def build(_: Path) -> Any:
-            return self._stages.heavy(
-                "validate",
-                engine=engine.record.model_dump(mode="json"),
-                engine_folder=str(engine.folder),
-                onnx=onnx.record.model_dump(mode="json"),
-                reference_folder=str(onnx.folder),
-                **parameters,
-            )
-
-        inputs = [engine.digest, onnx.digest]
-        return self._stages.stage("validate", ValidationReport, inputs, parameters, build, require=require_passed)
+        return judge_engine(self._stages, self.spec, engine, onnx, lowered, data)
 
     def package(self, engine: Finished[Engine], onnx: Finished[OnnxModel]) -> Finished[Package]:
         """Lay out the release: config.pbtxt and the files that Triton loads.
@@ -251,31 +179,36 @@ class Compilation:
         assert self._runtime is not None
         return ask_server(self._stages, self._runtime, package, onnx, validation)
 
-    def publish(
-        self,
-        source: Finished[SourceModel],
-        onnx: Finished[OnnxModel],
-        engine: Finished[Engine],
-        validation: Finished[ValidationReport],
-        package: Finished[Package],
-        served: Finished[ServedReport] | None,
-    ) -> tuple[PublishedVersion, Manifest]:
+    def publish(self, made: Made) -> tuple[PublishedVersion, Manifest]:
         """Number the release and exchange the view that Triton reads.
 
         Raises:
             RepositoryError: another target's repository, a changed interface, a full or unwritable disk.
         """
-        made = Made(source, onnx, engine, validation, package, served)
         return publish(self._stages, self.repository, self.spec, self.reference, made)
 
 
-def _require_available(spec: ModelSpec, name: str) -> None:
+def _require_available(spec: ModelSpec, name: str, target: Target) -> None:
     """Refuse at once what no later step could do."""
     if spec.engine is not EngineKind.ONNXRUNTIME:
         raise EngineError(
-            f"engine {spec.engine} is not available yet", remedy="use --engine onnxruntime", model=name, step="compile"
+            f"engine {spec.engine} is not available yet",
+            remedy="use --engine onnxruntime, or make the lowered graph alone: plansmith lower",
+            model=name,
+            step="compile",
         )
-    if spec.precision is not Precision.FP32:
-        raise ExportError(
-            f"precision {spec.precision} is not available yet", remedy="use --precision fp32", model=name, step="lower"
+    if spec.precision is Precision.BF16:
+        raise EngineError(
+            "ONNX Runtime has no BF16 kernels for a CPU, where the release is checked",
+            remedy="use --precision fp16, or make the lowered graph alone: plansmith lower",
+            model=name,
+            step="lower",
+        )
+    if target.device == "gpu" and spec.precision in {Precision.INT8, "auto"}:
+        raise EngineError(
+            f"precision {spec.precision} is for ONNX Runtime on a CPU, and {target.name} serves on a GPU, for which"
+            " ONNX Runtime has no INT8 kernels",
+            remedy="use --precision fp16, or a target for the CPU (plansmith targets)",
+            model=name,
+            step="lower",
         )

@@ -17,41 +17,58 @@ _BUILDS = ("", "-gpu", "-openvino", "-directml", "-migraphx", "-rocm", "-qnn", "
 # Our modules and the distributions that decide the result of a step, or of a part that has its own: `graph_files`
 # finds what an ONNX file consists of, `take_graph` is the export of one. Records and numbers count everywhere.
 _COMMON_CODE = ("types.py", "reports.py", "manifest.py", "comparison.py", "reference.py", "worker.py")
+_GRAPH_CODE = ("compilers/onnxrt.py", "compilers/onnx_files.py", "external_data.py")
 _EXPORT_CODE = (
     "exporting.py",
     "loading.py",
     "sources",
     "samples",
-    "data.py",
+    "data",
+    "data_spec.py",
     "shapes.py",
-    "external_data.py",
-    "compilers",
+    "compilers/torch_export.py",
+    "compilers/onnx_import.py",
+    *_GRAPH_CODE,
+)
+_JUDGING_CODE = (
+    "held_out.py",
+    "judging.py",
+    "measuring.py",
+    "agreement.py",
+    "task_metrics.py",
+    "roles.py",
+    "intervals.py",
 )
 _CODE = {
     "fetch": ("sources", "external_data.py"),
     "graph_files": ("sources/onnx_models.py", "external_data.py"),
     "export": _EXPORT_CODE,
     "take_graph": _EXPORT_CODE,
-    "compile": ("compilers/onnxrt.py", "compilers/onnx_files.py", "external_data.py"),
-    "validate": ("validation.py",),
+    "sample": (*_EXPORT_CODE, "sampling.py"),
+    "lower": ("lowering.py", "trials.py", "compilers/precision", "validation.py", *_GRAPH_CODE, *_JUDGING_CODE),
+    "compile": _GRAPH_CODE,
+    "validate": ("validation.py", *_JUDGING_CODE),
     "package": ("packaging.py", "triton/model_config.py"),
     "check_served": ("serving.py", "triton"),
 }
+_EXPORT_TOOLS = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "timm",
+    "torchvision",
+    "onnx",
+    "onnxscript",
+    _ONNXRUNTIME,
+    "numpy",
+)
 _TOOLS = {
     "fetch": ("torch", "transformers", "timm"),
     "graph_files": ("onnx", "protobuf"),
     "take_graph": ("onnx", _ONNXRUNTIME, "numpy"),
-    "export": (
-        "torch",
-        "transformers",
-        "tokenizers",
-        "timm",
-        "torchvision",
-        "onnx",
-        "onnxscript",
-        _ONNXRUNTIME,
-        "numpy",
-    ),
+    "export": _EXPORT_TOOLS,
+    "sample": (*_EXPORT_TOOLS, "pillow", "pyarrow"),
+    "lower": (_ONNXRUNTIME, "onnx", "polygraphy", "numpy"),
     "compile": (_ONNXRUNTIME, "onnx"),
     "validate": (_ONNXRUNTIME, "polygraphy", "numpy"),
     "package": ("tritonclient", "protobuf"),

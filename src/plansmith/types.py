@@ -256,10 +256,17 @@ class LayerError(Record):
 
 
 class LoweredModel(Record):
-    """What lowering made of an exported graph; the graph itself, with no recipe, for FP32."""
+    """What lowering made of an exported graph; the graph itself, with no recipe, for FP32.
+
+    Without components nothing was accurate enough, and `trials` say why.
+    `fp32_bytes`: size of the graph that it began with, 0 where nothing was lowered.
+    `runnable`: the file of a twin with the same numbers, where ONNX Runtime cannot run the graph itself on a CPU.
+    """
 
     components: dict[str, Component]
     precision: Precision
+    runnable: str | None = None
+    fp32_bytes: int = 0
     recipe: Recipe | None
     trials: tuple[Trial, ...]
     layers: tuple[LayerError, ...]

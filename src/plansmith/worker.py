@@ -12,9 +12,11 @@ from typing import Any
 
 from plansmith.errors import EnvironmentFault
 from plansmith.exporting import describe, export, take_graph
+from plansmith.lowering import lower
 from plansmith.process import serve
 from plansmith.reports import ToleranceChange
-from plansmith.types import Engine, OnnxModel
+from plansmith.sampling import entry_point_digest, sample
+from plansmith.types import Engine, LoweredModel, OnnxModel, Recipe
 
 RANDOM_SEED = 0
 
@@ -56,15 +58,14 @@ def make_random(
 
 
 def compile_engine(
-    *, onnx: Mapping[str, Any], folder: str, max_opset: int, max_ir_version: int, out: str, progress: Progress
+    *, lowered: Mapping[str, Any], folder: str, max_opset: int, max_ir_version: int, out: str, progress: Progress
 ) -> dict[str, Any]:
     """Make the ONNX Runtime engine of a graph."""
     from plansmith.compilers.onnxrt import compile_onnxruntime
 
-    progress("optimising the graph")
-    engine = compile_onnxruntime(
-        OnnxModel.model_validate(onnx), Path(folder), Path(out), max_opset=max_opset, max_ir_version=max_ir_version
-    )
+    progress("making the engine")
+    model = LoweredModel.model_validate(lowered)
+    engine = compile_onnxruntime(model, Path(folder), Path(out), max_opset=max_opset, max_ir_version=max_ir_version)
     return engine.model_dump(mode="json")
 
 
@@ -76,24 +77,45 @@ def validate(
     reference_folder: str,
     tolerances: Mapping[str, Any],
     progress: Progress,
+    held_out: Mapping[str, Any] | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    runnable: str = "",
 ) -> dict[str, Any]:
     """Run the gate; the verdict is in the report."""
     from plansmith import validation
+    from plansmith.held_out import HeldOut
 
     report = validation.validate(
-        Engine.model_validate(engine),
-        Path(engine_folder),
+        validation.Candidate(
+            Engine.model_validate(engine),
+            Path(engine_folder),
+            recipe=Recipe.model_validate(recipe) if recipe is not None else None,
+            runnable=Path(runnable) if runnable else None,
+        ),
         OnnxModel.model_validate(onnx),
         Path(reference_folder),
         overrides={k: ToleranceChange.model_validate(v) for k, v in tolerances.items()},
         progress=progress,
+        held_out=HeldOut.model_validate(held_out) if held_out is not None else None,
     )
     return report.model_dump(mode="json")
 
 
 FUNCTIONS = {
     f.__name__: f
-    for f in (timm_hub_id, graph_files, make_random, describe, export, take_graph, compile_engine, validate)
+    for f in (
+        timm_hub_id,
+        graph_files,
+        make_random,
+        describe,
+        export,
+        take_graph,
+        entry_point_digest,
+        sample,
+        lower,
+        compile_engine,
+        validate,
+    )
 }
 
 

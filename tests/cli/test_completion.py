@@ -18,7 +18,7 @@ from .command import COMMAND, CommandLine, environment
 from .conftest import Compiled
 
 COMMANDS = (
-    "compile doctor gc history init inspect schema serve serve-env show targets validate".split()  # noqa: SIM905
+    "compile doctor gc history init inspect report schema serve serve-env show targets validate".split()  # noqa: SIM905
 )
 
 # What is typed, and what has to be offered; a type in angle brackets is left to the shell.
@@ -37,6 +37,7 @@ OFFERED: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "models to serve": (("serve", "t"), ["tiny"]),
     "models with a history": (("history", "t"), ["tiny"]),
     "models to validate": (("validate", "t"), ["tiny"]),
+    "models with a report": (("report", "t"), ["tiny"]),
     "folders to validate": (("validate", "art"), ["<file>"]),
     "models of a repository": (("show", "--repository", "artifacts/repository", ""), ["tiny"]),
     "models of no repository": (("show", "--repository", "none", ""), []),

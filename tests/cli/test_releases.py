@@ -135,6 +135,7 @@ def test_the_completion_knows_commands_and_options(run: CommandLine) -> None:
         "history",
         "init",
         "inspect",
+        "report",
         "schema",
         "serve",
         "serve-env",

@@ -55,8 +55,9 @@ def test_its_artifacts_are_the_plan_the_gates_report_and_the_release(
     rows = json.loads(artifacts["validation-shown-1-local-cpu"]["data"])
     assert {row["case"] for row in rows} >= {"traced", "untraced", "min", "max"}
     assert {row["verdict"] for row in rows} == {"passed"}
-    manifest = Path(answer.document["manifest"])
-    assert manifest.as_uri() in artifacts["release-shown-1-local-cpu"]["data"]
+    report = Path(answer.document["model_path"]) / "report.html"
+    assert report.is_file()
+    assert report.as_uri() in artifacts["release-shown-1-local-cpu"]["data"]
 
 
 def test_a_gate_that_refuses_fails_the_run_and_shows_what_it_saw(

@@ -15,6 +15,7 @@ import pytest
 from plansmith import exporting, worker
 from plansmith.types import Engine, OnnxModel
 
+from ..unlowered import unlowered
 from .graphs import WEIGHTS_FILE, Exported, silent
 
 _SHAPES = {"input_ids": {"min": (1, 8), "opt": (2, 32), "max": (4, 64)}}
@@ -61,7 +62,12 @@ def _export(folder: Path, engine_folder: Path) -> dict[str, Any]:
         progress=silent,
     )
     engine = worker.compile_engine(
-        onnx=exported, folder=str(folder), max_opset=18, max_ir_version=10, out=str(engine_folder), progress=silent
+        lowered=unlowered(exported),
+        folder=str(folder),
+        max_opset=18,
+        max_ir_version=10,
+        out=str(engine_folder),
+        progress=silent,
     )
     path = folder / exported["components"]["model"]["file"]
     onnx.save(onnx.load(path), path, save_as_external_data=True, location=WEIGHTS_FILE)

@@ -14,7 +14,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 from plansmith.compilers import onnx_files
 from plansmith.reports import ValidationReport
 from plansmith.types import Component, Engine, EngineKind, OnnxModel, Precision
-from plansmith.validation import validate
+from plansmith.validation import Candidate, validate
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -163,7 +163,9 @@ class Exported:
         """Send a graph, which must be a valid one, through the gate."""
         onnx.checker.check_model(path)
         component = (claimed or onnx_files.describe(path)).model_copy(update={"file": path.name})
-        return validate(engine_of(component), path.parent, self.onnx, self.folder, overrides={}, progress=silent)
+        return validate(
+            Candidate(engine_of(component), path.parent), self.onnx, self.folder, overrides={}, progress=silent
+        )
 
 
 def engine_of(component: Component) -> Engine:

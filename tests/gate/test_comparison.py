@@ -121,7 +121,7 @@ def test_zero_vectors_agree_with_each_other_and_with_nothing_else() -> None:
 
 
 def test_one_zero_sample_among_others_is_compared_like_them() -> None:
-    reference = drawn(3, 4)
+    reference = drawn(3, 8)
     reference[1] = 0
     assert not compared(reference, reference.copy()).failures
     candidate = reference.copy()

@@ -11,7 +11,7 @@ from onnx import numpy_helper, parser
 
 from plansmith.compilers import onnx_files
 from plansmith.compilers.onnxrt import compile_onnxruntime, open_session
-from plansmith.types import Component, OnnxModel, Precision, ReferenceSet
+from plansmith.types import Component, LoweredModel, Precision
 
 WEIGHT = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
 X = np.random.default_rng(1).normal(size=(3, 64)).astype(np.float32)
@@ -30,16 +30,8 @@ def model() -> onnx.ModelProto:
     return made
 
 
-def exported(component: Component) -> OnnxModel:
-    return OnnxModel(
-        components={"model": component},
-        axes={},
-        mask_input=None,
-        exporter="torchscript",
-        attempts=(),
-        precision=Precision.FP32,
-        reference=ReferenceSet(runtime="", data="", cases=()),
-    )
+def exported(component: Component, precision: Precision = Precision.FP32) -> LoweredModel:
+    return LoweredModel(components={"model": component}, precision=precision, recipe=None, trials=(), layers=())
 
 
 def folder_named(name: str, inside: Path) -> Path:
@@ -58,6 +50,15 @@ def test_weights_go_beside_the_graph_when_they_are_above_the_threshold(
     assert {p.name for p in tmp_path.iterdir()} == set(component.files)
     assert (path.stat().st_size > WEIGHT_BYTES) is not beside
     np.testing.assert_allclose(open_session(path).run(["y"], {"x": X})[0], X @ WEIGHT, rtol=1e-4, atol=1e-5)
+
+
+def test_a_lowered_graph_travels_as_it_is_and_its_weights_with_it(tmp_path: Path) -> None:
+    source, out = folder_named("lowered", tmp_path), folder_named("engine", tmp_path)
+    component = onnx_files.describe(onnx_files.save(model(), source, threshold_bytes=0))
+    made = compile_onnxruntime(exported(component, Precision.FP16), source, out, max_opset=18, max_ir_version=10)
+    assert made.options == {"graph_optimization_level": "none"}
+    for file in component.files:
+        assert (out / file).read_bytes() == (source / file).read_bytes()
 
 
 @pytest.mark.parametrize("threshold", [0, WEIGHT_BYTES])

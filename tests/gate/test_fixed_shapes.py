@@ -9,6 +9,8 @@ import pytest
 from plansmith import exporting, worker
 from plansmith.types import OnnxModel
 
+from ..unlowered import unlowered
+
 
 @pytest.mark.parametrize("shape", ["8x32", "8x8", "1x16"])
 def test_dims_are_told_apart_and_the_gate_sees_several_samples_whatever_the_fixed_shape(
@@ -45,7 +47,7 @@ def test_dims_are_told_apart_and_the_gate_sees_several_samples_whatever_the_fixe
     inside = [tuple(case.axes.values()) for case in onnx.reference.cases if case.in_range]
     assert inside == [tuple(sizes)]
     engine = worker.compile_engine(
-        onnx=fields,
+        lowered=unlowered(fields),
         folder=str(tmp_path / "onnx"),
         max_opset=23,
         max_ir_version=11,

@@ -13,6 +13,7 @@ from plansmith.reference import read_case
 from plansmith.reports import ValidationReport
 from plansmith.types import OnnxModel
 
+from ..unlowered import unlowered
 from .graphs import WEIGHTS_FILE, Exported, silent
 
 SHAPES = {"input_ids": {"min": (1, 1), "opt": (2, 16), "max": (4, 32)}}
@@ -33,7 +34,7 @@ def test_a_real_model_is_compiled_again_from_its_own_graph(minilm: Exported, tmp
     rows = _rows(path, "word_embeddings.weight")
     assert rows / 2 < int(np.max(ids.astype(np.int64))) < rows, "drawn from the whole vocabulary, and no more"
     engine: dict[str, Any] = worker.compile_engine(
-        onnx=fields, folder=str(taken), max_opset=18, max_ir_version=10, out=str(built), progress=silent
+        lowered=unlowered(fields), folder=str(taken), max_opset=18, max_ir_version=10, out=str(built), progress=silent
     )
     report = worker.validate(
         engine=engine,

@@ -16,7 +16,7 @@ from plansmith.errors import GateError, UsageError
 from plansmith.reference import read_case, store_case
 from plansmith.reports import Tolerance, ToleranceChange, ValidationReport
 from plansmith.types import Case, OnnxModel, Precision, ReferenceSet
-from plansmith.validation import require_passed, validate
+from plansmith.validation import Candidate, require_passed, validate
 
 from .graphs import engine_of, silent
 
@@ -72,7 +72,9 @@ class Gate:
             precision=Precision.FP32,
             reference=ReferenceSet(runtime="numpy", data="numbers", cases=tuple(cases)),
         )
-        return validate(engine_of(component), self.folder, exported, self.folder, overrides=overrides, progress=silent)
+        return validate(
+            Candidate(engine_of(component), self.folder), exported, self.folder, overrides=overrides, progress=silent
+        )
 
 
 @pytest.fixture

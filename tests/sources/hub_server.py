@@ -1,4 +1,4 @@
-"""A model hub on 127.0.0.1 that speaks what huggingface_hub asks: revisions, file heads, ranged downloads."""
+"""A hub on 127.0.0.1 that speaks what huggingface_hub asks: revisions, file heads, ranged downloads."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CONVERTED_COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves one folder as one model; `requests` holds (method, path, range) of what was asked.
+    """Serves one folder as one model or data set; `requests` holds (method, path, range) of what was asked.
+
+    `converted`: the files of a data set's branch refs/convert/parquet, where it has one.
 
     `break_after` cuts the connection of the next large download after so many bytes; so many next requests as
     `unavailable` says are answered with status 503.
     """
 
-    def __init__(self, folder: Path, repo: str) -> None:
+    def __init__(self, folder: Path, repo: str, kind: str, converted: Path | None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+        self.files = _files(folder)
+        self.converted = _files(converted) if converted else {}
+        self.kind = kind
         self.repo = repo
         self.requests: list[tuple[str, str, str | None]] = []
         self.break_after = 0
@@ -36,9 +42,11 @@ class Hub(ThreadingHTTPServer):
 
 
 @contextmanager
-def running(folder: Path, repo: str = "org/model") -> Iterator[Hub]:
-    """The hub, for the length of a block."""
-    with Hub(folder, repo) as hub:
+def running(
+    folder: Path, repo: str = "org/model", *, kind: str = "models", converted: Path | None = None
+) -> Iterator[Hub]:
+    """The hub, for the length of a block; `kind` is "models" or "datasets"."""
+    with Hub(folder, repo, kind, converted) as hub:
         thread = threading.Thread(target=hub.serve_forever, daemon=True)
         thread.start()
         try:
@@ -46,6 +54,10 @@ def running(folder: Path, repo: str = "org/model") -> Iterator[Hub]:
         finally:
             hub.shutdown()
             thread.join()
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -68,23 +80,30 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        repo = re.escape(self.server.repo)
-        if found := re.fullmatch(rf"/api/models/{repo}(?:/revision/([^/?]+))?(?:\?.*)?", self.path):
-            known = found[1] in {None, "main", "v1", COMMIT}
-            siblings = [{"rfilename": name} for name in self.server.files]
-            self._json(
-                {"id": self.server.repo, "sha": COMMIT, "siblings": siblings} if known else None, "RevisionNotFound"
-            )
-        elif found := re.fullmatch(rf"/api/models/{repo}/tree/([^/?]+)(?:\?.*)?", self.path):
+        kind, repo = self.server.kind, re.escape(self.server.repo)
+        prefix = "" if kind == "models" else f"{kind}/"
+        if found := re.fullmatch(rf"/api/{kind}/{repo}(?:/revision/([^/?]+))?(?:\?.*)?", self.path):
+            files, commit = self._revision(found[1] or "main")
+            siblings = [{"rfilename": name} for name in files or {}]
+            about = {"id": self.server.repo, "sha": commit, "siblings": siblings}
+            self._json(about if files is not None else None, "RevisionNotFound")
+        elif found := re.fullmatch(rf"/api/{kind}/{repo}/tree/([^/?]+)(?:\?.*)?", self.path):
             tree = [
                 {"type": "file", "path": name, "size": len(body), "oid": hashlib.sha1(body).hexdigest()}
-                for name, body in self.server.files.items()
+                for name, body in (self._revision(found[1])[0] or {}).items()
             ]
             self._json(tree, "")
-        elif found := re.fullmatch(rf"/{repo}/resolve/[^/]+/(.+)", self.path):
-            self._file(found[1])
+        elif found := re.fullmatch(rf"/{prefix}{repo}/resolve/([^/]+)/(.+)", self.path):
+            files, commit = self._revision(found[1])
+            self._file((files or {}).get(unquote(found[2])), commit)
         else:
             self._json(None, "RepoNotFound")
+
+    def _revision(self, name: str) -> tuple[dict[str, bytes] | None, str]:
+        """The files of a branch, tag or commit, and its commit; no files where there is none."""
+        if unquote(name) in {"refs/convert/parquet", CONVERTED_COMMIT}:
+            return self.server.converted or None, CONVERTED_COMMIT
+        return (self.server.files if name in {"main", "v1", COMMIT} else None), COMMIT
 
     def _json(self, value: Any, error: str) -> None:
         body = json.dumps({"error": error} if value is None else value).encode()
@@ -97,14 +116,13 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(body)
 
-    def _file(self, name: str) -> None:
-        body = self.server.files.get(name)
+    def _file(self, body: bytes | None, commit: str) -> None:
         if body is None:
             self._json(None, "EntryNotFound")
             return
         start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").split("-")[0])
         self.send_response(206 if start else 200)
-        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("X-Repo-Commit", commit)
         self.send_header("ETag", f'"{hashlib.sha1(body).hexdigest()}"')
         self.send_header("Accept-Ranges", "bytes")
         if start:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -12,7 +13,9 @@ import pytest
 from plansmith import worker
 from plansmith.errors import ExportError, PlansmithError, SourceError, UsageError
 from plansmith.reference import read_case
+from plansmith.types import Precision
 
+from ..unlowered import unlowered
 from .graphs import save, save_product, take
 
 
@@ -154,7 +157,7 @@ def test_operators_that_the_author_chose_stay_though_plansmith_would_not_add_the
     taken = take(path, tmp_path / "out")
     (tmp_path / "engine").mkdir()
     worker.compile_engine(
-        onnx=taken.model_dump(mode="json"),
+        lowered=unlowered(taken.model_dump(mode="json")),
         folder=str(tmp_path / "out"),
         max_opset=18,
         max_ir_version=10,
@@ -162,6 +165,49 @@ def test_operators_that_the_author_chose_stay_though_plansmith_would_not_add_the
         progress=lambda _: None,
     )
     assert [n.op_type for n in onnx.load(tmp_path / "engine" / "model.onnx").graph.node] == ["QuickGelu"]
+
+
+LOWERED = {
+    "FP16": (
+        "g (float16[N, 2] x) => (float16[N, 2] y) { y = MatMul (x, half) }",
+        {"half": np.ones((2, 2), np.float16)},
+        Precision.FP16,
+    ),
+    "FP16 without weights": ("g (float16[N, 2] x) => (float16[N, 2] y) { y = Relu (x) }", {}, Precision.FP16),
+    "INT8 with scales for every request": (
+        """g (float[N, 8] x) => (float[N, 4] y) {
+            q, scale, zero = DynamicQuantizeLinear (x)
+            sums = MatMulInteger (q, weight, zero)
+            wide = Cast <to = 1> (sums)
+            y = Mul (wide, scale)
+        }""",
+        {"weight": np.random.default_rng(0).integers(-128, 127, (8, 4)).astype(np.int8)},
+        Precision.INT8,
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "weights", "precision"), LOWERED.values(), ids=LOWERED)
+def test_a_file_in_a_lower_precision_is_taken_as_it_is(
+    text: str, weights: dict[str, Any], precision: Precision, tmp_path: Path
+) -> None:
+    path = save(text, tmp_path, **weights)
+    taken = take(path, tmp_path / "out")
+    assert taken.precision is precision
+    written, given = (onnx.load(p).graph for p in (tmp_path / "out" / "model.onnx", path))
+    assert list(written.node) == list(given.node)
+    assert list(written.initializer) == list(given.initializer)
+    (tmp_path / "engine").mkdir()
+    engine = worker.compile_engine(
+        lowered=unlowered(taken.model_dump(mode="json")),
+        folder=str(tmp_path / "out"),
+        max_opset=18,
+        max_ir_version=10,
+        out=str(tmp_path / "engine"),
+        progress=lambda _: None,
+    )
+    assert engine["precision"] == precision
+    assert onnx.load(tmp_path / "engine" / "model.onnx") == onnx.load(tmp_path / "out" / "model.onnx")
 
 
 HALF = {"half": np.ones((2, 2), np.float16)}
@@ -196,25 +242,15 @@ REFUSED = {
         {},
         (SourceError, "input 'x' of net.onnx is a scalar", "one dim"),
     ),
-    "another precision": (
-        "g (float16[N, 2] x) => (float16[N, 2] y) { y = MatMul (x, half) }",
-        HALF,
-        (ExportError, "has weights in FP16", "FP32"),
-    ),
-    "another precision without weights": (
-        "g (float16[N, 2] x) => (float16[N, 2] y) { y = Relu (x) }",
-        {},
-        (ExportError, "has 'x' in FP16", "FP32"),
+    "weights that a CPU has no kernels for": (
+        "g (float[N, 2] x) => (float[N, 2] y) { z = Cast <to = 16> (x) w = MatMul (z, brain) y = Cast <to = 1> (w) }",
+        {"brain": np.ones((2, 2), ml_dtypes.bfloat16)},
+        (ExportError, "has weights in BF16, for which ONNX Runtime has no kernels", "--precision bf16"),
     ),
     "a graph that draws lots": (
         "g (float[N, 2] x) => (float[N, 2] y) { noise = RandomNormalLike (x) y = Add (x, noise) }",
         {},
         (SourceError, "gives different answers to the same inputs: 'y'", "random"),
-    ),
-    "a quantised graph": (
-        "g (float[N, 2] x) => (uint8[N, 2] y) { y, s, z = DynamicQuantizeLinear (x) }",
-        {},
-        (ExportError, "is quantised (DynamicQuantizeLinear)", "FP32"),
     ),
     "an operator of nobody": (
         "g (float[N, 2] x) => (float[N, 2] y) { y = others.Foo (x) }",

@@ -18,6 +18,8 @@ from plansmith.cli.gc import gc_command
 from plansmith.cli.history import history_command
 from plansmith.cli.init import init_command
 from plansmith.cli.inspect import inspect_command
+from plansmith.cli.lower import lower_command
+from plansmith.cli.report import report_command
 from plansmith.cli.schema import schema_command
 from plansmith.cli.serve import serve_command
 from plansmith.cli.serve_env import serve_env_group
@@ -59,6 +61,8 @@ for command in (
     history_command,
     init_command,
     inspect_command,
+    lower_command,
+    report_command,
     schema_command,
     serve_command,
     serve_env_group,

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.options import complete_file, complete_folder, complete_target
+from plansmith.cli.options import complete_file, complete_folder
 from plansmith.cli.outcomes import Compiled, Failed, Outcome, Planned, print_outcomes
-from plansmith.cli.text import fault_from_os_error, require_text
+from plansmith.cli.specs import read_given, source_options
+from plansmith.cli.text import fault_from_os_error
 
 if TYPE_CHECKING:
     from plansmith.config import ModelSpec
@@ -26,6 +27,7 @@ Examples:
   plansmith compile hf:./my-bert --shapes "input_ids=1x1:8x64:32x256"
   plansmith compile timm:resnet18 --random-weights --dry-run
   plansmith compile onnx:model.onnx --name detector
+  plansmith compile hf:./my-bert --precision int8 --data sentences.txt
   plansmith compile configs/models/resnet18-random.yaml --json
   plansmith compile configs/models/timm-random.yaml --model resnet18-random
 
@@ -38,36 +40,13 @@ Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or 
 @click.argument("source", metavar="SOURCE|SPEC.yaml", shell_complete=complete_file)
 @click.option("--model", "models", metavar="NAME", multiple=True, help="Compile this model of a spec only; repeatable.")
 @click.option("--name", help="Name of the model in Triton; made from the source when left out.")
-@click.option(
-    "--engine",
-    type=click.Choice(["onnxruntime", "tensorrt", "python"]),
-    help="What runs the model in Triton [onnxruntime].",
-)
-@click.option("--precision", type=click.Choice(["fp32", "fp16", "bf16", "int8"]), help="Precision of the graph [fp32].")
-@click.option(
-    "--shapes", metavar="NAME=MIN:OPT:MAX,...", help="Shapes of each input; made from the model when left out."
-)
-@click.option("--task", help="Which head, by transformers' name of the task [as the model's configuration says].")
-@click.option(
-    "--target", shell_complete=complete_target, help="Serving runtime, or a file that describes one [local-cpu]."
-)
+@source_options
 @click.option(
     "--repository",
     metavar="DIR",
     shell_complete=complete_folder,
     help="Triton model repository [<artifacts>/repository].",
 )
-@click.option(
-    "--artifacts",
-    metavar="DIR",
-    shell_complete=complete_folder,
-    help="Where cache, logs and repository go [artifacts].",
-)
-@click.option("--random-weights/--no-random-weights", default=None, help="Draw the weights instead of loading them.")
-@click.option(
-    "--trust-remote-code/--no-trust-remote-code", default=None, help="Run Python code that comes with the model."
-)
-@click.option("--allow-pickle/--no-allow-pickle", default=None, help="Read pickled weights, which can run any code.")
 @click.option(
     "--check-served/--no-check-served", default=None, help="Have a running Triton load and answer it first [on]."
 )
@@ -95,7 +74,6 @@ def compile_command(
     dry_run: bool,
     as_json: bool,
     quiet: bool,
-    shapes: str | None,
     **options: Any,
 ) -> None:
     """Compile a model into a validated, versioned Triton model repository.
@@ -106,7 +84,7 @@ def compile_command(
     """
     if track and dry_run:
         raise click.UsageError("a dry run does nothing that could be tracked: leave out --track or --dry-run")
-    file, base = _read_specs(source, options, shapes, models)
+    file, base = read_given(source, options, models)
     manner = _Manner(base, track=track, dry_run=dry_run, quiet=quiet or dry_run)
     if file.several:
         _compile_several(file, manner, as_json)
@@ -195,24 +173,3 @@ def _attempt(name: str, spec: ModelSpec, manner: _Manner) -> Outcome:
         return Failed(name, error.located(model=name))
     except OSError as error:
         return Failed(name, fault_from_os_error(error).located(model=name))
-
-
-def _read_specs(
-    source: str, options: dict[str, Any], shapes: str | None, models: tuple[str, ...]
-) -> tuple[SpecFile, Path]:
-    """The models of a command line, and the folder that their source directories are relative to."""
-    from plansmith.config import make_spec
-    from plansmith.errors import UsageError
-    from plansmith.shapes import parse_shapes
-    from plansmith.spec_files import NamedSpec, SpecFile, read_specs
-
-    given = {key: value for key, value in options.items() if value is not None}
-    require_text(source, *(value for value in given.values() if isinstance(value, str)))
-    if shapes is not None:
-        given["shapes"] = parse_shapes(shapes)
-    if source.endswith((".yaml", ".yml")):
-        return read_specs(Path(source), given, models), Path(source).absolute().parent
-    if models:
-        raise UsageError("--model picks models of a spec", remedy="name a .yaml file, or leave --model out")
-    spec = make_spec({"source": source, **given})
-    return SpecFile((NamedSpec(spec.name, spec),), several=False), Path.cwd()

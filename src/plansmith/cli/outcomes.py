@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from plansmith.cli.precision import precision_lines
+
 if TYPE_CHECKING:
     from plansmith.errors import PlansmithError
     from plansmith.manifest import Manifest, PublishedVersion, StepRecord
@@ -140,6 +142,8 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
         f" gate {manifest.validation.verdict}"
     )
     click.echo(f"  compared with {manifest.validation.reference}, on {manifest.validation.data}")
+    for line in precision_lines(manifest.lowered, manifest.validation):
+        click.echo(f"  {line}")
     for output, worst in manifest.validation.worst().items():
         allowed = manifest.validation.tolerances[output]
         click.echo(

@@ -7,8 +7,10 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from plansmith import data
 from plansmith.config import InputSpec
+from plansmith.data import drawn
+from plansmith.data.columns import Takes
+from plansmith.sources.encoding import encode_arrays
 from plansmith.sources.live import BATCH, BATCH_RANGE, InputPlan
 from plansmith.types import AxisRange, Dim, Tensor
 
@@ -50,13 +52,16 @@ def plan_drawn(
             for t in tensors
         }
 
+    mask = mask or (masks[0].name if len(masks) == 1 else None)
     return InputPlan(
         tensors=tuple(tensors),
         axes=axes,
         limits={},
-        mask_input=mask or (masks[0].name if len(masks) == 1 else None),
+        mask_input=mask,
         make=make,
         data=" and ".join(sorted(set(kinds.values()), key=lambda kind: (not kind.startswith("random"), kind))),
+        takes=Takes((), tuple(t.name for t in tensors), optional=() if mask is None else (mask,)),
+        encode=lambda samples, sizes, _: encode_arrays(tensors, mask, samples, sizes),
         guessed=True,
     )
 
@@ -93,9 +98,9 @@ def _sides(tensor: Tensor) -> tuple[Dim, ...]:
     """Height and width, where an input can be images."""
     if len(tensor.dims) != 4 or tensor.dtype not in {"float32", "float64", "uint8"}:
         return ()
-    if tensor.dims[1] in data.CHANNELS:
+    if tensor.dims[1] in drawn.CHANNELS:
         return tensor.dims[2:]
-    return tensor.dims[1:3] if tensor.dims[3] in data.CHANNELS else ()
+    return tensor.dims[1:3] if tensor.dims[3] in drawn.CHANNELS else ()
 
 
 def _draw(
@@ -107,10 +112,10 @@ def _draw(
     shape = tuple(sizes[d] if isinstance(d, str) else d for d in tensor.dims)
     seed = [zlib.crc32(tensor.name.encode()), *shape]
     if kind == "padding masks":
-        return data.draw_mask(shape).astype(tensor.dtype)
+        return drawn.draw_mask(shape).astype(tensor.dtype)
     if kind == "drawn images":
-        is_first = tensor.dims[1] in data.CHANNELS
-        return data.draw_images(shape, channels_first=is_first, raw=tensor.dtype == "uint8").astype(tensor.dtype)
+        is_first = tensor.dims[1] in drawn.CHANNELS
+        return drawn.draw_images(shape, channels_first=is_first, raw=tensor.dtype == "uint8").astype(tensor.dtype)
     if kind == "positions":
         places = np.arange(shape[-1]) % (bound or shape[-1])
         return np.broadcast_to(places, shape).astype(tensor.dtype)
@@ -118,9 +123,9 @@ def _draw(
     is_float = np.dtype(tensor.dtype).kind == "f"
     if given.low is None or given.high is None:
         largest = 1 if tensor.dtype == "bool" else (bound or _LARGEST_INTEGER + 1) - 1
-        drawn = rng.standard_normal(shape) if is_float else rng.integers(0, largest, shape, endpoint=True)
+        values = rng.standard_normal(shape) if is_float else rng.integers(0, largest, shape, endpoint=True)
     elif is_float:
-        drawn = rng.uniform(given.low, given.high, shape)
+        values = rng.uniform(given.low, given.high, shape)
     else:
-        drawn = rng.integers(int(given.low), int(given.high), shape, endpoint=True)
-    return drawn.astype(tensor.dtype)
+        values = rng.integers(int(given.low), int(given.high), shape, endpoint=True)
+    return values.astype(tensor.dtype)

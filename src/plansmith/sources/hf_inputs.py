@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith import data
 from plansmith.config import InputSpec
+from plansmith.data import drawn
+from plansmith.data.columns import Takes
+from plansmith.data.image_files import open_image
+from plansmith.data.samples import Sample
+from plansmith.data_spec import IMAGE, TEXT, TEXT_PAIR
 from plansmith.errors import SourceError, UsageError
 from plansmith.sources.drawn import plan_drawn
-from plansmith.sources.live import BATCH, BATCH_RANGE, SEQUENCE, InputPlan
+from plansmith.sources.encoding import encode_arrays, encode_images, encode_texts
+from plansmith.sources.live import BATCH, BATCH_RANGE, SEQUENCE, Align, Encoded, InputPlan
 from plansmith.types import AxisRange, Tensor
 
 if TYPE_CHECKING:
@@ -120,15 +125,16 @@ def _text_inputs(model: PreTrainedModel, folder: Path, trust_remote_code: bool) 
     import numpy as np
 
     known = inspect.signature(model.forward).parameters
+    tokenizer: Any = None
     if has_tokenizer(folder):
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         offered, padding = tokenizer.model_input_names, tokenizer.pad_token_id or 0
-        words = data.SENTENCES
+        words = drawn.SENTENCES
 
         def ids(lengths: list[int]) -> list[list[int]]:
-            texts = data.sample_texts(len(lengths), max(lengths), offset=sum(lengths))
+            texts = drawn.sample_texts(len(lengths), max(lengths), offset=sum(lengths))
             rows = tokenizer(texts, truncation=True, max_length=max(8, *lengths))["input_ids"]
             # The last token is the model's own end mark; a row is cut before it, never after.
             return [row[: n - 1] + row[-1:] if n > 1 else row[:1] for row, n in zip(rows, lengths, strict=True)]
@@ -149,7 +155,7 @@ def _text_inputs(model: PreTrainedModel, folder: Path, trust_remote_code: bool) 
         batch, longest = axes[BATCH], axes[SEQUENCE]
         tokens = np.full((batch, longest), padding, dtype=np.int64)
         mask = np.zeros((batch, longest), dtype=np.int64)
-        for row, content in enumerate(ids(data.sample_lengths(batch, longest))):
+        for row, content in enumerate(ids(drawn.sample_lengths(batch, longest))):
             tokens[row, : len(content)] = content
             mask[row, : len(content)] = 1
         # A second segment, where the model knows one: all zeros would not show that the input is ignored.
@@ -162,13 +168,27 @@ def _text_inputs(model: PreTrainedModel, folder: Path, trust_remote_code: bool) 
         raise SourceError(f"cannot make inputs called {', '.join(sorted(unknown))} yet", remedy="choose another model")
     limit = _position_limit(model)
     longest = min(limit or LONGEST_LENGTH, _authors_length(folder))
+    tensors = tuple(Tensor(name=n, dtype="int64", dims=(BATCH, SEQUENCE)) for n in names)
+    mask_input = "attention_mask" if "attention_mask" in names else None
+
+    def encode(samples: Sequence[Sample], axes: Mapping[str, AxisRange], align: Align) -> Encoded:
+        if TEXT not in samples[0].values:
+            return encode_arrays(tensors, mask_input, samples, axes)
+        return encode_texts(tokenizer, names, samples, axes[SEQUENCE], align)
+
     return InputPlan(
-        tensors=tuple(Tensor(name=n, dtype="int64", dims=(BATCH, SEQUENCE)) for n in names),
+        tensors=tensors,
         axes={BATCH: BATCH_RANGE, SEQUENCE: AxisRange(min=1, opt=min(USUAL_LENGTH, longest), max=longest)},
         limits={} if limit is None else {SEQUENCE: limit},
-        mask_input="attention_mask" if "attention_mask" in names else None,
+        mask_input=mask_input,
         make=make_inputs,
         data=words,
+        takes=Takes(
+            () if tokenizer is None else (TEXT, TEXT_PAIR),
+            ("input_ids", *(n for n in names if n != "input_ids")),
+            optional=() if mask_input is None else (mask_input,),
+        ),
+        encode=encode,
     )
 
 
@@ -184,9 +204,17 @@ def _image_inputs(folder: Path) -> InputPlan:
             " takes:\n  inputs:\n    pixel_values: {dtype: float32, dims: [batch, 3, 224, 224]}",
         ) from error
 
+    def processed(images: Sequence[Any]) -> NDArray[np.float32]:
+        array: NDArray[np.float32] = processor(images, return_tensors="np")["pixel_values"].astype("float32")
+        return array
+
     def make_inputs(axes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
-        images = data.sample_images(axes[BATCH], 256, 320, seed=axes[BATCH])
-        return {"pixel_values": processor(images, return_tensors="np")["pixel_values"].astype("float32")}
+        return {"pixel_values": processed(drawn.sample_images(axes[BATCH], 256, 320, seed=axes[BATCH]))}
+
+    def encode(samples: Sequence[Sample], axes: Mapping[str, AxisRange], _: Align) -> Encoded:
+        if IMAGE not in samples[0].values:
+            return encode_arrays((tensor,), None, samples, axes)
+        return encode_images(tensor, samples, lambda value, where: processed([open_image(value, where)])[0])
 
     channels, height, width = make_inputs({BATCH: 1})["pixel_values"].shape[1:]
     tensor = Tensor(name="pixel_values", dtype="float32", dims=(BATCH, channels, height, width))
@@ -196,5 +224,7 @@ def _image_inputs(folder: Path) -> InputPlan:
         limits={},
         mask_input=None,
         make=make_inputs,
-        data=data.DRAWN_IMAGES,
+        data=drawn.DRAWN_IMAGES,
+        takes=Takes((IMAGE,), (tensor.name,)),
+        encode=encode,
     )

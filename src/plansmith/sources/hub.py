@@ -1,9 +1,10 @@
-"""Models from the Hugging Face hub: resolved to a commit, downloaded once, resumable."""
+"""Models and data sets from the Hugging Face hub: resolved to a commit, downloaded once, resumable."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,44 @@ def fetch_snapshot(
         SourceError: no such model or revision, no access to it, or no weights that may be read.
         EnvironmentFault: the hub cannot be reached and the local cache does not hold the model.
     """
+    patterns = [p for p in FILE_PATTERNS if with_weights or p != "*.safetensors"]
+    patterns += ["README.md"]
+    patterns += [*CODE_PATTERNS] if trust_remote_code else []
+    patterns += [*PICKLE_PATTERNS] if allow_pickle else []
+    with hub_errors("model", repo, revision, _USE_A_DIRECTORY, offline=offline):
+        from huggingface_hub import snapshot_download
+
+        progress(f"asking the hub for {repo}")
+        folder = Path(
+            snapshot_download(
+                repo,
+                revision=revision,
+                allow_patterns=patterns,
+                ignore_patterns=["onnx/*", "openvino/*"],
+                local_files_only=offline,
+                tqdm_class=reporting_bar(progress),
+            )
+        )
+    return Snapshot(folder, folder.name)
+
+
+@contextmanager
+def hub_errors(kind: str, repo: str, revision: str | None, instead: str, *, offline: bool) -> Iterator[None]:
+    """What goes wrong with the hub inside of the block, in our words.
+
+    Args:
+        kind: "model" or "data set".
+        repo: its id.
+        revision: as it was asked for.
+        instead: what to do without the hub.
+        offline: the hub is not asked, by the caller's will.
+
+    Raises:
+        SourceError: no such thing or revision, or no access to it.
+        EnvironmentFault: the hub cannot be reached and the local cache does not hold it.
+    """
     try:
-        from huggingface_hub import is_offline_mode, snapshot_download
+        from huggingface_hub import is_offline_mode
         from huggingface_hub.errors import (
             GatedRepoError,
             HfHubHTTPError,
@@ -50,23 +87,8 @@ def fetch_snapshot(
         )
     except ImportError as error:
         raise EnvironmentFault("huggingface_hub is not installed", remedy="pip install 'plansmith[compile]'") from error
-
-    patterns = [p for p in FILE_PATTERNS if with_weights or p != "*.safetensors"]
-    patterns += ["README.md"]
-    patterns += [*CODE_PATTERNS] if trust_remote_code else []
-    patterns += [*PICKLE_PATTERNS] if allow_pickle else []
-    progress(f"asking the hub for {repo}")
     try:
-        folder = Path(
-            snapshot_download(
-                repo,
-                revision=revision,
-                allow_patterns=patterns,
-                ignore_patterns=["onnx/*", "openvino/*"],
-                local_files_only=offline,
-                tqdm_class=_reporting_bar(progress),
-            )
-        )
+        yield
     except GatedRepoError as error:
         raise SourceError(f"{repo} is gated", remedy="accept its terms on the hub, then: hf auth login") from error
     except RevisionNotFoundError as error:
@@ -75,22 +97,21 @@ def fetch_snapshot(
         ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise SourceError(
-            f"the hub has no model {repo!r} that you may read", remedy=f"check the id, or {_USE_A_DIRECTORY}"
+            f"the hub has no {kind} {repo!r} that you may read", remedy=f"check the id, or {instead}"
         ) from error
     except LocalEntryNotFoundError as error:
         raise EnvironmentFault(
             f"the hub cannot be reached, and the local cache does not hold {repo}",
-            remedy=_USE_A_DIRECTORY,
+            remedy=instead,
             transient=not (offline or is_offline_mode()),
         ) from error
     except (HfHubHTTPError, OSError) as error:
         raise EnvironmentFault(
-            f"the hub did not deliver {repo}: {error}", remedy=f"try again, or {_USE_A_DIRECTORY}", transient=True
+            f"the hub did not deliver {repo}: {error}", remedy=f"try again, or {instead}", transient=True
         ) from error
-    return Snapshot(folder, folder.name)
 
 
-def _reporting_bar(progress: Callable[[str], None]) -> Any:
+def reporting_bar(progress: Callable[[str], None]) -> Any:
     """A progress bar for huggingface_hub that tells `progress` the bytes instead of drawing."""
     from tqdm.auto import tqdm
 

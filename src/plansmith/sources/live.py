@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from plansmith.data.columns import Takes
+from plansmith.data.samples import Sample
 from plansmith.types import AxisRange, Record, Tensor
 
 if TYPE_CHECKING:
@@ -33,6 +35,22 @@ class Signature(Record):
     mask_input: str | None
 
 
+Align = Literal["", "tags", "answer"]
+"""Labels that stand at tokens, and so come out of the encoding."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One batch of samples as the model takes it, and the labels that stand at its tokens (see `data.labels`)."""
+
+    feed: dict[str, NDArray[np.generic]]
+    labels: dict[str, NDArray[np.generic]]
+
+
+Encode = Callable[[Sequence[Sample], Mapping[str, AxisRange], Align], Encoded]
+"""Makes one batch of samples, no axis longer than its range allows, nor shorter."""
+
+
 @dataclass(frozen=True)
 class InputPlan:
     """What a model is fed with.
@@ -44,6 +62,8 @@ class InputPlan:
         mask_input: the input that marks padding with 0, if there is one.
         make: inputs for given sizes of the axes, the same ones for the same sizes.
         data: what the inputs are, in words, for the manifest.
+        takes: which columns of somebody's data can become inputs.
+        encode: makes inputs of such data.
         guessed: nothing describes the inputs: values are drawn at random, and sizes inside of `axes` may be refused.
     """
 
@@ -53,6 +73,8 @@ class InputPlan:
     mask_input: str | None
     make: Callable[[Mapping[str, int]], dict[str, NDArray[np.generic]]]
     data: str
+    takes: Takes
+    encode: Encode
     guessed: bool = False
 
     def signature(self, outputs: Sequence[str]) -> Signature:

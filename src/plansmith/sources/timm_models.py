@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith import data
+from plansmith.data import drawn
+from plansmith.data.columns import Takes
+from plansmith.data.image_files import open_image
+from plansmith.data.samples import Sample
+from plansmith.data_spec import IMAGE
 from plansmith.errors import SourceError, UsageError, first_line
-from plansmith.sources.live import BATCH, BATCH_RANGE, InputPlan, LiveModel, enliven
-from plansmith.types import Tensor
+from plansmith.sources.encoding import encode_arrays, encode_images
+from plansmith.sources.live import BATCH, BATCH_RANGE, Align, Encoded, InputPlan, LiveModel, enliven
+from plansmith.types import AxisRange, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,18 +126,28 @@ def _live(model: torch.nn.Module) -> LiveModel:
     def make_inputs(axes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
         import numpy as np
 
-        images = data.sample_images(axes[BATCH], height + 32, width + 64, seed=axes[BATCH])
+        images = drawn.sample_images(axes[BATCH], height + 32, width + 64, seed=axes[BATCH])
         return {"pixel_values": np.stack([transform(Image.fromarray(i)).numpy() for i in images])}
+
+    tensor = Tensor(name="pixel_values", dtype="float32", dims=(BATCH, channels, height, width))
+
+    def encode(samples: Sequence[Sample], axes: Mapping[str, AxisRange], _: Align) -> Encoded:
+        if IMAGE not in samples[0].values:
+            return encode_arrays((tensor,), None, samples, axes)
+        mode = "L" if channels == 1 else "RGB"
+        return encode_images(tensor, samples, lambda value, where: transform(open_image(value, where, mode)).numpy())
 
     return LiveModel(
         module=_as_tuple(model),
         inputs=InputPlan(
-            tensors=(Tensor(name="pixel_values", dtype="float32", dims=(BATCH, channels, height, width)),),
+            tensors=(tensor,),
             axes={BATCH: BATCH_RANGE},
             limits={},
             mask_input=None,
             make=make_inputs,
-            data=data.DRAWN_IMAGES,
+            data=drawn.DRAWN_IMAGES,
+            takes=Takes((IMAGE,), (tensor.name,)),
+            encode=encode,
         ),
         output_names=("logits" if getattr(model, "num_classes", 0) else "features",),
         exportable=lambda: _plain_attention(model),

@@ -12,7 +12,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -191,6 +191,7 @@ class ModelRepository:
         allow_interface_change: bool,
         force: bool,
         waiting: Waiting = lambda _: None,
+        described: Callable[[Manifest], Mapping[str, str]] = lambda _: {},
     ) -> PublishedVersion:
         """Make a release and put it into the view; the next free number is taken under a lock.
 
@@ -201,6 +202,7 @@ class ModelRepository:
             allow_interface_change: let a version with other inputs or outputs be the newest.
             force: publish even what is already the newest version.
             waiting: told when another process publishes the same model.
+            described: gives further texts that tell of the release, and so of its number.
 
         Raises:
             RepositoryError: another target's repository, a changed interface, a full or unwritable disk, a file that
@@ -224,8 +226,8 @@ class ModelRepository:
             with staging_folder(self.staging) as staged:
                 for name, path in files.items():
                     link_or_copy(path, staged / name)
-                for name, text in texts.items():
-                    (staged / name).write_text(text)
+                for name, text in {**texts, **described(manifest)}.items():
+                    (staged / name).write_text(text, encoding="utf-8")
                     (staged / name).chmod(0o755 if text.startswith("#!") else 0o644)
                 (staged / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
                 read_manifest(staged)  # what cannot be read back must not be published

@@ -1,0 +1,113 @@
+"""Which node brings the error in: a lowered graph beside FP32, node by node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from plansmith.compilers.precision.activations import stream
+from plansmith.compilers.precision.graph import Graph
+from plansmith.types import LayerError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[np.generic]]
+
+AT_ONCE = 32
+"""Tensors of each graph that are held at the same time, for one batch."""
+
+BEST_DB, WORST_DB = 150.0, -100.0
+"""What stands for no error at all, and for NaN, Inf or an answer that has nothing to do with the right one."""
+
+
+def compare_layers(
+    reference: onnx.ModelProto, lowered: onnx.ModelProto, feeds: Sequence[Arrays], nodes: Mapping[str, bool]
+) -> list[LayerError]:
+    """The error behind each node, in the graph's order; nodes whose output the lowered graph has no more are left out.
+
+    An error that is a constant factor of one channel is none: recipes move scales from one layer into the next.
+
+    Args:
+        reference: the FP32 graph.
+        lowered: the same graph lowered, as one that ONNX Runtime runs here.
+        feeds: inputs, a batch each.
+        nodes: names in the reference, with whether each one is lowered.
+    """
+    there = {output for node in lowered.graph.node for output in node.output}
+    asked = {node.output[0]: node for node in reference.graph.node if node.name in nodes and node.output[0] in there}
+    found = []
+    for start in range(0, len(asked), AT_ONCE):
+        tensors = list(asked)[start : start + AT_ONCE]
+        noise = dict.fromkeys(tensors, 0.0)
+        signal = dict.fromkeys(tensors, 0.0)
+        pairs = zip(stream(reference, feeds, tensors), stream(lowered, feeds, tensors), strict=True)
+        for right, candidate in pairs:
+            for tensor in tensors:
+                n, s = _noise_and_signal(right[tensor], candidate[tensor])
+                noise[tensor] += n
+                signal[tensor] += s
+        found += [
+            LayerError(
+                node=asked[tensor].name,
+                op_type=asked[tensor].op_type,
+                lowered=nodes[asked[tensor].name],
+                sqnr_db=decibels(signal[tensor], noise[tensor]),
+            )
+            for tensor in tensors
+        ]
+    return found
+
+
+def rank_causes(reference: onnx.ModelProto, errors: Sequence[LayerError], among: Collection[str]) -> list[str]:
+    """Nodes by how much error each one adds to what reaches it, the worst first.
+
+    Args:
+        reference: the FP32 graph.
+        errors: of its nodes, as `compare_layers` gives them.
+        among: names of the nodes that may be named; those without a measured error come last.
+    """
+    graph = Graph(reference)
+    behind = {error.node: 10 ** (-error.sqnr_db / 10) for error in errors}
+    brought: dict[str, float] = {}  # by tensor: the largest error of the nearest measured nodes before it
+    added: dict[str, float] = {}
+    for node in graph.model.graph.node:
+        before = max((brought.get(name, 0.0) for name in node.input), default=0.0)
+        if node.name in behind:
+            added[node.name] = behind[node.name] - before
+        brought.update(dict.fromkeys(node.output, behind.get(node.name, before)))
+    return sorted(among, key=lambda name: -added.get(name, -math.inf))
+
+
+def decibels(signal: float, noise: float) -> float:
+    """Signal to noise, both as sums of squares, in dB; kept between `WORST_DB` and `BEST_DB`."""
+    if not math.isfinite(noise) or signal <= 0.0 < noise:
+        return WORST_DB
+    if noise <= 0.0:
+        return BEST_DB
+    return min(BEST_DB, max(WORST_DB, 10 * math.log10(signal / noise)))
+
+
+def _noise_and_signal(right: NDArray[np.generic], candidate: NDArray[np.generic]) -> tuple[float, float]:
+    """Sums of squares: of what no factor of a channel explains, and of the right values. Channels: see `_channels`."""
+    import numpy as np
+
+    if right.shape != candidate.shape or not np.isfinite(candidate).all():
+        return math.inf, 1.0
+    x, y = _channels(right), _channels(candidate)
+    xx, yy, xy = (np.einsum("ij,ij->j", a, b) for a, b in ((x, x), (y, y), (x, y)))
+    explained = np.divide(xy**2, yy, out=np.zeros_like(xy), where=yy > 0)
+    return float(np.maximum(xx - explained, 0).sum()), float(xx.sum())
+
+
+def _channels(array: NDArray[np.generic]) -> NDArray[np.float64]:
+    """As [elements, channels]: the second axis holds the channels of images (four axes or more), else the last one."""
+    import numpy as np
+
+    if array.ndim < 2:
+        return array.astype(np.float64).reshape(-1, 1)
+    moved = np.moveaxis(array, 1, -1) if array.ndim >= 4 else array
+    return moved.astype(np.float64).reshape(-1, moved.shape[-1])

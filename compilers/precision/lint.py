@@ -1,0 +1,84 @@
+"""What is wrong with a lowered graph: what TensorRT's parser refuses, and what gives wrong numbers anywhere.
+
+A rule is a function from a `View` to findings, in one of the lists below; its docstring says where the rule comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from plansmith.compilers.precision import lint_parser, lint_placement, lint_scales, lint_types, lint_values
+from plansmith.compilers.precision.lint_view import Finding, View
+from plansmith.errors import ExportError
+from plansmith.types import Component, EngineKind
+
+if TYPE_CHECKING:
+    import onnx
+
+    from plansmith.reference import StoredCase
+
+__all__ = ["RULES", "Finding", "lint", "refuse"]
+
+RULES = (
+    *lint_scales.RULES,
+    *lint_placement.RULES,
+    *lint_types.RULES,
+    *lint_parser.RULES,
+    *lint_values.RULES,
+)
+_MOST_CASES = 8
+_NAMED = 3
+
+
+def lint(
+    model: onnx.ModelProto,
+    *,
+    engine: EngineKind,
+    samples: Iterable[StoredCase] | None = None,
+    promised: Component | None = None,
+    max_opset: int | None = None,
+) -> list[Finding]:
+    """Look for what an engine refuses and for what makes numbers wrong; errors first.
+
+    Args:
+        model: the lowered graph, with its weights in memory; not changed.
+        engine: what will run it.
+        samples: inputs to run the graph on with ONNX Runtime, the first few of them; without any, nothing is said
+            about whether the scales fit the data.
+        promised: the interface of the graph before it was lowered.
+        max_opset: the newest opset that the target reads.
+    """
+    feeds = [case.feed for case in islice(samples or (), _MOST_CASES)]
+    view = View(model, engine, feeds=feeds, promised=promised, max_opset=max_opset)
+    static = [rule for rule in RULES if rule not in lint_values.RULES]
+    findings = list(dict.fromkeys(finding for rule in static for finding in rule(view)))
+    if not any(finding.severity == "error" for finding in findings):  # a graph that is wrong may not even run
+        findings += [finding for rule in lint_values.RULES for finding in rule(view)]
+    return sorted(findings, key=lambda finding: finding.severity != "error")
+
+
+def refuse(findings: Sequence[Finding]) -> None:
+    """Let a graph pass that has no errors; warnings do not hold it up.
+
+    Raises:
+        ExportError: names the first errors, and how many there are.
+    """
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if not errors:
+        return
+    shown = _one_of_each(errors)[:_NAMED]
+    more = len(errors) - len(shown)
+    lines = [
+        f"the lowered graph has {len(errors)} error(s):",
+        *(f"{' '.join(filter(None, (f.node, f.words)))} [{f.id}]" for f in shown),
+        *([f"and {more} more"] if more else []),
+    ]
+    raise ExportError("\n  ".join(lines), remedy="; ".join(dict.fromkeys(f.remedy for f in shown)))
+
+
+def _one_of_each(findings: Sequence[Finding]) -> list[Finding]:
+    """The first finding of each rule, then the others: three of a kind say less than three kinds."""
+    first = {finding.id: finding for finding in reversed(findings)}
+    return sorted(findings, key=lambda finding: first[finding.id] is not finding)

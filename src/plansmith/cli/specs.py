@@ -1,0 +1,84 @@
+"""The model, or the spec of models, that a command is given, and the options that can stand in a spec too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from plansmith.cli.options import complete_file, complete_folder, complete_target
+from plansmith.cli.text import require_text
+
+if TYPE_CHECKING:
+    from plansmith.spec_files import SpecFile
+
+_OPTIONS = (
+    click.option(
+        "--engine",
+        type=click.Choice(["onnxruntime", "tensorrt", "python"]),
+        help="What runs the model in Triton [onnxruntime].",
+    ),
+    click.option(
+        "--precision",
+        type=click.Choice(["auto", "fp32", "fp16", "bf16", "int8"]),
+        help="Precision of the graph; auto: the fastest that is accurate enough [fp32].",
+    ),
+    click.option(
+        "--data",
+        metavar="PATH",
+        shell_complete=complete_file,
+        help="Real inputs to calibrate and judge with: a .txt, .csv, .jsonl, .parquet or .npz file, or a folder of"
+        " images.",
+    ),
+    click.option(
+        "--shapes", metavar="NAME=MIN:OPT:MAX,...", help="Shapes of each input; made from the model when left out."
+    ),
+    click.option("--task", help="Which head, by transformers' name of the task [as the model's configuration says]."),
+    click.option(
+        "--target", shell_complete=complete_target, help="Serving runtime, or a file that describes one [local-cpu]."
+    ),
+    click.option(
+        "--artifacts",
+        metavar="DIR",
+        shell_complete=complete_folder,
+        help="Where cache, logs and repository go [artifacts].",
+    ),
+    click.option(
+        "--random-weights/--no-random-weights", default=None, help="Draw the weights instead of loading them."
+    ),
+    click.option(
+        "--trust-remote-code/--no-trust-remote-code", default=None, help="Run Python code that comes with the model."
+    ),
+    click.option(
+        "--allow-pickle/--no-allow-pickle", default=None, help="Read pickled weights, which can run any code."
+    ),
+)
+
+
+def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say what is made of a source, up to its graph."""
+    return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), command)
+
+
+def read_given(source: str, options: dict[str, Any], models: tuple[str, ...] = ()) -> tuple[SpecFile, Path]:
+    """The models of a command line, and the folder that their source directories are relative to."""
+    from plansmith.config import make_spec
+    from plansmith.errors import UsageError
+    from plansmith.shapes import parse_shapes
+    from plansmith.spec_files import NamedSpec, SpecFile, read_specs
+
+    given = {key: value for key, value in options.items() if value is not None}
+    require_text(source, *(value for value in given.values() if isinstance(value, str)))
+    if "shapes" in given:
+        given["shapes"] = parse_shapes(given["shapes"])
+    if "data" in given:
+        given["data"] = {"path": str(Path(given["data"]).absolute())}
+    if source.endswith((".yaml", ".yml")):
+        return read_specs(Path(source), given, models), Path(source).absolute().parent
+    if models:
+        raise UsageError("--model picks models of a spec", remedy="name a .yaml file, or leave --model out")
+    spec = make_spec({"source": source, **given})
+    return SpecFile((NamedSpec(spec.name, spec),), several=False), Path.cwd()

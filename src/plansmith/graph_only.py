@@ -1,0 +1,110 @@
+"""A lowered graph for a person to take away: made and judged like that of a compile, and put into a folder."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from plansmith import toolchain
+from plansmith.config import ModelSpec
+from plansmith.durable import fsync_tree, move_into_place
+from plansmith.errors import UsageError
+from plansmith.graph_steps import GraphSteps
+from plansmith.precision_steps import judge_engine, needs_samples
+from plansmith.reports import ValidationReport
+from plansmith.scratch import scratch_folder
+from plansmith.stages import Finished
+from plansmith.types import DataSet, Engine, EngineKind, LoweredModel, Precision, Record
+
+RECORD_FILE = "lowered.json"
+
+
+class LoweredGraph(Record):
+    """What lies in the folder, and what is known of it."""
+
+    name: str
+    folder: str
+    lowered: LoweredModel
+    data: DataSet | None
+    validation: ValidationReport
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A lowered graph, with the samples and the verdict on it."""
+
+    lowered: Finished[LoweredModel]
+    data: Finished[DataSet] | None
+    validation: Finished[ValidationReport]
+
+
+class GraphLowering(GraphSteps):
+    """One model on its way from source to a lowered graph in a folder; arguments as for `GraphSteps`."""
+
+    def run(self, out: Path) -> LoweredGraph:
+        """All steps; the folder appears whole or not at all.
+
+        Args:
+            out: where the graph goes; nothing may be there yet.
+
+        Raises:
+            PlansmithError: located at the step that failed; nothing was written.
+        """
+        if out.exists():
+            raise UsageError(
+                f"{out} is there already", remedy="name another --output, or move it away", model=self.name
+            )
+        judged = self._judge()
+        record = LoweredGraph(
+            name=self.name,
+            folder=str(out),
+            lowered=judged.lowered.record,
+            data=judged.data.record if judged.data else None,
+            validation=judged.validation.record,
+        )
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with scratch_folder("lower", out.parent) as scratch:
+            made = Path(scratch) / out.name
+            made.mkdir()
+            for component in record.lowered.components.values():
+                for file in component.files:
+                    shutil.copyfile(judged.lowered.folder / file, made / file)
+            (made / RECORD_FILE).write_text(record.model_dump_json(indent=2))
+            fsync_tree(made)
+            move_into_place(made, out)
+        return record
+
+    def _judge(self) -> _Judged:
+        source = self.fetch()
+        onnx = self.export(source)
+        data = self.sample(source, onnx) if needs_samples(self.spec, onnx.record) else None
+        lowered = self.lower(onnx, data)
+        # On a CPU, whatever will run it in the end: what is wrong here needs no GPU to show.
+        engine = Engine(
+            kind=EngineKind.ONNXRUNTIME,
+            components=lowered.record.components,
+            precision=lowered.record.precision,
+            options={},
+            toolchain={"onnxruntime": toolchain.step_toolchain("compile")["onnxruntime"]},
+        )
+        judged = Finished(engine, lowered.folder, lowered.digest, lowered.cached)
+        return _Judged(lowered, data, judge_engine(self._stages, self.spec, judged, onnx, lowered, data))
+
+
+def _require_sense(spec: ModelSpec) -> None:
+    """Refuse what cannot be lowered, or not so that somebody could run it."""
+    if spec.precision is Precision.FP32:
+        raise UsageError(
+            "a model is exported in fp32, so that there is nothing to lower",
+            remedy="say what to lower it to: --precision int8, fp16, bf16 or auto",
+        )
+    if spec.precision == "auto" and spec.engine is not EngineKind.ONNXRUNTIME:
+        raise UsageError(
+            f"auto goes by speed, and {spec.engine} is not here to be timed",
+            remedy="choose --precision int8, fp16 or bf16, or --engine onnxruntime",
+        )
+    if spec.precision is Precision.BF16 and spec.engine is EngineKind.ONNXRUNTIME:
+        raise UsageError(
+            "ONNX Runtime has no BF16 kernels for a CPU", remedy="use --engine tensorrt, or --precision fp16"
+        )

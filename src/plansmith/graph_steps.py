@@ -1,0 +1,116 @@
+"""The steps that make a lowered graph: fetch, export, sample, lower. A compile goes on from there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+from plansmith.config import ModelSpec
+from plansmith.digest import Digester
+from plansmith.fetching import fetch, require_unchanged
+from plansmith.precision_steps import lower_graph, take_samples
+from plansmith.sources.reference import parse_reference, refuse_unfitting
+from plansmith.stages import Finished, Listener, StageRunner
+from plansmith.targets import load_target, require_onnxruntime
+from plansmith.types import DataSet, LoweredModel, OnnxModel, SourceModel
+
+
+class GraphSteps:
+    """One model on its way from source to lowered graph; each step takes and gives finished records.
+
+    Args:
+        spec: what is wanted.
+        relative_to: the folder that a source directory, and data, in the spec start from.
+        listener: told how it goes.
+        dry: look only; raise `WouldRun` at the first step that would do something.
+        digester: hashes files; one of its own when None.
+
+    Raises:
+        PlansmithError: what can be known to be wrong before any work is done.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        relative_to: Path,
+        listener: Listener | None = None,
+        dry: bool = False,
+        digester: Digester | None = None,
+    ) -> None:
+        self._relative_to = relative_to
+        self.reference = parse_reference(spec.source, relative_to=relative_to)
+        self.name = spec.name or self.reference.default_name
+        self.target = load_target(spec.target)
+        self.spec = spec.model_copy(update={"target": self.target.name})
+        refuse_unfitting(self.reference, spec)
+        self._onnxruntime = require_onnxruntime(self.target)
+        self._artifacts = Path(spec.artifacts).absolute()
+        self._stages = StageRunner(
+            self.name, self._artifacts, listener=listener or Listener(), force=spec.force, dry=dry, digester=digester
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stages.close()
+
+    def fetch(self) -> Finished[SourceModel]:
+        """Bring the model here: a directory or file by content, a hub model at its commit, or random weights.
+
+        Raises:
+            SourceError: there is no such model, or it may not be read.
+            EnvironmentFault: the hub cannot be reached.
+        """
+        return fetch(self._stages, self.spec, self.reference)
+
+    def export(self, source: Finished[SourceModel]) -> Finished[OnnxModel]:
+        """Export to ONNX, or take an ONNX file as it is, and store the reference's answers.
+
+        Raises:
+            ExportError: no exporter's graph agrees with the model.
+            SourceError: the model cannot be loaded, or changed while it was read.
+            UsageError: shapes, inputs or outputs that the model does not have.
+        """
+        parameters: dict[str, Any] = {
+            "shapes": {k: v.model_dump() for k, v in self.spec.shapes.items()},
+            "inputs": {k: v.model_dump() for k, v in self.spec.inputs.items()},
+            "outputs": self.spec.outputs,
+        }
+        function, place = "take_graph", {"path": source.record.location}
+        if source.record.scheme != "onnx":
+            function, place = "export", {"folder": str(source.folder)}
+            parameters |= {
+                "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
+                "max_opset": self._onnxruntime.max_opset,
+                "allow_pickle": self.spec.allow_pickle,
+            }
+
+        def build(out: Path) -> Any:
+            record = self._stages.heavy(function, out=str(out), **place, **parameters)
+            require_unchanged(self._stages, self.spec, source)
+            return record
+
+        onnx = self._stages.stage("export", OnnxModel, [source.digest], parameters, build, tools=function)
+        if onnx.record.reference.guessed:
+            self._stages.notice(f"the checks use {onnx.record.reference.data}; real inputs would tell more")
+        return onnx
+
+    def sample(self, source: Finished[SourceModel], onnx: Finished[OnnxModel]) -> Finished[DataSet]:
+        """Make samples of the data into inputs, in two sets that share none, and ask the source model.
+
+        Raises:
+            SourceError: the data cannot be read, or are too few.
+            UsageError: columns, labels or inputs that are not there.
+        """
+        return take_samples(self._stages, self.spec, self._relative_to, source, onnx)
+
+    def lower(self, onnx: Finished[OnnxModel], data: Finished[DataSet] | None) -> Finished[LoweredModel]:
+        """Lower the graph's precision; what has the precision already passes through.
+
+        Raises:
+            ExportError: the graph is lowered already, or cannot be.
+            GateError: no recipe is accurate enough.
+        """
+        return lower_graph(self._stages, self.spec, onnx, data)

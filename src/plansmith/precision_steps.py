@@ -1,0 +1,207 @@
+"""The steps that decide and judge precision, as the light parent sees them: sample, lower, validate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from plansmith.config import ModelSpec
+from plansmith.data.reading import DataPlace
+from plansmith.data_spec import DataSpec
+from plansmith.errors import ExportError, GateError
+from plansmith.fetching import require_unchanged
+from plansmith.held_out import HeldOut
+from plansmith.lowering_options import LoweringRequest
+from plansmith.reports import ValidationReport
+from plansmith.sources.data_places import find_data, require_data_unchanged
+from plansmith.stages import Finished, StageRunner, WouldRun
+from plansmith.types import DataSet, Engine, LoweredModel, OnnxModel, Precision, SourceModel
+from plansmith.validation import require_passed
+
+
+def may_need_samples(spec: ModelSpec) -> bool:
+    """Whether a compile takes samples, as far as is known before the graph is there."""
+    return spec.data is not None or spec.precision is not Precision.FP32
+
+
+def needs_samples(spec: ModelSpec, onnx: OnnxModel) -> bool:
+    """Whether a compile takes samples: somebody gave data to judge by, or the lowering has to see some.
+
+    Raises:
+        ExportError: the graph came in another lowered precision than the one that is asked for.
+    """
+    if onnx.precision is Precision.FP32:
+        return may_need_samples(spec)
+    if spec.precision not in {Precision.FP32, onnx.precision}:
+        raise ExportError(
+            f"the file is {onnx.precision} already, and a lowering to {spec.precision} starts from FP32",
+            remedy=f"export it in FP32, or leave --precision out and keep {onnx.precision}",
+            step="lower",
+        )
+    return spec.data is not None
+
+
+def take_samples(
+    stages: StageRunner,
+    spec: ModelSpec,
+    relative_to: Path,
+    source: Finished[SourceModel],
+    onnx: Finished[OnnxModel],
+) -> Finished[DataSet]:
+    """Make samples into inputs, in two sets that share none, and ask the source model about them.
+
+    Args:
+        stages: the compile's steps.
+        spec: says where the data are; without data, inputs of plansmith's own are taken, for calibration alone.
+        relative_to: the folder that the path of data starts from.
+        source: the model.
+        onnx: what was exported of it.
+
+    Raises:
+        SourceError: the data cannot be read, or changed while they were.
+        UsageError: there are too few, or columns, labels or inputs that are not there.
+    """
+    parameters: dict[str, Any] = {
+        "shapes": {k: v.model_dump() for k, v in spec.shapes.items()},
+        "inputs": {k: v.model_dump() for k, v in spec.inputs.items()},
+        "outputs": spec.outputs,
+        "allow_pickle": spec.allow_pickle,
+        "source": source.record.model_dump(include={"scheme", "location", "trust_remote_code", "task"}),
+        "data": spec.data.model_dump(mode="json") if spec.data else None,
+    }
+    with stages.timed("sample") as clock:
+        place = _find_data(stages, spec.data, relative_to) if spec.data else None
+        parameters["place"] = place.model_dump(mode="json") if place else None
+
+        def build(out: Path) -> Any:
+            record = stages.heavy("sample", folder=str(source.folder), out=str(out), **parameters)
+            require_unchanged(stages, spec, source)
+            if place is not None:
+                require_data_unchanged(place, stages.digester)
+            return record
+
+        entry, clock.cached = stages.entry("sample", [source.digest, onnx.digest], parameters, build)
+        stages.made["sample"] = record = DataSet.model_validate(entry.record)
+    if not record.real:
+        stages.notice(f"precision is judged by {record.words} alone; `data` in a spec names real inputs")
+    return Finished(record, entry.folder, entry.digest, clock.cached)
+
+
+def _find_data(stages: StageRunner, spec: DataSpec, relative_to: Path) -> DataPlace:
+    place = find_data(
+        spec, relative_to=relative_to, digester=stages.digester, offline=stages.dry, progress=stages.progress
+    )
+    if place.kind != "entry_point":
+        return place
+    if stages.dry:
+        raise WouldRun("sample")
+    found = stages.heavy("entry_point_digest", entry_point=spec.entry_point, place=place.model_dump(mode="json"))
+    return place.model_copy(update={"digest": found["digest"]})
+
+
+def lower_graph(
+    stages: StageRunner, spec: ModelSpec, onnx: Finished[OnnxModel], data: Finished[DataSet] | None
+) -> Finished[LoweredModel]:
+    """Lower a graph's precision; one that has the precision already passes through.
+
+    Raises:
+        ExportError: nothing in the graph can be lowered.
+        GateError: no recipe is accurate enough.
+    """
+    if data is None or spec.precision in {Precision.FP32, onnx.record.precision}:
+        return _as_it_is(stages, spec, onnx)
+    request = LoweringRequest(
+        precision=spec.precision,
+        engine=spec.engine,
+        options=spec.lowering,
+        tolerances=spec.tolerances,
+        max_metric_drop=spec.data.max_metric_drop if spec.data else None,
+    ).model_dump(mode="json")
+
+    def build(out: Path) -> Any:
+        return stages.heavy(
+            "lower",
+            onnx=onnx.record.model_dump(mode="json"),
+            folder=str(onnx.folder),
+            data=data.record.model_dump(mode="json"),
+            data_folder=str(data.folder),
+            request=request,
+            out=str(out),
+        )
+
+    return stages.stage("lower", LoweredModel, [onnx.digest, data.digest], request, build, require=require_lowered)
+
+
+def judge_engine(
+    stages: StageRunner,
+    spec: ModelSpec,
+    engine: Finished[Engine],
+    onnx: Finished[OnnxModel],
+    lowered: Finished[LoweredModel],
+    data: Finished[DataSet] | None,
+    *,
+    require: Callable[[ValidationReport], None] = require_passed,
+) -> Finished[ValidationReport]:
+    """Hold an engine against the reference, at every shape and on the held-out samples.
+
+    Raises:
+        GateError: the verdict is "failed".
+    """
+    runnable, recipe = lowered.record.runnable, lowered.record.recipe
+    parameters: dict[str, Any] = {
+        "tolerances": {k: v.model_dump(exclude_none=True) for k, v in spec.tolerances.items()},
+        "max_metric_drop": spec.data.max_metric_drop if spec.data else None,
+    }
+
+    held_out = (
+        HeldOut(data=data.record, folder=data.folder, max_metric_drop=parameters["max_metric_drop"]) if data else None
+    )
+
+    def build(_: Path) -> Any:
+        return stages.heavy(
+            "validate",
+            engine=engine.record.model_dump(mode="json"),
+            engine_folder=str(engine.folder),
+            onnx=onnx.record.model_dump(mode="json"),
+            reference_folder=str(onnx.folder),
+            held_out=held_out.model_dump(mode="json") if held_out else None,
+            recipe=recipe.model_dump(mode="json") if recipe else None,
+            runnable=str(lowered.folder / runnable) if runnable else "",
+            tolerances=parameters["tolerances"],
+        )
+
+    inputs = [engine.digest, onnx.digest, lowered.digest, *([data.digest] if data else [])]
+    return stages.stage("validate", ValidationReport, inputs, parameters, build, require=require)
+
+
+def require_lowered(record: LoweredModel) -> None:
+    """Let a record through that holds a graph.
+
+    Raises:
+        ExportError: nothing in the graph can be lowered.
+        GateError: no recipe was accurate enough.
+    """
+    if record.components:
+        return
+    if not record.trials:
+        raise ExportError(
+            f"nothing in this graph can be lowered to {record.precision}",
+            remedy="use --precision fp32, or let go of nodes in `lowering: keep`",
+        )
+    best = max(record.trials, key=lambda trial: trial.score)
+    raise GateError(
+        f"none of {len(record.trials)} {record.precision} recipes is accurate enough on the calibration data; the best,"
+        f" {best.name}: {best.problem}",
+        remedy="nothing was published; use --precision auto, raise `lowering: budget`, or set `tolerances` in the spec",
+    )
+
+
+def _as_it_is(stages: StageRunner, spec: ModelSpec, onnx: Finished[OnnxModel]) -> Finished[LoweredModel]:
+    with stages.timed("lower") as clock:
+        clock.cached = onnx.cached
+        precision = onnx.record.precision
+        if precision is not spec.precision:
+            stages.notice(f"the file is {precision} already, and stays so")
+        record = LoweredModel(components=onnx.record.components, precision=precision, recipe=None, trials=(), layers=())
+        return Finished(record, onnx.folder, onnx.digest, onnx.cached)

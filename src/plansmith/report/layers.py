@@ -1,0 +1,134 @@
+"""The error behind each node, in the order of the graph, as a chart and a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plansmith.report import figures
+from plansmith.types import KeptNode, LayerError
+
+WORST = 5
+
+# Places in the chart's own units; it is stretched to the width of the page, its words stand beside it.
+WIDTH, HEIGHT = 1000, 200
+_STEPS_DB = (5, 10, 20, 50)
+_MOST_TICKS = 5
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """A node and the signal to noise behind it; `rank` from 1 for the worst ones."""
+
+    node: str
+    op_type: str
+    state: str
+    sqnr: str
+    rank: int | None
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A line of the chart and its place from the top, in percent."""
+
+    label: str
+    top: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The place of one of the worst nodes, in percent of the chart."""
+
+    rank: int
+    left: str
+    top: str
+
+
+@dataclass(frozen=True)
+class LayerChart:
+    """Dots for lowered and for kept nodes, as SVG paths of points; the line that joins all; and what they mean."""
+
+    lowered: str
+    kept: str
+    line: str
+    ticks: tuple[Tick, ...]
+    marks: tuple[Mark, ...]
+    worst: tuple[LayerRow, ...]
+    rows: tuple[LayerRow, ...]
+    lowered_count: str
+    kept_count: str
+
+
+@dataclass(frozen=True)
+class KeptGroup:
+    """Nodes that were kept for the same reason."""
+
+    reason: str
+    count: str
+    operators: str
+    nodes: tuple[KeptNode, ...]
+
+
+def layer_chart(layers: Sequence[LayerError]) -> LayerChart | None:
+    """The chart and its table; None where no layers were compared."""
+    if not layers:
+        return None
+    levels = [_bounded(layer.sqnr_db) for layer in layers]
+    bottom, top, step = _scale(levels)
+    across = [WIDTH * (place + 0.5) / len(layers) for place in range(len(layers))]
+    down = [HEIGHT * (top - level) / (top - bottom) for level in levels]
+    order = sorted(range(len(layers)), key=levels.__getitem__)[:WORST]
+    ranks = {place: rank for rank, place in enumerate(order, 1)}
+    rows = tuple(_row(layer, ranks.get(place)) for place, layer in enumerate(layers))
+    points = list(zip(across, down, strict=True))
+    return LayerChart(
+        lowered=_dots([p for p, layer in zip(points, layers, strict=True) if layer.lowered]),
+        kept=_dots([p for p, layer in zip(points, layers, strict=True) if not layer.lowered]),
+        line="M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points),
+        ticks=tuple(
+            Tick(f"{level:g}".replace("-", "−"), f"{100 * (top - level) / (top - bottom):.2f}%")
+            for level in range(bottom, top + 1, step)
+        ),
+        marks=tuple(
+            Mark(rank, f"{100 * across[place] / WIDTH:.2f}%", f"{100 * down[place] / HEIGHT:.2f}%")
+            for place, rank in ranks.items()
+        ),
+        worst=tuple(rows[place] for place in order),
+        rows=rows,
+        lowered_count=f"{sum(layer.lowered for layer in layers):,}",
+        kept_count=f"{sum(not layer.lowered for layer in layers):,}",
+    )
+
+
+def kept_groups(kept: Sequence[KeptNode]) -> tuple[KeptGroup, ...]:
+    """Nodes by the reason why they stayed, the most common first."""
+    by_reason: dict[str, list[KeptNode]] = {}
+    for node in kept:
+        by_reason.setdefault(node.reason, []).append(node)
+    groups = sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
+    return tuple(
+        KeptGroup(reason, f"{len(nodes):,}", ", ".join(sorted({n.op_type for n in nodes})), tuple(nodes))
+        for reason, nodes in groups
+    )
+
+
+def _row(layer: LayerError, rank: int | None) -> LayerRow:
+    state = "lowered" if layer.lowered else "kept"
+    return LayerRow(layer.node, layer.op_type, state, figures.decibels(layer.sqnr_db), rank)
+
+
+def _bounded(sqnr_db: float) -> float:
+    return 0.0 if math.isnan(sqnr_db) else min(max(sqnr_db, -50.0), figures.EXACT_DB)
+
+
+def _scale(levels: Sequence[float]) -> tuple[int, int, int]:
+    """Bottom, top and step of the lines, on round figures around all levels; 0 dB is always shown."""
+    low, high = min(0.0, *levels), max(10.0, *levels)
+    step = next((s for s in _STEPS_DB if (high - low) / s <= _MOST_TICKS), _STEPS_DB[-1])
+    return step * math.floor(low / step), step * math.ceil(high / step), step
+
+
+def _dots(points: Sequence[tuple[float, float]]) -> str:
+    """Lines of no length, which round caps make dots of one size, however the chart is stretched."""
+    return "".join(f"M{x:.1f} {y:.1f}h0" for x, y in points)

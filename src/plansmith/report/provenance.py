@@ -1,0 +1,172 @@
+"""Where everything came from: the model, the data, the tools, the files, the times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from plansmith.report import figures
+from plansmith.report.facts import ReportFacts
+from plansmith.report.verdict import ENGINES
+from plansmith.reports import ServedReport
+from plansmith.types import Component, DataSet, Engine, OnnxModel, Recipe, SampleSet, SourceModel, Tensor
+from plansmith.units import minute, seconds_in_words
+
+_METRICS = {
+    "accuracy": "top-1 accuracy",
+    "token-f1": "F1 of tokens",
+    "answer-f1": "F1 of answers",
+    "spearman": "Spearman's rank correlation",
+    "neighbours": "agreement of nearest neighbours",
+}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A term and what is to be said about it; `exact` for digests, names and the like, which are copied."""
+
+    term: str
+    text: str
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """Facts about one thing."""
+
+    title: str
+    facts: tuple[Fact, ...]
+
+
+def groups_of(facts: ReportFacts) -> tuple[Group, ...]:
+    """What is known, by what it is about; nothing that is not."""
+    recipe = facts.lowered.recipe if facts.lowered else None
+    found: list[tuple[str, Iterator[Fact]]] = [("Release" if facts.version else "Compile", _release(facts))]
+    if facts.source is not None:
+        found.append(("Model", _source(facts.source)))
+    if facts.data is not None:
+        found.append(("Data", _data(facts.data)))
+    if recipe is not None:
+        found.append(("Recipe", _recipe(recipe)))
+    if facts.onnx is not None:
+        found.append(("Graph", _graph(facts.onnx)))
+    found.append(("Comparison", _comparison(facts)))
+    if facts.engine is not None:
+        found.append(("Tools", _tools(facts.engine)))
+    if facts.served is not None:
+        found.append(("Triton", _served(facts.served)))
+    return tuple(Group(title, tuple(told)) for title, told in found)
+
+
+def row_lists(data: DataSet | None) -> tuple[tuple[str, str], ...]:
+    """The places of the samples in the data, in the order of their use."""
+    sets = (("Calibration", data.calibration), ("Evaluation", data.evaluation)) if data else ()
+    return tuple((name, ", ".join(map(str, found.rows))) for name, found in sets if found is not None and found.rows)
+
+
+def _release(facts: ReportFacts) -> Iterator[Fact]:
+    yield Fact("Made", f"{minute(facts.created)} UTC by plansmith {facts.plansmith}")
+    yield Fact("Target", facts.target)
+    if facts.engine is not None:
+        yield Fact("Engine", f"{ENGINES[facts.engine.kind]}, {facts.engine.precision.upper()}")
+    if facts.release_digest is not None:
+        yield Fact("Digest", facts.release_digest, exact=True)
+
+
+def _source(source: SourceModel) -> Iterator[Fact]:
+    yield Fact("Source", f"{source.scheme}:{source.location}", exact=True)
+    if source.revision is not None:
+        yield Fact("Revision", source.revision, exact=True)
+    yield Fact("Digest", source.digest, exact=True)
+    yield Fact("Licence", source.licence or "not stated")
+    yield Fact("Weights", "drawn at random" if source.random_weights else "the model's own")
+    if source.task is not None:
+        yield Fact("Task", source.task)
+    if source.trust_remote_code:
+        yield Fact("Code", "ran Python that came with the model")
+
+
+def _data(data: DataSet) -> Iterator[Fact]:
+    yield Fact("Samples", data.words)
+    kind = "drawn at random" if data.guessed else "plansmith's own"
+    yield Fact("Given by", "the spec" if data.real else kind)
+    if data.revision is not None:
+        yield Fact("Revision", data.revision, exact=True)
+    yield Fact("Digest", data.digest, exact=True)
+    yield Fact("Available", figures.count(data.available, "different sample"))
+    yield Fact("Calibration", _samples(data.calibration))
+    yield Fact("Evaluation", _samples(data.evaluation) if data.evaluation else "none")
+    yield Fact("Order", f"drawn with seed {data.seed}")
+    if data.metric != "none":
+        yield Fact("Measure", _METRICS[data.metric])
+    if data.pooling != "none":
+        yield Fact("Pooling", "mean of the tokens" if data.pooling == "mean" else "first token")
+
+
+def _samples(found: SampleSet) -> str:
+    labels = ", with labels" if found.labelled else ""
+    return f"{figures.count(found.count, 'sample')} in {figures.count(len(found.cases), 'batch', 'batches')}{labels}"
+
+
+def _recipe(recipe: Recipe) -> Iterator[Fact]:
+    yield Fact("Method", recipe.method)
+    operators = sorted(recipe.lowered.items(), key=lambda item: (-item[1], item[0]))
+    yield Fact("Lowered", ", ".join(f"{number:,} {operator}" for operator, number in operators) or "nothing")
+    yield Fact("Kept", figures.count(len(recipe.kept), "node"))
+    if recipe.calibration:
+        yield Fact("Calibrated on", figures.count(recipe.calibration_samples, "sample"))
+        yield Fact("Their digest", recipe.calibration, exact=True)
+    yield from (Fact(name.replace("_", " ").capitalize(), value) for name, value in recipe.settings.items())
+
+
+def _graph(onnx: OnnxModel) -> Iterator[Fact]:
+    exporter = "none: the source is an ONNX file" if onnx.exporter == "none" else onnx.exporter
+    yield Fact("Exporter", exporter)
+    for attempt in onnx.attempts:
+        if attempt.problem is not None:
+            yield Fact(f"Not {attempt.exporter}", attempt.problem)
+    for component in onnx.components.values():
+        yield from _interface(component)
+        yield Fact("Opset", f"{component.opset}, IR version {component.ir_version}")
+    for name, axis in onnx.axes.items():
+        yield Fact(f"Axis {name}", f"{axis.min} to {axis.max}, usually {axis.opt}")
+
+
+def _interface(component: Component) -> Iterator[Fact]:
+    for title, tensors in (("Inputs", component.inputs), ("Outputs", component.outputs)):
+        yield Fact(title, "\n".join(map(_tensor, tensors)), exact=True)
+
+
+def _tensor(tensor: Tensor) -> str:
+    return f"{tensor.name}: {tensor.dtype} [{', '.join(map(str, tensor.dims))}]"
+
+
+def _comparison(facts: ReportFacts) -> Iterator[Fact]:
+    yield Fact("Reference", facts.validation.reference)
+    yield Fact("Candidate", facts.validation.candidate)
+    yield Fact("Compared on", facts.validation.data)
+    if facts.served is None:
+        yield Fact("On Triton", "not checked")
+
+
+def _tools(engine: Engine) -> Iterator[Fact]:
+    yield from (Fact(tool, version, exact=True) for tool, version in engine.toolchain.items())
+    yield from (Fact(name, value, exact=True) for name, value in engine.options.items())
+
+
+def _served(served: ServedReport) -> Iterator[Fact]:
+    backend = "its own backend" if served.backend == "real" else "a stand-in backend"
+    yield Fact("Server", f"{served.server_version} with {backend} ({served.backend_runtime})")
+    yield Fact("Instances", served.device.upper())
+    yield Fact("Requests", f"{served.requests:,} by {figures.count(served.concurrent_clients, 'client')} at once")
+    yield Fact(
+        "Latency", f"median {seconds_exact(served.median_seconds)}, slowest {seconds_exact(served.worst_seconds)}"
+    )
+
+
+def seconds_exact(seconds: float) -> str:
+    """A latency: 4.2 ms, 310 ms, 2.1 s."""
+    milliseconds = 1000 * seconds
+    if milliseconds >= 1000:
+        return seconds_in_words(seconds)
+    return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.1f} ms"

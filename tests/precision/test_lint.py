@@ -1,0 +1,117 @@
+"""Right graphs pass the lint, wrong ones are refused with the node and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from plansmith.compilers import onnx_files
+from plansmith.compilers.precision.graph import Graph
+from plansmith.compilers.precision.lint import RULES, Finding, lint, refuse
+from plansmith.errors import ExportError
+from plansmith.types import EngineKind
+
+from . import lint_graphs
+from .mistakes import MISTAKES, Mistake
+
+ENGINES = (EngineKind.TENSORRT, EngineKind.ONNXRUNTIME)
+
+
+@pytest.fixture(scope="module")
+def right() -> dict[str, onnx.ModelProto]:
+    plain = {"attention": lint_graphs.attention(), "cnn": lint_graphs.cnn()}
+    return {
+        **{f"plain {name}": model for name, model in plain.items()},
+        **{f"half {name}": lint_graphs.halved(model) for name, model in plain.items()},
+        "attention": lint_graphs.quantised(plain["attention"], lint_graphs.PROJECTIONS),
+        "cnn": lint_graphs.quantised(plain["cnn"], lint_graphs.LAYERS),
+    }
+
+
+def copy_of(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["plain attention", "plain cnn", "half attention", "half cnn", "attention", "cnn"])
+def test_a_graph_that_is_lowered_rightly_has_no_findings(
+    right: dict[str, onnx.ModelProto], name: str, engine: EngineKind
+) -> None:
+    model = right[name]
+    plain = onnx_files.describe_model(right[f"plain {name.rsplit(maxsplit=1)[-1]}"], Path("model.onnx"))
+    assert lint(model, engine=engine, samples=lint_graphs.cases_of(model), promised=plain) == []
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: m.name)
+def test_a_planted_mistake_is_found_and_refused(right: dict[str, onnx.ModelProto], mistake: Mistake) -> None:
+    plain = right[f"plain {mistake.into.split()[-1]}"]
+    planted = copy_of(right[mistake.into])
+    planted = mistake.plant(Graph(planted)) or planted
+    promised = onnx_files.describe_model(plain, Path("model.onnx"))
+    for engine in ENGINES:
+        findings = lint(planted, engine=engine, samples=lint_graphs.cases_of(plain), promised=promised)
+        errors = {finding.id for finding in findings if finding.severity == "error"}
+        if engine not in mistake.engines:
+            assert mistake.finding not in errors
+            continue
+        assert mistake.finding in errors
+        with pytest.raises(ExportError, match=rf"\[{mistake.finding}\]") as refused:
+            refuse([finding for finding in findings if finding.id == mistake.finding])
+        assert refused.value.remedy
+
+
+def test_more_than_ten_different_mistakes_are_planted() -> None:
+    assert len({mistake.finding for mistake in MISTAKES}) > 20
+
+
+def test_the_lint_changes_nothing(right: dict[str, onnx.ModelProto]) -> None:
+    model = copy_of(right["attention"])
+    for node in model.graph.node:
+        node.name = ""
+    before = model.SerializeToString(deterministic=True)
+    lint(model, engine=EngineKind.TENSORRT, samples=lint_graphs.cases_of(model))
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_without_samples_nothing_is_said_about_the_values(right: dict[str, onnx.ModelProto]) -> None:
+    planted = copy_of(right["cnn"])
+    next(m for m in MISTAKES if m.finding == "clipped-calibration").plant(Graph(planted))
+    assert lint(planted, engine=EngineKind.TENSORRT) == []
+
+
+def test_every_rule_says_where_it_comes_from() -> None:
+    assert all(rule.__doc__ and len(rule.__doc__) > 25 for rule in RULES)
+    assert len(set(RULES)) == len(RULES)
+
+
+def test_warnings_do_not_refuse_a_graph() -> None:
+    refuse([Finding("half-quantised", "warning", "conv", "has its weight quantised", "quantise both")])
+
+
+def test_a_refusal_names_three_kinds_of_errors_before_a_second_of_one_kind() -> None:
+    findings = [Finding(i, "error", f"{i}-{n}", "is wrong", f"mend {i}") for i in ("a", "b", "c") for n in range(4)]
+    with pytest.raises(ExportError) as refused:
+        refuse(findings)
+    assert [word in refused.value.message for word in ("a-0", "b-0", "c-0", "a-1", "12 error(s)", "and 9 more")] == [
+        True,
+        True,
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert refused.value.remedy == "mend a; mend b; mend c"
+
+
+def test_a_weight_with_fp_activations_is_a_warning_for_tensorrt(right: dict[str, onnx.ModelProto]) -> None:
+    planted = copy_of(right["cnn"])
+    next(node for node in planted.graph.node if node.name == "conv2").input[0] = "pool_x"
+    graph = Graph(planted)
+    pair = [n for n in planted.graph.node if n.name in {"pool_x_Q", "pool_x_DQ"}]
+    graph.replace(pair, [])
+    findings = lint(planted, engine=EngineKind.TENSORRT)
+    assert [(f.id, f.severity, f.node) for f in findings] == [("half-quantised", "warning", "conv2")]

@@ -1,0 +1,26 @@
+"""The three reports that all tests look at, as text and as parsed pages."""
+
+from __future__ import annotations
+
+import pytest
+
+from plansmith.report import ReportFacts, facts_of, render
+
+from . import examples
+from .page import Page
+
+
+@pytest.fixture(scope="session")
+def facts() -> dict[str, ReportFacts]:
+    """What each report tells of."""
+    return {
+        "int8": facts_of(examples.int8_release()),
+        "fp16": examples.refused_fp16(),
+        "fp32": examples.fp32_release(),
+    }
+
+
+@pytest.fixture(scope="session")
+def pages(facts: dict[str, ReportFacts]) -> dict[str, Page]:
+    """The reports, read as a browser reads them."""
+    return {name: Page(render(told)) for name, told in facts.items()}

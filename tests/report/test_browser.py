@@ -1,0 +1,168 @@
+"""Reports in Chromium, as a person meets them: on a phone and a desktop, by day and by night, and on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from plansmith.report import ReportFacts, render
+
+from . import browser
+from .browser import Browser
+from .page import Page
+
+pytestmark = pytest.mark.services
+
+PHONE, DESKTOP = (390, 844), (1280, 900)
+SCREENS = {"phone": PHONE, "desktop": DESKTOP, "a narrow phone": (320, 640)}
+EVERY = ("int8", "fp16", "fp32")
+
+LONG = "encoder" * 40
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One Chromium for all tests."""
+    with browser.running(tmp_path_factory.mktemp("chromium")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def folder(pages: dict[str, Page], facts: dict[str, ReportFacts], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The reports as files; `long` has names without a place to break them."""
+    made = tmp_path_factory.mktemp("reports")
+    for name, page in pages.items():
+        (made / f"{name}.html").write_text(page.source, encoding="utf-8")
+    (made / "long.html").write_text(render(_long_names(facts["int8"])), encoding="utf-8")
+    return made
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("name", [*EVERY, "long"])
+def test_no_page_is_wider_than_its_screen(name: str, screen: str, chromium: Browser, folder: Path) -> None:
+    width, height = SCREENS[screen]
+    chromium.open(folder / f"{name}.html", width=width, height=height)
+    assert chromium.evaluate("innerWidth") == width
+    assert chromium.evaluate("document.documentElement.scrollWidth") == width
+    chromium.evaluate("document.querySelectorAll('details').forEach(found => found.open = true)")
+    assert chromium.evaluate("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_wide_tables_scroll_by_themselves_and_can_be_reached_with_the_keyboard(
+    name: str, chromium: Browser, folder: Path
+) -> None:
+    chromium.open(folder / f"{name}.html", width=PHONE[0], height=PHONE[1])
+    boxes = chromium.evaluate(
+        "[...document.querySelectorAll('table')].map(table => {"
+        " const box = table.parentElement;"
+        " return [box.tabIndex, getComputedStyle(box).overflowX, box.getAttribute('aria-label') !== null] })"
+    )
+    assert boxes
+    assert boxes == [[0, "auto", True]] * len(boxes)
+
+
+def test_the_errors_at_every_shape_need_no_scrolling_on_a_phone(chromium: Browser, folder: Path) -> None:
+    chromium.open(folder / "int8.html", width=PHONE[0], height=PHONE[1])
+    spare = "[...document.querySelectorAll('#shapes .scroll')].map(box => box.scrollWidth - box.clientWidth)"
+    assert chromium.evaluate(spare) == [0, 0]
+
+
+@pytest.mark.parametrize("screen", ["phone", "desktop"])
+@pytest.mark.parametrize("name", EVERY)
+def test_the_verdict_and_how_far_it_is_from_the_limits_are_on_the_first_screen(
+    name: str, screen: str, chromium: Browser, folder: Path
+) -> None:
+    width, height = SCREENS[screen]
+    chromium.open(folder / f"{name}.html", width=width, height=height)
+    bottoms = chromium.evaluate(
+        "['h1', '.lede', '.nearest'].map(found => document.querySelector(found).getBoundingClientRect().bottom)"
+    )
+    assert all(0 < bottom < height / 2 for bottom in bottoms)
+    word = "Failed" if name == "fp16" else "Passed"
+    assert chromium.evaluate("document.querySelector('h1').innerText.trim()") == word
+    assert chromium.evaluate("parseFloat(getComputedStyle(document.querySelector('h1')).fontSize)") >= 40
+
+
+@pytest.mark.parametrize("name", [*EVERY, "long"])
+def test_nothing_is_loaded_and_nothing_is_complained_of(name: str, chromium: Browser, folder: Path) -> None:
+    page = folder / f"{name}.html"
+    chromium.open(page, width=DESKTOP[0], height=DESKTOP[1], dark=True)
+    asked = [event["request"]["url"] for event in chromium.happened("Network.requestWillBeSent")]
+    assert [address for address in asked if not address.startswith("data:")] == [page.as_uri()]
+    for kind in ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"):
+        assert chromium.happened(kind) == []
+
+
+def test_a_page_obeys_its_own_rule_that_nothing_may_run(folder: Path, chromium: Browser) -> None:
+    tampered = folder / "tampered.html"
+    source = (folder / "fp32.html").read_text(encoding="utf-8")
+    tampered.write_text(source.replace("</main>", "<script>document.title = 'ran'</script></main>"), encoding="utf-8")
+    chromium.open(tampered, width=DESKTOP[0], height=DESKTOP[1])
+    assert chromium.evaluate("document.title") == "Passed: resnet50, version 1"
+    assert "Content Security Policy" in str(chromium.happened("Log.entryAdded"))
+
+
+def test_the_night_has_colours_of_its_own(chromium: Browser, folder: Path) -> None:
+    seen = []
+    for dark in (False, True):
+        chromium.open(folder / "int8.html", width=DESKTOP[0], height=DESKTOP[1], dark=dark)
+        seen.append(
+            chromium.evaluate(
+                "[['body', 'backgroundColor'], ['body', 'color'], ['h1', 'color'], ['a', 'color']]"
+                ".map(([found, what]) => getComputedStyle(document.querySelector(found))[what])"
+            )
+        )
+    assert seen[0] == ["rgb(252, 252, 251)", "rgb(27, 29, 32)", "rgb(23, 105, 60)", "rgb(31, 93, 171)"]
+    assert seen[1] == ["rgb(20, 22, 24)", "rgb(233, 233, 230)", "rgb(111, 208, 154)", "rgb(134, 182, 255)"]
+
+
+def test_dots_are_round_and_inside_of_the_chart_however_wide_it_is(chromium: Browser, folder: Path) -> None:
+    for width, height in (PHONE, DESKTOP):
+        chromium.open(folder / "int8.html", width=width, height=height)
+        beyond = chromium.evaluate(
+            "(() => { const area = document.querySelector('.area').getBoundingClientRect();"
+            " return [...document.querySelectorAll('.area .rank')].filter(mark => {"
+            "  const box = mark.getBoundingClientRect(), middle = (box.left + box.right) / 2;"
+            "  return middle < area.left || middle > area.right }).length })()"
+        )
+        assert beyond == 0
+        dots = "[...document.querySelectorAll('.plot circle')].map(dot => dot.getBoundingClientRect())"
+        assert chromium.evaluate(f"{dots}.every(box => Math.abs(box.width - box.height) < 0.1 && box.width > 5)")
+
+
+def test_on_paper_everything_is_open_and_light(chromium: Browser, folder: Path) -> None:
+    chromium.open(folder / "int8.html", width=DESKTOP[0], height=DESKTOP[1], dark=True)
+    hidden = "[...document.querySelectorAll('.nodes')].filter(found => found.innerText === '').length"
+    assert chromium.evaluate(hidden) == 3
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    chromium.ask("Emulation.setEmulatedMedia", media="print", features=features)
+    assert chromium.evaluate(hidden) == 0
+    assert chromium.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert chromium.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+
+
+def _long_names(facts: ReportFacts) -> ReportFacts:
+    """The same report on a model whose names have no place where a line may end."""
+    lowered = facts.lowered
+    assert lowered is not None
+    assert lowered.recipe is not None
+    kept = tuple(node.model_copy(update={"node": LONG, "reason": LONG}) for node in lowered.recipe.kept)
+    return facts.model_copy(
+        update={
+            "name": LONG,
+            "target": LONG,
+            "lowered": lowered.model_copy(
+                update={
+                    "recipe": lowered.recipe.model_copy(update={"kept": kept, "method": LONG}),
+                    "layers": tuple(layer.model_copy(update={"node": LONG}) for layer in lowered.layers),
+                    "trials": tuple(t.model_copy(update={"name": LONG, "problem": LONG}) for t in lowered.trials),
+                }
+            ),
+            "validation": facts.validation.model_copy(
+                update={"reference": LONG, "data": LONG, "not_validated": (LONG,), "candidate": LONG}
+            ),
+        }
+    )
