@@ -50,8 +50,9 @@ class Dynamic:
             "weights": f"{weight_bits} bits, symmetric, a scale per output channel",
             "tables": "8 bits, symmetric, a scale per row",
             "smoothing": smoothed.how,
+            "clipping": f"data of {len(smoothed.limits)} products, whose range padding widens",
         }
-        self._model, self._bits = smoothed.model, weight_bits
+        self._model, self._bits, self._limits = smoothed.model, weight_bits, smoothed.limits
         self._nodes = {node.name: node for node in nodes}
         self._tables = tables
         self.lowerable = tuple(n.name for n in self._model.graph.node if n.name in {*self._nodes, *tables.lookups})
@@ -70,12 +71,10 @@ class Dynamic:
         for name, node in self._nodes.items():
             if name in keep:
                 continue
-            new = []
+            new: list[onnx.NodeProto] = []
             if node.data not in quantised:
                 quantised[node.data] = _names(graph, node.data)
-                outputs = list(quantised[node.data])
-                fresh = graph.fresh(f"{node.data}_DynamicQuantizeLinear")
-                new.append(onnx.helper.make_node("DynamicQuantizeLinear", [node.data], outputs, name=fresh))
+                new = self._quantise(graph, node, quantised[node.data])
             changes[name] = new + self._product(graph, by_name[name], node, quantised[node.data])
         graph.rewrite(changes)
         self._tables.lower(graph, keep)
@@ -85,6 +84,21 @@ class Dynamic:
     def runnable(self, lowered: onnx.ModelProto) -> onnx.ModelProto:
         """The graph itself: it is made for ONNX Runtime."""
         return lowered
+
+    def _quantise(self, graph: Graph, node: Weighted, results: tuple[str, str, str]) -> list[onnx.NodeProto]:
+        """Scales from the request, without what only padding reaches."""
+        from onnx import helper
+
+        data, new = node.data, []
+        if node.name in self._limits:
+            ends = [
+                graph.add_initializer(f"{node.data}_{side}", np.array(value, np.float32))
+                for side, value in zip(("lowest", "highest"), self._limits[node.name], strict=True)
+            ]
+            data = graph.fresh(f"{node.data}_clipped")
+            new.append(helper.make_node("Clip", [node.data, *ends], [data], name=graph.fresh(f"{node.data}_Clip")))
+        name = graph.fresh(f"{node.data}_DynamicQuantizeLinear")
+        return [*new, helper.make_node("DynamicQuantizeLinear", [data], list(results), name=name)]
 
     def _product(
         self, graph: Graph, node: onnx.NodeProto, found: Weighted, data: tuple[str, str, str]

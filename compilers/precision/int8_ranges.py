@@ -144,11 +144,11 @@ def expected_error(histogram: Histogram, found: Range, *, symmetric: bool) -> fl
         return 0.0
     scale, _ = found.symmetric() if symmetric else found.asymmetric()
     width = histogram.width / BINS
-    centres: NDArray[np.float64] = (np.arange(BINS) + 0.5) * width
-    kept = np.minimum(centres, max(-found.low, found.high))
+    centres = (np.arange(BINS) + 0.5) * width
+    kept = centres.clip(max=max(-found.low, found.high))
     rounding = np.where(scale > 2 * width, np.square(kept - np.rint(kept / scale) * scale), scale**2 / 12)
     errors = np.where(centres > kept, np.square(centres - kept), rounding)
-    return float((histogram.counts * errors).sum() / histogram.counts.sum())
+    return float(np.average(errors, weights=histogram.counts))
 
 
 def _divergence(counts: NDArray[np.float64], cut: int) -> float:

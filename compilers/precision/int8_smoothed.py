@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +26,13 @@ _SAME = 1e-3
 """How far, relative to an output's magnitude, FP32 rounding alone may move an answer of a smoothed graph."""
 
 
+MARGIN = 1.25
+"""How far beyond the values seen at real positions those at padding may reach before they are clipped."""
+
+WIDENED = 1.5
+"""How many times wider padding must make a range for a Clip to be worth its time."""
+
+
 @dataclass(frozen=True)
 class Smoothed:
     """A graph whose products are ready for INT8.
@@ -33,10 +40,13 @@ class Smoothed:
     Attributes:
         model: computes what the given graph does.
         how: what was migrated where, in words.
+        limits: where values at padding widen the range of what products take: lowest and highest value that real
+            positions need, by the product's name.
     """
 
     model: onnx.ModelProto
     how: str
+    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -75,16 +85,27 @@ def smooth(
     if not groups:
         return Smoothed(model, "nothing to smooth")
     quota = smoothing.quota(groups, graph, len(samples))
-    channels = {group.data: smoothing.Channels(quota) for group in groups}
-    observe(model, samples, channels, mask_input=mask_input)
+    channels = {group.data: smoothing.Channels(quota=quota) for group in groups}
+    padded = {group.data: smoothing.Extent() for group in groups}
+    observe(model, samples, channels, mask_input=mask_input, of_all=padded)
     migrations = smoothing.find_migrations(graph, groups, channels, symmetric=symmetric)
-    if not migrations:
-        return Smoothed(model, "no outliers worth migrating")
-    places = migrating.migrate(graph, migrations)
-    graph.drop_unused_initializers()
-    if (apart := _difference(model, copy, samples)) > _SAME:
-        return Smoothed(model, f"left out: the smoothed FP32 graph differs by {apart:.1g} from the given one")
-    return Smoothed(copy, _told(migrations, places, len(groups)))
+    how = "no outliers worth migrating"
+    if migrations:
+        places = migrating.migrate(graph, migrations)
+        graph.drop_unused_initializers()
+        how = _told(migrations, places, len(groups))
+        if (apart := _difference(model, copy, samples)) > _SAME:
+            copy, migrations = model, []
+            how = f"left out: the smoothed FP32 graph differs by {apart:.1g} from the given one"
+    divisors = {migration.group.data: migration.divisors for migration in migrations}
+    limits: dict[str, tuple[float, float]] = {}
+    for group in groups:
+        divided = divisors.get(group.data, np.ones(1, np.float32))
+        low, high = channels[group.data].divided(divided)
+        below, above = padded[group.data].divided(divided)
+        if above - below > WIDENED * (high - low):
+            limits |= dict.fromkeys((m.name for m in group.members), (MARGIN * low, MARGIN * high))
+    return Smoothed(copy, how, limits)
 
 
 def again(model: onnx.ModelProto, nodes: Sequence[Weighted]) -> list[Weighted]:

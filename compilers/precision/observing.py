@@ -30,7 +30,12 @@ class Observer(Protocol):
 
 
 def observe(
-    model: onnx.ModelProto, samples: StoredCases, observers: Mapping[str, Observer], *, mask_input: str | None
+    model: onnx.ModelProto,
+    samples: StoredCases,
+    observers: Mapping[str, Observer],
+    *,
+    mask_input: str | None,
+    of_all: Mapping[str, Observer] | None = None,
 ) -> None:
     """Show every observer its tensor for all samples.
 
@@ -42,6 +47,7 @@ def observe(
         samples: the calibration data, of any batch sizes and lengths.
         observers: by tensor.
         mask_input: the input that marks padding with 0; None where there is none.
+        of_all: further observers of the same tensors, which are shown what stands at padding too.
     """
     feeds, masks = _small_feeds(model, samples), _small_feeds(model, samples)
     for values, feed in zip(stream(model, feeds, list(observers)), masks, strict=True):
@@ -50,6 +56,8 @@ def observe(
             kept = without_padding(values[name], mask)
             if kept.size:
                 observer.update(kept)
+            if of_all is not None and values[name].size:
+                of_all[name].update(values[name].astype(np.float32, copy=False))
 
 
 def without_padding(values: NDArray[np.generic], mask: NDArray[np.bool_] | None) -> NDArray[np.float32]:

@@ -44,22 +44,39 @@ _SMALL_ROWS = 0.1
 
 
 @dataclass
-class Channels:
-    """What a tensor's last axis holds: every channel's range, zero included, and rows drawn evenly from all batches.
+class Extent:
+    """Every channel's range along a tensor's last axis, zero included."""
 
-    `quota`: how many rows are drawn of each batch.
-    """
-
-    quota: int
     lowest: Floats = field(default_factory=lambda: np.zeros(1, np.float32))
     highest: Floats = field(default_factory=lambda: np.zeros(1, np.float32))
-    _rows: list[Floats] = field(default_factory=list)
 
     def update(self, values: Floats) -> None:
         """Take in a batch."""
         rows = values.reshape(-1, values.shape[-1])
         self.lowest = np.minimum(self.lowest, rows.min(axis=0))
         self.highest = np.maximum(self.highest, rows.max(axis=0))
+
+    def divided(self, divisors: Floats) -> tuple[float, float]:
+        """Lowest and highest value of all channels, each divided by its own number."""
+        return float((self.lowest / divisors).min()), float((self.highest / divisors).max())
+
+    @property
+    def largest(self) -> Floats:
+        """The largest magnitude of every channel."""
+        return np.maximum(np.abs(self.lowest), np.abs(self.highest)).clip(_FLOOR)
+
+
+@dataclass
+class Channels(Extent):
+    """Ranges, and rows drawn evenly from all batches: `quota` of each."""
+
+    quota: int = ROWS
+    _rows: list[Floats] = field(default_factory=list)
+
+    def update(self, values: Floats) -> None:
+        """Take in a batch."""
+        super().update(values)
+        rows = values.reshape(-1, values.shape[-1])
         drawn = np.random.default_rng(len(self._rows)).permutation(len(rows))[: self.quota]
         self._rows.append(rows[drawn].copy())
 
@@ -67,11 +84,6 @@ class Channels:
     def rows(self) -> Floats:
         """The drawn rows, [rows, channels]."""
         return np.concatenate(self._rows)
-
-    @property
-    def largest(self) -> Floats:
-        """The largest magnitude of every channel."""
-        return np.maximum(np.abs(self.lowest), np.abs(self.highest)).clip(_FLOOR)
 
 
 @dataclass(frozen=True)
@@ -153,8 +165,8 @@ def _candidates(largest: Floats, weights: Sequence[Floats]) -> Iterator[tuple[st
 def _error(seen: Channels, weights: Sequence[Floats], divisors: Floats, *, symmetric: bool) -> float:
     """Squared error of the products relative to each row's squared length, averaged; tiny rows count less."""
     rows = seen.rows
-    low, high = float((seen.lowest / divisors).min()), float((seen.highest / divisors).max())
-    quantised = _rounded(rows / divisors, min(low, 0.0), max(high, 0.0), symmetric=symmetric)
+    low, high = seen.divided(divisors)
+    quantised = _rounded(rows / divisors, low, high, symmetric=symmetric)
     total = 0.0
     for weight in weights:
         exact = rows @ weight
