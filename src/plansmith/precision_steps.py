@@ -130,7 +130,13 @@ def lower_graph(
             out=str(out),
         )
 
-    return stages.stage("lower", LoweredModel, [onnx.digest, data.digest], request, build, require=require_lowered)
+    inputs = [onnx.digest, data.digest]
+    lowered = stages.stage("lower", LoweredModel, inputs, request, build, require=require_lowered)
+    chosen = next((trial for trial in lowered.record.trials if trial.chosen), None)
+    if chosen is not None and chosen.speed is not None and chosen.speed.verdict == "slower":
+        times = f"{chosen.speed.ratio:.2f} times as fast ({chosen.speed.setting})"
+        stages.notice(f"{chosen.precision} is slower than FP32 here: {times}; --precision auto would not take it")
+    return lowered
 
 
 def judge_engine(
