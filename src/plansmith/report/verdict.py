@@ -141,4 +141,4 @@ def _speed(chosen: Trial) -> Tile:
     speed = chosen.speed
     between = f"{figures.times(speed.low)} to {figures.times(speed.high)} at 95\N{NO-BREAK SPACE}%"
     verdict = "undecided: " if speed.verdict == "undecided" else ""
-    return Tile("Speed beside FP32", figures.times(speed.ratio), f"{verdict}{between}; {speed.setting}")
+    return Tile("Speed beside FP32", figures.times(speed.ratio), f"{verdict}{between}")
