@@ -34,7 +34,7 @@ LEVELS = (
     ("config", "data", "history", "reference", "process", "stage_cache"),
     ("judging",),
     ("sources", "compilers", "triton", "validation", "probes", "spec_text"),
-    ("loading", "stages", "spec_files", "spec_schema"),
+    ("loading", "sample_sets", "stages", "spec_files", "spec_schema"),
     (
         "collection",
         "exporting",

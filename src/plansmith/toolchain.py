@@ -33,7 +33,7 @@ _CODE = {
     "graph_files": ("sources/onnx_models.py", "external_data.py"),
     "export": _EXPORT_CODE,
     "take_graph": _EXPORT_CODE,
-    "sample": (*_EXPORT_CODE, "sampling.py"),
+    "sample": (*_EXPORT_CODE, "sampling.py", "sample_sets.py", "memory.py"),
     "compile": ("compilers/onnxrt.py", "compilers/onnx_files.py", "external_data.py"),
     "validate": ("validation.py",),
     "package": ("packaging.py", "triton/model_config.py"),

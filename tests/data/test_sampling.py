@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plansmith import sampling
+from plansmith import sample_sets, sampling
 from plansmith.config import make_spec
 from plansmith.data_spec import DataSpec
 from plansmith.digest import Digester
-from plansmith.errors import UsageError
+from plansmith.errors import SourceError, UsageError
 from plansmith.process import Worker
 from plansmith.reference import StoredCase, StoredCases
 from plansmith.sources.data_places import find_data
@@ -214,6 +214,29 @@ def test_values_that_the_graph_refuses_are_the_datas_fault(tmp_path: Path) -> No
     data = DataSpec(path="a.npz", calibration=8, evaluation=8)
     with pytest.raises(UsageError, match=r"does not take these values \(x \[\d+\]\)"):
         sampled(f"onnx:{path}", tmp_path, tmp_path / "out", data, shapes={})
+
+
+def test_answers_that_would_fill_the_disk_are_refused_at_the_first_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_bert(tmp_path / "model", "Model")
+    data = save_rows(tmp_path / "a.jsonl", [{"text": text} for text in phrases(40)])
+    monkeypatch.setattr(sample_sets, "_MOST_BYTES", 10_000)
+    with pytest.raises(UsageError, match="answers to 12 samples for calibration would take") as caught:
+        sampled(f"hf:{folder}", tmp_path, tmp_path / "out", data)
+    assert "`outputs`" in caught.value.remedy
+    assert len(list((tmp_path / "out" / "calibration").iterdir())) == 1
+
+
+def test_labels_that_no_measure_reads_may_be_missing(tmp_path: Path) -> None:
+    folder = save_bert(tmp_path / "model", "ForSequenceClassification")
+    rows = [{"text": text, "label": None if i % 2 else 1} for i, text in enumerate(phrases(40))]
+    data = save_rows(tmp_path / "a.jsonl", rows)
+    found = sampled(f"hf:{folder}", tmp_path, tmp_path / "out", data.model_copy(update={"metric": "none"}))
+    assert found.evaluation is not None
+    assert (found.metric, found.evaluation.labelled) == ("none", False)
+    with pytest.raises(SourceError, match="has no value for the label"):
+        sampled(f"hf:{folder}", tmp_path, tmp_path / "again", data)
 
 
 def test_a_spec_with_data_is_read_and_refused_as_the_rest_of_it() -> None:
