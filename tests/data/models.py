@@ -38,6 +38,21 @@ def save_bert(folder: Path, head: str, *, labels: dict[int, str] | None = None, 
     return folder
 
 
+def save_vit(folder: Path) -> Path:
+    """A small ViT for coloured images of 16 x 16, and its processor."""
+    import transformers
+
+    config = transformers.ViTConfig(
+        image_size=16, patch_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers.ViTModel(config).save_pretrained(folder)
+        processor: Any = transformers.ViTImageProcessor(size={"height": 16, "width": 16})
+        processor.save_pretrained(folder)
+    return folder
+
+
 def save_timm(folder: Path, *, classes: tuple[str, ...]) -> Path:
     """A small ResNet for grey images of 32 x 32."""
     import timm

@@ -16,7 +16,7 @@ from plansmith.sources.live import InputPlan
 from plansmith.types import AxisRange
 
 from ..sources import graphs
-from .models import load_live, save_bert, save_timm
+from .models import load_live, save_bert, save_timm, save_vit
 from .test_readers import save_image
 
 BATCH = AxisRange(min=1, opt=8, max=32)
@@ -109,6 +109,15 @@ def test_images_go_through_the_models_own_transform(tmp_path: Path) -> None:
     path.write_bytes(b"broken")
     with pytest.raises(SourceError, match=r"a\.png is no image"):
         live.inputs.encode(samples, {"batch": BATCH}, "")
+
+
+def test_images_go_through_the_processor_of_a_transformers_model(tmp_path: Path) -> None:
+    plan = load_live(save_vit(tmp_path / "model")).inputs
+    samples = [make_sample(0, {"image": save_image(tmp_path / "a.png", 255)}), make_sample(1, {"image": b"no image"})]
+    feed = plan.encode(samples[:1], {"batch": BATCH}, "").feed["pixel_values"]
+    assert (feed.shape, feed.dtype.name, feed.max()) == ((1, 3, 16, 16), "float32", 1)
+    with pytest.raises(SourceError, match="the image of row 1 is no image"):
+        plan.encode(samples, {"batch": BATCH}, "")
 
 
 @pytest.fixture
