@@ -159,11 +159,14 @@ class TestTheNumbers:
         share = float(np.mean(nearest[0] == nearest[1]))
         assert agreement.same_neighbour == share < 1
 
-    def test_a_neighbour_that_is_just_as_near_is_no_other_neighbour(self) -> None:
+    @pytest.mark.parametrize("moved", [0, 1])
+    def test_a_neighbour_that_is_just_as_near_is_no_other_neighbour(self, moved: int) -> None:
         material = Material(VECTOR)
-        material.reference["vector"][1] = material.reference["vector"][0]
-        material.candidate["vector"] = material.reference["vector"].copy()
-        material.candidate["vector"][1, 3] += 1e-3
+        reference = material.reference["vector"]
+        reference[1] = reference[0] + np.float32(1e-6)
+        reference[2] = reference[0] + 0.1 * reference[3]
+        material.candidate["vector"] = reference.copy()
+        material.candidate["vector"][moved] += 1e-3 * reference[4]
         assert material.judge().agreements[0].same_neighbour == 1.0
 
     def test_what_is_no_number_is_nobodys_neighbour_and_has_none(self) -> None:
@@ -209,6 +212,16 @@ TASKS: dict[str, tuple[Task, tuple[Tensor, ...]]] = {
     "classes": (Task("accuracy"), (LOGITS, VECTOR)),
     "tokens": (Task("token-f1"), (TAGS,)),
     "answers": (Task("answer-f1"), (START, END)),
+}
+
+
+NAMES = {
+    "sentences": "same nearest neighbour",
+    "pairs": "Spearman correlation",
+    "values": "Spearman correlation",
+    "classes": "top-1 accuracy",
+    "tokens": "token F1 (macro)",
+    "answers": "same answer as FP32",
 }
 
 
@@ -261,6 +274,7 @@ class TestStreaming:
     def test_of_a_large_output_the_samples_that_were_kept_are_judged_with_their_own_labels(self) -> None:
         material = labelled("classes")
         kept = np.array([0, 3, 8, 22])
+        material.labels["class"] = material.candidate["logits"].argmax(axis=1)
         ((stored, answer, rows),) = material.batches(SAMPLES)
         part = StoredCase("case", stored.feed, {k: v[kept] for k, v in stored.answer.items()}, kept, stored.labels)
         judge = Judge(
@@ -272,9 +286,39 @@ class TestStreaming:
         )
         judge.add(part, answer, rows)
         evaluation = judge.evaluation("")
-        chosen = material.candidate["logits"][kept].argmax(axis=1)
-        assert evaluation.metrics[0].candidate == pytest.approx(np.mean(chosen == material.labels["class"][kept]))
+        assert (evaluation.metrics[0].samples, evaluation.metrics[0].candidate) == (4, 1.0)
         assert {w.row for w in evaluation.worst} == {100, 103, 108, 122}
+
+    def test_of_pairs_those_that_were_kept_as_a_whole_are_measured(self) -> None:
+        material = labelled("pairs")
+        kept = np.array([0, 1, 2, 5, 6, 7, 8, 9, 11, 13])
+        ((stored, answer, rows),) = material.batches(SAMPLES)
+        part = StoredCase("case", stored.feed, {k: v[kept] for k, v in stored.answer.items()}, kept, stored.labels)
+        judge = Judge(
+            material.component,
+            "attention_mask",
+            task=TASKS["pairs"][0],
+            precision=Precision.INT8,
+            tolerances={"hidden": LOOSE},
+        )
+        judge.add(part, answer, rows)
+        (metric,) = judge.evaluation("").metrics
+        assert (metric.name, metric.samples) == ("Spearman correlation", 3)
+        vectors = means(material.reference["hidden"], material.mask)
+        likeness, score = cosines(vectors[::2], vectors[1::2])[[0, 3, 4]], material.labels["score"][::2][[0, 3, 4]]
+        assert metric.reference == pytest.approx(scipy.stats.spearmanr(likeness, score).statistic)
+
+    @pytest.mark.parametrize("task", ["tokens", "answers", "pairs", "sentences"])
+    def test_what_stands_in_padding_is_not_measured(self, task: str) -> None:
+        material = labelled(task)
+        before = material.judge(TASKS[task][0]).metrics
+        padding = material.mask == 0
+        for side in (material.reference, material.candidate):
+            for name, array in side.items():
+                if name != "vector":
+                    array[padding] = 1000 * material.rng.random(array[padding].shape)
+        material.labels["tags"][padding] = 3
+        assert material.judge(TASKS[task][0]).metrics == before
 
 
 class TestFailures:
@@ -342,6 +386,7 @@ class TestFailures:
             del material.labels["start"]
         material.candidate = {k: material.near(v, 3.0) for k, v in material.reference.items()}
         metrics = material.judge(TASKS[task][0]).metrics
+        assert metrics[0].name == NAMES[task]
         assert metrics[0].reference == pytest.approx(1.0)
         assert all("allowed" in failure for m in metrics for failure in m.failures)
         assert metrics[0].failures

@@ -17,6 +17,7 @@ from plansmith.cli.validate import validate_command
 from plansmith.compilers import onnx_files
 from plansmith.errors import GateError, UsageError
 from plansmith.held_out import HeldOut, samples_digest
+from plansmith.manifest import Manifest
 from plansmith.reports import ToleranceChange, ValidationReport
 from plansmith.types import DataSet, EngineKind, OnnxModel, Precision, Recipe, ReferenceSet
 from plansmith.validation import Candidate, require_passed, validate
@@ -107,7 +108,9 @@ def test_a_good_int8_engine_passes_with_everything_told(gate: Gate) -> None:
     (agreement,), (metric,) = report.evaluation.agreements, report.evaluation.metrics
     assert 0.999 < agreement.mean_cosine < 1 - 1e-7, "the lowering is felt"
     assert (metric.name, metric.samples, metric.max_drop) == ("same nearest neighbour", 48, 0.2)
-    assert {w.row for w in report.evaluation.worst} <= set(range(16, 64))
+    worst = {w.row for w in report.evaluation.worst}
+    assert worst <= set(range(16, 64))
+    assert max(worst) >= 16 + BATCH, "each batch has its own places in the data"
     assert ValidationReport.model_validate_json(report.model_dump_json()) == report
 
 
@@ -131,7 +134,9 @@ def test_a_good_int8_engine_is_no_fp32_engine(gate: Gate) -> None:
 def test_an_own_limit_of_the_measure_and_own_tolerances_replace_the_defaults(gate: Gate) -> None:
     everything = {"max_relative": 9.0, "quantile_relative": 9.0, "min_cosine": -1.0, "min_mean_cosine": -1.0}
     gate.tolerances = {"hidden": ToleranceChange(**everything)}
-    assert gate.judge(Encoder(scale=CLIPPED)).failures() != []
+    report = gate.judge(Encoder(scale=CLIPPED))
+    assert report.verdict == "failed"
+    assert [f.partition(" on ")[0] for f in report.failures()] == ["same nearest neighbour"]
     gate.max_metric_drop = 1.0
     require_passed(gate.judge(Encoder(scale=CLIPPED)))
     gate.tolerances = {"hidden": ToleranceChange(**(everything | {"min_mean_cosine": 0.9999999}))}
@@ -252,6 +257,16 @@ def test_the_worker_takes_records_as_json_and_does_without_held_out_samples(gate
     )
     assert report.evaluation is not None
     assert report.evaluation.metrics[0].max_drop == 0.5
+
+
+def test_a_release_is_judged_on_its_own_samples_and_limit_again(gate: Gate) -> None:
+    manifest = Manifest.model_construct(data=gate.data, spec={"data": {"max_metric_drop": 0.3}})
+    found = HeldOut.model_validate(revalidation.held_out_of(manifest, gate.folder))
+    assert (found.data, found.folder, found.max_metric_drop) == (gate.data, gate.folder, 0.3)
+    for without in ({"data": None}, {"data": gate.data.model_copy(update={"evaluation": None})}):
+        assert revalidation.held_out_of(Manifest.model_construct(spec={}, **without), gate.folder) is None
+    plain = Manifest.model_construct(data=gate.data, spec={"data": None})
+    assert HeldOut.model_validate(revalidation.held_out_of(plain, gate.folder)).max_metric_drop is None
 
 
 class TestTheCommand:
