@@ -45,7 +45,7 @@ class Limits(NamedTuple):
 
 
 # The table. Each limit lies between what correct and what broken candidates gave; measured on all-MiniLM-L6-v2 with
-# 256 held-out English sentences and at six shapes up to 512 tokens (M), and on a small CNN and ViT trained on digits,
+# 256 held-out English sentences and at six shapes up to 256 tokens (M), and on a small CNN and ViT trained on digits,
 # 899 held out (D).
 #
 # FP32: only the order of sums differs: at worst 2e-5, 4e-6 and 1e-12 (one minus the cosine) over eleven models of ten

@@ -1,9 +1,6 @@
-"""A set of samples is judged batch by batch, and nothing that is wrong with an answer goes by."""
+"""A set of samples is judged batch by batch, by numbers that others compute too."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -11,99 +8,26 @@ import scipy.special
 import scipy.stats
 from sklearn.neighbors import NearestNeighbors
 
-from plansmith.comparison import TOLERANCES
-from plansmith.errors import UsageError
 from plansmith.judging import Judge
 from plansmith.reference import StoredCase
-from plansmith.reports import Evaluation, Tolerance
 from plansmith.roles import Task
-from plansmith.types import Component, Precision, Tensor
+from plansmith.types import Precision
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Arrays = dict[str, NDArray[Any]]
-
-SAMPLES, LENGTH = 24, 7
-AXES = ("batch", "sequence")
-LOOSE = Tolerance(max_relative=9, quantile_relative=9, min_cosine=-1, min_mean_cosine=-1)
-
-
-def component(*outputs: Tensor) -> Component:
-    inputs = tuple(Tensor(name=n, dtype="int64", dims=AXES) for n in ("input_ids", "attention_mask"))
-    return Component(file="model.onnx", external_files=(), inputs=inputs, outputs=outputs, opset=17, ir_version=8)
-
-
-HIDDEN = Tensor(name="hidden", dtype="float32", dims=(*AXES, 16))
-VECTOR = Tensor(name="vector", dtype="float32", dims=("batch", 16))
-LOGITS = Tensor(name="logits", dtype="float32", dims=("batch", 9))
-TAGS = Tensor(name="logits", dtype="float32", dims=(*AXES, 9))
-START, END = (Tensor(name=f"{n}_logits", dtype="float32", dims=AXES) for n in ("start", "end"))
-PLACES = Tensor(name="places", dtype="int64", dims=("batch", 9))
-VALUE = Tensor(name="logits", dtype="float32", dims=("batch", 1))
-
-
-class Material:
-    """Answers of a reference, and of a candidate that is off by some noise, to sentences of different lengths."""
-
-    def __init__(self, *outputs: Tensor, noise: float = 0.05, precision: Precision = Precision.INT8) -> None:
-        self.rng = np.random.default_rng(8)
-        self.component = component(*outputs)
-        self.precision = precision
-        lengths = 2 + np.arange(SAMPLES) % (LENGTH - 1)
-        self.mask = (np.arange(LENGTH) < lengths[:, None]).astype(np.int64)
-        self.reference = {t.name: self.draw(t) for t in outputs}
-        self.candidate = {k: self.near(v, noise) for k, v in self.reference.items()}
-        self.labels: Arrays = {}
-
-    def draw(self, output: Tensor) -> NDArray[Any]:
-        sizes = [{"batch": SAMPLES, "sequence": LENGTH}.get(str(d), d) for d in output.dims]
-        drawn = self.rng.normal(size=[int(s) for s in sizes])
-        return (drawn * 100).astype(np.int64) if output.dtype == "int64" else drawn.astype(np.float32)
-
-    def near(self, answer: NDArray[Any], noise: float) -> NDArray[Any]:
-        if answer.dtype.kind == "i":
-            return answer.copy()
-        return (answer + noise * self.rng.normal(size=answer.shape)).astype(np.float32)
-
-    def judge(
-        self,
-        task: Task | None = None,
-        *,
-        tolerances: Mapping[str, Tolerance] | None = None,
-        batch: int = SAMPLES,
-        **options: Any,
-    ) -> Evaluation:
-        """What a judge says who gets the samples in batches of this size."""
-        limits = {t.name: TOLERANCES[self.precision] for t in self.component.outputs} | dict(tolerances or {})
-        judge = Judge(
-            self.component,
-            "attention_mask",
-            task=task or Task(),
-            precision=self.precision,
-            tolerances=limits,
-            **options,
-        )
-        for stored, answer, rows in self.batches(batch):
-            judge.add(stored, answer, rows)
-        return judge.evaluation("samples of the tests")
-
-    def batches(self, size: int) -> Iterator[tuple[StoredCase, Arrays, Sequence[int]]]:
-        for start in range(0, SAMPLES, size):
-            here = slice(start, start + size)
-            part = [{k: v[here] for k, v in side.items()} for side in (self.reference, self.candidate, self.labels)]
-            feed = {"input_ids": self.mask[here], "attention_mask": self.mask[here]}
-            stored = StoredCase("case", feed, part[0], np.arange(len(self.mask[here])), part[2])
-            yield stored, part[1], range(100 + start, 100 + start + size)
-
-
-def means(hidden: NDArray[Any], mask: NDArray[Any]) -> NDArray[np.float64]:
-    weights = mask[..., None].astype(np.float64)
-    return np.asarray((hidden * weights).sum(axis=1) / weights.sum(axis=1))
-
-
-def cosines(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
-    return np.asarray((a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1))
+from .judged import (
+    HIDDEN,
+    LOGITS,
+    LOOSE,
+    PLACES,
+    SAMPLES,
+    TAGS,
+    TASKS,
+    VALUE,
+    VECTOR,
+    Material,
+    cosines,
+    labelled,
+    means,
+)
 
 
 class TestTheNumbers:
@@ -205,43 +129,6 @@ class TestTheNumbers:
         assert material.judge().failures()
 
 
-TASKS: dict[str, tuple[Task, tuple[Tensor, ...]]] = {
-    "sentences": (Task("neighbours", "mean"), (HIDDEN, VECTOR)),
-    "pairs": (Task("spearman", "mean"), (HIDDEN,)),
-    "values": (Task("spearman"), (VALUE,)),
-    "classes": (Task("accuracy"), (LOGITS, VECTOR)),
-    "tokens": (Task("token-f1"), (TAGS,)),
-    "answers": (Task("answer-f1"), (START, END)),
-}
-
-
-NAMES = {
-    "sentences": "same nearest neighbour",
-    "pairs": "Spearman correlation",
-    "values": "Spearman correlation",
-    "classes": "top-1 accuracy",
-    "tokens": "token F1 (macro)",
-    "answers": "same answer as FP32",
-}
-
-
-def labelled(task: str) -> Material:
-    material = Material(*TASKS[task][1], noise=0.8)
-    rng = np.random.default_rng(9)
-    starts = rng.integers(0, 2, SAMPLES)
-    score = rng.random(SAMPLES)
-    if task == "pairs":
-        score[1::2] = np.nan
-    material.labels = {
-        "class": rng.integers(0, 9, SAMPLES),
-        "tags": np.where(rng.random((SAMPLES, LENGTH)) < 0.2, -100, rng.integers(0, 9, (SAMPLES, LENGTH))),
-        "start": starts,
-        "end": starts + rng.integers(0, 2, SAMPLES),
-        "score": score,
-    }
-    return material
-
-
 class TestStreaming:
     @pytest.mark.parametrize("task", TASKS)
     @pytest.mark.parametrize("batch", [1, 5])
@@ -319,120 +206,3 @@ class TestStreaming:
                     array[padding] = 1000 * material.rng.random(array[padding].shape)
         material.labels["tags"][padding] = 3
         assert material.judge(TASKS[task][0]).metrics == before
-
-
-class TestFailures:
-    @pytest.mark.parametrize("wrong", [np.nan, np.inf])
-    def test_what_is_no_number_is_named_with_its_sample(self, wrong: float) -> None:
-        material = Material(VECTOR)
-        material.candidate["vector"][7, 2] = wrong
-        (agreement,) = material.judge(tolerances={"vector": LOOSE}).agreements
-        assert agreement.failures == ("sample 107: NaN or Inf in the candidate's answer",)
-        assert agreement.min_cosine == pytest.approx(-1.0)
-
-    def test_a_reference_that_is_no_number_proves_nothing(self) -> None:
-        material = Material(VECTOR)
-        material.reference["vector"][7] = np.nan
-        material.candidate["vector"][7] = np.nan
-        assert "sample 107: NaN or Inf in the reference's answer" in material.judge().agreements[0].failures
-
-    def test_another_shape_is_named_and_the_rest_counted(self) -> None:
-        material = Material(VECTOR)
-        material.candidate["vector"] = material.candidate["vector"][:, :12]
-        (agreement,) = material.judge(tolerances={"vector": LOOSE}).agreements
-        assert agreement.failures[0] == "sample 100: shape is 24x12, expected 24x16"
-        assert agreement.failures[-1] == "21 further samples have no answer that can be compared"
-
-    @pytest.mark.parametrize("task", TASKS)
-    def test_an_answer_that_is_no_number_is_wrong_for_every_measure(self, task: str) -> None:
-        material = labelled(task)
-        for array in material.candidate.values():
-            array[:] = np.nan
-        metrics = material.judge(TASKS[task][0]).metrics
-        assert metrics
-        assert all(m.failures for m in metrics if m.reference > 0.1)
-
-    def test_one_answer_to_all_samples_proves_nothing(self) -> None:
-        material = Material(HIDDEN, VECTOR)
-        for side in (material.reference, material.candidate):
-            side["hidden"][:] = side["hidden"][0, 0]
-            side["vector"][:] = side["vector"][0]
-        for pooling in ("none", "mean"):
-            evaluation = material.judge(Task(pooling=pooling), batch=5)
-            assert all("does not vary between different samples" in a.failures for a in evaluation.agreements)
-
-    def test_the_mean_and_the_worst_cosine_have_limits_of_their_own(self) -> None:
-        material = Material(VECTOR, noise=0.3)
-        mean = LOOSE.model_copy(update={"min_mean_cosine": 0.999})
-        worst = LOOSE.model_copy(update={"min_cosine": 0.999})
-        (failure,) = material.judge(tolerances={"vector": mean}).failures()
-        assert failure.startswith("output 'vector' on 24 held-out samples: mean cosine of the samples is 0.9")
-        (failure,) = material.judge(tolerances={"vector": worst}).failures()
-        assert failure.startswith("output 'vector' on 24 held-out samples: smallest cosine of a sample is 0.")
-
-    @pytest.mark.parametrize("task", TASKS)
-    def test_a_measure_that_falls_fails_by_its_name(self, task: str) -> None:
-        material = labelled(task)
-        if task == "classes":
-            material.labels["class"] = material.reference["logits"].argmax(axis=1)
-        if task == "tokens":
-            material.labels["tags"] = material.reference["logits"].argmax(axis=2)
-        if task == "values":
-            material.labels["score"] = material.reference["logits"][:, 0].astype(np.float64)
-        if task == "pairs":
-            means_ = means(material.reference["hidden"], material.mask)
-            material.labels["score"][::2] = cosines(means_[::2], means_[1::2])
-        if task == "answers":
-            del material.labels["start"]
-        material.candidate = {k: material.near(v, 3.0) for k, v in material.reference.items()}
-        metrics = material.judge(TASKS[task][0]).metrics
-        assert metrics[0].name == NAMES[task]
-        assert metrics[0].reference == pytest.approx(1.0)
-        assert all("allowed" in failure for m in metrics for failure in m.failures)
-        assert metrics[0].failures
-
-    def test_a_limit_of_ones_own_replaces_the_one_of_the_precision(self) -> None:
-        material = labelled("sentences")
-        assert material.judge(TASKS["sentences"][0]).metrics[0].failures
-        generous = material.judge(TASKS["sentences"][0], max_metric_drop=1.0).metrics[0]
-        assert (generous.failures, generous.max_drop) == ((), 1.0)
-
-
-class TestWithoutLabels:
-    @pytest.mark.parametrize(
-        ("task", "name"),
-        [
-            ("classes", "same first class"),
-            ("tokens", "same class of a token"),
-            ("answers", "same answer as FP32"),
-            ("pairs", "same nearest neighbour"),
-        ],
-    )
-    def test_what_is_measured_is_the_agreement_with_fp32(self, task: str, name: str) -> None:
-        material = Material(*TASKS[task][1], noise=0.8)
-        metric = material.judge(TASKS[task][0]).metrics[0]
-        assert metric.name == name
-        assert metric.reference == pytest.approx(1.0)
-        assert 0 < metric.candidate < 1
-
-    def test_labels_below_zero_are_none(self) -> None:
-        material = labelled("classes")
-        material.labels["class"][:] = -100
-        assert [m.name for m in material.judge(TASKS["classes"][0]).metrics] == ["same first class"]
-
-
-class TestRefusals:
-    def test_a_label_that_the_model_has_no_class_for_is_refused(self) -> None:
-        for task, label in (("classes", "class"), ("tokens", "tags")):
-            material = labelled(task)
-            material.labels[label][0] = 9
-            with pytest.raises(UsageError, match="a label is 9, and logits has 9 classes"):
-                material.judge(TASKS[task][0])
-
-    @pytest.mark.parametrize(
-        ("task", "output"),
-        [("accuracy", HIDDEN), ("token-f1", VECTOR), ("answer-f1", START), ("neighbours", HIDDEN), ("spearman", TAGS)],
-    )
-    def test_a_measure_without_an_output_to_read_is_refused(self, task: Any, output: Tensor) -> None:
-        with pytest.raises(UsageError, match=rf"data.metric: {task} is measured on .*, and the model has only"):
-            Material(output).judge(Task(task))
