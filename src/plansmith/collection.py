@@ -143,7 +143,7 @@ class Collector:
                     yield Garbage("leftover", path, "of a process that is gone")
 
     def _logs(self) -> Iterator[Garbage]:
-        for log in sorted((self._artifacts / "logs").glob("*.log")):
+        for log in sorted(f for f in (self._artifacts / "logs").glob("*.*") if f.suffix in {".log", ".html"}):
             if self._is_old(log):
                 yield Garbage("log", log, "not written for so long")
 

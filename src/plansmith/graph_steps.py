@@ -118,7 +118,8 @@ class GraphSteps:
             ExportError: the graph is lowered already, or cannot be.
             GateError: no recipe is accurate enough.
         """
-        return lower_graph(self._stages, self.spec, onnx, data, require=self._with_report(require_lowered))
+        require = self._with_report(require_lowered)
+        return lower_graph(self._stages, self.spec, self._relative_to, onnx, data, require=require)
 
     def _with_report(self, require: Callable[[R], None]) -> Callable[[R], None]:
         """The same check, which writes the HTML report of a refusal and names it as the log."""

@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from plansmith.compilers import onnx_files
 from plansmith.compilers.onnxrt import clean
 from plansmith.compilers.precision import speed
@@ -17,7 +19,7 @@ from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.lint import lint, refuse
 from plansmith.compilers.precision.search import Candidate, Search
 from plansmith.durable import link_or_copy
-from plansmith.errors import ExportError
+from plansmith.errors import ExportError, GateError
 from plansmith.held_out import samples_digest
 from plansmith.lowering_options import LoweringRequest
 from plansmith.reference import StoredCases, read_case
@@ -34,7 +36,7 @@ from plansmith.types import (
     Precision,
     Recipe,
 )
-from plansmith.validation import tolerances_of
+from plansmith.validation import asking, tolerances_of
 
 if TYPE_CHECKING:
     from plansmith.compilers.precision.method import Method
@@ -197,6 +199,7 @@ class _Lowering:
         for file in sorted(chosen.folder.iterdir()):
             shutil.move(file, out / file.name)
         component = onnx_files.describe(out / onnx_files.MODEL_FILE)
+        self._require_running(out / component.file, component, chosen.method.precision)
         if not task.request.options.lower_io:
             _require_interface(component, task.onnx.components["model"])
         return LoweredModel(
@@ -208,6 +211,24 @@ class _Lowering:
             trials=trials,
             layers=tuple(layers),
         )
+
+    def _require_running(self, path: Path, made: Component, precision: Precision) -> None:
+        """Run what was written on one batch: a twin was judged, and the graph itself has to run too.
+
+        Raises:
+            GateError: it fails, or answers with something else than numbers.
+        """
+        if precision is Precision.BF16:  # no kernels on a CPU, as `not_validated` says
+            return
+        case = self._task.data.calibration.cases[0]
+        with asking(path, made.outputs, self._task.onnx.components["model"].outputs, precision) as ask:
+            answer = ask(case, self._feeds[0])
+        broken = [name for name, array in answer.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
+        if broken:
+            raise GateError(
+                f"the lowered graph answers with NaN or Inf: {', '.join(broken)}",
+                remedy="nothing was published; use a higher --precision, and please report this with the log",
+            )
 
     def _unlowered(self, out: Path) -> LoweredModel:
         """FP32, where nothing lower is both accurate enough and not slower."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -37,6 +38,10 @@ class LoweringOptions(Record):
         description="Python of an environment with nvidia-modelopt, whose AutoCast then makes FP16 and BF16 graphs;"
         " relative to the spec.",
     )
+
+    def found_from(self, folder: Path) -> LoweringOptions:
+        """The same, with the path of the interpreter made absolute."""
+        return self.model_copy(update={"autocast": str(folder / self.autocast)}) if self.autocast else self
 
     @field_validator("keep")
     @classmethod

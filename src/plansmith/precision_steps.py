@@ -113,6 +113,7 @@ def _find_data(stages: StageRunner, spec: DataSpec, relative_to: Path) -> DataPl
 def lower_graph(
     stages: StageRunner,
     spec: ModelSpec,
+    relative_to: Path,
     onnx: Finished[OnnxModel],
     data: Finished[DataSet] | None,
     *,
@@ -123,6 +124,7 @@ def lower_graph(
     Args:
         stages: the compile's steps.
         spec: says what to lower it to, and how.
+        relative_to: the folder that paths in it start from.
         onnx: the exported graph.
         data: samples; None where none are needed.
         require: raises where the search found nothing; see `require_lowered`.
@@ -136,7 +138,7 @@ def lower_graph(
     request = LoweringRequest(
         precision=spec.precision,
         engine=spec.engine,
-        options=spec.lowering,
+        options=spec.lowering.found_from(relative_to),
         tolerances=spec.tolerances,
         max_metric_drop=spec.data.max_metric_drop if spec.data else None,
     ).model_dump(mode="json")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
@@ -31,7 +30,9 @@ def find_release(text: str, repository: Path) -> Path:
 
 
 def revalidate(release: Path) -> ValidationReport:
-    """Check a release's files by digest and run the gate on them.
+    """Check a release's files by digest and run the gate on them, at every shape.
+
+    Held-out samples are a user's own and no part of a release: a compile alone judges on them.
 
     Raises:
         RepositoryError: a file is missing or not what was published.
@@ -52,22 +53,10 @@ def revalidate(release: Path) -> ValidationReport:
             onnx=manifest.onnx.model_dump(mode="json"),
             reference_folder=str(release.resolve()),
             tolerances={name: t.model_dump() for name, t in manifest.validation.tolerances.items()},
-            held_out=held_out_of(manifest, release),
             recipe=recipe.model_dump(mode="json") if recipe else None,
         )
     Path(log).unlink()  # kept where the gate could not be run: the error names it
     return ValidationReport.model_validate(report)
-
-
-def held_out_of(manifest: Manifest, release: Path) -> dict[str, Any] | None:
-    """The samples that judged the release, which lie in it; None where none did."""
-    if manifest.data is None or manifest.data.evaluation is None:
-        return None
-    return {
-        "data": manifest.data.model_dump(mode="json"),
-        "folder": str(release.resolve()),
-        "max_metric_drop": (manifest.spec.get("data") or {}).get("max_metric_drop"),
-    }
 
 
 def _require_intact(release: Path, manifest: Manifest) -> None:

@@ -17,7 +17,6 @@ from plansmith.cli.validate import validate_command
 from plansmith.compilers import onnx_files
 from plansmith.errors import GateError, UsageError
 from plansmith.held_out import HeldOut, samples_digest
-from plansmith.manifest import Manifest
 from plansmith.reports import ToleranceChange, ValidationReport
 from plansmith.types import DataSet, EngineKind, OnnxModel, Precision, Recipe, ReferenceSet
 from plansmith.validation import Candidate, require_passed, validate
@@ -257,16 +256,6 @@ def test_the_worker_takes_records_as_json_and_does_without_held_out_samples(gate
     )
     assert report.evaluation is not None
     assert report.evaluation.metrics[0].max_drop == 0.5
-
-
-def test_a_release_is_judged_on_its_own_samples_and_limit_again(gate: Gate) -> None:
-    manifest = Manifest.model_construct(data=gate.data, spec={"data": {"max_metric_drop": 0.3}})
-    found = HeldOut.model_validate(revalidation.held_out_of(manifest, gate.folder))
-    assert (found.data, found.folder, found.max_metric_drop) == (gate.data, gate.folder, 0.3)
-    for without in ({"data": None}, {"data": gate.data.model_copy(update={"evaluation": None})}):
-        assert revalidation.held_out_of(Manifest.model_construct(spec={}, **without), gate.folder) is None
-    plain = Manifest.model_construct(data=gate.data, spec={"data": None})
-    assert HeldOut.model_validate(revalidation.held_out_of(plain, gate.folder)).max_metric_drop is None
 
 
 class TestTheCommand:
