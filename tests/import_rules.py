@@ -44,6 +44,7 @@ LEVELS = (
         "collection",
         "exporting",
         "fetching",
+        "given_graphs",
         "lowering",
         "packaging",
         "recording",
