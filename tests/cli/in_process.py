@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,11 @@ class InlineWorker:
 
     def call(self, name: str, /, **arguments: Any) -> Any:
         """Do one thing; an error of ours arrives as it would from another process."""
-        function: Callable[..., Any] = worker.FUNCTIONS[name]
+        function: Callable[..., Any] = worker._guarded(worker.FUNCTIONS[name])
+        given = json.loads(json.dumps(arguments))
         try:
-            answer = worker._guarded(function)(**json.loads(json.dumps(arguments)), progress=self._progress)
-            return json.loads(json.dumps(answer))
+            with self._log.open("a") as output, redirect_stdout(output):
+                return json.loads(json.dumps(function(**given, progress=self._progress)))
         except Exception as error:
             told = process._told(error)
             if isinstance(told, InternalError):
