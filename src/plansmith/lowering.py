@@ -112,7 +112,8 @@ def lower(
         data_folder=Path(data_folder),
         request=LoweringRequest.model_validate(request),
     )
-    with scratch_folder("lowering") as scratch:
+    # Beside what comes of it: candidates are as large as the model.
+    with scratch_folder("lowering", Path(out)) as scratch:
         return _Lowering(task, Path(scratch), progress).run(Path(out)).model_dump(mode="json")
 
 
