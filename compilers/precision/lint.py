@@ -61,7 +61,7 @@ def lint(
 
 
 def accept(findings: Sequence[Finding], accepted: Sequence[str]) -> list[Finding]:
-    """The same findings, where errors of some ids are warnings: somebody knows them and wants the graph all the same."""
+    """The same findings, where errors of some ids are warnings: somebody wants the graph all the same."""
     return [replace(f, severity="warning") if f.id in accepted else f for f in findings]
 
 

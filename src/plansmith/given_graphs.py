@@ -30,6 +30,7 @@ def check_given(
         data_folder: holds theirs.
         engine: what will run it.
         accepted: findings, by their id, that are no reason to refuse it.
+        progress: told what is done.
 
     Returns:
         What is doubtful and no reason to refuse it: `warnings`, a line each.

@@ -109,7 +109,7 @@ class Rounds:
 
 def _finished_by(line: str) -> list[str]:
     """The step that a line of progress tells of; notices tell of none."""
-    return [] if line.startswith("plansmith: ") else [line.split()[0]]
+    return [] if line.startswith("plansmith: ") else [line.split(maxsplit=1)[0]]
 
 
 def _stop_and_kill(process: subprocess.Popen[str]) -> list[psutil.Process]:

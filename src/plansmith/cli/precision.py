@@ -18,8 +18,17 @@ def precision_lines(lowered: LoweredModel | None, validation: ValidationReport) 
         yield from _recipe_lines(lowered)
     if validation.evaluation is not None:
         yield from _evaluation_lines(validation.evaluation)
+    yield from evidence_lines(validation)
     for words in validation.not_validated:
         yield f"not validated here: {words}"
+
+
+def evidence_lines(validation: ValidationReport) -> Iterator[str]:
+    """That a lowered engine was judged on nothing that somebody gave, where it was."""
+    precision, evidence = validation.precision, validation.evidence or "shipped"
+    if precision is not None and precision != "fp32" and evidence != "given":
+        samples = {"shipped": "plansmith's own samples", "drawn": "values drawn at random"}[evidence]
+        yield f"{precision} was judged on {samples} alone: give `data` in a spec, with samples for evaluation"
 
 
 def _recipe_lines(lowered: LoweredModel) -> Iterator[str]:

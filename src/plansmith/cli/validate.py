@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from plansmith.cli.options import complete_release, repository_option
+from plansmith.cli.precision import evidence_lines
 
 if TYPE_CHECKING:
     from plansmith.reports import OutputAgreement, ValidationReport
@@ -65,13 +66,9 @@ def _evaluation_lines(report: ValidationReport) -> Iterator[str]:
             yield f"{'!!' if agreement.failures else 'ok'} {agreement.output:<20} {_agreement_words(agreement)}"
         for metric in report.evaluation.metrics:
             yield f"{'!!' if metric.failures else 'ok'} {metric.words()}"
-    if report.precision is not None and report.precision != "fp32" and report.evidence != "given":
-        yield f"{report.precision} was judged on {_EVIDENCE[report.evidence or 'shipped']} alone: give `data` in a spec"
+    yield from evidence_lines(report)
     for what in report.not_validated:
         yield f"not validated: {what}"
-
-
-_EVIDENCE = {"shipped": "plansmith's own samples", "drawn": "values drawn at random"}
 
 
 def _agreement_words(agreement: OutputAgreement) -> str:
