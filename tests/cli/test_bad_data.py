@@ -166,8 +166,6 @@ WRONG = {
     "an input that is missing": _arrays(
         "attention", 2, "input ids: it has mask, other", "columns: {ids: other}", mask=_ONES, other=_IDS
     ),
-        "attention", 2, "input ids: it has mask, other", "columns: {ids: other}", mask=_ONES, other=_IDS
-    ),
     "values that the model refuses": _arrays(
         "attention", 2, "does not take these values", "size of its vocabulary", ids=_IDS + 100, mask=_ONES
     ),
