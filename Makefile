@@ -41,10 +41,11 @@ check: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy src tests benchmarks
 
-bench:           ## CPU seconds and memory beside plain scripts, in one run
+bench:           ## CPU seconds, memory, accuracy, speed and size beside plain scripts and other tools
 bench: $(VENV)/.served
 	$(BIN)/python -m benchmarks.compile_cost
 	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.precision
 
 soak:            ## long rounds of kills and of processes that publish at once
 soak: $(VENV)/.served

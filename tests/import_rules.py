@@ -39,7 +39,7 @@ LEVELS = (
     ("judging",),
     ("held_out",),
     ("sources", "compilers", "triton", "validation", "probes", "report", "spec_text"),
-    ("loading", "stages", "trials", "spec_files", "spec_schema"),
+    ("loading", "sample_sets", "stages", "trials", "spec_files", "spec_schema"),
     (
         "collection",
         "exporting",

@@ -33,6 +33,11 @@ ACCEPTED = {
     "allow_interface_change: false\nforce: false\ntritonserver: t\nshapes: {input_ids: '1x1:8x64:32x256', mask: 4x8}\n"
     "tolerances:\n  logits: {max_relative: 1.0e-3, quantile_relative: 0, min_cosine: 0.9}\n"
     "triton: {max_queue_delay_microseconds: 0, instances: 4}\n",
+    "data of its own": "source: hf:bert\nprecision: auto\ndata:\n  path: ../reviews.csv\n"
+    "  columns: {text: body, label: stars}\n  calibration: 64\n  evaluation: 500\n  seed: 1\n  metric: accuracy\n"
+    "  max_metric_drop: 1e-2\nlowering: {keep: [attention], budget: 0}\n",
+    "data of the hub": "source: hf:bert\ndata: {dataset: org/set@main, subset: small, split: test}\n",
+    "data of one's own code": "source: hf:bert\ndata: {entry_point: package.module:function}\n",
     "empty text": "source: hf:bert\nname: ''\nrepository: ''\n",
     "models": TWO,
     "one of several": "models: [source: hf:bert]\n",
@@ -163,6 +168,16 @@ ONE = {
     "an output twice": _no(
         "source: hf:bert\noutputs: [y, z, y]\n", "model.yaml:2: 'outputs': names 'y' more than once"
     ),
+    "data from nowhere": _no(
+        "source: hf:bert\ndata: {seed: 1}\n", "give a path, a dataset or an entry_point", by_schema=False
+    ),
+    "data from two places": _no(
+        "source: hf:bert\ndata: {path: a, dataset: b}\n", "give one of path, dataset and entry_point", by_schema=False
+    ),
+    "a split of a file": _no("source: hf:bert\ndata: {path: a, split: b}\n", "belong to a dataset", by_schema=False),
+    "code that is no name": _no("source: hf:bert\ndata: {entry_point: a.py}\n", "write it as package.module:function"),
+    "no calibration at all": _no("source: hf:bert\ndata: {path: a.csv, calibration: 0}\n", "must be 1 or more"),
+    "an unknown metric": _no("source: hf:bert\ndata: {path: a.csv, metric: f1}\n", "model.yaml:2: 'data.metric'"),
     "a list": _no("- source: hf:bert\n", "a spec is a mapping with at least `source`"),
 }
 

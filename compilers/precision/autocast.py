@@ -26,9 +26,7 @@ from plansmith.reference import StoredCases
 from plansmith.types import Precision
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx
-    from numpy.typing import NDArray
 
     from plansmith.compilers.precision.method import Method
 
@@ -80,22 +78,8 @@ class AutocastMethod:
         self.precision = precision
         self._form = FORMATS[precision]
         self._interpreter, self._deadline_seconds = options.autocast, deadline_seconds
-        self._given = Graph(_copied(model))
-        self._folder = tempfile.TemporaryDirectory(prefix="plansmith-autocast-")
-        self._graph = onnx_files.save(self._given.model, Path(self._folder.name))
-        calibration = Path(self._folder.name, "calibration")
-        count = _store((case.feed for case in samples), calibration)
-        self._arguments: dict[str, Any] = {
-            "low_precision_type": str(precision),
-            "calibration_data": str(calibration) if count else None,
-            "keep_io_types": not options.lower_io,
-            "providers": ["cpu"],
-        }
-        if not count:
-            raise ExportError(
-                "there are no calibration inputs: AutoCast would draw random ones", remedy="name `data` in the spec"
-            )
-        self._asked = [f"(?:{pattern})$" for pattern in options.keep]
+        self._given, self._samples, self._keeps_io = Graph(_copied(model)), samples, not options.lower_io
+        self._asked = [f"(?:{pattern})$" for pattern in options.keep]  # it matches from a name's beginning
         answer, self._first = self._convert(())
         self.name = f"{self._form.words}, AutoCast of nvidia-modelopt {answer['version']}"
         self.settings: Mapping[str, str] = {
@@ -126,17 +110,25 @@ class AutocastMethod:
     def _convert(self, keep: Sequence[str]) -> tuple[dict[str, Any], onnx.ModelProto]:
         import onnx
 
-        with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
-            out = Path(folder, onnx_files.MODEL_FILE)
-            nodes = [*self._asked, *(f"{re.escape(name)}$" for name in keep)]  # it matches from a name's beginning
-            request = {
-                "graph": str(self._graph),
-                "out": str(out),
-                "external": self._graph.with_name(onnx_files.EXTERNAL_FILE).exists(),
-                "arguments": self._arguments | {"nodes_to_exclude": nodes},
+        with tempfile.TemporaryDirectory(prefix="plansmith-autocast-") as scratch:
+            folder = Path(scratch)
+            graph, out = folder / "given", folder / "made"
+            graph.mkdir()
+            out.mkdir()
+            request: dict[str, Any] = {
+                "graph": str(onnx_files.save(self._given.model, graph)),
+                "out": str(out / onnx_files.MODEL_FILE),
+                "external": (graph / onnx_files.EXTERNAL_FILE).exists(),
+                "arguments": {
+                    "low_precision_type": str(self.precision),
+                    "calibration_data": _stored(self._samples, folder / "calibration"),
+                    "keep_io_types": self._keeps_io,
+                    "nodes_to_exclude": [*self._asked, *(f"{re.escape(name)}$" for name in keep)],
+                    "providers": ["cpu"],
+                },
             }
-            answer = ask(self._interpreter, request, Path(folder), self._deadline_seconds)
-            model = onnx.load(out)
+            answer = ask(self._interpreter, request, folder, self._deadline_seconds)
+            model = onnx.load(request["out"])
         # The twin reads from the graph which tensors are in sixteen bits, and not all of them say so.
         return answer, onnx.shape_inference.infer_shapes(model)
 
@@ -202,16 +194,23 @@ def ask(interpreter: str, request: Mapping[str, Any], folder: Path, deadline_sec
     return answer
 
 
-def _store(feeds: Any, folder: Path) -> int:
-    """Write calibration inputs as one npz a batch; how many."""
+def _stored(samples: StoredCases, folder: Path) -> str:
+    """Write calibration inputs as one npz a batch; the folder.
+
+    Raises:
+        ExportError: there are none.
+    """
     import numpy as np
 
     folder.mkdir()
-    count = 0
-    for count, feed in enumerate(feeds, 1):
-        arrays: dict[str, NDArray[np.generic]] = dict(feed)
-        np.savez(folder / f"{count:06}.npz", **arrays)  # type: ignore[arg-type]
-    return count
+    for number, case in enumerate(samples):
+        arrays: dict[str, Any] = dict(case.feed)
+        np.savez(folder / f"{number:06}.npz", **arrays)
+    if not any(folder.iterdir()):
+        raise ExportError(
+            "there are no calibration inputs: AutoCast would draw random ones", remedy="name `data` in the spec"
+        )
+    return str(folder)
 
 
 def _copied(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -24,6 +24,7 @@ _PERIODIC = {"Sin", "Cos", "Tan"}
 _WHOLE = {"Floor", "Ceil", "Round", "Mod"}
 _AFTER_EPSILON = {"Sqrt", "Reciprocal", "Pow", "Div"}
 _SMALL_MATTERS = {"Div", "Log", "Reciprocal", "Sqrt", "Pow"}
+_MAKING_SMALL = {"Add", "Sub", "ReduceMean", "ReduceSum", "Mul", "Pow", "Sqrt"}
 _LEARNED = {"MatMul", "Gemm", "Conv", "ConvTranspose", "LayerNormalization", "Softmax", "Einsum"}
 _ADDING = {"Add", "Sub", "Sum"}
 
@@ -61,7 +62,7 @@ def reasons(facts: Facts, keep: Sequence[str]) -> dict[str, str]:
             reason = _asked(node, keep) or _reason(node, facts)
             if reason:
                 found[node.name] = reason
-    for spread in (_behind_epsilons, _before_angles):
+    for spread in (_behind_epsilons, _before_angles, _before_small):
         for name, reason in spread(facts, found):
             found.setdefault(name, reason)
     return found
@@ -147,7 +148,7 @@ def _small(node: onnx.NodeProto, places: Slots, facts: Facts) -> str:
     place = 1 if node.op_type == "Div" else 0
     smallest = facts.ranges.smallest.get(node.input[place], math.inf)
     exponent = facts.graph.constant(node.input[1]) if node.op_type == "Pow" else None
-    harmless = exponent is not None and float(exponent.min(initial=0)) >= 1
+    harmless = exponent is not None and exponent.size == 1 and float(exponent.ravel()[0]) >= 1
     if place not in places.inputs or harmless or smallest >= facts.form.smallest_normal:
         return ""
     return f"it makes much of numbers as small as {number(smallest)}; {facts.form.words} has no digits there"
@@ -161,6 +162,20 @@ def _exact(node: onnx.NodeProto, _: Slots, facts: Facts) -> str:
     if (to_whole or node.op_type in _WHOLE) and reach > form.exact and math.isfinite(reach):
         return f"it counts to {number(reach)}; whole numbers in {form.words} are exact to {form.exact}"
     return ""
+
+
+def _before_small(facts: Facts, found: Collection[str]) -> Iterator[tuple[str, str]]:
+    """What computes the small numbers that a node makes much of: a constant added, a mean, the squares in it."""
+    for node in facts.graph.model.graph.node:
+        places = slots(node, facts.floats, facts.form, facts.opset)
+        if node.name not in found or isinstance(places, str) or not _small(node, places, facts):
+            continue
+        maker = facts.graph.producer(node.input[1 if node.op_type == "Div" else 0])
+        while maker is not None and maker.op_type in _MAKING_SMALL:
+            yield maker.name, f"it computes the small numbers that {node.name} makes much of"
+            computed = [name for name in maker.input if facts.graph.constant(name) is None]
+            going_on = maker.op_type not in {"Mul", "Pow"} and len(computed) == 1
+            maker = facts.graph.producer(computed[0]) if going_on else None
 
 
 def _behind_epsilons(facts: Facts, found: Collection[str]) -> Iterator[tuple[str, str]]:

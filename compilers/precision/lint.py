@@ -28,7 +28,7 @@ RULES = (
     *lint_parser.RULES,
     *lint_values.RULES,
 )
-_MOST_CASES = 8
+_MOST_CASES = 4
 _NAMED = 3
 
 

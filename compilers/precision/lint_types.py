@@ -100,7 +100,7 @@ def interface(view: View) -> Iterator[Finding]:
 
 
 def constants(view: View) -> Iterator[Finding]:
-    """FP16 ends at 65504: a mask's -1e9 becomes -Inf, and a row of these a NaN behind the softmax."""
+    """FP16 ends at 65504: what is above becomes Inf, a mask's -1e9 too, and 0 times that is NaN."""
     import numpy as np
 
     for name, value in view.constants():
@@ -112,11 +112,19 @@ def constants(view: View) -> Iterator[Finding]:
         if np.isnan(values).any():
             words = f"takes {name!r}, which holds NaN"
             yield Finding("constant-nan", "error", user, words, "export the model again; its weights are broken")
+        elif kind == "FLOAT16" and values.size == 1 and (values == -np.inf).all() and _is_mask(view, name):
+            words = f"masks with {name!r}, -Inf: where everything is masked, the answer is NaN"
+            yield Finding("half-infinite-mask", "warning", user, words, "clip it at -65504")
         elif kind == "FLOAT16" and np.isinf(values).any():
             words = f"takes {name!r}, which FP16 cannot hold: {int(np.isinf(values).sum())} of {values.size} are Inf"
             yield Finding("half-overflow", "error", user, words, "clip it at 65504 or keep the node FP32")
         elif kind == "FLOAT16":
             yield from _subnormal(name, values, user)
+
+
+def _is_mask(view: View, name: str) -> bool:
+    """Whether a constant is nothing but a choice of Where: many source models write -Inf there themselves."""
+    return all(node.op_type == "Where" for node in view.graph.consumers(name))
 
 
 def _subnormal(name: str, values: NDArray[np.generic], user: str) -> Iterator[Finding]:

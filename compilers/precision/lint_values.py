@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 CLIPPED_SHARE = 0.01
 # MinMax over a long tail leaves much of the bulk below the first code; a range that is wrong leaves nearly all.
 VANISHED_SHARE = 0.995
-_TENSORS_AT_ONCE = 16
+_TENSORS_AT_ONCE = 48
 
 
 @dataclass

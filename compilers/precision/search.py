@@ -55,6 +55,11 @@ class Candidate:
         return sum(file.stat().st_size for file in self.folder.iterdir() if file.is_file())
 
     @property
+    def runs_itself(self) -> bool:
+        """Whether ONNX Runtime runs the lowered graph, and not a twin of it."""
+        return self.runnable.parent == self.folder
+
+    @property
     def name(self) -> str:
         """In words, with what stayed high."""
         return f"{self.method.name}, {len(self.keep)} more node(s) in FP32" if self.keep else self.method.name

@@ -79,17 +79,18 @@ class Agreement:
         for row, (r, c) in zip(rows, samples_of(reference, candidate, valid), strict=True):
             expected, found = r.astype(np.float64), c.astype(np.float64)
             self._rows.append(row)
+            whole = False
             if not np.isfinite(expected).all():
                 self._broken.append(f"sample {row}: NaN or Inf in the reference's answer")
                 expected = np.nan_to_num(expected, posinf=0, neginf=0)
-                found = -expected
             elif not np.isfinite(found).all():
                 self._broken.append(f"sample {row}: {why}")
-                found = -expected
-            if r.dtype.kind in "iub":
-                self._add_exact(expected, found)
             else:
-                self._add_sample(expected, found, masked=valid is not None)
+                whole = True
+            if r.dtype.kind in "iub":
+                self._add_exact(expected, found if whole else -expected)
+            else:
+                self._add_sample(expected, found if whole else -expected, masked=valid is not None, whole=whole)
 
     def result(self, tolerance: Tolerance) -> OutputAgreement:
         """What the samples showed, held against a tolerance."""
@@ -128,7 +129,8 @@ class Agreement:
     def same_neighbours(self) -> NDArray[np.bool_]:
         """For each embedding, whether its nearest other one, by cosine, is the same to the candidate.
 
-        One that is as near by the reference (within 1e-6) is as good; empty for fewer than three embeddings.
+        One that is as near by the reference (within 1e-6) is as good, and what is no number has no neighbour; empty
+        for fewer than three embeddings.
         """
         reference, candidate = (_unit(side) for side in self.vectors)
         if len(reference) < 3:
@@ -139,8 +141,9 @@ class Agreement:
             near, found = reference[here] @ reference.T, candidate[here] @ candidate.T
             places = np.arange(len(near))
             near[places, places + start] = found[places, places + start] = -np.inf
-            same.append(near[places, found.argmax(axis=1)] >= near.max(axis=1) - _TIE)
-        return np.concatenate(same)
+            chosen = np.where(np.isnan(found), -np.inf, found).argmax(axis=1)
+            same.append(near[places, chosen] >= near.max(axis=1) - _TIE)
+        return np.concatenate(same) & np.isfinite(candidate).all(axis=1)
 
     def _add_exact(self, expected: Floats, found: Floats) -> None:
         """Indices, counts and flags are right or wrong: each element that is equal counts as agreeing."""
@@ -151,7 +154,7 @@ class Agreement:
         self._signal += float(np.sum(expected**2))
         self._noise += float(np.sum((expected - found) ** 2))
 
-    def _add_sample(self, expected: Floats, found: Floats, *, masked: bool) -> None:
+    def _add_sample(self, expected: Floats, found: Floats, *, masked: bool, whole: bool) -> None:
         self._signal += float(np.sum(expected**2))
         self._noise += float(np.sum((expected - found) ** 2))
         if self._role in (Role.CLASSES, Role.TAGS, Role.POSITIONS):
@@ -161,7 +164,7 @@ class Agreement:
         self._observe(found.mean(axis=0) if masked and found.ndim > 1 and found.size else found.ravel())
         if self._role is Role.EMBEDDING and len(self._kept[0]) < MOST_VECTORS:
             self._kept[0].append(expected)
-            self._kept[1].append(found)
+            self._kept[1].append(found if whole else np.full_like(found, np.nan))
         r, c = expected.ravel(), found.ravel()
         moments = np.array((r @ r, c @ c, r @ c))
         self._moments += moments

@@ -2,7 +2,8 @@
 
 Errors are judged relative to the output's own magnitude, its root mean square over the elements that
 count, so that one tolerance serves logits of 20 and embeddings of 0.05 alike. Everything is computed in
-float64, one sample at a time; what is kept beside it is one float32 error an element.
+float64, one sample at a time; what is kept beside it is one float32 error an element. Whole numbers and flags are
+right or wrong: the share of equal ones stands for their cosine, and for FP32 all have to be equal.
 """
 
 from __future__ import annotations
@@ -44,20 +45,21 @@ class Limits(NamedTuple):
 
 
 # The table. Each limit lies between what correct and what broken candidates gave; measured on all-MiniLM-L6-v2 with
-# 256 held-out English sentences (M), and on a CNN and a ViT trained on digits, 899 held out (D).
+# 256 held-out English sentences and at six shapes up to 256 tokens (M), and on a small CNN and ViT trained on digits,
+# 899 held out (D).
 #
 # FP32: only the order of sums differs: at worst 2e-5, 4e-6 and 1e-12 (one minus the cosine) over eleven models of ten
 #   families. A wrong epsilon, a flipped bit, a dropped bias or an ignored mask is at 1e-3 and above (tests/gate).
-# FP16 (11 bits, u = 4.9e-4): largest error 0.017, 99 % below 0.004, cosine 0.999999 (M); 0.005, 0.002 and 0.99999 (D).
-#   No neighbour changed, no class did. An overflow is Inf or NaN, or at 0.1 and above.
-# BF16 (8 bits, u = 3.9e-3, eight times coarser): 0.17, 0.043 and 0.99985; 2 % of the neighbours changed (M).
+# FP16 (11 bits, u = 4.9e-4): largest error 0.031, 99 % below 0.005, cosine 0.999999 (M); 0.005, 0.002 and 0.99999 (D).
+#   No class changed, and 0 to 0.8 % of the neighbours. An overflow is Inf or NaN, or leaves the cosine far below.
+# BF16 (8 bits, u = 3.9e-3, eight times coarser): 0.30, 0.055 and 0.99985; 2 % of the neighbours changed (M).
 # INT8: an activation's largest element sets the scale, so a single element may be off by more than the output's
-#   magnitude (1.3 in M) while the answer is fine; the cosine and the task decide, and the two element limits only
-#   refuse what is lost altogether. Mean and worst cosine of recipes that keep the task: 0.993 and 0.980 (dynamic, per
-#   channel), 0.986 and 0.974 (static, without attention and the second half of the FFN) (M), 0.9995 and 0.951 (D);
-#   11 to 16 % of neighbours and 1 to 4 % of classes changed. Of those that lose it: 0.963 and 0.934 (ONNX Runtime's
-#   dynamic default), 0.83 and 0.66 (static), 0.35 and 0.02 (static, all operators) (M), 0.86 and 0.58 (clipped
-#   calibration) (D), with 27 to 87 % of neighbours changed. The 99 % quantile: at most 0.70 against at least 1.0.
+#   magnitude (2.5 to 3.9 in M) while the answer is fine; the cosine and the task decide, and the two element limits
+#   only refuse what is lost altogether. Recipes that keep the task, mean and worst cosine: 0.993 and 0.980 (dynamic,
+#   per channel), 0.986 and 0.961 (static, without attention and the second half of the FFN) (M), 0.9995 and 0.951 (D);
+#   at most 16 % of the neighbours (M) and 1.5 % of the classes (D) changed. Those that lose it: 0.963 and 0.886 (ONNX
+#   Runtime's dynamic default), 0.83 and 0.62 (static), 0.35 and 0.02 (static, all operators) (M), 0.81 and 0.48
+#   (calibration clipped) (D), with 27 to 87 % of the neighbours and 53 to 66 % of the classes changed.
 #
 # A point of the task's own measure is what MLPerf Inference's closed division grants INT8 too (99 % of FP32).
 LIMITS = {
@@ -68,19 +70,19 @@ LIMITS = {
         neighbours=0.005,
     ),
     Precision.FP16: Limits(
-        Tolerance(max_relative=0.05, quantile_relative=0.01, min_cosine=0.9999, min_mean_cosine=0.99999),
+        Tolerance(max_relative=0.1, quantile_relative=0.02, min_cosine=0.9999, min_mean_cosine=0.99999),
         scores=0.005,
         classes=0.01,
         neighbours=0.02,
     ),
     Precision.BF16: Limits(
-        Tolerance(max_relative=0.5, quantile_relative=0.1, min_cosine=0.998, min_mean_cosine=0.999),
+        Tolerance(max_relative=1, quantile_relative=0.2, min_cosine=0.998, min_mean_cosine=0.999),
         scores=0.01,
         classes=0.02,
         neighbours=0.06,
     ),
     Precision.INT8: Limits(
-        Tolerance(max_relative=5, quantile_relative=0.8, min_cosine=0.94, min_mean_cosine=0.98),
+        Tolerance(max_relative=10, quantile_relative=1, min_cosine=0.94, min_mean_cosine=0.98),
         scores=0.01,
         classes=0.06,
         neighbours=0.2,
@@ -121,8 +123,6 @@ def compare_output(
         return _incomparable(case, output, shape, other_shape(reference, candidate))
     if reference.dtype != candidate.dtype:
         return _incomparable(case, output, shape, f"dtype is {candidate.dtype}, expected {reference.dtype}")
-    if reference.dtype.kind in "iub":  # indices, counts and flags are right or wrong
-        tolerance = tolerance.model_copy(update={"max_relative": 0.0, "quantile_relative": 0.0})
     moments, errors = [], []
     for r, c in samples_of(reference, candidate, valid):
         if not np.isfinite(c).all():
@@ -138,7 +138,12 @@ def compare_output(
     every = np.concatenate(errors)
     magnitude = math.sqrt(sum(rr for rr, _, _ in moments) / elements) or float(np.finfo(np.float32).tiny)
     maximum, quantile = float(every.max()), float(np.quantile(every, ERROR_QUANTILE))
-    cosine = min(cosine_of(*m) for m in _directions([m for m, e in zip(moments, errors, strict=True) if e.size], every))
+    exact = reference.dtype.kind in "iub"  # indices, counts and flags are right or wrong
+    if exact:
+        cosine = float(np.mean(every == 0))
+    else:
+        counted = [m for m, e in zip(moments, errors, strict=True) if e.size]
+        cosine = min(cosine_of(*m) for m in _directions(counted, elements))
     measured = OutputComparison(
         case=case,
         output=output,
@@ -153,11 +158,15 @@ def compare_output(
         variance=_variance_over_samples(candidate, valid),
         failures=(),
     )
-    return measured.model_copy(update={"failures": tuple(_breaches(measured, tolerance))})
+    return measured.model_copy(update={"failures": tuple(_breaches(measured, tolerance, exact=exact))})
 
 
-def _breaches(measured: OutputComparison, tolerance: Tolerance) -> Iterator[str]:
+def _breaches(measured: OutputComparison, tolerance: Tolerance, *, exact: bool) -> Iterator[str]:
     """What is outside the tolerance, each in words."""
+    if exact:
+        if measured.min_cosine < tolerance.min_cosine:
+            yield f"share of equal elements is {measured.min_cosine:.9f}, allowed {tolerance.min_cosine}"
+        return
     if measured.max_relative > tolerance.max_relative:
         yield (
             f"maximum error relative to the output's magnitude is {measured.max_relative:.3g},"
@@ -217,9 +226,9 @@ def _variance_over_samples(candidate: NDArray[np.generic], valid: NDArray[np.boo
     return float(np.var(common.astype(np.float64), axis=0).mean())
 
 
-def _directions(moments: list[Moments], every: NDArray[np.float32]) -> list[Moments]:
+def _directions(moments: list[Moments], elements: int) -> list[Moments]:
     """The moments of the vectors whose cosines count: one a sample, or of all together where they are too short."""
-    if every.size >= FEWEST_ELEMENTS * len(moments):
+    if elements >= FEWEST_ELEMENTS * len(moments):
         return moments
     rr, cc, rc = (sum(column) for column in zip(*moments, strict=True))
     return [(rr, cc, rc)]

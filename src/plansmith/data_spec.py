@@ -32,7 +32,7 @@ class DataSpec(Record):
 
     path: str = Field(
         default="",
-        description="Text lines (.txt), .csv, .tsv, .jsonl, .parquet, .npz, or a folder of images (one subfolder a"
+        description="Text lines (.txt), .csv, .tsv, .json(l), .parquet, .npz, or a folder of images (one subfolder a"
         " class, where there are classes); relative to the spec.",
     )
     dataset: str = Field(default="", description="Data set of the Hugging Face Hub: <id>[@revision].")

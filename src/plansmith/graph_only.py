@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 from plansmith import toolchain
@@ -11,11 +10,12 @@ from plansmith.config import ModelSpec
 from plansmith.durable import fsync_tree, move_into_place
 from plansmith.errors import UsageError
 from plansmith.graph_steps import GraphSteps
-from plansmith.precision_steps import judge_engine, needs_samples
+from plansmith.precision_steps import Judged, judge_engine, needs_samples
 from plansmith.reports import ValidationReport
 from plansmith.scratch import scratch_folder
 from plansmith.stages import Finished
 from plansmith.types import DataSet, Engine, EngineKind, LoweredModel, Precision, Record
+from plansmith.validation import require_passed
 
 RECORD_FILE = "lowered.json"
 
@@ -28,15 +28,6 @@ class LoweredGraph(Record):
     lowered: LoweredModel
     data: DataSet | None
     validation: ValidationReport
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """A lowered graph, with the samples and the verdict on it."""
-
-    lowered: Finished[LoweredModel]
-    data: Finished[DataSet] | None
-    validation: Finished[ValidationReport]
 
 
 class GraphLowering(GraphSteps):
@@ -55,13 +46,13 @@ class GraphLowering(GraphSteps):
             raise UsageError(
                 f"{out} is there already", remedy="name another --output, or move it away", model=self.name
             )
-        judged = self._judge()
+        lowered, data, validation = self._make()
         record = LoweredGraph(
             name=self.name,
             folder=str(out),
-            lowered=judged.lowered.record,
-            data=judged.data.record if judged.data else None,
-            validation=judged.validation.record,
+            lowered=lowered.record,
+            data=data.record if data else None,
+            validation=validation.record,
         )
         out.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder("lower", out.parent) as scratch:
@@ -69,13 +60,13 @@ class GraphLowering(GraphSteps):
             made.mkdir()
             for component in record.lowered.components.values():
                 for file in component.files:
-                    shutil.copyfile(judged.lowered.folder / file, made / file)
+                    shutil.copyfile(lowered.folder / file, made / file)
             (made / RECORD_FILE).write_text(record.model_dump_json(indent=2))
             fsync_tree(made)
             move_into_place(made, out)
         return record
 
-    def _judge(self) -> _Judged:
+    def _make(self) -> tuple[Finished[LoweredModel], Finished[DataSet] | None, Finished[ValidationReport]]:
         source = self.fetch()
         onnx = self.export(source)
         data = self.sample(source, onnx) if needs_samples(self.spec, onnx.record) else None
@@ -88,8 +79,10 @@ class GraphLowering(GraphSteps):
             options={},
             toolchain={"onnxruntime": toolchain.step_toolchain("compile")["onnxruntime"]},
         )
-        judged = Finished(engine, lowered.folder, lowered.digest, lowered.cached)
-        return _Judged(lowered, data, judge_engine(self._stages, self.spec, judged, onnx, lowered, data))
+        candidate = Finished(engine, lowered.folder, lowered.digest, lowered.cached)
+        judged = Judged(candidate, onnx, lowered, data)
+        report = judge_engine(self._stages, self.spec, judged, require=self._with_report(require_passed))
+        return lowered, data, report
 
 
 def _require_sense(spec: ModelSpec) -> None:

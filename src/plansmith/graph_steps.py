@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from plansmith.config import ModelSpec
 from plansmith.digest import Digester
+from plansmith.errors import GateError
 from plansmith.fetching import fetch, require_unchanged
-from plansmith.precision_steps import lower_graph, take_samples
+from plansmith.precision_steps import lower_graph, require_lowered, take_samples
+from plansmith.report import ReportFacts, unfinished, write
 from plansmith.sources.reference import parse_reference, refuse_unfitting
 from plansmith.stages import Finished, Listener, StageRunner
 from plansmith.targets import load_target, require_onnxruntime
 from plansmith.types import DataSet, LoweredModel, OnnxModel, SourceModel
+
+R = TypeVar("R")
 
 
 class GraphSteps:
@@ -113,4 +118,35 @@ class GraphSteps:
             ExportError: the graph is lowered already, or cannot be.
             GateError: no recipe is accurate enough.
         """
-        return lower_graph(self._stages, self.spec, onnx, data)
+        return lower_graph(self._stages, self.spec, onnx, data, require=self._with_report(require_lowered))
+
+    def _with_report(self, require: Callable[[R], None]) -> Callable[[R], None]:
+        """The same check, which writes the HTML report of a refusal and names it as the log."""
+
+        def check(record: R) -> None:
+            try:
+                require(record)
+            except GateError as error:
+                if self._stages.dry:
+                    raise
+                page = self._stages.log_file("report").with_suffix(".html")
+                write(self._facts(), page)
+                raise error.located(log=page) from None
+
+        return check
+
+    def _facts(self) -> ReportFacts:
+        """What is known so far."""
+        made: dict[str, Any] = self._stages.made
+        return unfinished(
+            self.name,
+            self.target.name,
+            self.spec.model_dump(mode="json"),
+            made.get("validate"),
+            source=made.get("fetch"),
+            onnx=made.get("export"),
+            data=made.get("sample"),
+            lowered=made.get("lower"),
+            engine=made.get("compile"),
+            steps=tuple(self._stages.records),
+        )

@@ -47,8 +47,9 @@ class HeldOut(Record):
         if recipe.calibration and recipe.calibration == samples_digest(evaluation):
             common = set(evaluation.digests)
         if common:
+            seen = sum(digest in common for digest in evaluation.digests)
             raise GateError(
-                f"{len(common)} of the {evaluation.count} held-out samples were looked at by the lowering already:"
+                f"{seen} of the {evaluation.count} held-out samples were looked at by the lowering already:"
                 " what they show proves nothing",
                 remedy="nothing was published; take out of `data` what stands in it twice, or give it more samples,"
                 " and compile again with --force",

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from plansmith.compilers.precision.method import Method
     from plansmith.reference import Arrays
 
-_LAYER_BATCHES = 2
-"""Batches on which graphs are compared node by node: enough to rank by, few enough to hold every tensor of."""
+_LAYER_BATCHES = 1
+"""Batches on which graphs are compared node by node: one is enough to rank by."""
 
 _AUTO = (Precision.INT8, Precision.FP16)
 """What `auto` tries beside FP32: ONNX Runtime has no BF16 kernels on a CPU, where speed is measured."""
@@ -190,7 +190,9 @@ class _Lowering:
         layers = search.layers(chosen)
         lowered = onnx.load(chosen.folder / onnx_files.MODEL_FILE)
         promised = None if task.request.options.lower_io else task.onnx.components["model"]
-        refuse(lint(lowered, engine=task.request.engine, samples=task.calibration, promised=promised))
+        samples = task.calibration if chosen.runs_itself else None
+        refuse(lint(lowered, engine=task.request.engine, samples=samples, promised=promised))
+        trials = self._trials(chosen)
         runnable = chosen.runnable.relative_to(chosen.folder).as_posix()
         for file in sorted(chosen.folder.iterdir()):
             shutil.move(file, out / file.name)
@@ -203,7 +205,7 @@ class _Lowering:
             fp32_bytes=sum(file.stat().st_size for file in self._fp32.parent.iterdir()),
             runnable=None if runnable == component.file else runnable,
             recipe=self._recipe(chosen, layers),
-            trials=self._trials(chosen),
+            trials=trials,
             layers=tuple(layers),
         )
 

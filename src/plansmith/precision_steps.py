@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,16 @@ from plansmith.reports import ValidationReport
 from plansmith.sources.data_places import find_data, require_data_unchanged
 from plansmith.stages import Finished, StageRunner, WouldRun
 from plansmith.types import DataSet, Engine, LoweredModel, OnnxModel, Precision, SourceModel
-from plansmith.validation import require_passed
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An engine, and what it is judged by."""
+
+    engine: Finished[Engine]
+    onnx: Finished[OnnxModel]
+    lowered: Finished[LoweredModel]
+    data: Finished[DataSet] | None
 
 
 def may_need_samples(spec: ModelSpec) -> bool:
@@ -101,9 +111,21 @@ def _find_data(stages: StageRunner, spec: DataSpec, relative_to: Path) -> DataPl
 
 
 def lower_graph(
-    stages: StageRunner, spec: ModelSpec, onnx: Finished[OnnxModel], data: Finished[DataSet] | None
+    stages: StageRunner,
+    spec: ModelSpec,
+    onnx: Finished[OnnxModel],
+    data: Finished[DataSet] | None,
+    *,
+    require: Callable[[LoweredModel], None],
 ) -> Finished[LoweredModel]:
     """Lower a graph's precision; one that has the precision already passes through.
+
+    Args:
+        stages: the compile's steps.
+        spec: says what to lower it to, and how.
+        onnx: the exported graph.
+        data: samples; None where none are needed.
+        require: raises where the search found nothing; see `require_lowered`.
 
     Raises:
         ExportError: nothing in the graph can be lowered.
@@ -130,24 +152,31 @@ def lower_graph(
             out=str(out),
         )
 
-    return stages.stage("lower", LoweredModel, [onnx.digest, data.digest], request, build, require=require_lowered)
+    inputs = [onnx.digest, data.digest]
+    lowered = stages.stage("lower", LoweredModel, inputs, request, build, require=require)
+    chosen = next((trial for trial in lowered.record.trials if trial.chosen), None)
+    if chosen is not None and chosen.speed is not None and chosen.speed.verdict == "slower":
+        times = f"{chosen.speed.ratio:.2f} times as fast ({chosen.speed.setting})"
+        stages.notice(f"{chosen.precision} is slower than FP32 here: {times}; --precision auto would not take it")
+    return lowered
 
 
 def judge_engine(
     stages: StageRunner,
     spec: ModelSpec,
-    engine: Finished[Engine],
-    onnx: Finished[OnnxModel],
-    lowered: Finished[LoweredModel],
-    data: Finished[DataSet] | None,
+    judged: Judged,
     *,
-    require: Callable[[ValidationReport], None] = require_passed,
+    require: Callable[[ValidationReport], None],
 ) -> Finished[ValidationReport]:
     """Hold an engine against the reference, at every shape and on the held-out samples.
 
-    Raises:
-        GateError: the verdict is "failed".
+    Args:
+        stages: the compile's steps.
+        spec: says what is allowed.
+        judged: the engine, and what it is judged by.
+        require: raises where the verdict is "failed"; see `validation.require_passed`.
     """
+    engine, onnx, lowered, data = judged.engine, judged.onnx, judged.lowered, judged.data
     runnable, recipe = lowered.record.runnable, lowered.record.recipe
     parameters: dict[str, Any] = {
         "tolerances": {k: v.model_dump(exclude_none=True) for k, v in spec.tolerances.items()},

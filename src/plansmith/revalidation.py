@@ -52,14 +52,14 @@ def revalidate(release: Path) -> ValidationReport:
             onnx=manifest.onnx.model_dump(mode="json"),
             reference_folder=str(release.resolve()),
             tolerances={name: t.model_dump() for name, t in manifest.validation.tolerances.items()},
-            held_out=_held_out(manifest, release),
+            held_out=held_out_of(manifest, release),
             recipe=recipe.model_dump(mode="json") if recipe else None,
         )
     Path(log).unlink()  # kept where the gate could not be run: the error names it
     return ValidationReport.model_validate(report)
 
 
-def _held_out(manifest: Manifest, release: Path) -> dict[str, Any] | None:
+def held_out_of(manifest: Manifest, release: Path) -> dict[str, Any] | None:
     """The samples that judged the release, which lie in it; None where none did."""
     if manifest.data is None or manifest.data.evaluation is None:
         return None

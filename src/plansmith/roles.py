@@ -1,8 +1,8 @@
 """What the outputs of a model hold, as far as names, dims and the task's measure tell.
 
 - Class scores: floating point, [batch, classes] or [batch, sequence, classes] with a fixed number of classes, two or
-  more; either the task's measure reads them (accuracy, token-f1), or the output's name says so (logits, probabilities,
-  scores) and the task's measure is not one of embeddings.
+  more; either the task's measure reads such (accuracy, token-f1) and the name does not say vectors (embedding, hidden,
+  pooled, features), or the name says scores (logits, probabilities) and the measure is not one of embeddings.
 - Position scores: [batch, sequence] over the axes of the mask, where the task is to find an answer or where the name
   says start or end: classes too, of which padding is none.
 - Embeddings: [batch, width] that are no scores, and [batch, sequence, width] where `pooling` says how they become one.
@@ -25,6 +25,7 @@ Metric = Literal["none", "accuracy", "token-f1", "answer-f1", "spearman", "neigh
 Pooling = Literal["none", "mean", "first"]
 
 _SCORES = re.compile(r"logit|prob|score|softmax", re.IGNORECASE)
+_VECTORS = re.compile(r"embed|hidden|pool|feature|representation|vector", re.IGNORECASE)
 _SPAN_END = re.compile(r"(^|_)(start|end)(_|$)", re.IGNORECASE)
 _OF_EMBEDDINGS = ("spearman", "neighbours")
 
@@ -60,12 +61,14 @@ def role_of(output: Tensor, mask: Tensor | None, task: Task) -> Role:
         return Role.POSITIONS if named or task.metric == "answer-f1" else Role.OTHER
     if rank not in (2, 3) or not isinstance(width, int):
         return Role.OTHER
-    if task.metric == ("accuracy" if rank == 2 else "token-f1") or _named_scores(output, task):
+    if _holds_scores(output, task):
         return Role.CLASSES if rank == 2 else Role.TAGS
     return Role.EMBEDDING if rank == 2 or task.pooling != "none" else Role.OTHER
 
 
-def _named_scores(output: Tensor, task: Task) -> bool:
+def _holds_scores(output: Tensor, task: Task) -> bool:
+    if task.metric == ("accuracy" if len(output.dims) == 2 else "token-f1"):
+        return _VECTORS.search(output.name) is None
     return _SCORES.search(output.name) is not None and task.metric not in _OF_EMBEDDINGS
 
 

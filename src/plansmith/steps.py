@@ -19,7 +19,7 @@ from plansmith.graph_steps import GraphSteps
 from plansmith.history import HISTORY, History
 from plansmith.manifest import Manifest, Package, PublishedVersion, StepRecord
 from plansmith.packaging import lay_out
-from plansmith.precision_steps import judge_engine, may_need_samples, needs_samples
+from plansmith.precision_steps import Judged, judge_engine, may_need_samples, needs_samples
 from plansmith.publishing import Made, publish
 from plansmith.recording import Run, recorded
 from plansmith.reports import ServedReport, ValidationReport
@@ -29,6 +29,7 @@ from plansmith.targets import Target
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.serving_runtime import find_serving_runtime
 from plansmith.types import DataSet, Engine, EngineKind, LoweredModel, OnnxModel, Precision
+from plansmith.validation import require_passed
 
 STEPS = ("fetch", "export", "sample", "lower", "compile", "validate", "package", "check_served", "publish")
 
@@ -158,7 +159,8 @@ class Compilation(GraphSteps):
         Raises:
             GateError: the verdict is "failed".
         """
-        return judge_engine(self._stages, self.spec, engine, onnx, lowered, data)
+        judged = Judged(engine, onnx, lowered, data)
+        return judge_engine(self._stages, self.spec, judged, require=self._with_report(require_passed))
 
     def package(self, engine: Finished[Engine], onnx: Finished[OnnxModel]) -> Finished[Package]:
         """Lay out the release: config.pbtxt and the files that Triton loads.

@@ -44,7 +44,7 @@ _CODE = {
     "graph_files": ("sources/onnx_models.py", "external_data.py"),
     "export": _EXPORT_CODE,
     "take_graph": _EXPORT_CODE,
-    "sample": (*_EXPORT_CODE, "sampling.py"),
+    "sample": (*_EXPORT_CODE, "sampling.py", "sample_sets.py", "memory.py"),
     "lower": ("lowering.py", "trials.py", "compilers/precision", "validation.py", *_GRAPH_CODE, *_JUDGING_CODE),
     "compile": _GRAPH_CODE,
     "validate": ("validation.py", *_JUDGING_CODE),

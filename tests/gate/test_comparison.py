@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -183,3 +184,35 @@ def test_padding_applies_to_the_outputs_that_begin_with_the_axes_of_the_mask() -
     assert valid.tolist() == [[True, False]]
     assert padding.valid(pooled, feed) is None
     assert Padding(inputs, None).valid(hidden, feed) is None
+
+
+def test_of_whole_numbers_a_lower_precision_may_miss_a_few() -> None:
+    ids = np.arange(200).reshape(2, 100)
+    wrong = ids.copy()
+    wrong[0, :5] += 1000
+    int8 = compare_output("case", "output", ids, wrong, TOLERANCES[Precision.INT8])
+    assert (int8.failures, int8.min_cosine) == ((), 0.975)
+    assert compared(ids, wrong).failures == ("share of equal elements is 0.975000000, allowed 0.99999999",)
+
+
+def test_answers_of_a_few_numbers_have_one_direction_together() -> None:
+    reference = drawn(100, 2)
+    reference[3] = (0.01, -0.01)
+    candidate = reference.copy()
+    candidate[3] *= -1
+    row = compare_output("case", "output", reference, candidate, TOLERANCES[Precision.INT8])
+    assert not row.failures
+    assert compared(reference, candidate).failures
+    wide = drawn(100, 16)
+    other = wide.copy()
+    other[3] *= -1
+    assert compare_output("case", "output", wide, other, TOLERANCES[Precision.INT8]).min_cosine == pytest.approx(-1)
+
+
+def test_every_precision_is_held_to_more_than_the_one_below() -> None:
+    order = [TOLERANCES[p] for p in (Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8)]
+    for higher, lower in itertools.pairwise(order):
+        assert higher.max_relative < lower.max_relative
+        assert higher.quantile_relative < lower.quantile_relative
+        assert higher.min_cosine > lower.min_cosine
+        assert higher.min_mean_cosine > lower.min_mean_cosine

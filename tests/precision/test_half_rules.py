@@ -169,6 +169,16 @@ def test_the_largest_of_all_batches_counts(tmp_path: Path) -> None:
         assert "squares" in lowering(normalised(), tmp_path, *feeds).kept
 
 
+def test_small_numbers_are_computed_in_full_where_a_root_makes_much_of_them(tmp_path: Path) -> None:
+    model, feed = normalised(epsilon=1e-6), {"x": ROWS * np.geomspace(1e-3, 10, len(ROWS), dtype=np.float32)[:, None]}
+    method = lowering(model, tmp_path, feed)
+    assert "it makes much of numbers as small as" in method.kept["deviation"]
+    small = {"kept_finite", "variance", "squares"}
+    assert {method.kept[name] for name in small} == {"it computes the small numbers that deviation makes much of"}
+    answer = run(method.runnable(method.lower(())), tmp_path, feed)[0]
+    np.testing.assert_allclose(answer, run(model, tmp_path, feed)[0], atol=0.02)
+
+
 def test_without_calibration_inputs_nothing_is_lowered(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="no calibration inputs"):
         lowering(normalised(), tmp_path)

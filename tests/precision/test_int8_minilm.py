@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
-import re
-import sysconfig
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,28 +20,19 @@ from plansmith.compilers.precision.method import Method
 from plansmith.lowering_options import LoweringOptions
 from plansmith.reference import StoredCases
 
+from ..real_sentences import real_sentences
 from .half_graphs import samples
 
 CALIBRATION, HELD_OUT, BATCH = 64, 256, 16
-MODULES = """argparse ast asyncio/tasks datetime difflib doctest email/message inspect logging/__init__ random
-statistics subprocess tarfile threading turtle typing""".split()
-
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
 @pytest.fixture(scope="module")
 def sentences() -> list[str]:
-    """English sentences from the documentation of Python's own modules."""
-    library, found = Path(sysconfig.get_paths()["stdlib"]), set[str]()
-    for name in MODULES:
-        tree = ast.parse((library / f"{name}.py").read_text(encoding="utf-8"))
-        documented = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef | ast.Module)]
-        texts = [" ".join((ast.get_docstring(node) or "").split()) for node in documented]
-        found |= {s for text in texts for s in re.split(r"(?<=[.!?])\s+", text) if re.fullmatch(r"[A-Z].*\.", s)}
-    chosen = sorted(s for s in found if 5 <= len(s.split()) <= 40)
-    np.random.default_rng(0).shuffle(chosen)
-    assert len(chosen) >= CALIBRATION + HELD_OUT
-    return chosen[: CALIBRATION + HELD_OUT]
+    """Held-out sentences first, those to calibrate on after them."""
+    found = real_sentences()
+    assert len(found) >= CALIBRATION + HELD_OUT
+    return list(found[: CALIBRATION + HELD_OUT])
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
 from plansmith.compilers import onnx_files
+from plansmith.compilers.precision import lint as lint_module
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.lint import RULES, Finding, lint, refuse
 from plansmith.errors import ExportError
 from plansmith.types import EngineKind
 
 from . import lint_graphs
-from .mistakes import MISTAKES, Mistake
+from .mistakes import MISTAKES
+from .planting import Mistake
 
 ENGINES = (EngineKind.TENSORRT, EngineKind.ONNXRUNTIME)
 
@@ -64,8 +68,12 @@ def test_a_planted_mistake_is_found_and_refused(right: dict[str, onnx.ModelProto
         assert refused.value.remedy
 
 
-def test_more_than_ten_different_mistakes_are_planted() -> None:
-    assert len({mistake.finding for mistake in MISTAKES}) > 20
+def test_every_error_that_the_lint_knows_is_planted_at_least_once() -> None:
+    folder = Path(str(lint_module.__file__)).parent
+    known = {i for file in folder.glob("lint_*.py") for i in re.findall(r'Finding\("([a-z0-9-]+)"', file.read_text())}
+    warnings = {"half-quantised", "half-infinite-mask", "torn-fusion"}
+    assert len(known) > 30
+    assert known - warnings == {mistake.finding for mistake in MISTAKES}
 
 
 def test_the_lint_changes_nothing(right: dict[str, onnx.ModelProto]) -> None:
@@ -115,3 +123,30 @@ def test_a_weight_with_fp_activations_is_a_warning_for_tensorrt(right: dict[str,
     graph.replace(pair, [])
     findings = lint(planted, engine=EngineKind.TENSORRT)
     assert [(f.id, f.severity, f.node) for f in findings] == [("half-quantised", "warning", "conv2")]
+
+
+def test_an_infinite_choice_of_where_is_a_warning_as_the_source_may_have_meant_it(
+    right: dict[str, onnx.ModelProto],
+) -> None:
+    planted = copy_of(right["half attention"])
+    graph = Graph(planted)
+    add = next(node for node in planted.graph.node if node.name == "mask_add")
+    infinite = graph.add_initializer("infinite", np.asarray(-np.inf, np.float16))
+    seen = onnx.helper.make_node("Cast", ["mask"], ["seen"], "seen", to=onnx.TensorProto.BOOL)
+    wide = onnx.helper.make_node("Unsqueeze", ["seen", "middle"], ["wide"], "wide")
+    graph.replace(
+        [add], [seen, wide, onnx.helper.make_node("Where", ["wide", "scaled", infinite], ["scores"], "choose")]
+    )
+    findings = lint(planted, engine=EngineKind.TENSORRT)
+    assert [(f.id, f.severity, f.node) for f in findings] == [("half-infinite-mask", "warning", "choose")]
+
+
+def test_a_quantiser_between_a_product_and_its_bias_is_a_warning_for_tensorrt(
+    right: dict[str, onnx.ModelProto],
+) -> None:
+    planted = copy_of(right["attention"])
+    graph = Graph(planted)
+    add = next(node for node in planted.graph.node if node.name == "out_bias")
+    lint_graphs.insert_pair(graph, "out_x", [add], np.asarray(0.05, np.float32))
+    findings = lint(planted, engine=EngineKind.TENSORRT)
+    assert [(f.id, f.severity, f.node) for f in findings] == [("torn-fusion", "warning", "out_x_Q")]

@@ -17,6 +17,7 @@ def facts() -> dict[str, ReportFacts]:
         "int8": facts_of(examples.int8_release()),
         "fp16": examples.refused_fp16(),
         "fp32": examples.fp32_release(),
+        "trials": examples.refused_recipes(),
     }
 
 

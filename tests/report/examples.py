@@ -106,6 +106,7 @@ def int8_release() -> Manifest:
             recipe=recipe,
             trials=tuple(parts.trials()),
             layers=tuple(parts.layer_errors()),
+            fp32_bytes=int(86.7 * parts.MEGABYTE),
         ),
         engine=engine,
         package=Package(
@@ -189,6 +190,7 @@ def refused_fp16() -> ReportFacts:
                     sqnr_db=27.4,
                     kl=0.0031,
                     same_first=0.971,
+                    first_among_five=0.999,
                     same_neighbour=None,
                     failures=("smallest cosine of a sample is 0.971200000, allowed 0.9999",),
                 ),
@@ -269,4 +271,19 @@ def fp32_release() -> ReportFacts:
         engine=parts.engine_of(Precision.FP32),
         release_digest="00" * 32,
         files=(FileEntry(path="model/model.onnx", bytes=97 * parts.MEGABYTE, sha256="a7" * 32),),
+    )
+
+
+def refused_recipes() -> ReportFacts:
+    """An INT8 compile that ended at its lowering: no recipe was accurate enough, and so there is nothing to judge."""
+    failed = tuple(trial for trial in parts.trials() if trial.problem is not None)
+    return unfinished(
+        "all-MiniLM-L6-v2",
+        "local-cpu",
+        {"source": "hf:sentence-transformers/all-MiniLM-L6-v2", "engine": "onnxruntime", "precision": "int8"},
+        None,
+        source=parts.source_model(),
+        onnx=parts.onnx_model(),
+        data=parts.data_set(parts.TEXTS),
+        lowered=LoweredModel(components={}, precision=Precision.INT8, recipe=None, trials=failed, layers=()),
     )

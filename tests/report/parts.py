@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from plansmith.report import ReportFacts
 from plansmith.reports import (
     OutputAgreement,
     OutputComparison,
+    ValidationReport,
 )
 from plansmith.types import (
     AxisRange,
@@ -32,6 +34,12 @@ from plansmith.types import (
 MEGABYTE = 1024 * 1024
 SHAPES = {"traced": (2, 16), "untraced": (3, 37), "min": (1, 1), "opt": (8, 64), "max": (32, 256)}
 TEXTS = "1,024 sentences of stsb-validation.csv"
+
+
+def judged(facts: ReportFacts) -> ValidationReport:
+    """What the gate said of facts that it said something of."""
+    assert facts.validation is not None
+    return facts.validation
 
 
 def comparison(output: str, case: str, shape: tuple[int, ...], scale: int) -> OutputComparison:

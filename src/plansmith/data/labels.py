@@ -29,6 +29,8 @@ END = "end"
 SCORE = "score"
 IGNORED = -100
 
+_GIVE_IT = "give it one, take the row out, or set metric: none under `data`"
+
 Kind = Literal["none", "class", "score", "tags", "answer"]
 
 
@@ -132,7 +134,8 @@ def label_of(row: Row, column: str, names: tuple[str, ...]) -> Any:
     label = row.values.get(column)
     if label is None:
         raise SourceError(
-            f"{row.where} has no value for the label {column!r}", remedy="give it one, or take the row out"
+            f"{row.where} has no value for the label {column!r}",
+            remedy=_GIVE_IT,
         )
     if hasattr(label, "tolist"):
         label = label.tolist()
@@ -143,7 +146,9 @@ def _named(label: Any, names: tuple[str, ...], row: Row) -> Any:
     if not names or not isinstance(label, int):
         return label
     if label == -1:  # as the hub marks what nobody has labelled
-        raise SourceError(f"{row.where} has no label (-1)", remedy="take a split that is labelled, such as validation")
+        raise SourceError(
+            f"{row.where} has no label (-1)", remedy="take another split, or set metric: none under `data`"
+        )
     if not 0 <= label < len(names):
         raise SourceError(f"{row.where}: label {label} is none of {len(names)} classes", remedy="mend that label")
     return names[label]

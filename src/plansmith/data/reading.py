@@ -59,7 +59,9 @@ class Reading:
     samples: Iterator[Sample]
 
 
-def open_data(place: DataPlace, entry_point: str, columns: Mapping[str, str], takes: Takes) -> Reading:
+def open_data(
+    place: DataPlace, entry_point: str, columns: Mapping[str, str], takes: Takes, *, labelled: bool = True
+) -> Reading:
     """Open data and find out which columns hold what.
 
     Args:
@@ -67,6 +69,7 @@ def open_data(place: DataPlace, entry_point: str, columns: Mapping[str, str], ta
         entry_point: the function that yields them, where there is one.
         columns: what the spec says about columns.
         takes: what the model can be fed with.
+        labelled: whether labels are read; else a row may lack its own.
 
     Raises:
         SourceError: a file cannot be read.
@@ -76,6 +79,8 @@ def open_data(place: DataPlace, entry_point: str, columns: Mapping[str, str], ta
     tables = _tables(place, entry_point)
     first = tables[0]
     chosen = choose_columns(first.columns, columns, takes, first.name)
+    if not labelled:
+        chosen.pop(LABEL, None)
     for table in tables[1:]:
         missing = [column for column in chosen.values() if column not in table.columns]
         if missing:

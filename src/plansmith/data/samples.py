@@ -84,7 +84,12 @@ def _bytes_of(value: Any) -> tuple[str, bytes]:
         return "i", f"{value.mode}{value.size}".encode() + value.tobytes()
     if hasattr(value, "dtype"):
         return "a", digest_of_array(value)
-    return "j", json.dumps(value, sort_keys=True).encode()
+    return "j", json.dumps(value, sort_keys=True, default=_listed).encode()
+
+
+def _listed(value: Any) -> Any:
+    """What JSON does not know inside of a list: numbers and arrays of NumPy."""
+    return value.tolist() if hasattr(value, "tolist") else repr(value)
 
 
 def _size(value: Any) -> int:

@@ -44,6 +44,7 @@ class AgreementRow:
     sqnr: str
     kl: str
     same_first: str
+    first_five: str
     same_neighbour: str
     failures: tuple[str, ...]
 
@@ -71,6 +72,8 @@ class MetricPlot:
 
 def shape_tables(facts: ReportFacts) -> tuple[OutputTable, ...]:
     """A table for every output, in the order of the gate's report."""
+    if facts.validation is None:
+        return ()
     cases = facts.onnx.reference.cases if facts.onnx else ()
     probes = {case.name for case in cases if not case.in_range}
     tables = []
@@ -111,6 +114,7 @@ def agreement_row(found: OutputAgreement, allowed: Tolerance) -> AgreementRow:
         sqnr=figures.decibels(found.sqnr_db),
         kl="" if found.kl is None else figures.relative_entropy(found.kl),
         same_first="" if found.same_first is None else figures.percent(found.same_first),
+        first_five="" if found.first_among_five is None else figures.percent(found.first_among_five),
         same_neighbour="" if found.same_neighbour is None else figures.percent(found.same_neighbour),
         failures=found.failures,
     )

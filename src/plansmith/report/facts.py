@@ -22,9 +22,10 @@ from plansmith.types import (
 
 
 class ReportFacts(Record):
-    """A release, or a compile that ended at the gate: then `version` and what comes after the gate are None or empty.
+    """A release, or a compile that was refused: then `version` and what comes after the refusal are None or empty.
 
-    `target` is the target's name; `spec` is what was asked for, as JSON values.
+    `validation` is None where no recipe was accurate enough for an engine; `lowered.trials` say why. `target` is the
+    target's name; `spec` is what was asked for, as JSON values.
     """
 
     name: str
@@ -33,7 +34,7 @@ class ReportFacts(Record):
     plansmith: str = __version__
     target: str
     spec: dict[str, Any]
-    validation: ValidationReport
+    validation: ValidationReport | None
     release_digest: str | None = None
     source: SourceModel | None = None
     onnx: OnnxModel | None = None
@@ -47,7 +48,7 @@ class ReportFacts(Record):
     @property
     def passed(self) -> bool:
         """The gate's verdict."""
-        return self.validation.verdict == "passed"
+        return self.validation is not None and self.validation.verdict == "passed"
 
     @property
     def precision(self) -> Precision | None:
@@ -65,11 +66,19 @@ class ReportFacts(Record):
         """Every recipe that was tried."""
         return self.lowered.trials if self.lowered else ()
 
+    def failures(self) -> list[str]:
+        """One line per breach; per recipe, the best first, where none was accurate enough."""
+        if self.validation is not None:
+            return self.validation.failures()
+        best_first = sorted(self.trials, key=lambda trial: -trial.score)
+        return [f"{trial.name}: {trial.problem}" for trial in best_first if trial.problem is not None]
+
     @property
     def not_validated(self) -> tuple[str, ...]:
         """What could not be tried on this machine, from the gate and from lowering, each once."""
         recipe = self.lowered.recipe if self.lowered else None
-        return tuple(dict.fromkeys((*self.validation.not_validated, *(recipe.not_validated if recipe else ()))))
+        told = (found.not_validated for found in (self.validation, recipe) if found is not None)
+        return tuple(dict.fromkeys(line for lines in told for line in lines))
 
 
 def facts_of(manifest: Manifest) -> ReportFacts:
@@ -82,7 +91,7 @@ def unfinished(
     name: str,
     target: str,
     spec: dict[str, Any],
-    validation: ValidationReport,
+    validation: ValidationReport | None,
     *,
     source: SourceModel | None = None,
     onnx: OnnxModel | None = None,
@@ -91,13 +100,13 @@ def unfinished(
     engine: Engine | None = None,
     steps: tuple[StepRecord, ...] = (),
 ) -> ReportFacts:
-    """What is known of a compile that the gate has just refused.
+    """What is known of a compile that the gate, or the lowering before it, has just refused.
 
     Args:
         name: of the model.
         target: name of the target.
         spec: what was asked for, as JSON values.
-        validation: the gate's report.
+        validation: the gate's report; None where the lowering found no recipe that is accurate enough.
         source: the model that was fetched.
         onnx: the exported graph.
         data: the samples.

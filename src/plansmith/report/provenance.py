@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from plansmith.report import figures
 from plansmith.report.facts import ReportFacts
 from plansmith.report.verdict import ENGINES
-from plansmith.reports import ServedReport
+from plansmith.reports import ServedReport, ValidationReport
 from plansmith.types import Component, DataSet, Engine, OnnxModel, Recipe, SampleSet, SourceModel, Tensor
 from plansmith.units import minute, seconds_in_words
 
@@ -50,7 +50,8 @@ def groups_of(facts: ReportFacts) -> tuple[Group, ...]:
         found.append(("Recipe", _recipe(recipe)))
     if facts.onnx is not None:
         found.append(("Graph", _graph(facts.onnx)))
-    found.append(("Comparison", _comparison(facts)))
+    if facts.validation is not None:
+        found.append(("Comparison", _comparison(facts.validation, served=facts.served is not None)))
     if facts.engine is not None:
         found.append(("Tools", _tools(facts.engine)))
     if facts.served is not None:
@@ -141,11 +142,11 @@ def _tensor(tensor: Tensor) -> str:
     return f"{tensor.name}: {tensor.dtype} [{', '.join(map(str, tensor.dims))}]"
 
 
-def _comparison(facts: ReportFacts) -> Iterator[Fact]:
-    yield Fact("Reference", facts.validation.reference)
-    yield Fact("Candidate", facts.validation.candidate)
-    yield Fact("Compared on", facts.validation.data)
-    if facts.served is None:
+def _comparison(validation: ValidationReport, *, served: bool) -> Iterator[Fact]:
+    yield Fact("Reference", validation.reference)
+    yield Fact("Candidate", validation.candidate)
+    yield Fact("Compared on", validation.data)
+    if not served:
         yield Fact("On Triton", "not checked")
 
 

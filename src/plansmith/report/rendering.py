@@ -30,15 +30,16 @@ def render(facts: ReportFacts) -> str:
     """The whole page: it needs nothing beside it, no network and no script."""
     import yaml
 
-    lowered, evaluation = facts.lowered, facts.validation.evaluation
+    lowered, validation = facts.lowered, facts.validation
+    evaluation = validation.evaluation if validation else None
     recipe = lowered.recipe if lowered else None
     return _template().render(
         facts=facts,
         verdict=verdict_of(facts),
         tables=shape_tables(facts),
         evaluation=evaluation,
-        agreements=[agreement_row(a, facts.validation.tolerances[a.output]) for a in evaluation.agreements]
-        if evaluation
+        agreements=[agreement_row(a, validation.tolerances[a.output]) for a in evaluation.agreements]
+        if validation and evaluation
         else [],
         metrics=[metric_plot(metric) for metric in evaluation.metrics] if evaluation else [],
         layers=layer_chart(lowered.layers) if lowered else None,
@@ -57,8 +58,8 @@ def as_json(facts: ReportFacts) -> dict[str, Any]:
     """The verdict first, then all that the page is made of, as JSON values."""
     nearest = verdict_of(facts).nearest
     return {
-        "verdict": facts.validation.verdict,
-        "failures": facts.validation.failures(),
+        "verdict": "passed" if facts.passed else "failed",
+        "failures": facts.failures(),
         "nearest_to_a_limit": nearest and {"what": nearest.what, "where": nearest.where, "used": _finite(nearest.used)},
         **facts.model_dump(mode="json"),
     }

@@ -55,11 +55,11 @@ class Verdict:
 
 def verdict_of(facts: ReportFacts) -> Verdict:
     """The verdict and the figures beside it."""
-    failures = tuple(facts.validation.failures())
+    failures = tuple(facts.failures())
     return Verdict(
         word="Passed" if facts.passed else "Failed",
         sentence=_sentence(facts, len(failures)),
-        nearest=margins.nearest(facts.validation),
+        nearest=margins.nearest(facts.validation) if facts.validation else None,
         failures=failures[:_FIRST_FAILURES],
         more_failures=failures[_FIRST_FAILURES:],
         cautions=tuple(_cautions(facts)),
@@ -74,8 +74,11 @@ def _sentence(facts: ReportFacts, failures: int) -> str:
     if facts.passed:
         original = "the original model" if facts.precision is Precision.FP32 else "the FP32 model"
         return f"{form}{runtime} answers as {original} does, within everything that is allowed."
-    found = figures.count(failures, "figure is", "figures are")
     end = " Nothing was published." if facts.version is None else ""
+    if facts.validation is None:
+        tried = figures.count(len(facts.trials), "recipe")
+        return f"{form}{runtime} was refused: of {tried} that were tried, none is accurate enough.{end}"
+    found = figures.count(failures, "figure is", "figures are")
     return f"{form}{runtime} was refused: {found} beyond what is allowed.{end}"
 
 
@@ -87,7 +90,7 @@ def _cautions(facts: ReportFacts) -> Iterator[str]:
         yield f"The samples were drawn at random ({facts.data.words}): real ones would tell more."
     elif facts.data is not None and not facts.data.real:
         yield f"The samples are not the model's own kind of data but {facts.data.words}: real ones would tell more."
-    elif facts.data is None and guessed:
+    elif facts.data is None and guessed and facts.validation is not None:
         yield f"The inputs are {facts.validation.data}: real ones would tell more."
     for words in facts.not_validated:
         yield f"Not tried on this machine: {words}."
@@ -104,7 +107,7 @@ def _tiles(facts: ReportFacts) -> Iterator[Tile]:
         yield size
     if chosen is not None and chosen.speed is not None:
         yield _speed(chosen)
-    evaluation = facts.validation.evaluation
+    evaluation = facts.validation.evaluation if facts.validation else None
     if evaluation is not None and evaluation.agreements:
         worst = min(evaluation.agreements, key=lambda agreement: agreement.mean_cosine)
         note = f"of {worst.samples:,} held-out samples, smallest {figures.cosine(worst.min_cosine)}"
@@ -112,7 +115,7 @@ def _tiles(facts: ReportFacts) -> Iterator[Tile]:
     for metric in evaluation.metrics if evaluation else ():
         note = f"{figures.measure(metric.reference)} before, {figures.measure(metric.candidate)} now"
         yield Tile(f"Change of {metric.name}", figures.signed(metric.change.value), note)
-    compared = [c for c in facts.validation.comparisons if c.elements]
+    compared = [c for c in facts.validation.comparisons if c.elements] if facts.validation else []
     if compared and evaluation is None:
         largest = max(compared, key=lambda c: c.max_relative)
         yield Tile("Largest error", figures.relative(largest.max_relative), f"of the magnitude, at {largest.case}")
@@ -126,17 +129,16 @@ def _size(facts: ReportFacts, chosen: Trial | None) -> Tile | None:
         served = [file.bytes for file in facts.files if file.path.startswith(MODEL_FOLDER)]
         note = figures.count(len(served), "file")
         return Tile("Size", bytes_in_words(sum(served)), f"{note} for Triton") if served else None
-    full = next((t for t in facts.trials if t.precision is Precision.FP32 and t.problem is None), None)
+    full = facts.lowered.fp32_bytes if facts.lowered else 0
     note = "of the graph"
-    if full is not None and full is not chosen and full.file_bytes:
-        share = figures.percent(chosen.file_bytes / full.file_bytes)
-        note = f"{share} of FP32's {bytes_in_words(full.file_bytes)}"
+    if full:
+        note = f"{figures.percent(chosen.file_bytes / full)} of FP32's {bytes_in_words(full)}"
     return Tile("Size", bytes_in_words(chosen.file_bytes), note)
 
 
 def _speed(chosen: Trial) -> Tile:
     assert chosen.speed is not None
     speed = chosen.speed
-    between = f"{figures.times(speed.low)} to {figures.times(speed.high)} at 95 %"
+    between = f"{figures.times(speed.low)} to {figures.times(speed.high)} at 95\N{NO-BREAK SPACE}%"
     verdict = "undecided: " if speed.verdict == "undecided" else ""
-    return Tile("Speed beside FP32", figures.times(speed.ratio), f"{verdict}{between}; {speed.setting}")
+    return Tile("Speed beside FP32", figures.times(speed.ratio), f"{verdict}{between}")

@@ -122,19 +122,19 @@ def _live(model: torch.nn.Module) -> LiveModel:
     config: dict[str, Any] = timm.data.resolve_model_data_config(model)
     transform = timm.data.create_transform(**config, is_training=False)
     channels, height, width = config["input_size"]
+    mode = "L" if channels == 1 else "RGB"
 
     def make_inputs(axes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
         import numpy as np
 
         images = drawn.sample_images(axes[BATCH], height + 32, width + 64, seed=axes[BATCH])
-        return {"pixel_values": np.stack([transform(Image.fromarray(i)).numpy() for i in images])}
+        return {"pixel_values": np.stack([transform(Image.fromarray(i).convert(mode)).numpy() for i in images])}
 
     tensor = Tensor(name="pixel_values", dtype="float32", dims=(BATCH, channels, height, width))
 
     def encode(samples: Sequence[Sample], axes: Mapping[str, AxisRange], _: Align) -> Encoded:
         if IMAGE not in samples[0].values:
             return encode_arrays((tensor,), None, samples, axes)
-        mode = "L" if channels == 1 else "RGB"
         return encode_images(tensor, samples, lambda value, where: transform(open_image(value, where, mode)).numpy())
 
     return LiveModel(

@@ -1,0 +1,247 @@
+"""Real data become stored cases: inputs, FP32 answers and labels of two sets that share no sample."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plansmith import sample_sets, sampling
+from plansmith.config import make_spec
+from plansmith.data_spec import DataSpec
+from plansmith.digest import Digester
+from plansmith.errors import SourceError, UsageError
+from plansmith.process import Worker
+from plansmith.reference import StoredCase, StoredCases
+from plansmith.sources.data_places import find_data
+from plansmith.types import DataSet, SampleSet
+
+from ..sources import graphs
+from .models import save_bert, save_timm
+from .test_readers import save_image
+
+SENTENCES = (files("plansmith") / "samples" / "sentences.txt").read_text(encoding="utf-8").splitlines()
+WORDS = ("the", "cat", "sat", "on", "mat", "dog", "ran", "far")
+SHORT = {"input_ids": {"min": (1, 4), "opt": (4, 8), "max": (8, 48)}}
+
+
+def arguments(source: str, folder: Path, out: Path, data: DataSpec | None, **given: Any) -> dict[str, Any]:
+    out.mkdir()
+    scheme, _, location = source.partition(":")
+    place = find_data(data, relative_to=folder, digester=Digester(folder / "memo.sqlite")) if data else None
+    usual: dict[str, Any] = {"shapes": SHORT, "inputs": {}, "outputs": ()}
+    return {
+        "source": {"scheme": scheme, "location": location, "trust_remote_code": False, "task": None},
+        "folder": location,
+        "allow_pickle": False,
+        "data": data.model_dump(mode="json") if data else None,
+        "place": place.model_dump(mode="json") if place else None,
+        "out": str(out),
+        **usual,
+        **given,
+    }
+
+
+def sampled(source: str, folder: Path, out: Path, data: DataSpec | None, **given: Any) -> DataSet:
+    fields = sampling.sample(**arguments(source, folder, out, data, **given), progress=lambda _: None)
+    return DataSet.model_validate(fields)
+
+
+def stored(samples: SampleSet | None, out: Path) -> list[StoredCase]:
+    assert samples is not None
+    return list(StoredCases(samples.cases, out))
+
+
+def phrases(count: int) -> list[str]:
+    """Different texts of one to eight words."""
+    return [" ".join(WORDS[(i // 8**place + place) % 8] for place in range(1 + i % 8)) for i in range(count)]
+
+
+def save_rows(path: Path, rows: list[dict[str, Any]]) -> DataSpec:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return DataSpec(path=path.name, calibration=12, evaluation=16)
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    with Worker("plansmith.worker", tmp_path_factory.mktemp("worker") / "log") as started:
+        yield started
+
+
+def test_minilm_gets_sentences_through_the_real_worker(worker: Worker, minilm_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n".join([*SENTENCES, *SENTENCES[:9]]))
+    data = DataSpec(path="a.txt", calibration=12, evaluation=20)
+    made = worker.call("sample", **arguments(f"hf:{minilm_folder}", tmp_path, tmp_path / "out", data))
+    found = DataSet.model_validate(made)
+    assert (found.metric, found.pooling, found.real, found.available) == ("neighbours", "mean", True, len(SENTENCES))
+    assert "a.txt" in found.words
+    calibration, evaluation = found.calibration, found.evaluation
+    assert evaluation is not None
+    assert len(evaluation.rows) == len(set(evaluation.rows)) == 20
+    assert not set(calibration.digests) & set(evaluation.digests)
+    assert len({c.axes["batch"] for c in calibration.cases}) > 1
+    assert (calibration.cases[-1].axes, calibration.cases[-1].name) == ({"batch": 4, "sequence": 48}, "joined")
+    assert "4 more for calibration are several of its texts in one" in found.words
+    case = stored(evaluation, tmp_path / "out")[0]
+    assert case.answer["last_hidden_state"].shape == (*case.feed["input_ids"].shape, 384)
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(minilm_folder)
+    for ids, row in zip(case.feed["input_ids"], evaluation.rows, strict=False):
+        text = tokenizer(SENTENCES[row], truncation=True, max_length=48)["input_ids"]
+        assert ids[: len(text)].tolist() == text
+
+
+def test_minilm_reads_pairs_text_by_text_with_their_scores(worker: Worker, minilm_folder: Path, tmp_path: Path) -> None:
+    pairs = enumerate(pairwise(SENTENCES))
+    rows = [{"sentence1": one, "sentence2": other, "score": i / 7} for i, (one, other) in pairs]
+    data = save_rows(tmp_path / "a.jsonl", rows)
+    made = worker.call("sample", **arguments(f"hf:{minilm_folder}", tmp_path, tmp_path / "out", data))
+    found = DataSet.model_validate(made)
+    assert (found.metric, found.pooling) == ("spearman", "mean")
+    assert found.evaluation is not None
+    assert found.evaluation.labelled
+    assert found.evaluation.rows[::2] == found.evaluation.rows[1::2]
+    assert found.evaluation.count == 32
+    scores = np.concatenate([c.labels["score"] for c in stored(found.evaluation, tmp_path / "out")])
+    np.testing.assert_allclose(scores[::2], [row / 7 for row in found.evaluation.rows[::2]])
+    assert np.isnan(scores[1::2]).all()
+
+
+def test_an_error_of_the_data_crosses_the_worker_and_says_what_to_write(
+    worker: Worker, minilm_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("blurb,stars\ngood,5\n")
+    with pytest.raises(UsageError, match="it has blurb, stars") as caught:
+        worker.call("sample", **arguments(f"hf:{minilm_folder}", tmp_path, tmp_path / "out", DataSpec(path="a.csv")))
+    assert "columns: {text: blurb}" in caught.value.remedy
+
+
+def test_a_function_of_ones_own_runs_in_the_worker_only(worker: Worker, minilm_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"def texts():\n    return [{{'text': t}} for t in {SENTENCES!r}]\n")
+    data = DataSpec(entry_point="mine:texts", calibration=4, evaluation=8)
+    asked = arguments(f"hf:{minilm_folder}", tmp_path, tmp_path / "out", data)
+    digest = worker.call("entry_point_digest", entry_point="mine:texts", place=asked["place"])["digest"]
+    found = DataSet.model_validate(worker.call("sample", **asked))
+    assert len(digest) == len(found.digest) == 64
+    assert found.available == len(SENTENCES)
+
+
+def test_without_data_plansmiths_own_inputs_calibrate_and_nothing_is_held_out(tmp_path: Path) -> None:
+    folder = save_bert(tmp_path / "model", "Model")
+    found = sampled(f"hf:{folder}", tmp_path, tmp_path / "out", None)
+    assert (found.real, found.guessed, found.evaluation, found.metric) == (False, False, None, "none")
+    assert found.words == "plansmith's sample sentences, as no data were given"
+    assert found.calibration.cases[-1].axes == {"batch": 4, "sequence": 48}
+    assert sum(len(c.rows) for c in stored(found.calibration, tmp_path / "out")) == found.calibration.count
+
+
+def test_names_of_classes_are_stored_as_the_models_ids(tmp_path: Path) -> None:
+    folder = save_bert(tmp_path / "model", "ForSequenceClassification", labels={0: "no", 1: "maybe", 2: "yes"})
+    rows = [{"text": text, "label": ("yes", "no")[i % 2]} for i, text in enumerate(phrases(40))]
+    found = sampled(f"hf:{folder}", tmp_path, tmp_path / "out", save_rows(tmp_path / "a.jsonl", rows))
+    assert (found.metric, found.pooling) == ("accuracy", "none")
+    assert found.evaluation is not None
+    labels = np.concatenate([c.labels["class"] for c in stored(found.evaluation, tmp_path / "out")])
+    assert labels.tolist() == [2 if row % 2 == 0 else 0 for row in found.evaluation.rows]
+    assert 7 <= labels.tolist().count(2) <= 9
+
+
+def test_tags_and_answers_are_stored_at_their_tokens(tmp_path: Path) -> None:
+    tagger = save_bert(tmp_path / "tagger", "ForTokenClassification", labels={0: "O", 1: "CAT"})
+    words = [text.split() for text in dict.fromkeys(phrases(60))]
+    rows = [{"tokens": w, "ner_tags": ["CAT" if x == "cat" else "O" for x in w]} for w in words]
+    found = sampled(f"hf:{tagger}", tmp_path, tmp_path / "tags", save_rows(tmp_path / "a.jsonl", rows))
+    assert found.metric == "token-f1"
+    for case in stored(found.evaluation, tmp_path / "tags"):
+        np.testing.assert_array_equal(case.labels["tags"] == 1, case.feed["input_ids"] == 6)
+        assert case.answer["logits"].shape == (*case.labels["tags"].shape, 2)
+    reader = save_bert(tmp_path / "reader", "ForQuestionAnswering")
+    asked: list[dict[str, Any]] = [
+        {"question": "who ?", "context": f"{text} dog", "answers": {"text": ["dog"], "answer_start": [len(text) + 1]}}
+        for text in dict.fromkeys(phrases(60))
+    ]
+    found = sampled(f"hf:{reader}", tmp_path, tmp_path / "answers", save_rows(tmp_path / "b.jsonl", asked))
+    assert found.metric == "answer-f1"
+    for case in stored(found.evaluation, tmp_path / "answers"):
+        at = np.arange(len(case.labels["start"]))
+        assert (case.feed["input_ids"][at, case.labels["start"]] == 11).all()
+        np.testing.assert_array_equal(case.labels["start"], case.labels["end"])
+
+
+def test_folders_of_images_are_classes_of_a_timm_model(tmp_path: Path) -> None:
+    folder = save_timm(tmp_path / "model", classes=("dog", "cat"))
+    for i in range(40):
+        save_image(tmp_path / "images" / ("cat" if i % 2 else "dog") / f"{i:02}.png", 5 * i)
+    data = DataSpec(path="images", calibration=10, evaluation=20)
+    found = sampled(f"timm:{folder}", tmp_path, tmp_path / "out", data, shapes={})
+    assert found.metric == "accuracy"
+    cases = stored(found.evaluation, tmp_path / "out")
+    brightness = np.concatenate([c.feed["pixel_values"][:, 0, 0, 0] for c in cases])
+    grey = np.round((brightness * 0.5 + 0.5) * 255 / 5).astype(int)
+    assert np.concatenate([c.labels["class"] for c in cases]).tolist() == (grey % 2).tolist()
+
+
+def test_arrays_reach_an_onnx_file_whose_batch_is_fixed(tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    text = "net (float[4, 6] x) => (float[4, 3] y) { y = MatMul (x, weight) }"
+    path = graphs.save(text, tmp_path, weight=weight)
+    x = np.random.default_rng(1).normal(size=(40, 6)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", x=x, label=np.argmax(x @ weight, axis=1))
+    data = DataSpec(path="a.npz", calibration=8, evaluation=22)
+    found = sampled(f"onnx:{path}", tmp_path, tmp_path / "out", data, shapes={})
+    assert found.metric == "accuracy"
+    assert found.evaluation is not None
+    assert found.evaluation.count == 20
+    answers = [c.answer["y"] for c in stored(found.evaluation, tmp_path / "out")]
+    expected = x[list(found.evaluation.rows)] @ weight
+    assert np.allclose(np.concatenate(answers), expected, rtol=1e-5)
+    labels = np.concatenate([c.labels["class"] for c in stored(found.evaluation, tmp_path / "out")])
+    assert labels.tolist() == np.concatenate(answers).argmax(axis=1).tolist()
+
+
+def test_values_that_the_graph_refuses_are_the_datas_fault(tmp_path: Path) -> None:
+    table = np.zeros((5, 3), np.float32)
+    text = "net (int64[batch] x) => (float[batch, 3] y) { y = Gather (table, x) }"
+    path = graphs.save(text, tmp_path, table=table)
+    np.savez(tmp_path / "a.npz", x=np.arange(20))
+    data = DataSpec(path="a.npz", calibration=8, evaluation=8)
+    with pytest.raises(UsageError, match=r"does not take these values \(x \[\d+\]\)"):
+        sampled(f"onnx:{path}", tmp_path, tmp_path / "out", data, shapes={})
+
+
+def test_answers_that_would_fill_the_disk_are_refused_at_the_first_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_bert(tmp_path / "model", "Model")
+    data = save_rows(tmp_path / "a.jsonl", [{"text": text} for text in phrases(40)])
+    monkeypatch.setattr(sample_sets, "_MOST_BYTES", 10_000)
+    with pytest.raises(UsageError, match="answers to 12 samples for calibration would take") as caught:
+        sampled(f"hf:{folder}", tmp_path, tmp_path / "out", data)
+    assert "`outputs`" in caught.value.remedy
+    assert len(list((tmp_path / "out" / "calibration").iterdir())) == 1
+
+
+def test_labels_that_no_measure_reads_may_be_missing(tmp_path: Path) -> None:
+    folder = save_bert(tmp_path / "model", "ForSequenceClassification")
+    rows = [{"text": text, "label": None if i % 2 else 1} for i, text in enumerate(phrases(40))]
+    data = save_rows(tmp_path / "a.jsonl", rows)
+    found = sampled(f"hf:{folder}", tmp_path, tmp_path / "out", data.model_copy(update={"metric": "none"}))
+    assert found.evaluation is not None
+    assert (found.metric, found.evaluation.labelled) == ("none", False)
+    with pytest.raises(SourceError, match="has no value for the label"):
+        sampled(f"hf:{folder}", tmp_path, tmp_path / "again", data)
+
+
+def test_a_spec_with_data_is_read_and_refused_as_the_rest_of_it() -> None:
+    spec = make_spec({"source": "hf:bert", "data": {"path": "a.csv", "columns": {"text": "body"}, "seed": 3}})
+    assert spec.data is not None
+    assert (spec.data.calibration, spec.data.evaluation, spec.data.metric) == (128, 256, "auto")
+    with pytest.raises(UsageError, match="give one of path, dataset and entry_point, not path and dataset"):
+        make_spec({"source": "hf:bert", "data": {"path": "a.csv", "dataset": "b"}})

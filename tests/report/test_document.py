@@ -1,0 +1,109 @@
+"""A report as a document: well-formed, with nothing from outside and nothing of others' as markup; and as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from plansmith.manifest import Manifest
+from plansmith.report import ReportFacts, as_json, facts_of, render, write
+
+from . import examples
+from .page import Page
+
+EVERY = ("int8", "fp16", "fp32", "trials")
+HOSTILE = "</style></title><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;{{ 7*7 }}"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_link_of_the_contents_leads_somewhere(name: str, pages: dict[str, Page]) -> None:
+    targets = {found["id"] for _, found in pages[name].elements if "id" in found}
+    assert {found["href"].removeprefix("#") for found in pages[name].all("a")} <= targets
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_page_is_well_formed_and_refers_to_nothing_outside(name: str, pages: dict[str, Page]) -> None:
+    page = pages[name]
+    assert page.unbalanced == []
+    assert {tag for tag, _ in page.elements} & {"script", "iframe", "img", "object", "embed", "form", "base"} == set()
+    links = [found[key] for _, found in page.elements for key in ("href", "src", "action", "data") if key in found]
+    assert all(link.startswith("#") or link == "data:," for link in links)
+    assert not [found for _, found in page.elements if any(key.startswith("on") for key in found)]
+    assert not re.search(r"url\(|@import|https?:", page.source)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_nothing_that_is_named_by_others_becomes_markup(name: str, facts: dict[str, ReportFacts]) -> None:
+    plain = Page(render(facts[name]))
+    hostile = Page(render(_poisoned(facts[name])))
+    assert hostile.unbalanced == []
+    assert [tag for tag, _ in hostile.elements if tag != "wbr"] == [tag for tag, _ in plain.elements if tag != "wbr"]
+    assert HOSTILE in hostile.words("verdict")
+    assert "<script" not in hostile.source
+    assert "49" not in hostile.words("verdict")[:200]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_json_document_holds_the_verdict_and_all_facts(name: str, facts: dict[str, ReportFacts]) -> None:
+    told = facts[name]
+    document = json.loads(json.dumps(as_json(told), allow_nan=False))
+    assert (document["verdict"], document["failures"]) == ("passed" if told.passed else "failed", told.failures())
+    assert list(document)[:3] == ["verdict", "failures", "nearest_to_a_limit"]
+    assert ReportFacts.model_validate({k: v for k, v in document.items() if k in ReportFacts.model_fields}) == told
+
+
+def test_a_manifest_of_before_data_and_recipes_has_a_report() -> None:
+    fields = examples.int8_release().model_dump(mode="json")
+    old = Manifest.model_validate({k: v for k, v in fields.items() if k not in {"data", "lowered"}})
+    said = Page(render(facts_of(old))).words()
+    assert "all-MiniLM-L6-v2 version 3" in said
+    assert "Recipes tried" not in said
+
+
+def test_a_report_is_written_whole_over_an_older_one(facts: dict[str, ReportFacts], tmp_path: Path) -> None:
+    path = tmp_path / "logs" / "tiny.html"
+    for name in ("fp16", "fp32"):
+        write(facts[name], path)
+        assert path.read_text(encoding="utf-8") == render(facts[name])
+    assert [found.name for found in path.parent.iterdir()] == ["tiny.html"]
+
+
+_KEYWORDS = {
+    "verdict",
+    "scheme",
+    "kind",
+    "precision",
+    "engine",
+    "metric",
+    "pooling",
+    "backend",
+    "device",
+    "created",
+    "exporter",
+}
+
+
+def _poisoned(facts: ReportFacts) -> ReportFacts:
+    """The same facts with hostile words in every text that is free, and in every name that keys are made of."""
+
+    def poison(value: object, key: str = "") -> object:
+        if isinstance(value, dict):
+            return {
+                (
+                    f"{k} {HOSTILE}" if key in {"settings", "options", "toolchain", "axes", "spec", "tolerances"} else k
+                ): poison(v, k)
+                for k, v in value.items()
+            }
+        if isinstance(value, list):
+            return [poison(item, key) for item in value]
+        if isinstance(value, str) and key == "output":
+            return f"{value} {HOSTILE}"
+        return f"{value} {HOSTILE}" if isinstance(value, str) and value and key not in _KEYWORDS else value
+
+    fields = poison(facts.model_dump(mode="json"))
+    assert isinstance(fields, dict)
+    fields["spec"] = facts.spec | {"note": HOSTILE}
+    return ReportFacts.model_validate(fields)
