@@ -56,12 +56,13 @@ ENCODER = """(int64[N, S] ids, int64[N, S] attention_mask) => (float[N, S, 64] h
 
 def normal(*shape: int) -> NDArray[np.float32]:
     """Weights such that products keep the size of their data."""
-    return (_RNG.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32)
+    found: NDArray[np.float32] = (_RNG.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32)
+    return found
 
 
 def encoder(rows: int = 2048) -> onnx.ModelProto:
     """One layer of a transformer encoder with everything that lowering has to tell apart."""
-    matrices = {name: normal(WIDTH, WIDTH) for name in ("wq", "wk", "wv", "wo")}
+    matrices: dict[str, Any] = {name: normal(WIDTH, WIDTH) for name in ("wq", "wk", "wv", "wo")}
     gamma = np.ones(WIDTH, np.float32)
     return graph(
         ENCODER,
@@ -123,7 +124,8 @@ def residual() -> onnx.ModelProto:
 
     def kernel(out: int, into: int, size: int) -> NDArray[np.float32]:
         scale = np.sqrt(2 / (into * size * size))
-        return (_RNG.normal(size=(out, into, size, size)) * scale).astype(np.float32)
+        found: NDArray[np.float32] = (_RNG.normal(size=(out, into, size, size)) * scale).astype(np.float32)
+        return found
 
     kernels = [kernel(16, 3, 3), kernel(16, 16, 3), kernel(16, 16, 3), kernel(32, 16, 1), kernel(32, 16, 3)]
     weights: dict[str, Any] = {f"w{i}": k for i, k in enumerate([*kernels, kernel(32, 1, 3), normal(32, 32)])}

@@ -19,7 +19,7 @@ from plansmith.compilers.precision.int8_ranges import (
 )
 from plansmith.compilers.precision.observing import observe, without_padding
 
-from .half_graphs import graph, samples
+from .half_graphs import Arrays, graph, samples
 
 
 def test_minmax_is_the_largest_magnitude_over_all_batches() -> None:
@@ -112,7 +112,7 @@ def test_calibration_walks_through_batches_of_all_sizes_and_lengths_in_small_pie
     doubled = graph(
         "(float[N, S, 2] x, int64[N, S] mask) => (float[N, S, 2] y) { y = Mul (x, two) }", two=np.float32(2)
     )
-    feeds = []
+    feeds: list[Arrays] = []
     for batch, length in ((40, 3), (1, 11), (5, 1)):
         mask = np.ones((batch, length), np.int64)
         mask[:, -1] = length == 1
@@ -121,7 +121,7 @@ def test_calibration_walks_through_batches_of_all_sizes_and_lengths_in_small_pie
     seen, shapes = Histogram(), _Shapes()
     observe(doubled, samples(tmp_path, *feeds), {"y": seen}, mask_input="mask", of_all={"y": shapes})
     assert seen.highest == 80.0
-    assert seen.counts.sum() == 2 * sum(int(f["mask"].sum()) for f in feeds)
+    assert seen.counts.sum() == 2 * sum(np.count_nonzero(f["mask"]) for f in feeds)
     assert shapes.seen == [(16, 3, 2), (16, 3, 2), (8, 3, 2), (1, 11, 2), (5, 1, 2)]
 
 

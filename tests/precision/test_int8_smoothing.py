@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,7 +11,7 @@ import pytest
 
 from plansmith.compilers.precision import int8_onnxruntime, int8_tensorrt, smoothing
 from plansmith.compilers.precision.graph import Graph
-from plansmith.compilers.precision.int8_nodes import find_weighted
+from plansmith.compilers.precision.int8_nodes import Weighted, find_weighted
 from plansmith.compilers.precision.int8_smoothed import MARGIN, prepare, smooth
 from plansmith.compilers.precision.smoothing import Channels
 from plansmith.lowering_options import LoweringOptions
@@ -125,10 +126,13 @@ def _outlier(text: str = NORMALISED, factor: float = 300.0) -> onnx.ModelProto:
     w1, w2 = normal(64, 64), normal(64, 64)
     w1[11] /= factor
     w2[11] /= factor
-    return graph(text, gamma=gamma, **({"beta": gamma * 0} if "beta" in text else {}), w1=w1, w2=w2)
+    weights: dict[str, Any] = {"gamma": gamma, "w1": w1, "w2": w2}
+    if "beta" in text:
+        weights["beta"] = gamma * 0
+    return graph(text, **weights)
 
 
-def _products(model: onnx.ModelProto) -> list[smoothing.Weighted]:
+def _products(model: onnx.ModelProto) -> list[Weighted]:
     return find_weighted(Graph(prepare(model)))[0]
 
 
