@@ -110,6 +110,23 @@ def test_what_only_padding_reaches_is_clipped_before_scales_per_request_are_take
     assert 20 * errors[0] < errors[1]
 
 
+def test_a_channel_that_calibration_never_heard_is_not_blown_up() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(200, 64)).astype(np.float32)
+    rows[:, 5] = 0.0
+    rows[:, 11] *= 300
+    channels = Channels(quota=200)
+    channels.update(rows)
+    weight = normal(64, 64)
+    model = graph("(float[N, 64] x) => (float[N, 64] y) { y = MatMul (x, w) }", w=weight)
+    index = Graph(model)
+    groups = smoothing.find_groups(index, find_weighted(index)[0])
+    (migration,) = smoothing.find_migrations(index, groups, {"x": channels}, symmetric=False)
+    others = np.delete(migration.divisors, [5, 11])
+    assert migration.divisors[5] > others.min() / 25
+    assert migration.divisors[11] > 10 * others.max()
+
+
 def test_rows_that_are_kept_are_bounded_and_drawn_from_every_batch() -> None:
     channels = Channels(quota=3)
     for batch in range(10):
