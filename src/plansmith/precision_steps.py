@@ -47,6 +47,7 @@ def needs_samples(spec: ModelSpec, onnx: OnnxModel) -> bool:
         raise ExportError(
             f"the file is {onnx.precision} already, and a lowering to {spec.precision} starts from FP32",
             remedy=f"export it in FP32, or leave --precision out and keep {onnx.precision}",
+            model=spec.name,
             step="lower",
         )
     return spec.data is not None
@@ -94,7 +95,7 @@ def take_samples(
         entry, clock.cached = stages.entry("sample", [source.digest, onnx.digest], parameters, build)
         stages.made["sample"] = record = DataSet.model_validate(entry.record)
     if not record.real:
-        stages.notice(f"precision is judged by {record.words} alone; `data` in a spec names real inputs")
+        stages.notice(f"calibrated on {record.words}; --data, or `data` in a spec, names real ones")
     return Finished(record, entry.folder, entry.digest, clock.cached)
 
 
