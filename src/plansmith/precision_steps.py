@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plansmith.compilers.precision.speed import machine
 from plansmith.config import ModelSpec
 from plansmith.data.reading import DataPlace
 from plansmith.data_spec import DataSpec
@@ -155,8 +156,10 @@ def lower_graph(
             out=str(out),
         )
 
+    # What is fastest, and how many bits a product of bytes may have, is this machine's to say.
+    parameters = {"request": request, "machine": machine()}
     inputs = [onnx.digest, data.digest]
-    lowered = stages.stage("lower", LoweredModel, inputs, request, build, require=require)
+    lowered = stages.stage("lower", LoweredModel, inputs, parameters, build, require=require)
     chosen = next((trial for trial in lowered.record.trials if trial.chosen), None)
     if chosen is not None and chosen.speed is not None and chosen.speed.verdict == "slower":
         times = f"{chosen.speed.ratio:.2f} times as fast ({chosen.speed.setting})"
