@@ -26,7 +26,7 @@ from .in_process import InProcess
 
 TEXTS = phrases(60)
 PIXELS = (99 * np.abs(np.random.default_rng(1).normal(size=(20, 3, 12, 12)))).astype(np.uint8)
-LONG = "\n".join(" ".join(TEXTS[i : i + 40]) for i in range(20))
+LONG = "\n".join(" ".join([text] * 80) for text in TEXTS[:20])
 LINES = "\n".join(TEXTS[:20]) + "\n"
 SOME = {"calibration": 8, "evaluation": 8}
 _NOISE = np.random.default_rng(0)
@@ -125,9 +125,7 @@ WRONG = {
         "metric: none",
         name="a.jsonl",
     ),
-    "a measure without labels": _text(
-        LINES, 2, "metric accuracy needs labels", "leave `metric` out", metric="accuracy"
-    ),
+    "a measure without labels": _text(LINES, 2, "spearman needs pairs", "leave `metric` out", metric="spearman"),
     "images for a model of texts": Given(
         "bert", {"images/a.png": None}, {"path": "images"}, 3, ("takes text, and these are images",)
     ),
@@ -191,19 +189,18 @@ WRONG = {
 USABLE = {
     "one sample and no others": _text("the cat\n", 0, "judged on plansmith's own samples", calibration=1, evaluation=0),
     "none held out": _text(LINES, 0, "int8 was judged on plansmith's own samples alone", evaluation=0),
-    "texts beyond the longest sequence": _text(
-        "\n".join(" ".join(TEXTS[i : i + 40]) for i in range(20)), 0, "8 held-out"
-    ),
+    "texts beyond the longest sequence": _text(LONG, 0, "int8 was judged on plansmith's own", evaluation=0),
     "data of a graph with batches of one": _arrays("fixed", 0, "8 held-out samples", image=_IMAGES),
-    "pixels where the graph takes floats": _arrays(
-        "cnn", 0, "8 held-out", image=(99 * np.abs(_IMAGES)).astype(np.uint8)
-    ),
+    "pixels where the graph takes floats": _arrays("cnn", 0, "8 held-out samples", image=PIXELS),
 }
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two models and three graphs; `artifacts` beside them is for all tests."""
+    import torch
+
+    torch.manual_seed(1)
     folder = tmp_path_factory.mktemp("models")
     save_bert(folder / "bert", "ForSequenceClassification", labels={0: "calm", 1: "angry"})
     save_timm(folder / "timm", classes=("zero", "one", "two"))

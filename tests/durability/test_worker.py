@@ -80,7 +80,7 @@ def test_a_bug_in_the_worker_is_an_internal_error_with_its_traceback_in_the_log(
 @pytest.mark.parametrize("function", ["be_killed", "be_killed_in_the_middle_of_an_answer"])
 def test_a_killed_worker_is_named_with_what_to_reduce(function: str, worker: Worker, log: Path) -> None:
     with pytest.raises(
-        EnvironmentFault, match=f"the worker was killed during {function}, .* held up to .* MiB"
+        EnvironmentFault, match=f"the worker was killed during {function}, .* held up to .* [MG]iB"
     ) as raised:
         worker.call(function)
     assert raised.value.log == log
