@@ -25,13 +25,13 @@ from .command import Answer, check_nothing_made, check_refusal
 from .in_process import InProcess
 
 TEXTS = phrases(60)
-PIXELS = (99 * np.abs(np.random.default_rng(1).normal(size=(20, 3, 12, 12)))).astype(np.uint8)
 LONG = "\n".join(" ".join([text] * 80) for text in TEXTS[:20])
 LINES = "\n".join(TEXTS[:20]) + "\n"
 SOME = {"calibration": 8, "evaluation": 8}
 _NOISE = np.random.default_rng(0)
 _IMAGES = _NOISE.normal(size=(20, 3, 12, 12)).astype(np.float32)
 _IDS = _NOISE.integers(0, lint_graphs.WORDS, (20, 8))
+_PIXELS = (99 * np.abs(_IMAGES)).astype(np.uint8)
 _ONES = np.ones((20, 8), np.int64)
 
 Arrays = dict[str, NDArray[Any]]
@@ -191,7 +191,7 @@ USABLE = {
     "none held out": _text(LINES, 0, "int8 was judged on plansmith's own samples alone", evaluation=0),
     "texts beyond the longest sequence": _text(LONG, 0, "int8 was judged on plansmith's own", evaluation=0),
     "data of a graph with batches of one": _arrays("fixed", 0, "8 held-out samples", image=_IMAGES),
-    "pixels where the graph takes floats": _arrays("cnn", 0, "8 held-out samples", image=PIXELS),
+    "pixels where the graph takes floats": _arrays("cnn", 0, "8 held-out samples", image=_PIXELS),
 }
 
 
