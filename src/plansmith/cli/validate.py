@@ -13,7 +13,7 @@ import click
 from plansmith.cli.options import complete_release, repository_option
 
 if TYPE_CHECKING:
-    from plansmith.reports import OutputAgreement, ValidationReport
+    from plansmith.reports import ValidationReport
 
 
 @click.command("validate", short_help="Repeat the accuracy gate on a release.")
@@ -59,30 +59,10 @@ def validate_command(release: str, repository: Path, as_json: bool) -> None:
 
 def _evaluation_lines(report: ValidationReport) -> Iterator[str]:
     """What the held-out samples showed, and what nothing has shown."""
+    from plansmith.precision_words import doubts, evaluation_lines, held_out_words
+
     if report.evaluation is not None:
-        yield f"{report.evaluation.samples} held-out samples of {report.evaluation.data}"
-        for agreement in report.evaluation.agreements:
-            yield f"{'!!' if agreement.failures else 'ok'} {agreement.output:<20} {_agreement_words(agreement)}"
-        for metric in report.evaluation.metrics:
-            yield f"{'!!' if metric.failures else 'ok'} {metric.words()}"
-    if report.precision is not None and report.precision != "fp32" and report.evidence != "given":
-        yield f"{report.precision} was judged on {_EVIDENCE[report.evidence or 'shipped']} alone: give `data` in a spec"
-    for what in report.not_validated:
-        yield f"not validated: {what}"
-
-
-_EVIDENCE = {"shipped": "plansmith's own samples", "drawn": "values drawn at random"}
-
-
-def _agreement_words(agreement: OutputAgreement) -> str:
-    words = [f"cosine {agreement.mean_cosine:.6f}, worst {agreement.min_cosine:.6f}, SQNR {agreement.sqnr_db:.1f} dB"]
-    if agreement.kl is not None:
-        words.append(f"KL {agreement.kl:.2g} nats")
-    shares = {
-        "first class": agreement.same_first,
-        "nearest neighbour": agreement.same_neighbour,
-    }
-    words += [f"{what} the same in {share:.1%}" for what, share in shares.items() if share is not None]
-    if agreement.first_among_five is not None:
-        words.append(f"FP32's class among the first five in {agreement.first_among_five:.1%}")
-    return ", ".join(words)
+        yield f"{held_out_words(report.evaluation)}:"
+        for line, good in evaluation_lines(report.evaluation):
+            yield f"{'ok' if good else '!!'} {line}"
+    yield from doubts(report)
