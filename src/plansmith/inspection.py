@@ -107,7 +107,8 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
             "verdict": validation.verdict,
             "against": f"{validation.reference}, on {validation.data}",
             "worst": {
-                output: f"largest error {w['max_relative']:.1e} of the magnitude, cosine {cosine_words(w['min_cosine'])}"
+                output: f"largest error {w['max_relative']:.1e} of the magnitude,"
+                f" cosine {cosine_words(w['min_cosine'])}"
                 for output, w in validation.worst().items()
             },
             "held out": _held_out(validation),

@@ -126,7 +126,8 @@ def _over(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, 
 def _with_place(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Data that other data are put over: where those have a place of their own, this one's goes."""
     kept = common if _PLACE.isdisjoint(own) else {key: value for key, value in common.items() if key not in _PLACE}
-    return _deeply(kept, own, _MERGED["data"])
+    merged: dict[str, Any] = _deeply(kept, own, _MERGED["data"])
+    return merged
 
 
 def _merged(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

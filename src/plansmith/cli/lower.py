@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.options import complete_folder
+from plansmith.cli.options import complete_file, complete_folder
 from plansmith.cli.precision import accuracy_lines
 from plansmith.cli.specs import read_given, source_options
 
@@ -28,7 +28,7 @@ this machine, 130 interrupted.
 
 
 @click.command("lower", short_help="Write a lowered ONNX graph, judged on a CPU.", epilog=_EPILOG)
-@click.argument("source", metavar="SOURCE|SPEC.yaml")
+@click.argument("source", metavar="SOURCE|SPEC.yaml", shell_complete=complete_file)
 @click.option("--model", "models", metavar="NAME", multiple=True, help="This model of a spec with several.")
 @click.option("--name", help="Name of the model; made from the source when left out.")
 @source_options

@@ -5,14 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from plansmith.precision_words import (
-    cosine_words,
-    doubts,
-    evaluation_lines,
-    held_out_words,
-    recipe_lines,
-)
-
 if TYPE_CHECKING:
     from plansmith.reports import ValidationReport
     from plansmith.types import LoweredModel
@@ -20,6 +12,8 @@ if TYPE_CHECKING:
 
 def accuracy_lines(lowered: LoweredModel | None, validation: ValidationReport) -> Iterator[str]:
     """The recipe with its size and speed, what held-out samples showed, the errors at all shapes, what is in doubt."""
+    from plansmith.precision_words import cosine_words, doubts, evaluation_lines, held_out_words, recipe_lines
+
     if lowered is not None:
         yield from recipe_lines(lowered)
     if validation.evaluation is not None:
