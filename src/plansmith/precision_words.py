@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from plansmith.reports import Evaluation, OutputAgreement, ValidationReport
 from plansmith.types import LoweredModel, Precision, SpeedRatio
@@ -15,7 +17,8 @@ _MEASURED_AS = {
 """What an agreement counts, its name, and the measures that tell the same with an interval."""
 
 _EVIDENCE = {"shipped": "plansmith's own samples", "drawn": "values drawn at random"}
-_NEARLY_ONE = 0.9999
+_MOST_OPERATORS = 5
+_FEWEST_DIGITS, _MOST_DIGITS = 4, 9
 
 
 def recipe_lines(lowered: LoweredModel) -> Iterator[str]:
@@ -23,7 +26,7 @@ def recipe_lines(lowered: LoweredModel) -> Iterator[str]:
     recipe = lowered.recipe
     if recipe is None:
         return
-    operators = ", ".join(f"{count} {operator}" for operator, count in recipe.lowered.items())
+    operators = _counted(recipe.lowered)
     kept = f"; {len(recipe.kept)} {'node stays' if len(recipe.kept) == 1 else 'nodes stay'} higher"
     yield f"{recipe.method}: {operators} lowered{kept if recipe.kept else ''}" if operators else recipe.method
     chosen = next((trial for trial in lowered.trials if trial.chosen), None)
@@ -83,5 +86,13 @@ def doubts(validation: ValidationReport) -> Iterator[str]:
 
 
 def cosine_words(cosine: float) -> str:
-    """A cosine with as many digits as tell it from 1."""
-    return f"{cosine:.9f}" if cosine > _NEARLY_ONE else f"{cosine:.5f}"
+    """A cosine with two digits of what it lacks to 1: 0.9986, 0.99995, 1.000000000."""
+    digits = 1 + math.ceil(-math.log10(max(1 - cosine, 10.0**-_MOST_DIGITS)))
+    return f"{cosine:.{min(max(digits, _FEWEST_DIGITS), _MOST_DIGITS)}f}"
+
+
+def _counted(operators: Mapping[str, int]) -> str:
+    """Operators by their number, the most frequent ones by name."""
+    named = [f"{count} {operator}" for operator, count in islice(operators.items(), _MOST_OPERATORS)]
+    others = sum(islice(operators.values(), _MOST_OPERATORS, None))
+    return ", ".join([*named, f"{others} other nodes"] if others else named)

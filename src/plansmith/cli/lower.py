@@ -68,15 +68,12 @@ def lower_command(
 def _show(made: LoweredGraph) -> None:
     from plansmith.cli.text import program, short
     from plansmith.graph_only import RECORD_FILE
-    from plansmith.types import EngineKind
 
     recipe, folder = made.lowered.recipe, Path(made.folder)
     engine = f" for {recipe.engine}" if recipe is not None else ""
     click.echo(f"{made.name}: {made.lowered.precision} graph{engine}, gate {made.validation.verdict}")
     for line in accuracy_lines(made.lowered, made.validation):
         click.echo(f"  {line}")
-    if recipe is not None and recipe.engine is EngineKind.TENSORRT:
-        click.echo("  judged by ONNX Runtime on this CPU; TensorRT itself has not run it")
     graph = folder / made.lowered.components["model"].file
     click.echo(f"  graph       {short(graph.absolute())}")
     click.echo(f"  record      {short((folder / RECORD_FILE).absolute())}")
