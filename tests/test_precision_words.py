@@ -96,9 +96,9 @@ def _lowered(operators: dict[str, int], *kept: str) -> LoweredModel:
 def test_a_recipe_names_the_most_frequent_operators_and_counts_the_others() -> None:
     few, size = recipe_lines(_lowered({"MatMul": 9}, "a"))
     assert (few, size) == ("FP16: 9 MatMul lowered; 1 node stays higher", "512 B, 0.50 of FP32")
-    many, _ = recipe_lines(_lowered({name: 2 for name in "ABCDEFG"}, "a", "b"))
+    many, _ = recipe_lines(_lowered(dict.fromkeys("ABCDEFG", 2), "a", "b"))
     assert many == "FP16: 2 A, 2 B, 2 C, 2 D, 2 E, 4 other nodes lowered; 2 nodes stay higher"
-    assert list(recipe_lines(_lowered({})))[0] == "FP16"
+    assert next(iter(recipe_lines(_lowered({})))) == "FP16"
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def take_samples(
         entry, clock.cached = stages.entry("sample", [source.digest, onnx.digest], parameters, build)
         stages.made["sample"] = record = DataSet.model_validate(entry.record)
     if not record.real:
-        stages.notice(f"precision is judged by {record.words} alone; `data` in a spec names real inputs")
+        stages.notice(f"precision is judged by {record.words}; name real inputs with --data")
     return Finished(record, entry.folder, entry.digest, clock.cached)
 
 

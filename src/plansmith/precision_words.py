@@ -35,7 +35,8 @@ def recipe_lines(lowered: LoweredModel) -> Iterator[str]:
     share = f", {chosen.file_bytes / lowered.fp32_bytes:.2f} of FP32" if lowered.fp32_bytes else ""
     yield f"{bytes_in_words(chosen.file_bytes)}{share}"
     if chosen.speed is not None:
-        yield f"{speed_words(chosen.speed)}; {chosen.speed.setting}"
+        yield speed_words(chosen.speed)
+        yield f"  {chosen.speed.setting}"
 
 
 def speed_words(speed: SpeedRatio) -> str:

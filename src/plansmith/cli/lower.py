@@ -66,14 +66,13 @@ def lower_command(
 
 
 def _show(made: LoweredGraph) -> None:
-    from plansmith.cli.text import program, short
+    from plansmith.cli.text import echo_lines, program, short
     from plansmith.graph_only import RECORD_FILE
 
     recipe, folder = made.lowered.recipe, Path(made.folder)
     engine = f" for {recipe.engine}" if recipe is not None else ""
     click.echo(f"{made.name}: {made.lowered.precision} graph{engine}, gate {made.validation.verdict}")
-    for line in accuracy_lines(made.lowered, made.validation):
-        click.echo(f"  {line}")
+    echo_lines(f"  {line}" for line in accuracy_lines(made.lowered, made.validation))
     graph = folder / made.lowered.components["model"].file
     click.echo(f"  graph       {short(graph.absolute())}")
     click.echo(f"  record      {short((folder / RECORD_FILE).absolute())}")

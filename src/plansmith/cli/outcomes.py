@@ -158,7 +158,7 @@ def _lowering(lowered: LoweredModel) -> dict[str, Any] | None:
 
 
 def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
-    from plansmith.cli.text import program, short
+    from plansmith.cli.text import echo_lines, program, short
     from plansmith.targets import load_target
 
     device = load_target(manifest.target).device
@@ -168,8 +168,7 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
         f"{published.name} {state} version {published.version}: {manifest.engine.kind}, {manifest.engine.precision},"
         f" gate {manifest.validation.verdict}"
     )
-    for line in accuracy_lines(manifest.lowered, manifest.validation):
-        click.echo(f"  {line}")
+    echo_lines(f"  {line}" for line in accuracy_lines(manifest.lowered, manifest.validation))
     if manifest.served is None:
         click.echo("  not checked on a running Triton (--no-check-served)")
     else:
