@@ -81,8 +81,8 @@ def echo_lines(lines: Iterable[str]) -> None:
             click.echo(line)
             continue
         deeper = " " * (len(line) - len(line.lstrip()) + 4)
-        options = {"break_long_words": False, "break_on_hyphens": False}
-        click.echo("\n".join(textwrap.wrap(line, width, subsequent_indent=deeper, **options)))
+        parts = textwrap.wrap(line, width, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False)
+        click.echo("\n".join(parts))
 
 
 def require_text(*given: str) -> None:
