@@ -47,7 +47,7 @@ class GraphSteps:
         self.reference = parse_reference(spec.source, relative_to=relative_to)
         self.name = spec.name or self.reference.default_name
         self.target = load_target(spec.target)
-        self.spec = spec.model_copy(update={"target": self.target.name})
+        self.spec = spec.model_copy(update={"name": self.name, "target": self.target.name})
         refuse_unfitting(self.reference, spec)
         self._onnxruntime = require_onnxruntime(self.target)
         self._artifacts = Path(spec.artifacts).absolute()

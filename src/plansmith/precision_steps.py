@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plansmith.compilers.precision.speed import machine
 from plansmith.config import ModelSpec
 from plansmith.data.reading import DataPlace
 from plansmith.data_spec import DataSpec
@@ -47,6 +48,7 @@ def needs_samples(spec: ModelSpec, onnx: OnnxModel) -> bool:
         raise ExportError(
             f"the file is {onnx.precision} already, and a lowering to {spec.precision} starts from FP32",
             remedy=f"export it in FP32, or leave --precision out and keep {onnx.precision}",
+            model=spec.name,
             step="lower",
         )
     return spec.data is not None
@@ -94,7 +96,7 @@ def take_samples(
         entry, clock.cached = stages.entry("sample", [source.digest, onnx.digest], parameters, build)
         stages.made["sample"] = record = DataSet.model_validate(entry.record)
     if not record.real:
-        stages.notice(f"precision is judged by {record.words}; name real inputs with --data")
+        stages.notice(f"calibrated on {record.words}; --data, or `data` in a spec, names real ones")
     return Finished(record, entry.folder, entry.digest, clock.cached)
 
 
@@ -154,8 +156,10 @@ def lower_graph(
             out=str(out),
         )
 
+    # What is fastest, and how many bits a product of bytes may have, is this machine's to say.
+    parameters = {"request": request, "machine": machine()}
     inputs = [onnx.digest, data.digest]
-    lowered = stages.stage("lower", LoweredModel, inputs, request, build, require=require)
+    lowered = stages.stage("lower", LoweredModel, inputs, parameters, build, require=require)
     chosen = next((trial for trial in lowered.record.trials if trial.chosen), None)
     if chosen is not None and chosen.speed is not None and chosen.speed.verdict == "slower":
         times = f"{chosen.speed.ratio:.2f} times as fast ({chosen.speed.setting})"
