@@ -45,6 +45,7 @@ LEVELS = (
         "collection",
         "exporting",
         "fetching",
+        "given_graphs",
         "lowering",
         "packaging",
         "recording",

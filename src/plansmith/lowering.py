@@ -16,7 +16,7 @@ from plansmith.compilers import onnx_files
 from plansmith.compilers.onnxrt import clean
 from plansmith.compilers.precision import speed
 from plansmith.compilers.precision.graph import Graph
-from plansmith.compilers.precision.lint import lint, refuse
+from plansmith.compilers.precision.lint import accept, lint, refuse
 from plansmith.compilers.precision.search import Candidate, Search
 from plansmith.durable import link_or_copy
 from plansmith.errors import ExportError, GateError
@@ -112,7 +112,8 @@ def lower(
         data_folder=Path(data_folder),
         request=LoweringRequest.model_validate(request),
     )
-    with scratch_folder("lowering") as scratch:
+    # Beside what comes of it: candidates are as large as the model.
+    with scratch_folder("lowering", Path(out)) as scratch:
         return _Lowering(task, Path(scratch), progress).run(Path(out)).model_dump(mode="json")
 
 
@@ -193,7 +194,8 @@ class _Lowering:
         lowered = onnx.load(chosen.folder / onnx_files.MODEL_FILE)
         promised = None if task.request.options.lower_io else task.onnx.components["model"]
         samples = task.calibration if chosen.runs_itself else None
-        refuse(lint(lowered, engine=task.request.engine, samples=samples, promised=promised))
+        found = lint(lowered, engine=task.request.engine, samples=samples, promised=promised)
+        refuse(accept(found, task.request.options.accept))
         trials = self._trials(chosen)
         runnable = chosen.runnable.relative_to(chosen.folder).as_posix()
         for file in sorted(chosen.folder.iterdir()):

@@ -30,6 +30,11 @@ class LoweringOptions(Record):
         default="auto", description="For INT8: scales computed per request (dynamic) or once, from data (static)."
     )
     calibration: Calibration = Field(default="auto", description="For INT8: how static scales follow from the data.")
+    accept: tuple[str, ...] = Field(
+        default=(),
+        description="Mistakes in a lowered graph that are no reason to refuse it, by the id that the refusal names in"
+        " brackets.",
+    )
     budget: Count = Field(
         default=12, ge=0, description="How many further recipes are tried when the first is not accurate enough."
     )

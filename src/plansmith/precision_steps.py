@@ -136,7 +136,7 @@ def lower_graph(
         GateError: no recipe is accurate enough.
     """
     if data is None or spec.precision in {Precision.FP32, onnx.record.precision}:
-        return _as_it_is(stages, spec, onnx)
+        return _as_it_is(stages, spec, onnx, data)
     request = LoweringRequest(
         precision=spec.precision,
         engine=spec.engine,
@@ -232,11 +232,40 @@ def require_lowered(record: LoweredModel) -> None:
     )
 
 
-def _as_it_is(stages: StageRunner, spec: ModelSpec, onnx: Finished[OnnxModel]) -> Finished[LoweredModel]:
+def _as_it_is(
+    stages: StageRunner, spec: ModelSpec, onnx: Finished[OnnxModel], data: Finished[DataSet] | None
+) -> Finished[LoweredModel]:
     with stages.timed("lower") as clock:
         clock.cached = onnx.cached
         precision = onnx.record.precision
-        if precision is not spec.precision:
-            stages.notice(f"the file is {precision} already, and stays so")
         record = LoweredModel(components=onnx.record.components, precision=precision, recipe=None, trials=(), layers=())
-        return Finished(record, onnx.folder, onnx.digest, onnx.cached)
+        if precision is not Precision.FP32:
+            warnings, clock.cached = _check_given(stages, spec, onnx, data)
+            stages.made["lower"] = record = record.model_copy(update={"warnings": warnings})
+            if precision is not spec.precision:
+                stages.notice(f"the file is {precision} already, and stays so")
+        return Finished(record, onnx.folder, onnx.digest, clock.cached)
+
+
+def _check_given(
+    stages: StageRunner, spec: ModelSpec, onnx: Finished[OnnxModel], data: Finished[DataSet] | None
+) -> tuple[tuple[str, ...], bool]:
+    """See that a graph that came lowered has no mistakes in it: the warnings, and whether they were known."""
+    parameters: dict[str, Any] = {"engine": spec.engine, "accepted": list(spec.lowering.accept)}
+
+    def build(_: Path) -> Any:
+        return stages.heavy(
+            "check_given",
+            onnx=onnx.record.model_dump(mode="json"),
+            folder=str(onnx.folder),
+            data=data.record.model_dump(mode="json") if data else None,
+            data_folder=str(data.folder) if data else "",
+            **parameters,
+        )
+
+    inputs = [onnx.digest, *([data.digest] if data else [])]
+    entry, cached = stages.entry("lower", inputs, {"of": "check_given", **parameters}, build)
+    warnings = tuple(entry.record["warnings"])
+    if warnings:
+        stages.notice(f"{len(warnings)} doubtful thing(s) in the lowering of the file; the first: {warnings[0]}")
+    return warnings, cached

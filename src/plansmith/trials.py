@@ -66,7 +66,7 @@ class TrialJudge:
                 judge.add(stored, ask(case, stored.feed), rows[:batch])
                 del rows[:batch]
             found = judge.evaluation("calibration samples")
-            problems = found.failures()
+            problems = found.failures("calibration samples")
             for case in self.shapes.cases if not problems else ():
                 stored = read_case(case, self.shapes.folder)
                 for c in compare_case(ask(case, stored.feed), stored, outputs, self.tolerances, padding):

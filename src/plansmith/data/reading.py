@@ -167,6 +167,8 @@ def _value(role: str, row: Row, column: str, folder: Path) -> Any:
     if role in {TEXT, TEXT_PAIR}:
         words = value.tolist() if hasattr(value, "tolist") else value
         is_words = isinstance(words, list | tuple) and all(isinstance(word, str) for word in words) and role == TEXT
+        if isinstance(value, Path):
+            raise SourceError(f"{row.where}: the model takes text, and these are images", remedy="name other data")
         if not isinstance(words, str) and not is_words:
             raise SourceError(
                 f"{row.where}: {column!r} is a {type(value).__name__}, not text",
