@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,8 +56,12 @@ def methods(
     """
     source = _Source(prepare(model), samples, options, mask_input)
     nodes, kept = find_weighted(Graph(source.model))
-    makers = (_static, _dynamic) if _is_convolutional(nodes) else (_dynamic, _static)
-    wanted = {"dynamic": (_dynamic,), "static": (_static,)}.get(options.quantisation, makers)
+    makers: tuple[_Maker, ...] = (_dynamic, _static)
+    if _is_convolutional(nodes):
+        products = [node for node in nodes if node.is_product]
+        shares = weights_share(Graph(source.model), products)
+        makers = (_static, _dynamic) if sum(shares.values()) > 0.5 else (_static,)
+    wanted: tuple[_Maker, ...] = {"dynamic": (_dynamic,), "static": (_static,)}.get(options.quantisation, makers)
     found: list[Method] = [method for maker in wanted if (method := maker(source, nodes, kept)) is not None]
     if not found:
         raise nothing_to_lower(
@@ -97,6 +101,9 @@ class _Source:
         }
         names = [*shares, *(name for name, _ in find_tables(graph))]
         return {**kept, **heads, **kept_by_spec(names, self.options.keep)}
+
+
+_Maker = Callable[[_Source, Sequence[Weighted], Mapping[str, str]], "Dynamic | Static | None"]
 
 
 def _dynamic(source: _Source, nodes: Sequence[Weighted], kept: Mapping[str, str]) -> Dynamic | None:

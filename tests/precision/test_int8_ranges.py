@@ -1,0 +1,140 @@
+"""Calibrators: their limits by hand, exact counts, bounded memory, and padding that does not count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plansmith.compilers.precision.int8_ranges import (
+    BINS,
+    Histogram,
+    Range,
+    choose,
+    entropy,
+    expected_error,
+    minmax,
+    percentile,
+)
+from plansmith.compilers.precision.observing import observe, without_padding
+
+from .half_graphs import Arrays, graph, samples
+
+
+def test_minmax_is_the_largest_magnitude_over_all_batches() -> None:
+    histogram = _histogram([[0.5, -3.0]], [[2.0]], [[0.0], [1.0]])
+    assert (histogram.lowest, histogram.highest, minmax(histogram)) == (-3.0, 2.0, 3.0)
+
+
+def test_counts_stay_exact_while_the_range_grows() -> None:
+    rng = np.random.default_rng(0)
+    batches = [rng.normal(size=(n, 7)).astype(np.float32) * scale for n, scale in ((3, 0.1), (50, 1), (9, 30))]
+    histogram = _histogram(*batches)
+    values = np.abs(np.concatenate([b.ravel() for b in batches]))
+    expected, _ = np.histogram(values, bins=BINS, range=(0, histogram.width))
+    assert histogram.counts.sum() == values.size
+    assert np.abs(np.cumsum(expected) - np.cumsum(histogram.counts)).max() <= 1, "a value on an edge may go either way"
+    assert histogram.largest > histogram.width / 2
+
+
+def test_a_tensor_costs_the_same_memory_however_much_streams_by() -> None:
+    histogram = Histogram()
+    rng = np.random.default_rng(0)
+    for size in range(1, 200):
+        histogram.update(rng.normal(size=(size, 3, 5)).astype(np.float32) * size)
+    assert histogram.counts.shape == (BINS,)
+
+
+def test_percentile_leaves_out_the_share_beyond_it() -> None:
+    histogram = _histogram(np.arange(1, 10_001))
+    width = histogram.width / BINS
+    assert percentile(histogram, 99.0) == pytest.approx(9_900, abs=2 * width)
+    assert percentile(histogram, 50.0) == pytest.approx(5_000, abs=2 * width)
+
+
+def test_entropy_cuts_off_a_lonely_outlier_and_keeps_a_full_range() -> None:
+    rng = np.random.default_rng(0)
+    bell = rng.normal(size=100_000)
+    assert 2.5 < entropy(_histogram(np.append(bell, 40.0))) < 10
+    assert entropy(_histogram(rng.uniform(-1, 1, size=100_000))) > 0.95
+
+
+def test_zeros_behind_a_relu_do_not_move_the_entropy_limit() -> None:
+    values = np.random.default_rng(0).gamma(2.0, size=50_000)
+    zeros = np.zeros(500_000)
+    assert entropy(_histogram(np.append(values, zeros))) == entropy(_histogram(values)) > 5
+
+
+@pytest.mark.parametrize("calibration", ["minmax", "percentile", "entropy", "auto"])
+def test_a_tensor_of_zeros_has_a_scale_that_gives_zeros(calibration: str) -> None:
+    found = choose(_histogram(np.zeros(10)), calibration, symmetric=True)  # type: ignore[arg-type]
+    scale, zero = found.symmetric()
+    assert scale > 0
+    assert zero == 0
+
+
+def test_auto_saturates_only_where_it_halves_the_error() -> None:
+    bell = np.random.default_rng(0).normal(size=2_000_000)
+    assert choose(_histogram(bell[:20_000]), "auto", symmetric=True).how == "minmax"
+    outlier = _histogram(np.append(bell, 30.0))
+    found = choose(outlier, "auto", symmetric=True)
+    assert found.how != "minmax"
+    assert found.high < 10
+    everything = choose(outlier, "minmax", symmetric=True)
+    assert 2 * expected_error(outlier, found, symmetric=True) < expected_error(outlier, everything, symmetric=True)
+
+
+def test_the_expected_error_is_that_of_rounding_by_hand() -> None:
+    values = np.random.default_rng(0).normal(size=200_000)
+    found = Range(-2.0, 2.0, "minmax")
+    scale, _ = found.symmetric()
+    assert scale == 2.0 / 127
+    by_hand = np.square(values - np.rint(values / scale).clip(-127, 127) * scale).mean()
+    assert expected_error(_histogram(values), found, symmetric=True) == pytest.approx(by_hand, rel=0.01)
+
+
+def test_unsigned_bytes_reach_from_the_lowest_to_the_highest_value() -> None:
+    assert Range(-1.0, 3.0, "minmax").asymmetric() == (4 / 255, 64)
+    assert Range(0.0, 3.0, "minmax").asymmetric() == (3 / 255, 0)
+
+
+def test_values_at_padding_are_left_out_whether_positions_are_one_axis_or_two() -> None:
+    mask = np.array([[True, False, True]])
+    apart = np.arange(6, dtype=np.float32).reshape(1, 3, 2)
+    assert without_padding(apart, mask).tolist() == [[0, 1], [4, 5]]
+    assert without_padding(apart.reshape(3, 2), mask).tolist() == [[0, 1], [4, 5]]
+    scores = np.zeros((1, 4, 3, 3), np.float32)
+    assert without_padding(scores, mask).shape == scores.shape
+
+
+def test_calibration_walks_through_batches_of_all_sizes_and_lengths_in_small_pieces(tmp_path: Path) -> None:
+    doubled = graph(
+        "(float[N, S, 2] x, int64[N, S] mask) => (float[N, S, 2] y) { y = Mul (x, two) }", two=np.float32(2)
+    )
+    feeds: list[Arrays] = []
+    for batch, length in ((40, 3), (1, 11), (5, 1)):
+        mask = np.ones((batch, length), np.int64)
+        mask[:, -1] = length == 1
+        x = np.where(mask[..., None], 1.0 + np.arange(batch)[:, None, None], 1e6).repeat(2, axis=2)
+        feeds.append({"x": x.astype(np.float32), "mask": mask})
+    seen, shapes = Histogram(), _Shapes()
+    observe(doubled, samples(tmp_path, *feeds), {"y": seen}, mask_input="mask", of_all={"y": shapes})
+    assert seen.highest == 80.0
+    assert seen.counts.sum() == 2 * sum(np.count_nonzero(f["mask"]) for f in feeds)
+    assert shapes.seen == [(16, 3, 2), (16, 3, 2), (8, 3, 2), (1, 11, 2), (5, 1, 2)]
+
+
+class _Shapes:
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, ...]] = []
+
+    def update(self, values: np.ndarray) -> None:
+        self.seen.append(values.shape)
+
+
+def _histogram(*batches: object) -> Histogram:
+    histogram = Histogram()
+    for batch in batches:
+        histogram.update(np.asarray(batch, np.float32))
+    return histogram
