@@ -184,6 +184,10 @@ class Search:
             count *= 2
         return None
 
+    def replace(self, candidate: Candidate) -> None:
+        """Take a candidate that more is known of in the place of the same one in `tried`."""
+        self.tried = [candidate if tried.folder == candidate.folder else tried for tried in self.tried]
+
     def layers(self, candidate: Candidate) -> list[LayerError]:
         """The error behind every node that could be lowered, in the graph's order."""
         return self._compare(candidate, self._feed)

@@ -56,9 +56,7 @@ def halves() -> tuple[Half, Half]:
     found = load_digits()
     images = np.kron(found.images, np.ones((1, _ENLARGED, _ENLARGED))) * (255 / found.images.max())
     order = np.random.default_rng(0).permutation(len(images))
-    split = [
-        Half(images[rows].round().astype(np.uint8), found.target[rows]) for rows in (order[:_HALF], order[_HALF:])
-    ]
+    split = [Half(images[rows].round().astype(np.uint8), found.target[rows]) for rows in (order[:_HALF], order[_HALF:])]
     return split[0], split[1]
 
 

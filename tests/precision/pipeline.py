@@ -1,4 +1,4 @@
-"""The heavy steps of a compile in this process: export, sample, lower, compile and validate, as the worker does them."""
+"""The heavy steps of a compile in this process, as the worker does them: export, sample, lower, compile, validate."""
 
 from __future__ import annotations
 
@@ -115,9 +115,7 @@ def prepare(model: Path, data: DataSpec, out: Path) -> Prepared:
     source = {"scheme": "onnx", "location": str(model), "trust_remote_code": False, "task": None}
     if model.is_dir():
         source |= {"scheme": "timm"}
-        made = export(
-            source=source, folder=str(model), allow_pickle=False, max_opset=18, out=str(exported), **settings
-        )
+        made = export(source=source, folder=str(model), allow_pickle=False, max_opset=18, out=str(exported), **settings)
     else:
         made = take_graph(path=str(model), out=str(exported), **settings)
     place = find_data(data, relative_to=out, digester=Digester(out / "digests.sqlite"))
