@@ -1,4 +1,4 @@
-"""A real model's graph, exported once for all tests of precision."""
+"""What is made once for all tests of precision: a real model's graph, and two models that know digits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import pytest
 
 from plansmith import exporting
 from plansmith.compilers.onnxrt import clean
+from plansmith.data_spec import DataSpec
 from plansmith.types import OnnxModel
+
+from . import digits, pipeline
+from .pipeline import Prepared
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +34,41 @@ def cleaned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     component = clean(OnnxModel.model_validate(made).components["model"], exported, folder)
     return folder / component.file
+
+
+@pytest.fixture(scope="session")
+def digit_images(tmp_path_factory: pytest.TempPathFactory) -> DataSpec:
+    """Digits that no model saw while it learned, some for calibration and the rest for evaluation."""
+    folder = digits.write_images(digits.halves()[1], tmp_path_factory.mktemp("digits") / "images")
+    return DataSpec(path=str(folder), calibration=digits.CALIBRATION, evaluation=digits.EVALUATION)
+
+
+@pytest.fixture(scope="session")
+def cnn_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A residual network that knows digits, as timm saves it."""
+    return digits.save(digits.train_cnn(digits.halves()[0]), tmp_path_factory.mktemp("digits") / "cnn")
+
+
+@pytest.fixture(scope="session")
+def cnn(cnn_folder: Path, digit_images: DataSpec, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """The same network, exported and asked."""
+    return pipeline.prepare(cnn_folder, digit_images, tmp_path_factory.mktemp("cnn"))
+
+
+@pytest.fixture(scope="session")
+def vit(digit_images: DataSpec, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """A vision transformer that knows digits, exported and asked."""
+    place = tmp_path_factory.mktemp("vit")
+    folder = digits.save(digits.train_vit(digits.halves()[0]), place / "model")
+    return pipeline.prepare(folder, digit_images, place)
+
+
+@pytest.fixture(scope="session")
+def planted(cnn_folder: Path, digit_images: DataSpec, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """The residual network with an outlier: FP32 answers as before."""
+    import timm
+
+    place = tmp_path_factory.mktemp("planted")
+    model = timm.create_model(f"local-dir:{cnn_folder}", pretrained=True).eval()
+    digits.plant_outlier(model)
+    return pipeline.prepare(digits.save(model, place / "model"), digit_images, place)

@@ -138,10 +138,10 @@ def _trained(model: torch.nn.Module, half: Half, *, epochs: int, batch: int, rat
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps)
     model.train()
     for _ in range(epochs):
-        for rows in torch.randperm(len(images)).split(batch):
+        for rows in torch.split(torch.randperm(len(images)), batch):
             loss = torch.nn.functional.cross_entropy(model(images[rows]), labels[rows], label_smoothing=0.05)
             optimiser.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             schedule.step()
     return model.eval()

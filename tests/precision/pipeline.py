@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from plansmith.exporting import export, take_graph
 from plansmith.lowering import lower
 from plansmith.lowering_options import LoweringOptions, LoweringRequest
 from plansmith.reports import ValidationReport
+from plansmith.sample_sets import EVALUATION
 from plansmith.sampling import sample
 from plansmith.sources.data_places import find_data
 from plansmith.types import DataSet, EngineKind, LoweredModel, OnnxModel, Precision
@@ -79,6 +81,11 @@ class Prepared:
             progress=_silent,
         )
         return Lowered(LoweredModel.model_validate(made), out)
+
+    def without_held_out(self, out: Path) -> Prepared:
+        """The same where nothing but the calibration samples is left."""
+        shutil.copytree(self.data_folder, out, ignore=shutil.ignore_patterns(EVALUATION))
+        return replace(self, data_folder=out)
 
     def judge(self, lowered: Lowered, out: Path) -> ValidationReport:
         """Compile it and hold the engine against the source model, held-out samples included."""
