@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from plansmith.digest import Digester
 from plansmith.exporting import export, take_graph
 from plansmith.lowering import lower
 from plansmith.lowering_options import LoweringOptions, LoweringRequest
-from plansmith.reports import ValidationReport
+from plansmith.reports import ToleranceChange, ValidationReport
 from plansmith.sample_sets import EVALUATION
 from plansmith.sampling import sample
 from plansmith.sources.data_places import find_data
@@ -57,7 +58,7 @@ class Prepared:
         out: Path,
         *,
         engine: EngineKind = EngineKind.ONNXRUNTIME,
-        max_metric_drop: float | None = None,
+        tolerances: Mapping[str, ToleranceChange] | None = None,
         **options: Any,
     ) -> Lowered:
         """Lower the graph into a new folder; `options` are those of a spec's `lowering`."""
@@ -67,8 +68,8 @@ class Prepared:
                 "precision": precision,
                 "engine": engine,
                 "options": LoweringOptions(**options),
-                "tolerances": {},
-                "max_metric_drop": max_metric_drop,
+                "tolerances": tolerances or {},
+                "max_metric_drop": None,
             }
         )
         made = lower(

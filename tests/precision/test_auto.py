@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
 
-from plansmith.data_spec import DataSpec
 from plansmith.types import EngineKind, Precision
 
-from . import pipeline
+from . import hand_made, pipeline
 from .costs import give_costs
 from .pipeline import Lowered, Prepared
 
@@ -124,26 +121,10 @@ def test_a_precision_that_no_node_can_have_is_left_out_and_told_of(
 ) -> None:
     """Sums and products of elements hold nothing that INT8 gains from."""
     give_costs(monkeypatch, fp32=(2.0,), fp16=STEADY)
-    prepared = pipeline.prepare(_elementwise(tmp_path), _rows(tmp_path), tmp_path / "prepared")
+    prepared = pipeline.prepare(hand_made.elementwise(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
     lowered = prepared.lower("auto", tmp_path / "lowered")
     assert lowered.record.precision is Precision.FP16
     (int8,) = [trial for trial in lowered.record.trials if trial.precision is Precision.INT8]
     assert int8.lowered == 0
     assert int8.problem is not None
     assert int8.problem.startswith("nothing can be lowered to INT8")
-
-
-def _elementwise(folder: Path) -> Path:
-    rng = np.random.default_rng(0)
-    tensors = [onnx.numpy_helper.from_array(rng.standard_normal(16).astype(np.float32), n) for n in ("a", "b")]
-    nodes = [onnx.helper.make_node("Mul", ["x", "a"], ["m"]), onnx.helper.make_node("Add", ["m", "b"], ["y"])]
-    form = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["batch", 16]) for n in ("x", "y")]
-    graph = onnx.helper.make_graph(nodes, "elementwise", form[:1], form[1:], tensors)
-    path = folder / "elementwise.onnx"
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9), path)
-    return path
-
-
-def _rows(folder: Path) -> DataSpec:
-    np.savez(folder / "rows.npz", x=np.random.default_rng(1).standard_normal((48, 16)).astype(np.float32))
-    return DataSpec(path=str(folder / "rows.npz"), calibration=16, evaluation=32)
