@@ -161,7 +161,7 @@ def test_what_is_stored_between_two_nodes_is_mended_by_keeping_both(search: Sear
 
 def test_a_node_that_was_blamed_first_and_is_innocent_is_lowered_again(search: Search) -> None:
     """The error behind layer4 is the largest one, and none of it reaches the answer."""
-    candidate = found(search, Faulty({"layer7": 0.5}, undone={"layer4": 2.0}))
+    candidate = found(search, Faulty({"layer7": 0.1}, undone={"layer4": 2.0}))
     assert set(search.tried[1].keep) == {"layer4"}
     assert set(candidate.keep) == {"layer7"}
 
