@@ -56,19 +56,28 @@ def cnn(cnn_folder: Path, digit_images: DataSpec, tmp_path_factory: pytest.TempP
 
 
 @pytest.fixture(scope="session")
-def vit(digit_images: DataSpec, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """A vision transformer that knows digits, exported and asked."""
-    place = tmp_path_factory.mktemp("vit")
-    folder = digits.save(digits.train_vit(digits.halves()[0]), place / "model")
-    return pipeline.prepare(folder, digit_images, place)
+def vit_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A vision transformer that knows digits, as timm saves it."""
+    return digits.save(digits.train_vit(digits.halves()[0]), tmp_path_factory.mktemp("digits") / "vit")
+
+
+@pytest.fixture(scope="session")
+def vit(vit_folder: Path, digit_images: DataSpec, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """The same transformer, exported and asked."""
+    return pipeline.prepare(vit_folder, digit_images, tmp_path_factory.mktemp("vit"))
 
 
 @pytest.fixture(scope="session")
 def planted(cnn_folder: Path, digit_images: DataSpec, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """The residual network with an outlier: FP32 answers as before."""
-    import timm
-
+    """The residual network with an outlier between two convolutions: FP32 answers as before."""
     place = tmp_path_factory.mktemp("planted")
-    model = timm.create_model(f"local-dir:{cnn_folder}", pretrained=True).eval()
-    digits.plant_outlier(model)
-    return pipeline.prepare(digits.save(model, place / "model"), digit_images, place)
+    folder = digits.save(digits.plant_between_convolutions(cnn_folder), place / "model")
+    return pipeline.prepare(folder, digit_images, place)
+
+
+@pytest.fixture(scope="session")
+def planted_vit(vit_folder: Path, digit_images: DataSpec, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """The transformer with an outlier between a normalisation and a product: FP32 answers as before."""
+    place = tmp_path_factory.mktemp("planted-vit")
+    folder = digits.save(digits.plant_before_product(vit_folder), place / "model")
+    return pipeline.prepare(folder, digit_images, place)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SIZE = 32
 CALIBRATION, EVALUATION = 96, 800
+OUTLIER, OUTLIER_FACTOR = 5, 1000.0
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 _HALF = 898
@@ -97,19 +98,43 @@ def train_vit(half: Half) -> torch.nn.Module:
         return _trained(model, half, epochs=15, batch=16, rate=2e-3)
 
 
-def plant_outlier(cnn: torch.nn.Module, channel: int = 5, factor: float = 1000) -> None:
-    """Make one channel within the CNN's third stage so much larger, and what takes it so much smaller.
+def plant_between_convolutions(cnn: Path) -> torch.nn.Module:
+    """The saved CNN with one channel of its third stage so much larger, and what takes it so much smaller.
 
     A Relu lies between the two, so that FP32 answers as before; no scale per tensor holds the channel and its
     neighbours, and no migration moves it, for a convolution takes it.
     """
+    model = load(cnn)
+    block: Any = model.get_submodule("layer3.0")
+    _multiply((block.bn1.weight, block.bn1.bias), block.conv2.weight)
+    return model
+
+
+def plant_before_product(vit: Path) -> torch.nn.Module:
+    """The saved ViT with one channel of a normalisation so much larger, and the row of its product so much smaller."""
+    model = load(vit)
+    block: Any = model.get_submodule("blocks.1")
+    _multiply((block.norm2.weight, block.norm2.bias), block.mlp.fc1.weight)
+    return model
+
+
+def _multiply(makers: Iterable[torch.nn.Parameter], taker: torch.nn.Parameter) -> None:
     import torch
 
-    block: Any = cnn.get_submodule("layer3.0")
     with torch.no_grad():
-        block.bn1.weight[channel] *= factor
-        block.bn1.bias[channel] *= factor
-        block.conv2.weight[:, channel] /= factor
+        for maker in makers:
+            maker[OUTLIER] *= OUTLIER_FACTOR
+        taker[:, OUTLIER] /= OUTLIER_FACTOR
+
+
+def load(folder: Path) -> torch.nn.Module:
+    """A model as it was saved."""
+    import timm
+    import torch
+
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    assert isinstance(model, torch.nn.Module)
+    return model
 
 
 def save(model: torch.nn.Module, folder: Path) -> Path:
@@ -118,15 +143,6 @@ def save(model: torch.nn.Module, folder: Path) -> Path:
 
     timm.models.save_for_hf(model, folder, safe_serialization=True, data_config=_PREPROCESSING)
     return folder
-
-
-def accuracy(ask: Callable[[torch.Tensor], torch.Tensor], half: Half) -> float:
-    """The share of digits that are recognised."""
-    import torch
-
-    with torch.no_grad():
-        found = ask(half.normalised()).argmax(1).numpy()
-    return float(np.mean(found == half.labels))
 
 
 def _trained(model: torch.nn.Module, half: Half, *, epochs: int, batch: int, rate: float) -> torch.nn.Module:

@@ -52,6 +52,19 @@ def test_a_mix_that_keeps_a_planted_outlier_high_is_found_and_right(
     assert report.evaluation.metrics[0].change.low >= -0.01
 
 
+@pytest.mark.parametrize("engine", [EngineKind.ONNXRUNTIME, EngineKind.TENSORRT])
+def test_an_outlier_before_a_product_is_migrated_and_nothing_has_to_stay_high_for_it(
+    planted_vit: Prepared, vit: Prepared, engine: EngineKind, tmp_path: Path
+) -> None:
+    lowered = planted_vit.lower("int8", tmp_path / "lowered", engine=engine)
+    assert lowered.kept == vit.lower("int8", tmp_path / "plain", engine=engine).kept
+    assert lowered.record.recipe is not None
+    assert "the normalisation before it" in lowered.record.recipe.settings["smoothing"]
+    report = planted_vit.judge(lowered, tmp_path / "engine")
+    assert report.evaluation is not None
+    assert report.evaluation.agreements[0].mean_cosine > 0.999
+
+
 def test_for_tensorrt_the_planted_node_alone_stays_high(planted: Prepared, tmp_path: Path) -> None:
     lowered = planted.lower("int8", tmp_path / "lowered", engine=EngineKind.TENSORRT)
     assert {node for node, reason in lowered.kept.items() if "error" in reason} == {PLANTED}

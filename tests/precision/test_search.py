@@ -77,7 +77,7 @@ class Faulty:
                 self._store(graph, name, following, share)
         for name, share in self._undone.items():
             if name not in keep:
-                noise, following = _noise(name, (WIDTH,)) * share, NAMES[NAMES.index(name) + 1]
+                noise, following = _noise(name, (WIDTH,)) * np.float32(share), NAMES[NAMES.index(name) + 1]
                 weight = graph.floats(f"{following}_w")
                 self._add(graph, name, noise)
                 self._add(graph, following, -noise @ weight)
