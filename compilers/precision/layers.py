@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[np.generic]]
 
-AT_ONCE = 64
+AT_ONCE = 32
 """Tensors of each graph that are held at the same time, for one batch."""
 
 BEST_DB, WORST_DB = 150.0, -100.0

@@ -72,8 +72,8 @@ def without_padding(values: NDArray[np.generic], mask: NDArray[np.bool_] | None)
     return found
 
 
-def small_feeds(model: onnx.ModelProto, feeds: Iterable[Arrays]) -> Iterator[Arrays]:
-    """What a graph takes of each batch, in batches of at most `ROWS_AT_ONCE` where their size is free."""
+def small_feeds(model: onnx.ModelProto, feeds: Iterable[Arrays], rows: int = ROWS_AT_ONCE) -> Iterator[Arrays]:
+    """What a graph takes of each batch, in batches of at most so many rows where their size is free."""
     names = {v.name for v in model.graph.input}
     free = all(
         v.type.tensor_type.shape.dim and not v.type.tensor_type.shape.dim[0].HasField("dim_value")
@@ -86,5 +86,5 @@ def small_feeds(model: onnx.ModelProto, feeds: Iterable[Arrays]) -> Iterator[Arr
         if not free or len(batch) != 1:
             yield feed
             continue
-        for start in range(0, batch.pop(), ROWS_AT_ONCE):
-            yield {name: value[start : start + ROWS_AT_ONCE] for name, value in feed.items()}
+        for start in range(0, batch.pop(), rows):
+            yield {name: value[start : start + rows] for name, value in feed.items()}

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[np.generic]]
 
 
+_COMPARED = 8
+"""Samples of a batch that layers are compared on: enough to rank nodes by, and many tensors of them fit into memory."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What the calibration data say of a candidate.
@@ -230,5 +234,5 @@ class Search:
         lowerable = candidate.method.lowerable
         nodes = {name: name not in candidate.keep for name in lowerable}
         nodes |= dict.fromkeys(set(candidate.method.kept) - set(lowerable), False)
-        few = next(small_feeds(self._model, [feed]))
+        few = next(small_feeds(self._model, [feed], _COMPARED))
         return compare_layers(self._model, onnx.load(candidate.runnable), [few], nodes)

@@ -77,10 +77,10 @@ class Faulty:
                 self._store(graph, name, following, share)
         for name, share in self._undone.items():
             if name not in keep:
-                noise, following = _noise(name, (WIDTH,)) * np.float32(share), NAMES[NAMES.index(name) + 1]
-                weight = graph.floats(f"{following}_w")
+                following = NAMES[NAMES.index(name) + 1]
+                noise = (_noise(name, (WIDTH,)) * share).astype(np.float32)
                 self._add(graph, name, noise)
-                self._add(graph, following, -noise @ weight)
+                self._add(graph, following, -noise @ graph.floats(f"{following}_w"))
         return graph.model
 
     def runnable(self, lowered: onnx.ModelProto) -> onnx.ModelProto:
