@@ -41,6 +41,7 @@ LEVELS = (
     ("held_out",),
     ("sources", "compilers", "triton", "validation", "probes", "report", "spec_text"),
     ("loading", "sample_sets", "stages", "trials", "spec_files", "spec_schema"),
+    ("lowered_graph",),
     (
         "collection",
         "exporting",
