@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plansmith.compilers.precision.activations import stream
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[np.generic]]
 
-AT_ONCE = 64
+AT_ONCE = 32
 """Tensors of each graph that are held at the same time, for one batch."""
 
 BEST_DB, WORST_DB = 150.0, -100.0
@@ -62,24 +63,62 @@ def compare_layers(
     return found
 
 
-def rank_causes(reference: onnx.ModelProto, errors: Sequence[LayerError], among: Collection[str]) -> list[str]:
+@dataclass(frozen=True)
+class Cause:
+    """A node that brings error in.
+
+    Args:
+        node: its name.
+        before: what reaches it in dB, `BEST_DB` for what has no error; None, as `behind`, where nothing was measured.
+        behind: what is there once it has computed.
+        shown_by: the node in FP32 where it shows; empty: the node itself.
+    """
+
+    node: str
+    before: float | None = None
+    behind: float | None = None
+    shown_by: str = ""
+
+    @property
+    def added(self) -> float:
+        """Noise by signal that was not there before."""
+        return -math.inf if self.behind is None or self.before is None else _noise(self.behind) - _noise(self.before)
+
+    @property
+    def words(self) -> str:
+        """As a reason to keep the node high."""
+        if self.behind is None or self.before is None:
+            return "cannot be compared with FP32, and what can was not enough"
+        place = f"at {self.shown_by}, which takes what it makes" if self.shown_by else "here"
+        return f"brought too much error in: from {self.before:.0f} to {self.behind:.0f} dB {place}"
+
+
+def rank_causes(reference: onnx.ModelProto, errors: Sequence[LayerError], among: Collection[str]) -> list[Cause]:
     """Nodes by how much error each one adds to what reaches it, the worst first.
+
+    A node that is not lowered adds none by itself. What it shows came in with its data, which the nodes before it may
+    have stored in few bits, so that these are named for it.
 
     Args:
         reference: the FP32 graph.
         errors: of its nodes, as `compare_layers` gives them.
-        among: names of the nodes that may be named; those without a measured error come last.
+        among: names of the lowered nodes, which may be named; those without a measured error come last.
     """
-    graph = Graph(reference)
-    behind = {error.node: 10 ** (-error.sqnr_db / 10) for error in errors}
-    brought: dict[str, float] = {}  # by tensor: the largest error of the nearest measured nodes before it
-    added: dict[str, float] = {}
-    for node in graph.model.graph.node:
-        before = max((brought.get(name, 0.0) for name in node.input), default=0.0)
+    behind = {error.node: error.sqnr_db for error in errors}
+    reached: dict[str, float] = {}  # by tensor: the worst of the nearest measured nodes before it, in dB
+    makers: dict[str, frozenset[str]] = {}  # by tensor: the nearest lowered nodes before it
+    worst = {name: Cause(name) for name in among}
+    for node in Graph(reference).model.graph.node:
+        before = min((reached.get(name, BEST_DB) for name in node.input), default=BEST_DB)
+        feeders = frozenset[str]().union(*(makers.get(name, ()) for name in node.input))
+        lowered = node.name in worst
         if node.name in behind:
-            added[node.name] = behind[node.name] - before
-        brought.update(dict.fromkeys(node.output, behind.get(node.name, before)))
-    return sorted(among, key=lambda name: -added.get(name, -math.inf))
+            for name in (node.name,) if lowered else feeders:
+                cause = Cause(name, before, behind[node.name], "" if lowered else node.name)
+                worst[name] = max(worst[name], cause, key=lambda c: c.added)
+        reached.update(dict.fromkeys(node.output, behind.get(node.name, before)))
+        makers.update(dict.fromkeys(node.output, frozenset({node.name}) if lowered else feeders))
+    return sorted(worst.values(), key=lambda cause: -cause.added)
 
 
 def decibels(signal: float, noise: float) -> float:
@@ -89,6 +128,11 @@ def decibels(signal: float, noise: float) -> float:
     if noise <= 0.0:
         return BEST_DB
     return min(BEST_DB, max(WORST_DB, 10 * math.log10(signal / noise)))
+
+
+def _noise(db: float) -> float:
+    """Noise by signal."""
+    return float(10 ** (-db / 10))
 
 
 def _noise_and_signal(right: NDArray[np.generic], candidate: NDArray[np.generic]) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -49,7 +49,7 @@ def observe(
         mask_input: the input that marks padding with 0; None where there is none.
         of_all: further observers of the same tensors, which are shown what stands at padding too.
     """
-    feeds, masks = _small_feeds(model, samples), _small_feeds(model, samples)
+    feeds, masks = (small_feeds(model, (case.feed for case in samples)) for _ in range(2))
     for values, feed in zip(stream(model, feeds, list(observers)), masks, strict=True):
         mask = feed[mask_input].astype(bool) if mask_input in feed else None  # type: ignore[index]
         for name, observer in observers.items():
@@ -72,18 +72,19 @@ def without_padding(values: NDArray[np.generic], mask: NDArray[np.bool_] | None)
     return found
 
 
-def _small_feeds(model: onnx.ModelProto, samples: StoredCases) -> Iterator[Arrays]:
+def small_feeds(model: onnx.ModelProto, feeds: Iterable[Arrays], rows: int = ROWS_AT_ONCE) -> Iterator[Arrays]:
+    """What a graph takes of each batch, in batches of at most so many rows where their size is free."""
     names = {v.name for v in model.graph.input}
     free = all(
         v.type.tensor_type.shape.dim and not v.type.tensor_type.shape.dim[0].HasField("dim_value")
         for v in model.graph.input
         if v.name not in {t.name for t in model.graph.initializer}
     )
-    for case in samples:
-        feed = {name: value for name, value in case.feed.items() if name in names}
+    for given in feeds:
+        feed = {name: value for name, value in given.items() if name in names}
         batch = {len(value) for value in feed.values() if value.ndim}
         if not free or len(batch) != 1:
             yield feed
             continue
-        for start in range(0, batch.pop(), ROWS_AT_ONCE):
-            yield {name: value[start : start + ROWS_AT_ONCE] for name, value in feed.items()}
+        for start in range(0, batch.pop(), rows):
+            yield {name: value[start : start + rows] for name, value in feed.items()}

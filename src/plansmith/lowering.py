@@ -2,90 +2,28 @@
 
 from __future__ import annotations
 
-import shutil
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from plansmith.compilers import onnx_files
 from plansmith.compilers.onnxrt import clean
 from plansmith.compilers.precision import speed
 from plansmith.compilers.precision.graph import Graph
-from plansmith.compilers.precision.lint import accept, lint, refuse
 from plansmith.compilers.precision.search import Candidate, Search
-from plansmith.durable import link_or_copy
-from plansmith.errors import ExportError, GateError
-from plansmith.held_out import samples_digest
+from plansmith.errors import ExportError
+from plansmith.lowered_graph import copy_unlowered, recipe_of, unlowered_recipe, write_lowered
 from plansmith.lowering_options import LoweringRequest
-from plansmith.reference import StoredCases, read_case
 from plansmith.scratch import scratch_folder
-from plansmith.trials import TrialJudge
-from plansmith.types import (
-    Component,
-    DataSet,
-    EngineKind,
-    KeptNode,
-    LayerError,
-    LoweredModel,
-    OnnxModel,
-    Precision,
-    Recipe,
-)
-from plansmith.validation import asking, tolerances_of
+from plansmith.trials import LoweringTask, TrialJudge
+from plansmith.types import DataSet, EngineKind, LoweredModel, OnnxModel, Precision, Trial
 
 if TYPE_CHECKING:
     from plansmith.compilers.precision.method import Method
-    from plansmith.reference import Arrays
-
-_LAYER_BATCHES = 1
-"""Batches on which graphs are compared node by node: one is enough to rank by."""
 
 _AUTO = (Precision.INT8, Precision.FP16)
 """What `auto` tries beside FP32: ONNX Runtime has no BF16 kernels on a CPU, where speed is measured."""
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What to lower, and what it is judged by; the files of `onnx` and `data` lie in their folders."""
-
-    onnx: OnnxModel
-    folder: Path
-    data: DataSet
-    data_folder: Path
-    request: LoweringRequest
-
-    @property
-    def calibration(self) -> StoredCases:
-        """The samples that may be looked at."""
-        return StoredCases(self.data.calibration.cases, self.data_folder)
-
-    @property
-    def usual_feed(self) -> Arrays:
-        """Inputs at the usual shape."""
-        usual = {axis: sizes.opt for axis, sizes in self.onnx.axes.items()}
-        case = next(case for case in self.onnx.reference.cases if case.axes == usual)
-        return read_case(case, self.folder).feed
-
-    def judge(self, precision: Precision) -> TrialJudge:
-        """Of candidates in one precision."""
-        component = self.onnx.components["model"]
-        return TrialJudge(
-            component=component,
-            mask_input=self.onnx.mask_input,
-            shapes=StoredCases(self.onnx.reference.cases, self.folder),
-            calibration=self.calibration,
-            data=self.data,
-            precision=precision,
-            tolerances=tolerances_of(component.outputs, self.request.tolerances, precision),
-            max_metric_drop=self.request.max_metric_drop,
-        )
 
 
 def lower(
@@ -100,12 +38,13 @@ def lower(
 ) -> dict[str, Any]:
     """Lower a graph to a precision, or to the fastest that is accurate enough ("auto"), and write it with its recipe.
 
-    Where no recipe within the budget is accurate enough, the record holds no graph .
+    Where no recipe within the budget is accurate enough, the record holds no graph; "auto" then leaves FP32.
 
     Raises:
-        ExportError: what came out is not what it should be.
+        ExportError: nothing can be lowered, or what came out is not what it should be.
+        GateError: what came out does not run.
     """
-    task = _Task(
+    task = LoweringTask(
         onnx=OnnxModel.model_validate(onnx),
         folder=Path(folder),
         data=DataSet.model_validate(data),
@@ -114,51 +53,77 @@ def lower(
     )
     # Beside what comes of it: candidates are as large as the model.
     with scratch_folder("lowering", Path(out)) as scratch:
-        return _Lowering(task, Path(scratch), progress).run(Path(out)).model_dump(mode="json")
+        lowering = _Lowering(task, Path(scratch), progress)
+        made = lowering.to_fastest(Path(out)) if task.request.precision == "auto" else lowering.to_asked(Path(out))
+        return made.model_dump(mode="json")
 
 
 class _Lowering:
     """One graph being lowered."""
 
-    def __init__(self, task: _Task, scratch: Path, progress: Progress) -> None:
+    def __init__(self, task: LoweringTask, scratch: Path, progress: Progress) -> None:
         import onnx
 
-        self._task, self._request, self._scratch, self._progress = task, task.request, scratch, progress
+        self._task, self._scratch, self._progress = task, scratch, progress
         progress("folding constants")
         place = scratch / "clean"
         place.mkdir()
-        self._fp32 = place / clean(task.onnx.components["model"], task.folder, place).file
+        self._fp32 = place / clean(task.component, task.folder, place).file
         self._model = onnx.load(self._fp32)
         Graph(self._model)  # gives every node a name
-        self._feeds = [stored.feed for stored in islice(task.calibration, _LAYER_BATCHES)]
         self._searches: dict[Precision, Search] = {}
+        self._unfit: list[Trial] = []
 
-    def run(self, out: Path) -> LoweredModel:
-        """Find the recipe and write what it makes."""
-        asked = self._request.precision
-        wanted = _AUTO if asked == "auto" else (asked,)
-        found = self._timed([candidate for precision in wanted for candidate in self._find(precision)])
-        if asked == "auto":
-            found = [c for c in found if c.speed is not None and c.speed.verdict != "slower"]
-        elif not found:
-            return self._hopeless(asked)
-        if not found:
-            return self._unlowered(out)
-        return self._write(max(found, key=lambda c: c.speed.ratio if c.speed else 0.0), out)
+    def to_asked(self, out: Path) -> LoweredModel:
+        """The precision that was asked for; slower than FP32 it may be, as long as it says so."""
+        precision = Precision(self._task.request.precision)
+        passed = self._timed(self._find(precision))
+        return self._written(_fastest(passed), out) if passed else self._hopeless(precision)
+
+    def to_fastest(self, out: Path) -> LoweredModel:
+        """The fastest that is accurate enough, FP32 among them: lower ones are out where they are surely slower."""
+        passed = self._timed([candidate for precision in _AUTO for candidate in self._find_if_any(precision)])
+        fast = [candidate for candidate in passed if candidate.speed is None or candidate.speed.verdict != "slower"]
+        return self._written(_fastest(fast), out) if fast else self._unlowered(passed, out)
 
     def _find(self, precision: Precision) -> list[Candidate]:
         """What is accurate enough in one precision."""
+        self._progress(f"measuring what flows through the graph, for {precision}")
+        methods = self._methods(precision)
         place = self._scratch / precision
         place.mkdir()
-        search = Search(self._model, self._task.judge(precision), self._feeds, place, self._progress)
+        search = Search(self._model, TrialJudge(self._task, precision), self._task.first_feed, place, self._progress)
         self._searches[precision] = search
-        self._progress(f"measuring what flows through the graph, for {precision}")
-        return search.find(self._methods(precision), self._request.options.budget, all_of_them=self._is_measurable)
+        return search.find(methods, self._task.request.options.budget, all_of_them=self._is_measurable)
+
+    def _find_if_any(self, precision: Precision) -> list[Candidate]:
+        """The same; a precision that nothing in this graph can have is told of and left out."""
+        problem = "every node has to stay FP32"
+        try:
+            found = self._find(precision)
+        except ExportError as error:
+            found, problem = [], error.message
+        if precision not in self._searches or not self._searches[precision].tried:
+            self._unfit.append(
+                Trial(
+                    name=f"{precision.upper()}, nothing lowered",
+                    precision=precision,
+                    lowered=0,
+                    kept=len(self._model.graph.node),
+                    file_bytes=self._fp32_bytes,
+                    score=1.0,
+                    worst=1.0,
+                    problem=problem,
+                    speed=None,
+                    chosen=False,
+                )
+            )
+        return found
 
     def _methods(self, precision: Precision) -> Sequence[Method]:
         from plansmith.compilers.precision import half, int8_onnxruntime, int8_tensorrt
 
-        given = (self._model, self._task.calibration, self._request.options)
+        given = (self._model, self._task.calibration, self._task.request.options)
         if precision is Precision.INT8:
             methods = int8_onnxruntime.methods if self._is_measurable else int8_tensorrt.methods
             return methods(*given, mask_input=self._task.onnx.mask_input)
@@ -167,123 +132,49 @@ class _Lowering:
     @property
     def _is_measurable(self) -> bool:
         """Whether ONNX Runtime here is what will run the result, so that speed means something."""
-        return self._request.engine is EngineKind.ONNXRUNTIME
+        return self._task.request.engine is EngineKind.ONNXRUNTIME
+
+    @property
+    def _fp32_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self._fp32.parent.iterdir())
 
     def _timed(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """With their speed beside FP32, at the usual shape."""
+        """With their speed beside FP32, at the usual shape: that of the graphs themselves, not of their twins."""
         if not candidates or not self._is_measurable:
             return list(candidates)
         self._progress("measuring speed beside FP32, in turns")
-        files = {str(number): candidate.runnable for number, candidate in enumerate(candidates)}
-        ratios = speed.compare({"fp32": self._fp32, **files}, "fp32", self._task.usual_feed)
-        measured = [candidate.with_speed(ratios[name]) for name, candidate in zip(files, candidates, strict=True)]
-        for search in self._searches.values():
-            search.tried = [next((m for m in measured if m.folder == c.folder), c) for c in search.tried]
+        paths = {str(number): candidate.path for number, candidate in enumerate(candidates)}
+        ratios = speed.compare({"fp32": self._fp32, **paths}, "fp32", self._task.usual_feed)
+        measured = [candidate.with_speed(ratios[name]) for name, candidate in zip(paths, candidates, strict=True)]
+        for candidate in measured:
+            self._searches[candidate.method.precision].replace(candidate)
         return measured
 
-    def _write(self, chosen: Candidate, out: Path) -> LoweredModel:
-        """Put the chosen graph into the step's folder and tell how it came about.
-
-        Raises:
-            ExportError: the linter finds something wrong, or inputs and outputs are not what they were.
-        """
-        import onnx
-
-        task, search = self._task, self._searches[chosen.method.precision]
-        layers = search.layers(chosen)
-        lowered = onnx.load(chosen.folder / onnx_files.MODEL_FILE)
-        promised = None if task.request.options.lower_io else task.onnx.components["model"]
-        samples = task.calibration if chosen.runs_itself else None
-        found = lint(lowered, engine=task.request.engine, samples=samples, promised=promised)
-        refuse(accept(found, task.request.options.accept))
+    def _written(self, chosen: Candidate, out: Path) -> LoweredModel:
+        precision = chosen.method.precision
+        layers = self._searches[precision].layers(chosen)
         trials = self._trials(chosen)
-        runnable = chosen.runnable.relative_to(chosen.folder).as_posix()
-        for file in sorted(chosen.folder.iterdir()):
-            shutil.move(file, out / file.name)
-        component = onnx_files.describe(out / onnx_files.MODEL_FILE)
-        self._require_running(out / component.file, component, chosen.method.precision)
-        if not task.request.options.lower_io:
-            _require_interface(component, task.onnx.components["model"])
+        component, runnable = write_lowered(self._task, chosen, out)
+        operators = {node.name: node.op_type for node in self._model.graph.node}
         return LoweredModel(
             components={"model": component},
-            precision=chosen.method.precision,
-            fp32_bytes=sum(file.stat().st_size for file in self._fp32.parent.iterdir()),
-            runnable=None if runnable == component.file else runnable,
-            recipe=self._recipe(chosen, layers),
+            precision=precision,
+            fp32_bytes=self._fp32_bytes,
+            runnable=runnable,
+            recipe=recipe_of(self._task, chosen, operators),
             trials=trials,
             layers=tuple(layers),
         )
 
-    def _require_running(self, path: Path, made: Component, precision: Precision) -> None:
-        """Run what was written on one batch: a twin was judged, and the graph itself has to run too.
-
-        Raises:
-            GateError: it fails, or answers with something else than numbers.
-        """
-        if precision is Precision.BF16:  # no kernels on a CPU, as `not_validated` says
-            return
-        case = self._task.data.calibration.cases[0]
-        with asking(path, made.outputs, self._task.onnx.components["model"].outputs, precision) as ask:
-            answer = ask(case, self._feeds[0])
-        broken = [name for name, array in answer.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
-        if broken:
-            raise GateError(
-                f"the lowered graph answers with NaN or Inf: {', '.join(broken)}",
-                remedy="nothing was published; use a higher --precision, and please report this with the log",
-            )
-
-    def _unlowered(self, out: Path) -> LoweredModel:
+    def _unlowered(self, passed: Sequence[Candidate], out: Path) -> LoweredModel:
         """FP32, where nothing lower is both accurate enough and not slower."""
-        component = self._task.onnx.components["model"]
-        for file in component.files:
-            link_or_copy(self._task.folder / file, out / file)
-        recipe = Recipe(
-            precision=Precision.FP32,
-            method="FP32: no lower precision is accurate enough without being slower",
-            engine=self._request.engine,
-            lowered={},
-            kept=(),
-            settings={},
-            calibration=samples_digest(self._task.data.calibration),
-            calibration_samples=self._task.data.calibration.count,
-            not_validated=(),
-        )
+        slow = [f"{c.name} is {c.speed.ratio:.2f} times as fast" for c in passed if c.speed]
         return LoweredModel(
-            components={"model": component},
+            components={"model": copy_unlowered(self._task, out)},
             precision=Precision.FP32,
-            recipe=recipe,
+            recipe=unlowered_recipe(self._task, slow or ["nothing lower is accurate enough"]),
             trials=self._trials(None),
             layers=(),
-        )
-
-    def _recipe(self, chosen: Candidate, layers: Sequence[LayerError]) -> Recipe:
-        method, samples = chosen.method, self._task.data.calibration
-        operators = {node.name: node.op_type for node in self._model.graph.node}
-        behind = {error.node: error.sqnr_db for error in layers}
-        why = dict(method.kept)
-        why |= {name: f"brought too much error in (now {behind.get(name, 0):.0f} dB)" for name in chosen.keep}
-        lowered = [name for name in method.lowerable if name not in chosen.keep]
-        return Recipe(
-            precision=method.precision,
-            method=method.name,
-            engine=self._request.engine,
-            lowered=dict(Counter(operators[name] for name in lowered).most_common()),
-            kept=tuple(
-                KeptNode(node=n.name, op_type=n.op_type, reason=why[n.name])
-                for n in self._model.graph.node
-                if n.name in why
-            ),
-            settings=dict(method.settings),
-            calibration=samples_digest(samples),
-            calibration_samples=samples.count,
-            not_validated=tuple(method.not_validated),
-        )
-
-    def _trials(self, chosen: Candidate | None) -> tuple[Any, ...]:
-        return tuple(
-            candidate.trial(chosen=chosen is not None and candidate.folder == chosen.folder)
-            for search in self._searches.values()
-            for candidate in search.tried
         )
 
     def _hopeless(self, precision: Precision) -> LoweredModel:
@@ -295,10 +186,11 @@ class _Lowering:
             components={}, precision=precision, recipe=None, trials=self._trials(None), layers=tuple(layers)
         )
 
+    def _trials(self, chosen: Candidate | None) -> tuple[Trial, ...]:
+        tried = [candidate for search in self._searches.values() for candidate in search.tried]
+        return (*(candidate.trial(chosen=candidate is chosen) for candidate in tried), *self._unfit)
 
-def _require_interface(made: Component, wanted: Component) -> None:
-    if (made.inputs, made.outputs) != (wanted.inputs, wanted.outputs):
-        raise ExportError(
-            "the lowered graph has other inputs or outputs than the exported one",
-            remedy="please report this with the log, or use --precision fp32",
-        )
+
+def _fastest(candidates: Sequence[Candidate]) -> Candidate:
+    """The first one where speed was not measured."""
+    return max(candidates, key=lambda candidate: candidate.speed.ratio if candidate.speed else 0.0)

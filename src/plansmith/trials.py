@@ -4,79 +4,136 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from plansmith.comparison import Padding
 from plansmith.compilers.precision.search import Verdict
 from plansmith.errors import GateError, first_line
 from plansmith.judging import Judge
+from plansmith.lowering_options import LoweringRequest
 from plansmith.reference import StoredCases, read_case
-from plansmith.reports import Evaluation, Tolerance
+from plansmith.reports import Evaluation
 from plansmith.roles import Task
-from plansmith.types import Component, DataSet, Precision
-from plansmith.validation import asking, compare_case
+from plansmith.types import Case, Component, DataSet, OnnxModel, Precision
+from plansmith.validation import asking, compare_case, tolerances_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[np.generic]]
+
+_SAMPLES = "calibration samples"
 
 
 @dataclass(frozen=True)
+class LoweringTask:
+    """What to lower, and what it is judged by; the files of `onnx` and `data` lie in their folders."""
+
+    onnx: OnnxModel
+    folder: Path
+    data: DataSet
+    data_folder: Path
+    request: LoweringRequest
+
+    @property
+    def component(self) -> Component:
+        """The exported graph."""
+        return self.onnx.components["model"]
+
+    @property
+    def calibration(self) -> StoredCases:
+        """The samples that may be looked at."""
+        return StoredCases(self.data.calibration.cases, self.data_folder)
+
+    @property
+    def first_feed(self) -> Arrays:
+        """Inputs of the first batch of samples."""
+        return read_case(self.data.calibration.cases[0], self.data_folder).feed
+
+    @property
+    def usual_feed(self) -> Arrays:
+        """Inputs at the usual shape."""
+        usual = {axis: sizes.opt for axis, sizes in self.onnx.axes.items()}
+        case = next(case for case in self.onnx.reference.cases if case.axes == usual)
+        return read_case(case, self.folder).feed
+
+
 class TrialJudge:
     """Runs a candidate in ONNX Runtime and says whether it is accurate enough to go on with.
 
     Args:
-        component: the exported graph's interface.
-        mask_input: the input that marks padding.
-        shapes: the reference's own cases.
-        calibration: samples that the lowering may look at.
-        data: what they are.
+        task: what is lowered, and how accurate it has to stay.
         precision: of the candidates.
-        tolerances: per output.
-        max_metric_drop: how much lower the task's metric may be; None: as the precision has it.
     """
 
-    component: Component
-    mask_input: str | None
-    shapes: StoredCases
-    calibration: StoredCases
-    data: DataSet
-    precision: Precision
-    tolerances: Mapping[str, Tolerance]
-    max_metric_drop: float | None
+    def __init__(self, task: LoweringTask, precision: Precision) -> None:
+        self._task, self._precision = task, precision
+        self._tolerances = tolerances_of(task.component.outputs, task.request.tolerances, precision)
 
     def __call__(self, path: Path) -> Verdict:
         """Judge the graph in a file; one that does not run is judged worst."""
+        outputs = self._task.component.outputs
         try:
-            return self._judge(path)
+            with asking(path, outputs, outputs, self._precision) as ask:
+                return self._verdict(ask)
         except GateError as error:
             return Verdict(score=-1.0, worst=-1.0, problem=first_line(error))
 
-    def _judge(self, path: Path) -> Verdict:
-        outputs, padding = self.component.outputs, Padding(self.component.inputs, self.mask_input)
-        with asking(path, outputs, outputs, self.precision) as ask:
-            judge = Judge(
-                self.component,
-                self.mask_input,
-                task=Task(metric=self.data.metric, pooling=self.data.pooling),
-                precision=self.precision,
-                tolerances=self.tolerances,
-                max_metric_drop=self.max_metric_drop,
-            )
-            rows = list(self.data.calibration.rows)
-            for case in self.calibration.cases:
-                stored = read_case(case, self.calibration.folder)
-                batch = len(next(iter(stored.feed.values())))
-                judge.add(stored, ask(case, stored.feed), rows[:batch])
-                del rows[:batch]
-            found = judge.evaluation("calibration samples")
-            problems = found.failures("calibration samples")
-            for case in self.shapes.cases if not problems else ():
-                stored = read_case(case, self.shapes.folder)
-                for c in compare_case(ask(case, stored.feed), stored, outputs, self.tolerances, padding):
-                    problems += [f"output {c.output!r} at {c.case}: {failure}" for failure in c.failures]
-        return _verdict(found, problems)
+    def _verdict(self, ask: Callable[[Case, Arrays], Arrays]) -> Verdict:
+        found, places = self._evaluate(ask)
+        score = min(agreement.mean_cosine for agreement in found.agreements)
+        worst = min(agreement.min_cosine for agreement in found.agreements)
+        if problems := found.failures(_SAMPLES):
+            case, place = places[found.worst[0].row] if found.worst else next(iter(places.values()))
+            return Verdict(score, worst, problems[0], partial(_read, case, self._task.data_folder, place))
+        for case in self._task.onnx.reference.cases:
+            if problem := self._problem_at(case, ask):
+                return Verdict(score, worst, problem, partial(_read, case, self._task.folder))
+        return Verdict(score, worst, None)
+
+    def _evaluate(self, ask: Callable[[Case, Arrays], Arrays]) -> tuple[Evaluation, dict[int, tuple[Case, int]]]:
+        """What the samples show, and where each one lies: by its place in the data, a case and a place in its batch."""
+        task = self._task
+        judge = Judge(
+            task.component,
+            task.onnx.mask_input,
+            task=Task(metric=task.data.metric, pooling=task.data.pooling),
+            precision=self._precision,
+            tolerances=self._tolerances,
+            max_metric_drop=task.request.max_metric_drop,
+        )
+        rows, places = list(task.data.calibration.rows), dict[int, tuple[Case, int]]()
+        for case in task.data.calibration.cases:
+            stored = read_case(case, task.data_folder)
+            batch, rows = rows[: _length(stored.feed)], rows[_length(stored.feed) :]
+            judge.add(stored, ask(case, stored.feed), batch)
+            places = {row: (case, place) for place, row in enumerate(batch)} | places
+        return judge.evaluation(_SAMPLES), places
+
+    def _problem_at(self, case: Case, ask: Callable[[Case, Arrays], Arrays]) -> str | None:
+        """What is wrong at one of the reference's shapes."""
+        task = self._task
+        stored = read_case(case, task.folder)
+        padding = Padding(task.component.inputs, task.onnx.mask_input)
+        answer = ask(case, stored.feed)
+        for c in compare_case(answer, stored, task.component.outputs, self._tolerances, padding):
+            if c.failures:
+                return f"output {c.output!r} at {c.case}: {c.failures[0]}"
+        return None
 
 
-def _verdict(found: Evaluation, problems: list[str]) -> Verdict:
-    return Verdict(
-        score=min(agreement.mean_cosine for agreement in found.agreements),
-        worst=min(agreement.min_cosine for agreement in found.agreements),
-        problem=problems[0] if problems else None,
-    )
+def _length(feed: Arrays) -> int:
+    return len(next(iter(feed.values())))
+
+
+def _read(case: Case, folder: Path, first: int = 0) -> Arrays:
+    """The inputs of a case, turned so that this sample is the first one: only some of a large batch are looked at."""
+    feed = read_case(case, folder).feed
+    batch = _length(feed)
+    return {name: np.roll(value, -first, axis=0) if len(value) == batch else value for name, value in feed.items()}

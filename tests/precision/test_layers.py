@@ -60,7 +60,7 @@ def test_the_node_that_brings_the_error_in_is_ranked_first(
 ) -> None:
     model = chain(weights)
     errors = compare_layers(model, spoilt(weights, guilty, 0.1), FEEDS, dict.fromkeys(NAMES, True))
-    assert rank_causes(model, errors, NAMES)[0] == guilty
+    assert rank_causes(model, errors, NAMES)[0].node == guilty
     behind = {e.node: e.sqnr_db for e in errors}
     assert all(behind[name] > 120 for name in NAMES[: NAMES.index(guilty)])
     assert 10 < behind[guilty] < 30
@@ -78,7 +78,7 @@ def test_an_overflow_is_ranked_before_everything_else(weights: dict[str, NDArray
     broken = spoilt({**weights, "first": weights["first"] + np.float32(0.3)}, "third", np.inf)
     errors = compare_layers(model, broken, FEEDS, dict.fromkeys(NAMES, True))
     assert {e.node: e.sqnr_db for e in errors}["third"] == WORST_DB
-    assert rank_causes(model, errors, NAMES)[0] == "third"
+    assert rank_causes(model, errors, NAMES)[0].node == "third"
 
 
 def test_a_node_that_the_lowered_graph_has_no_more_is_left_out_and_ranked_last(
@@ -90,7 +90,7 @@ def test_a_node_that_the_lowered_graph_has_no_more_is_left_out_and_ranked_last(
     node.output[0] = following.input[0] = "renamed"
     errors = compare_layers(model, lowered, FEEDS, dict.fromkeys(NAMES, True))
     assert [e.node for e in errors] == ["first", "third", "fourth"]
-    assert rank_causes(model, errors, NAMES)[-1] == "second"
+    assert rank_causes(model, errors, NAMES)[-1].node == "second"
 
 
 def test_decibels_end_where_nothing_is_to_be_told_apart() -> None:

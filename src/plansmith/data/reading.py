@@ -147,7 +147,8 @@ def _samples(tables: Sequence[Table], chosen: Mapping[str, str], folder: Path) -
                 yield make_sample(number, values, label_of(row, label, names) if label else None)
             except OSError as error:
                 raise SourceError(
-                    f"{row.where}: cannot read {error.filename}: {error.strerror}", remedy="check its permissions"
+                    f"{row.where}: cannot read {error.filename}: {error.strerror}",
+                    remedy="see that the file is there and readable, or take the row out",
                 ) from error
             number += 1
 

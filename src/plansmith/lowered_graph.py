@@ -1,0 +1,116 @@
+"""The graph that a search chose: checked, put into the step's folder, and told of."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from plansmith.compilers import onnx_files
+from plansmith.compilers.precision.lint import accept, lint, refuse
+from plansmith.compilers.precision.search import Candidate
+from plansmith.durable import link_or_copy
+from plansmith.errors import ExportError, GateError
+from plansmith.held_out import samples_digest
+from plansmith.trials import LoweringTask
+from plansmith.types import Component, KeptNode, Precision, Recipe
+from plansmith.validation import asking
+
+
+def write_lowered(task: LoweringTask, chosen: Candidate, out: Path) -> tuple[Component, str | None]:
+    """Put the chosen graph into a folder, and see that it is what it should be.
+
+    Returns:
+        The graph, and the file of its twin where ONNX Runtime cannot run the graph itself.
+
+    Raises:
+        ExportError: the linter finds something wrong, or inputs and outputs are not what they were.
+        GateError: the graph fails, or answers with something else than numbers.
+    """
+    import onnx
+
+    promised = None if task.request.options.lower_io else task.component
+    samples = task.calibration if chosen.runs_itself else None
+    found = lint(onnx.load(chosen.path), engine=task.request.engine, samples=samples, promised=promised)
+    refuse(accept(found, task.request.options.accept))
+    for file in sorted(chosen.folder.iterdir()):
+        shutil.move(file, out / file.name)
+    made = onnx_files.describe(out / onnx_files.MODEL_FILE)
+    if promised is not None and (made.inputs, made.outputs) != (promised.inputs, promised.outputs):
+        raise ExportError(
+            "the lowered graph has other inputs or outputs than the exported one",
+            remedy="please report this with the log, or use --precision fp32",
+        )
+    _require_running(task, out, made, chosen.method.precision)
+    return made, None if chosen.runs_itself else chosen.runnable.relative_to(chosen.folder).as_posix()
+
+
+def copy_unlowered(task: LoweringTask, out: Path) -> Component:
+    """Put the exported graph into a folder."""
+    for file in task.component.files:
+        link_or_copy(task.folder / file, out / file)
+    return task.component
+
+
+def recipe_of(task: LoweringTask, chosen: Candidate, operators: Mapping[str, str]) -> Recipe:
+    """How a graph was lowered.
+
+    Args:
+        task: names the engine and the samples.
+        chosen: the graph.
+        operators: the FP32 graph's, by the name of the node and in its order.
+    """
+    method = chosen.method
+    reasons = {**method.kept, **chosen.keep}
+    lowered = Counter(operators[name] for name in method.lowerable if name not in chosen.keep)
+    return Recipe(
+        precision=method.precision,
+        method=method.name,
+        engine=task.request.engine,
+        lowered=dict(lowered.most_common()),
+        kept=tuple(
+            KeptNode(node=name, op_type=operator, reason=reasons[name])
+            for name, operator in operators.items()
+            if name in reasons
+        ),
+        settings=dict(method.settings),
+        calibration=samples_digest(task.data.calibration),
+        calibration_samples=task.data.calibration.count,
+        not_validated=tuple(method.not_validated),
+    )
+
+
+def unlowered_recipe(task: LoweringTask, why: Sequence[str]) -> Recipe:
+    """That nothing was lowered, and why."""
+    return Recipe(
+        precision=Precision.FP32,
+        method="FP32: " + "; ".join(why),
+        engine=task.request.engine,
+        lowered={},
+        kept=(),
+        settings={},
+        calibration=samples_digest(task.data.calibration),
+        calibration_samples=task.data.calibration.count,
+        not_validated=(),
+    )
+
+
+def _require_running(task: LoweringTask, folder: Path, made: Component, precision: Precision) -> None:
+    """Run what was written on one batch: a twin was judged, and the graph itself has to run too.
+
+    Raises:
+        GateError: it fails, or answers with something else than numbers.
+    """
+    if precision is Precision.BF16:  # no kernels on a CPU, as `not_validated` says
+        return
+    with asking(folder / made.file, made.outputs, task.component.outputs, precision) as ask:
+        answer = ask(task.data.calibration.cases[0], task.first_feed)
+    broken = [name for name, array in answer.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
+    if broken:
+        raise GateError(
+            f"the lowered graph answers with NaN or Inf: {', '.join(broken)}",
+            remedy="nothing was published; use a higher --precision, and please report this with the log",
+        )
