@@ -205,7 +205,7 @@ def _require_available(spec: ModelSpec, name: str, target: Target) -> None:
     if spec.precision is Precision.BF16:
         raise EngineError(
             "ONNX Runtime has no BF16 kernels for a CPU, where the release is checked",
-            remedy="use --precision fp16, or make the lowered graph alone: plansmith lower",
+            remedy="use --precision fp16, or make the lowered graph alone: plansmith lower --engine tensorrt",
             model=name,
             step="lower",
         )
