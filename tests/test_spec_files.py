@@ -10,6 +10,7 @@ import pytest
 
 from plansmith.cli.compile import compile_command
 from plansmith.config import ModelSpec, TritonOptions, make_spec
+from plansmith.data_spec import DataSpec
 from plansmith.errors import UsageError
 from plansmith.reports import ToleranceChange
 from plansmith.reproduction import reproduction
@@ -70,7 +71,7 @@ def test_what_has_no_end_is_refused_on_one_screen(text: str, tmp_path: Path) -> 
 
 
 def test_a_model_starts_from_the_defaults_and_its_own_values_win(tmp_path: Path) -> None:
-    loose, strict = ToleranceChange(max_relative=1, quantile_relative=1, min_cosine=0), [0.5, 0.25, 0.75]
+    loose, strict = ToleranceChange(max_relative=1, quantile_relative=1, min_cosine=0), [0.5, 0.25, 0.75, None]
     text = """
 defaults:
   random_weights: true
@@ -98,6 +99,46 @@ models:
     assert list(own.tolerances["y"].model_dump().values()) == strict
     assert own.triton == TritonOptions(instances=1, max_queue_delay_microseconds=7)
     assert plain.triton == TritonOptions(instances=3, max_queue_delay_microseconds=7)
+
+
+def test_paths_of_data_and_of_an_interpreter_start_from_the_specs_own_folder(tmp_path: Path) -> None:
+    text = "source: hf:bert\ndata: {path: ../a.csv}\nlowering: {autocast: venv/bin/python}\n"
+    for written in (text, "defaults:\n  " + text.replace("\n", "\n  ") + "\nmodels: [{}]\n"):
+        spec = _read(tmp_path, written).models[0].spec
+        assert spec.data is not None
+        assert spec.data.path == str(tmp_path / "../a.csv")
+        assert spec.lowering.autocast == str(tmp_path / "venv/bin/python")
+
+
+_DATA = """
+defaults:
+  data: {path: a.csv, evaluation: 500, columns: {text: body}}
+models:
+  - {source: timm:one, data: {metric: none, columns: {label: stars}}}
+  - {source: timm:two, data: {dataset: org/set, split: test}}
+"""
+
+
+def test_data_are_merged_and_another_place_replaces_the_first(tmp_path: Path) -> None:
+    one, two = (m.spec.data for m in _read(tmp_path, _DATA).models)
+    assert one == DataSpec(
+        path=str(tmp_path / "a.csv"), evaluation=500, metric="none", columns={"text": "body", "label": "stars"}
+    )
+    assert two == DataSpec(dataset="org/set", split="test", evaluation=500, columns={"text": "body"})
+
+
+def test_data_of_the_command_line_leave_columns_counts_and_measure_to_the_spec(tmp_path: Path) -> None:
+    one, two = (m.spec.data for m in _read(tmp_path, _DATA, data={"path": "/typed.csv"}).models)
+    assert one is not None
+    assert (one.path, one.evaluation, one.metric) == ("/typed.csv", 500, "none")
+    assert two == DataSpec(path="/typed.csv", evaluation=500, columns={"text": "body"})
+    wrong = "source: hf:bert\ndata: {dataset: org/set, metric: f1}\n"
+    with pytest.raises(UsageError, match=r"model\.yaml:2: 'data\.metric'"):
+        _read(tmp_path, wrong, data={"path": "/typed.csv"})
+    with pytest.raises(UsageError, match=r"command line: 'data\.path': must be text"):
+        _read(tmp_path, wrong.replace(", metric: f1", ""), data={"path": 5})
+    typed = _read(tmp_path, wrong.replace(", metric: f1", ""), data={"path": "/typed.csv"}).models[0].spec.data
+    assert typed == DataSpec(path="/typed.csv")
 
 
 def test_the_command_line_wins_over_models_and_defaults(tmp_path: Path) -> None:

@@ -12,11 +12,14 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from plansmith.config import ModelSpec, TritonOptions
+from plansmith.data_spec import DataSpec
 from plansmith.errors import UsageError
+from plansmith.lowering_options import LoweringOptions
 from plansmith.reports import Tolerance
 from plansmith.spec_files import read_specs
 from plansmith.spec_schema import spec_schema
 from plansmith.target_names import target_names
+from plansmith.types import Record
 
 from .spec_examples import ACCEPTED, REFUSED, RefusedSpec
 
@@ -104,8 +107,27 @@ TAKEN = {
     "source: 'timm:'": False,
     "source: hf:~/bert": False,
     "tritonserver: ~/t": False,
+    "data: {path: ~/a.csv}": False,
+    "data: {path: ./~, calibration: 64, evaluation: 0}": True,
+    "data: {path: a.csv, calibration: 2.5}": False,
+    "data: {path: a.csv, columns: {text: [a]}}": False,
+    "data: {path: a.csv, max_metric_drop: 1e-2}": True,
+    "data: {path: a.csv, max_metric_drop: 2}": False,
+    "data: a.csv": False,
+    "precision: auto": True,
+    "lowering: {autocast: ~/python}": False,
+    "lowering: {autocast: $PYTHON}": False,
+    "lowering: {keep: [attention, 'head$']}": True,
+    "lowering: {keep: attention}": False,
+    "lowering: {lower_io: 1}": False,
+    "lowering: {calibration: kl}": False,
+    "lowering: {budget: -1}": False,
+    "lowering: {quantisation: static, calibration: entropy, budget: 0}": True,
 }
-_ONLY_THE_LOADER_KNOWS = {"inputs: {x: {low: -1, high: null}}": "low and high go together"}
+_ONLY_THE_LOADER_KNOWS = {
+    "inputs: {x: {low: -1, high: null}}": "low and high go together",
+    "data: {path: a.csv, max_metric_drop: 2}": "must be 1 or less",
+}
 
 
 @pytest.mark.parametrize(("text", "taken"), TAKEN.items(), ids=TAKEN.keys())
@@ -119,8 +141,11 @@ def test_loader_and_schema_agree_on_what_a_value_is(text: str, taken: bool, tmp_
         read_specs(tmp_path / "spec.yaml", {})
 
 
-@pytest.mark.parametrize("record", [ModelSpec, TritonOptions, Tolerance], ids=lambda record: record.__name__)
-def test_every_field_says_what_it_is_for_in_a_sentence(record: type[ModelSpec | TritonOptions | Tolerance]) -> None:
+RECORDS: list[type[Record]] = [ModelSpec, TritonOptions, Tolerance, DataSpec, LoweringOptions]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_every_field_says_what_it_is_for_in_a_sentence(record: type[Record]) -> None:
     for name, field in record.model_fields.items():
         assert field.description, name
         assert field.description[0].isupper(), name
@@ -129,7 +154,8 @@ def test_every_field_says_what_it_is_for_in_a_sentence(record: type[ModelSpec | 
 
 def test_every_key_of_a_spec_is_described_where_an_editor_looks() -> None:
     definitions: dict[str, Any] = spec_schema()["$defs"]
-    for name in ("ModelSpec", "PartialModelSpec", "SpecFile", "TritonOptions", "ToleranceChange"):
+    records = ("TritonOptions", "ToleranceChange", "DataSpec", "LoweringOptions")
+    for name in ("ModelSpec", "PartialModelSpec", "SpecFile", *records):
         for key, field in definitions[name]["properties"].items():
             referred = definitions.get(field.get("$ref", "").rpartition("/")[2], {})
             assert field.get("description") or referred["description"], key

@@ -26,13 +26,22 @@ def stream(model: onnx.ModelProto, feeds: Iterable[Arrays], tensors: Sequence[st
         feeds: inputs, a batch each.
         tensors: inner tensors or outputs; all are held at once for one batch, so ask for as many as fit into memory.
     """
-    import onnx
-
-    probe = onnx.ModelProto()
-    probe.CopyFrom(model)
-    known = {value.name for value in probe.graph.output}
-    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in tensors if name not in known)
     with tempfile.TemporaryDirectory(prefix="plansmith-activations-") as folder:
-        session = open_session(onnx_files.save(probe, Path(folder)), rewrites="none")
+        path = _save_with_outputs(model, tensors, Path(folder))
+        session = open_session(path, rewrites="none", in_order=True)
         for feed in feeds:
             yield dict(zip(tensors, session.run(list(tensors), dict(feed)), strict=True))
+
+
+def _save_with_outputs(model: onnx.ModelProto, tensors: Sequence[str], folder: Path) -> Path:
+    """Write the graph with further outputs; they stand in the model meanwhile, as a copy would hold all weights."""
+    import onnx
+
+    outputs = model.graph.output
+    own = len(outputs)
+    known = {value.name for value in outputs}
+    outputs.extend(onnx.ValueInfoProto(name=name) for name in tensors if name not in known)
+    try:
+        return onnx_files.save(model, folder)
+    finally:
+        del outputs[own:]

@@ -115,13 +115,11 @@ class Graph:
     def drop_unused_initializers(self) -> None:
         """Forget the constants that nothing takes any more."""
         used = {name for node in self.model.graph.node for name in node.input} | self.outputs
-        kept = [t for t in self.model.graph.initializer if t.name in used]
-        copies = [type(t)() for t in kept]
-        for copy, tensor in zip(copies, kept, strict=True):
-            copy.CopyFrom(tensor)
-        del self.model.graph.initializer[:]
-        self.model.graph.initializer.extend(copies)
-        self._initializers = {t.name: t for t in self.model.graph.initializer}
+        stored = self.model.graph.initializer
+        for place in reversed(range(len(stored))):
+            if stored[place].name not in used:
+                del stored[place]
+        self._initializers = {t.name: t for t in stored}
 
     def _name_nodes(self) -> None:
         for node in self.model.graph.node:

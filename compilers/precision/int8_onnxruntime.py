@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plansmith.compilers.precision.graph import Graph
@@ -20,6 +19,7 @@ from plansmith.compilers.precision.int8_nodes import (
 from plansmith.compilers.precision.int8_smoothed import Smoothed, again, nothing_to_lower, prepare, smooth
 from plansmith.compilers.precision.int8_static import Static, measure
 from plansmith.compilers.precision.int8_tables import Tables
+from plansmith.processor import sums_bytes_exactly
 
 if TYPE_CHECKING:
     import onnx
@@ -152,14 +152,8 @@ def _is_convolutional(nodes: Sequence[Weighted]) -> bool:
 
 @functools.cache
 def weight_bits() -> int:
-    """8 bits where this machine sums products of bytes exactly (x86 with VNNI, and all others); else 7.
-
-    x86 without VNNI adds pairs of products in 16 bits, which saturates; 7 bits for one of the factors cannot.
-    """
-    path = Path("/proc/cpuinfo")
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
-    return 8 if not flags or {"avx512_vnni", "avx_vnni"} & set(flags) else 7
+    """8 bits where this machine sums products of bytes exactly, else 7: with those for a factor no pair saturates."""
+    return 8 if sums_bytes_exactly() else 7
 
 
 def _untried(bits: int) -> tuple[str, ...]:

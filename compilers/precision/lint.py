@@ -6,6 +6,7 @@ A rule is a function from a `View` to findings, in one of the lists below; its d
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from plansmith.reference import StoredCase
 
-__all__ = ["RULES", "Finding", "lint", "refuse"]
+__all__ = ["RULES", "Finding", "accept", "lint", "refuse"]
 
 RULES = (
     *lint_scales.RULES,
@@ -59,8 +60,17 @@ def lint(
     return sorted(findings, key=lambda finding: finding.severity != "error")
 
 
-def refuse(findings: Sequence[Finding]) -> None:
+def accept(findings: Sequence[Finding], accepted: Sequence[str]) -> list[Finding]:
+    """The same findings, where errors of some ids are warnings: somebody wants the graph all the same."""
+    return [replace(f, severity="warning") if f.id in accepted else f for f in findings]
+
+
+def refuse(findings: Sequence[Finding], *, what: str = "the lowered graph") -> None:
     """Let a graph pass that has no errors; warnings do not hold it up.
+
+    Args:
+        findings: of the lint.
+        what: they were found in.
 
     Raises:
         ExportError: names the first errors, and how many there are.
@@ -71,11 +81,13 @@ def refuse(findings: Sequence[Finding]) -> None:
     shown = _one_of_each(errors)[:_NAMED]
     more = len(errors) - len(shown)
     lines = [
-        f"the lowered graph has {len(errors)} error(s):",
+        f"{what} has {len(errors)} error(s):",
         *(f"{' '.join(filter(None, (f.node, f.words)))} [{f.id}]" for f in shown),
         *([f"and {more} more"] if more else []),
     ]
-    raise ExportError("\n  ".join(lines), remedy="; ".join(dict.fromkeys(f.remedy for f in shown)))
+    mend = "; ".join(dict.fromkeys(f.remedy for f in shown))
+    known = ", ".join(dict.fromkeys(f.id for f in errors))
+    raise ExportError("\n  ".join(lines), remedy=f"{mend}; or, to have it as it is, `lowering: {{accept: [{known}]}}`")
 
 
 def _one_of_each(findings: Sequence[Finding]) -> list[Finding]:

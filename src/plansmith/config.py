@@ -130,6 +130,14 @@ def name_from(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).lstrip("-._")[:_LONGEST_NAME].rstrip("-") or "model"
 
 
+def _check_precision(value: Any) -> Any:
+    """Refuses what is neither a precision nor "auto" with one error instead of one for each of the two."""
+    known = (*map(str, Precision), "auto")
+    if value not in known:
+        raise ValueError(f"must be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}")
+    return value
+
+
 class ModelSpec(Record):
     """One model to compile. Every field but `source` has a default."""
 
@@ -146,7 +154,7 @@ class ModelSpec(Record):
         json_schema_extra={"pattern": f"^({_NAME.pattern})?$"},
     )
     engine: EngineKind = Field(default=EngineKind.ONNXRUNTIME, description="Which Triton backend serves the model.")
-    precision: Precision | Literal["auto"] = Field(
+    precision: Annotated[Precision | Literal["auto"], BeforeValidator(_check_precision)] = Field(
         default=Precision.FP32,
         description="What the graph is stored and computed in; auto takes the fastest that is accurate enough.",
     )

@@ -40,7 +40,7 @@ class DataSpec(Record):
     split: str = Field(default="", description="Split of that data set; validation, test or train when left out.")
     entry_point: str = Field(
         default="",
-        description="package.module:function of your own, which yields samples as dicts with the columns' names.",
+        description="A function of your own, package.module:function, which yields samples as dicts by column.",
         json_schema_extra={"pattern": f"^({_ENTRY_POINT.pattern})?$"},
     )
     columns: dict[str, str] = Field(

@@ -251,6 +251,11 @@ def storage_errors(place: Path) -> Iterator[None]:
 def _storage_error(error: Exception, place: Path) -> RepositoryError | None:
     code = error.errno if isinstance(error, OSError) else None
     if code in _FULL or _tells_of_full_disk(error, place):
+        if not _is_full(place) and _is_full(Path(tempfile.gettempdir())):
+            return RepositoryError(
+                f"no space left on the file system of {tempfile.gettempdir()}, where temporary files go",
+                remedy="free some space, or set TMPDIR to a folder that has more",
+            )
         return RepositoryError(
             f"no space left on the file system of {place}",
             remedy="free some space, or choose another --artifacts or --repository folder",
@@ -280,6 +285,10 @@ def _tells_of_full_disk(error: Exception, place: Path) -> bool:
         return False
     if any(os.strerror(code) in str(error) for code in _FULL):
         return True
+    return _is_full(place)
+
+
+def _is_full(place: Path) -> bool:
     found = os.statvfs(next(path for path in (place, *place.parents) if path.exists()))
     writable = found.f_blocks > 0 and not found.f_flag & os.ST_RDONLY
     return writable and found.f_bavail * found.f_frsize < _ROOM_BYTES

@@ -67,7 +67,7 @@ class PlansmithError(Exception):
         if self.remedy:
             lines.append(f"Next: {self.remedy}")
         if self.log is not None:
-            lines.append(f"Log: {self.log}")
+            lines.append(f"{'Report' if self.log.suffix == '.html' else 'Log'}: {self.log}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:

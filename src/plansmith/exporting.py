@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith.errors import SourceError
+from plansmith.errors import SourceError, UsageError
 from plansmith.loading import axes_of, load, plan_graph
 from plansmith.memory import tells_of_memory
-from plansmith.types import AxisRange, OnnxModel, Precision, ReferenceSet
+from plansmith.types import AxisRange, EngineKind, OnnxModel, Precision, ReferenceSet
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,7 +112,11 @@ def take_graph(
     planned = plan_cases(axes, plan.able(axes))
     cases = []
     for name, sizes in planned:
-        feed, answer = _ask(asked, plan, axes, name, sizes, progress)
+        try:
+            feed, answer = _ask(asked, plan, axes, name, sizes, progress)
+        except UsageError:
+            _require_sound(written, precision)  # a mistake in the graph tells more than the shapes that it fails at
+            raise
         if name == "traced":
             _require_repeatable(asked.run, feed, answer)
         if name == "traced" and all(t.dims[0] == BATCH for t in tensors):
@@ -129,7 +133,8 @@ def take_graph(
         attempts=(),
         precision=precision,
         reference=ReferenceSet(
-            runtime=f"the file itself in ONNX Runtime {onnxruntime.__version__}, graph optimisations off",
+            runtime=f"the file itself{_already(precision)} in ONNX Runtime {onnxruntime.__version__}, graph"
+            " optimisations off",
             data=plan.data,
             cases=tuple(cases),
             guessed=plan.guessed,
@@ -170,12 +175,30 @@ def _require_repeatable(ask: Callable[[Arrays], Arrays], feed: Arrays, answer: A
     for name, array in answer.items():
         if array.dtype.kind != "f":
             continue
-        scale = float(np.abs(array).max(initial=0))
+        scale = float(np.abs(array[np.isfinite(array)]).max(initial=0))
         if again[name].shape != array.shape or not np.allclose(again[name], array, 0, 1e-3 * scale, equal_nan=True):
             raise SourceError(
                 f"the model gives different answers to the same inputs: {name!r} has changed",
                 remedy="take out of it what is random (dropout, RandomNormal), and export or save it again",
             )
+
+
+def _require_sound(path: Path, precision: Precision) -> None:
+    """See that a graph which came lowered, and does not run, was lowered as ONNX Runtime can read it.
+
+    Raises:
+        ExportError: names what is wrong.
+    """
+    import onnx
+
+    from plansmith.compilers.precision.lint import lint, refuse
+
+    if precision is not Precision.FP32:
+        refuse(lint(onnx.load(path), engine=EngineKind.ONNXRUNTIME), what=f"the file, which is {precision} already,")
+
+
+def _already(precision: Precision) -> str:
+    return "" if precision is Precision.FP32 else f", {precision} already,"
 
 
 def _inside(sizes: Mapping[str, int], axes: Mapping[str, AxisRange]) -> bool:

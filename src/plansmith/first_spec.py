@@ -11,7 +11,9 @@ from typing import Any
 
 from plansmith.comparison import TOLERANCES
 from plansmith.config import ModelSpec, TritonOptions, escaped
+from plansmith.data_spec import DataSpec
 from plansmith.fetching import fetch
+from plansmith.lowering_options import LoweringOptions
 from plansmith.reports import Tolerance
 from plansmith.shapes import InputRange
 from plansmith.sources.live import Signature
@@ -20,6 +22,7 @@ from plansmith.stages import Listener, StageRunner
 from plansmith.types import AxisRange, Precision, SourceModel, Tensor
 
 _WIDTH = 100
+_DATA_EXAMPLE = ("calibration", "evaluation", "metric")
 _CHOSEN = ("task", "random_weights", "trust_remote_code", "allow_pickle")
 
 
@@ -89,6 +92,8 @@ def write_spec(spec: ModelSpec, studied: Studied, folder: Path) -> str:
     lines += _shapes(studied.signature)
     for key in ("engine", "precision", "target"):
         lines += _field(key, getattr(spec, key))
+    lines += _data(studied.signature)
+    lines += _lowering(spec.lowering)
     lines += _tolerances(spec, studied.signature)
     lines += _triton(spec.triton)
     return "\n".join(lines) + "\n"
@@ -153,6 +158,32 @@ def _range(tensor: Tensor, axes: dict[str, AxisRange]) -> InputRange:
     return InputRange(
         min=tuple(r.min for r in ranges), opt=tuple(r.opt for r in ranges), max=tuple(r.max for r in ranges)
     )
+
+
+def _data(signature: Signature) -> Iterator[str]:
+    """An example of real inputs of the kind that the model takes, as a comment."""
+    names = {tensor.name for tensor in signature.inputs}
+    path = "sentences.txt" if "input_ids" in names else "images" if "pixel_values" in names else "inputs.npz"
+    fields = DataSpec.model_fields
+    values = {"path": path, **{key: fields[key].default for key in _DATA_EXAMPLE}}
+    yield from ("", *_comment(f"{_description('data')} For example:"))
+    yield from _commented("data", values, {key: str(fields[key].description) for key in values})
+
+
+def _lowering(options: LoweringOptions) -> Iterator[str]:
+    """The defaults of what may be lowered, as a comment."""
+    fields = LoweringOptions.model_fields
+    values = {key: getattr(options, key) for key in fields if key != "autocast"}
+    yield from ("", *_comment(f"{_description('lowering')} As it is when left out:"))
+    yield from _commented("lowering", values, {key: str(fields[key].description) for key in values})
+
+
+def _commented(key: str, values: dict[str, Any], about: dict[str, str]) -> Iterator[str]:
+    """A mapping that counts for nothing until its comment signs go; what is said of its values stays a comment."""
+    yield f"# {key}:"
+    for inner, value in values.items():
+        yield from (f"# {line}" for line in _comment(about[inner], "  "))
+        yield f"#   {inner}: {_scalar(list(value) if isinstance(value, tuple) else value)}"
 
 
 def _tolerances(spec: ModelSpec, signature: Signature) -> Iterator[str]:

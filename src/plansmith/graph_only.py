@@ -42,6 +42,7 @@ class GraphLowering(GraphSteps):
         Raises:
             PlansmithError: located at the step that failed; nothing was written.
         """
+        _require_sense(self.spec)
         if out.exists():
             raise UsageError(
                 f"{out} is there already", remedy="name another --output, or move it away", model=self.name

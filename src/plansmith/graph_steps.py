@@ -47,7 +47,7 @@ class GraphSteps:
         self.reference = parse_reference(spec.source, relative_to=relative_to)
         self.name = spec.name or self.reference.default_name
         self.target = load_target(spec.target)
-        self.spec = spec.model_copy(update={"target": self.target.name})
+        self.spec = spec.model_copy(update={"name": self.name, "target": self.target.name})
         refuse_unfitting(self.reference, spec)
         self._onnxruntime = require_onnxruntime(self.target)
         self._artifacts = Path(spec.artifacts).absolute()
@@ -119,7 +119,8 @@ class GraphSteps:
             GateError: no recipe is accurate enough.
         """
         require = self._with_report(require_lowered)
-        return lower_graph(self._stages, self.spec, self._relative_to, onnx, data, require=require)
+        device = self.target.device
+        return lower_graph(self._stages, self.spec, self._relative_to, onnx, data, device=device, require=require)
 
     def _with_report(self, require: Callable[[R], None]) -> Callable[[R], None]:
         """The same check, which writes the HTML report of a refusal and names it as the log."""

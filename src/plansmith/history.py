@@ -41,7 +41,8 @@ class RunRecord(Record):
     """One compile: what was asked for, how far it came and how it ended.
 
     `source` is as typed; `revision` and `source_digest` are known once it was fetched, `verdict` and
-    `largest_error` (of all outputs, relative to the output's magnitude) once the gate was run.
+    `largest_error` (of all outputs, relative to the output's magnitude) once the gate was run. `precision` is what was
+    asked for, `made` what came of it, where a graph did.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -55,6 +56,7 @@ class RunRecord(Record):
     target: str
     engine: EngineKind
     precision: Precision | Literal["auto"]
+    made: Precision | None = None  # of runs older than this field
     repository: str
     outcome: Outcome
     version: int | None

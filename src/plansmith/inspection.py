@@ -9,9 +9,13 @@ from typing import Any
 
 from plansmith.errors import UsageError
 from plansmith.manifest import Manifest
+from plansmith.precision_words import cosine_words, doubts, evaluation_lines, held_out_words, recipe_lines
+from plansmith.reports import ValidationReport
 from plansmith.triton.releases import MANIFEST_FILE, read_manifest
 from plansmith.triton.repository import ModelRepository
 from plansmith.types import Component, Tensor
+
+_MOST_REASONS = 8
 
 
 @dataclass(frozen=True)
@@ -94,16 +98,21 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
             "refused": [f"{a.exporter}: {a.problem}" for a in manifest.onnx.attempts if a.problem],
             "axes": {name: f"{r.min} : {r.opt} : {r.max}" for name, r in manifest.onnx.axes.items()},
         },
+        "data": _data(manifest),
         "engine": f"{manifest.engine.kind}, {manifest.engine.precision}",
+        "lowering": _lowering(manifest),
         "interface": _interface(manifest.engine.components["model"]),
         "max_batch_size": manifest.package.max_batch_size,
         "gate": {
             "verdict": validation.verdict,
             "against": f"{validation.reference}, on {validation.data}",
             "worst": {
-                output: f"largest error {w['max_relative']:.1e} of the magnitude, cosine {w['min_cosine']:.9f}"
+                output: f"largest error {w['max_relative']:.1e} of the magnitude,"
+                f" cosine {cosine_words(w['min_cosine'])}"
                 for output, w in validation.worst().items()
             },
+            "held out": _held_out(validation),
+            "in doubt": list(doubts(validation)),
         },
         "served": "not checked"
         if served is None
@@ -113,6 +122,43 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
         "files": [f"{f.path}  {f.bytes:,} bytes  sha256 {f.sha256[:12]}" for f in manifest.files],
         "seconds": {s.name: "cached" if s.cached else s.seconds for s in manifest.steps},
     }
+
+
+def _data(manifest: Manifest) -> dict[str, Any]:
+    """What the samples are, and how many were looked at for what; nothing where no samples were taken."""
+    data = manifest.data
+    if data is None:
+        return {}
+    return {
+        "from": data.words,
+        "calibration": f"{data.calibration.count} of {data.available} samples",
+        "evaluation": f"{data.evaluation.count} others, looked at once" if data.evaluation else "none",
+        "measure": data.metric,
+    }
+
+
+def _lowering(manifest: Manifest) -> dict[str, Any]:
+    """The recipe, what it costs, what stayed higher and why; nothing where nothing was lowered."""
+    lowered = manifest.lowered
+    if lowered is None or lowered.recipe is None:
+        return {}
+    reasons = Counter((kept.op_type, kept.reason) for kept in lowered.recipe.kept)
+    return {
+        "recipe": list(recipe_lines(lowered)),
+        "settings": [f"{name}: {value}" for name, value in lowered.recipe.settings.items()],
+        "higher": [f"{count} {op_type}: {reason}" for (op_type, reason), count in reasons.most_common(_MOST_REASONS)],
+        "tried": [
+            f"{trial.name}: mean cosine {cosine_words(trial.score)}, {trial.problem or 'accurate enough'}"
+            for trial in lowered.trials
+        ],
+    }
+
+
+def _held_out(validation: ValidationReport) -> dict[str, Any]:
+    evaluation = validation.evaluation
+    if evaluation is None:
+        return {}
+    return {"samples": held_out_words(evaluation), "found": [line for line, _ in evaluation_lines(evaluation)]}
 
 
 def _repository(repository: ModelRepository) -> dict[str, Any]:

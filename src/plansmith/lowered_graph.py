@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from plansmith.compilers import onnx_files
-from plansmith.compilers.precision.lint import lint, refuse
+from plansmith.compilers.precision.lint import accept, lint, refuse
 from plansmith.compilers.precision.search import Candidate
 from plansmith.durable import link_or_copy
 from plansmith.errors import ExportError, GateError
@@ -34,7 +34,8 @@ def write_lowered(task: LoweringTask, chosen: Candidate, out: Path) -> tuple[Com
 
     promised = None if task.request.options.lower_io else task.component
     samples = task.calibration if chosen.runs_itself else None
-    refuse(lint(onnx.load(chosen.path), engine=task.request.engine, samples=samples, promised=promised))
+    found = lint(onnx.load(chosen.path), engine=task.request.engine, samples=samples, promised=promised)
+    refuse(accept(found, task.request.options.accept))
     for file in sorted(chosen.folder.iterdir()):
         shutil.move(file, out / file.name)
     made = onnx_files.describe(out / onnx_files.MODEL_FILE)

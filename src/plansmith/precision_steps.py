@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plansmith.compilers.precision.speed import machine
 from plansmith.config import ModelSpec
 from plansmith.data.reading import DataPlace
 from plansmith.data_spec import DataSpec
@@ -17,7 +18,7 @@ from plansmith.lowering_options import LoweringRequest
 from plansmith.reports import ValidationReport
 from plansmith.sources.data_places import find_data, require_data_unchanged
 from plansmith.stages import Finished, StageRunner, WouldRun
-from plansmith.types import DataSet, Engine, LoweredModel, OnnxModel, Precision, SourceModel
+from plansmith.types import DataSet, Device, Engine, LoweredModel, OnnxModel, Precision, SourceModel
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ def needs_samples(spec: ModelSpec, onnx: OnnxModel) -> bool:
         raise ExportError(
             f"the file is {onnx.precision} already, and a lowering to {spec.precision} starts from FP32",
             remedy=f"export it in FP32, or leave --precision out and keep {onnx.precision}",
+            model=spec.name,
             step="lower",
         )
     return spec.data is not None
@@ -94,7 +96,7 @@ def take_samples(
         entry, clock.cached = stages.entry("sample", [source.digest, onnx.digest], parameters, build)
         stages.made["sample"] = record = DataSet.model_validate(entry.record)
     if not record.real:
-        stages.notice(f"precision is judged by {record.words} alone; `data` in a spec names real inputs")
+        stages.notice(f"calibrated on {record.words}; --data, or `data` in a spec, names real ones")
     return Finished(record, entry.folder, entry.digest, clock.cached)
 
 
@@ -117,6 +119,7 @@ def lower_graph(
     onnx: Finished[OnnxModel],
     data: Finished[DataSet] | None,
     *,
+    device: Device,
     require: Callable[[LoweredModel], None],
 ) -> Finished[LoweredModel]:
     """Lower a graph's precision; one that has the precision already passes through.
@@ -127,6 +130,7 @@ def lower_graph(
         relative_to: the folder that paths in it start from.
         onnx: the exported graph.
         data: samples; None where none are needed.
+        device: what the target runs it on.
         require: raises where the search found nothing; see `require_lowered`.
 
     Raises:
@@ -134,10 +138,11 @@ def lower_graph(
         GateError: no recipe is accurate enough.
     """
     if data is None or spec.precision in {Precision.FP32, onnx.record.precision}:
-        return _as_it_is(stages, spec, onnx)
+        return _as_it_is(stages, spec, onnx, data)
     request = LoweringRequest(
         precision=spec.precision,
         engine=spec.engine,
+        device=device,
         options=spec.lowering.found_from(relative_to),
         tolerances=spec.tolerances,
         max_metric_drop=spec.data.max_metric_drop if spec.data else None,
@@ -154,8 +159,10 @@ def lower_graph(
             out=str(out),
         )
 
+    # What is fastest, and how many bits a product of bytes may have, is this machine's to say.
+    parameters = {"request": request, "machine": machine()}
     inputs = [onnx.digest, data.digest]
-    lowered = stages.stage("lower", LoweredModel, inputs, request, build, require=require)
+    lowered = stages.stage("lower", LoweredModel, inputs, parameters, build, require=require)
     chosen = next((trial for trial in lowered.record.trials if trial.chosen), None)
     if chosen is not None and chosen.speed is not None and chosen.speed.verdict == "slower":
         times = f"{chosen.speed.ratio:.2f} times as fast ({chosen.speed.setting})"
@@ -228,11 +235,40 @@ def require_lowered(record: LoweredModel) -> None:
     )
 
 
-def _as_it_is(stages: StageRunner, spec: ModelSpec, onnx: Finished[OnnxModel]) -> Finished[LoweredModel]:
+def _as_it_is(
+    stages: StageRunner, spec: ModelSpec, onnx: Finished[OnnxModel], data: Finished[DataSet] | None
+) -> Finished[LoweredModel]:
     with stages.timed("lower") as clock:
         clock.cached = onnx.cached
         precision = onnx.record.precision
-        if precision is not spec.precision:
-            stages.notice(f"the file is {precision} already, and stays so")
         record = LoweredModel(components=onnx.record.components, precision=precision, recipe=None, trials=(), layers=())
-        return Finished(record, onnx.folder, onnx.digest, onnx.cached)
+        if precision is not Precision.FP32:
+            warnings, clock.cached = _check_given(stages, spec, onnx, data)
+            stages.made["lower"] = record = record.model_copy(update={"warnings": warnings})
+            if precision is not spec.precision:
+                stages.notice(f"the file is {precision} already, and stays so")
+        return Finished(record, onnx.folder, onnx.digest, clock.cached)
+
+
+def _check_given(
+    stages: StageRunner, spec: ModelSpec, onnx: Finished[OnnxModel], data: Finished[DataSet] | None
+) -> tuple[tuple[str, ...], bool]:
+    """See that a graph that came lowered has no mistakes in it: the warnings, and whether they were known."""
+    parameters: dict[str, Any] = {"engine": spec.engine, "accepted": list(spec.lowering.accept)}
+
+    def build(_: Path) -> Any:
+        return stages.heavy(
+            "check_given",
+            onnx=onnx.record.model_dump(mode="json"),
+            folder=str(onnx.folder),
+            data=data.record.model_dump(mode="json") if data else None,
+            data_folder=str(data.folder) if data else "",
+            **parameters,
+        )
+
+    inputs = [onnx.digest, *([data.digest] if data else [])]
+    entry, cached = stages.entry("lower", inputs, {"of": "check_given", **parameters}, build)
+    warnings = tuple(entry.record["warnings"])
+    if warnings:
+        stages.notice(f"{len(warnings)} doubtful thing(s) in the lowering of the file; the first: {warnings[0]}")
+    return warnings, cached

@@ -23,6 +23,7 @@ from typing import Any
 
 from plansmith import memory
 from plansmith.errors import EnvironmentFault, InternalError, PlansmithError, error_from_dict
+from plansmith.scratch import make_scratch, remove_scratch
 from plansmith.units import bytes_in_words
 
 _PR_SET_PDEATHSIG = 1
@@ -61,6 +62,8 @@ def log_tail(log: Path, lines: int = _LOG_TAIL_LINES, *, begin: int = 0) -> str:
 class Worker:
     """A heavy child process that answers requests until it is closed.
 
+    Its temporary files lie in a folder of their own, which goes with it: it is ended by a kill, and tidies up nothing.
+
     Args:
         module: run as `python -m module <file descriptor>`; it serves the descriptor with `serve`.
         log: takes everything that the child prints.
@@ -74,6 +77,7 @@ class Worker:
         self._peak_bytes = 0
         ours, theirs = socket.socketpair()
         log.parent.mkdir(parents=True, exist_ok=True)
+        self._temporary = make_scratch("worker")
         with theirs, log.open("ab") as output:
             self._log_begins = output.tell()
             self._process = subprocess.Popen(
@@ -82,6 +86,7 @@ class Worker:
                 stdout=output,
                 stderr=output,
                 pass_fds=[theirs.fileno()],
+                env={**os.environ, "TMPDIR": str(self._temporary)},
             )
         self._stream = ours.makefile("rwb")
         ours.close()
@@ -154,6 +159,7 @@ class Worker:
             self._process.wait()
         with suppress(ConnectionError):  # a request that the child did not live to read
             self._stream.close()
+        remove_scratch(self._temporary)
 
     def __enter__(self) -> Worker:
         return self

@@ -15,7 +15,7 @@ from plansmith.history import Failure, History, Outcome, RunRecord, exit_code_of
 from plansmith.manifest import PublishedVersion
 from plansmith.reports import ValidationReport
 from plansmith.stages import StageRunner
-from plansmith.types import SourceModel
+from plansmith.types import LoweredModel, SourceModel
 
 
 class Run:
@@ -43,6 +43,7 @@ class Run:
     def record(self, error: BaseException | None) -> RunRecord:
         """What there is to tell when it has ended, with an error or without."""
         source, report = self._stages.made.get("fetch"), self._stages.made.get("validate")
+        lowered = self._stages.made.get("lower")
         worst = report.worst().values() if isinstance(report, ValidationReport) else ()
         return RunRecord(
             plansmith=__version__,
@@ -55,6 +56,7 @@ class Run:
             target=self._spec.target,
             engine=self._spec.engine,
             precision=self._spec.precision,
+            made=lowered.precision if isinstance(lowered, LoweredModel) and lowered.components else None,
             repository=str(self._repository),
             outcome=self._outcome(error),
             version=self.published.version if self.published else None,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from plansmith.data.batches import calibration_batches, evaluation_batches, joined_batch
-from plansmith.data.labels import CLASS, SCORE
+from plansmith.data.labels import CLASS, SCORE, Kind
 from plansmith.data.samples import Sample, extent, make_sample
-from plansmith.data.tasks import Answers, Resolved, label_kind
+from plansmith.data.tasks import Answers, Resolved
 from plansmith.data_spec import TEXT, TEXT_PAIR
 from plansmith.errors import UsageError, first_line
 from plansmith.memory import tells_of_memory
@@ -105,7 +105,7 @@ class SampleSets:
 
     about: AskedModel
     batch: AxisRange
-    metric: Resolved
+    labels: Kind
     apart: bool
 
     def calibrate(self, samples: Sequence[Sample]) -> tuple[SampleSet, int]:
@@ -140,7 +140,7 @@ class SampleSets:
 
     @property
     def _labelled(self) -> bool:
-        return label_kind(self.metric) != "none"
+        return self.labels != "none"
 
     def _store(self, samples: Sequence[Sample], sizes: Sequence[int], name: str) -> tuple[list[Sample], list[Case]]:
         """Store batches of these sizes; gives the samples that were taken, too."""
@@ -170,7 +170,7 @@ class SampleSets:
             )
 
     def _store_one(self, case: str, samples: Sequence[Sample], name: str, *, labelled: bool) -> Case:
-        align: Align = {"token-f1": "tags", "answer-f1": "answer"}.get(self.metric, "") if labelled else ""  # type: ignore[assignment]
+        align: Align = self.labels if labelled and self.labels in {"tags", "answer"} else ""
         encoded = self.about.plan.encode(samples, self.about.axes, align)
         answer = self.about.answer(encoded.feed)
         labels = {**encoded.labels, **(self._labels(samples) if labelled else {})}
@@ -181,9 +181,9 @@ class SampleSets:
         """Labels that stand at whole samples."""
         import numpy as np
 
-        if self.metric == "accuracy":
+        if self.labels == "class":
             return {CLASS: np.array([s.label for s in samples], np.int64)}
-        if self.metric == "spearman":
+        if self.labels == "score":
             return {SCORE: np.array([np.nan if s.label is None else s.label for s in samples], np.float64)}
         return {}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.data.batches import own_shapes
 from plansmith.data.drawing import Draw, draw
-from plansmith.data.labels import Classes, converted, kind_of
+from plansmith.data.labels import Classes, Kind, converted, kind_of
 from plansmith.data.reading import DataPlace, digest_of_samples, open_data
 from plansmith.data.samples import Sample, halves, make_sample
 from plansmith.data.tasks import Answers, choose_metric, describe_answers, label_kind
@@ -121,15 +121,16 @@ def _given_samples(about: AskedModel, spec: DataSpec, place: DataPlace) -> DataS
     kind = kind_of([s.label for s in (*drawn.calibration, *drawn.evaluation)])
     paired = TEXT_PAIR in drawn.calibration[0].values
     metric = choose_metric(spec.metric, answers, kind, paired=paired)
+    labels: Kind = label_kind(metric) if kind != "none" else "none"
     classes = Classes(about.class_names, reading.class_names, answers.tags if kind == "tags" else answers.classes)
     # A model of vectors reads each text by itself; a model of scores both together.
     apart = paired and answers.vectors and metric in {"spearman", "neighbours", "none"}
 
     def prepared(samples: Sequence[Sample]) -> list[Sample]:
-        labelled = converted(samples, label_kind(metric), classes)
-        return [half for s in labelled for half in halves(s)] if apart else labelled
+        ready = converted(samples, labels, classes)
+        return [half for s in ready for half in halves(s)] if apart else ready
 
-    sets = SampleSets(about, batch, metric, apart)
+    sets = SampleSets(about, batch, labels, apart)
     calibration, joined = sets.calibrate(prepared(drawn.calibration))
     words = reading.words + (f"; {joined} more for calibration are several of its texts in one" if joined else "")
     return DataSet(

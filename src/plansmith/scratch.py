@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
+import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from plansmith.errors import EnvironmentFault
+
+_PAUSES = (0.01, 0.1, 0.5)
 _NAME = re.compile(r"\.?plansmith-(\d+)-")
 
 
@@ -25,6 +30,30 @@ def scratch_folder(what: str, place: Path | None = None) -> AbstractContextManag
     """
     hidden = "" if place is None else "."
     return tempfile.TemporaryDirectory(prefix=f"{hidden}{scratch_name(what)}-", dir=place)
+
+
+def make_scratch(what: str) -> Path:
+    """A folder in that for temporary files, for `remove_scratch` to take away.
+
+    Raises:
+        EnvironmentFault: none can be made.
+    """
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"{scratch_name(what)}-"))
+    except OSError as error:
+        raise EnvironmentFault(
+            f"temporary files cannot be written: {error.strerror}",
+            remedy="free some space where they go, or set TMPDIR to a folder that can be written",
+        ) from error
+
+
+def remove_scratch(folder: Path) -> None:
+    """Take a folder away, also where a process that was killed just now still writes its last file into it."""
+    for pause in _PAUSES:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(pause)
 
 
 def abandoned_scratch(place: Path) -> list[Path]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from plansmith.manifest import Package
-from plansmith.reference import read_case
+from plansmith.manifest import Interface, Package
+from plansmith.reference import StoredCase, read_case
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.stages import Finished, StageRunner
 from plansmith.triton.serving_runtime import ServingRuntime
 from plansmith.types import OnnxModel
+
+if TYPE_CHECKING:
+    from plansmith.reference import Arrays
 
 # The cases that are small enough to send to a server many times over.
 _CASES = {"traced", "single", "untraced", "min", "opt"}
@@ -43,7 +47,7 @@ def ask_server(
         return check_served(
             package.record,
             package.folder,
-            [read_case(case, onnx.folder) for case in cases],
+            [_as_served(read_case(case, onnx.folder), package.record.interface) for case in cases],
             runtime=runtime,
             mask_input=onnx.record.mask_input,
             tolerances=validation.record.tolerances,
@@ -54,3 +58,13 @@ def ask_server(
 
     inputs = [package.digest, onnx.digest, validation.digest]
     return stages.stage("check_served", ServedReport, inputs, parameters, build)
+
+
+def _as_served(case: StoredCase, interface: Interface) -> StoredCase:
+    """The same case in the element types of the release, which lowered inputs and outputs change."""
+    dtypes = {t.name: t.dtype for t in (*interface.inputs, *interface.outputs)}
+
+    def cast(arrays: Arrays) -> Arrays:
+        return {name: array.astype(dtypes[name], copy=False) for name, array in arrays.items()}
+
+    return replace(case, feed=cast(case.feed), answer=cast(case.answer))

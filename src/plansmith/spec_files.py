@@ -19,8 +19,14 @@ from plansmith.targets import is_target_file
 
 _FOLDERS = ("artifacts", "repository", "tritonserver")
 
+# Paths inside of mappings.
+_INNER_PATHS = {"data": "path", "lowering": "autocast"}
+
 # Keys that are merged instead of replaced, and how many levels deep.
-_MERGED = {"shapes": 1, "tolerances": 2, "triton": 1}
+_MERGED = {"shapes": 1, "tolerances": 2, "triton": 1, "data": 2, "lowering": 1}
+
+# What says where data come from; another place replaces all of it.
+_PLACE = {"path", "dataset", "entry_point", "subset", "split"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,8 @@ class _Entry:
 def read_specs(path: Path, overrides: Mapping[str, Any], picked: Sequence[str] = ()) -> SpecFile:
     """Read a YAML spec file; `overrides` (from the command line) win over what stands in it.
 
-    Folders and a target file in a spec are relative to the spec's own place.
+    Paths in a spec are relative to the spec's own place. Data of the command line replace the place of the spec's data,
+    and leave columns, counts and measure to the spec.
 
     Args:
         path: the file.
@@ -80,7 +87,7 @@ def read_specs(path: Path, overrides: Mapping[str, Any], picked: Sequence[str] =
     taken = _pick(entries, picked, path)
     if len(taken) > 1:
         _require_own_names(taken, overrides, text)
-    specs = [make_spec(entry.values | dict(overrides)) for entry in taken]
+    specs = [make_spec(_over(entry.values, overrides)) for entry in taken]
     models = tuple(NamedSpec(s.name or _name(e.values, path.parent), s) for e, s in zip(taken, specs, strict=True))
     return SpecFile(models, several)
 
@@ -97,15 +104,37 @@ def _entries(text: SpecText) -> list[_Entry]:
 
 
 def _with_folders(values: dict[str, Any], start: Path) -> dict[str, Any]:
-    """The values, with folders and a target file that start from the spec's own folder."""
+    """The values, with folders, a target file, data and an interpreter that start from the spec's own folder."""
     named = [key for key in _FOLDERS if isinstance(values.get(key), str) and values[key]]
     named += ["target"] if is_target_file(str(values.get("target"))) else []
-    return values | {key: str(start / values[key]) for key in named}
+    found = values | {key: str(start / values[key]) for key in named}
+    for key, inner in _INNER_PATHS.items():
+        holder = values.get(key)
+        if isinstance(holder, dict) and isinstance(holder.get(inner), str) and holder[inner]:
+            found[key] = holder | {inner: str(start / holder[inner])}
+    return found
+
+
+def _over(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a model with those of the command line over them."""
+    found = {**values, **overrides}
+    if isinstance(values.get("data"), dict) and "data" in overrides:
+        found["data"] = _with_place(values["data"], overrides["data"])
+    return found
+
+
+def _with_place(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Data that other data are put over: where those have a place of their own, this one's goes."""
+    kept = common if _PLACE.isdisjoint(own) else {key: value for key, value in common.items() if key not in _PLACE}
+    merged: dict[str, Any] = _deeply(kept, own, _MERGED["data"])
+    return merged
 
 
 def _merged(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """A model's own values over the defaults; what is a mapping in both is merged key by key."""
     inner = {key: _deeply(common[key], own[key], n) for key, n in _MERGED.items() if key in common and key in own}
+    if isinstance(common.get("data"), dict) and isinstance(own.get("data"), dict):
+        inner["data"] = _with_place(common["data"], own["data"])
     return common | own | inner
 
 
@@ -141,9 +170,9 @@ def _form_problems(text: SpecText, overrides: Mapping[str, Any]) -> Iterator[Pro
 
 def _entry_problems(entry: _Entry, overrides: Mapping[str, Any], text: SpecText) -> Iterator[Problem]:
     """What is wrong with one model, but for what is wrong with the defaults alone."""
-    for problem in find_problems(entry.values | dict(overrides)):
+    for problem in find_problems(_over(entry.values, overrides)):
         root = text.root_of(problem.keys, (entry.keys, ("defaults",)))
-        if problem.keys and problem.keys[0] in overrides:
+        if problem.keys and problem.keys[0] in overrides and not _stands_there(problem.keys, overrides, text, root):
             yield problem
         elif root == entry.keys or problem.kind == "missing":
             yield text.placed(problem, root)
@@ -152,6 +181,11 @@ def _entry_problems(entry: _Entry, overrides: Mapping[str, Any], text: SpecText)
     except UsageError as error:
         words = f"'source': {error.message}; {error.remedy}"
         yield text.placed(Problem(("source",), "wrong", words), text.root_of(("source",), (entry.keys, ("defaults",))))
+
+
+def _stands_there(keys: Keys, overrides: Mapping[str, Any], text: SpecText, root: Keys) -> bool:
+    """Whether a value of the data is the file's own, and not that of the command line over it."""
+    return keys[0] == "data" and len(keys) > 1 and keys[1] not in overrides["data"] and (*root, *keys[:2]) in text.lines
 
 
 def _once(found: Sequence[Problem], text: SpecText) -> list[Problem]:
@@ -177,7 +211,7 @@ def _repeated_names(entries: Sequence[_Entry], text: SpecText, overrides: Mappin
     """Models that would be versions of one another: the same name in the same repository."""
     first: dict[tuple[str, Path], int] = {}
     for entry in entries:
-        values = entry.values | dict(overrides)
+        values = {**entry.values, **overrides}
         repository = values.get("repository") or Path(str(values.get("artifacts", "artifacts"))) / "repository"
         key = (_name(values, text.path.parent), Path(str(repository)).resolve())
         line = text.lines[entry.keys] if entry.keys else 0

@@ -62,7 +62,8 @@ def _file_of_several() -> dict[str, Any]:
 
 def _refuse_variables(definition: dict[str, Any]) -> None:
     """Text takes no environment variables, where $$ is a dollar sign, and a path no ~."""
+    paths = {keys[-1] for keys in PATHS}
     for name, field in definition.get("properties", {}).items():
         if field.get("type") == "string":
-            home = "^~|" if name in PATHS else ""
+            home = "^~|" if name in paths else ""
             field["not"] = {"pattern": rf"{home}(^|[^$])(\$\$)*{VARIABLE}"}

@@ -22,11 +22,13 @@ MANY = {MODELS, "defaults"}
 # As shells read them: $NAME and ${NAME}; $$ is a dollar sign.
 VARIABLE = r"\$(?:\{[^}]*\}?|[A-Za-z_][A-Za-z0-9_]*)"
 
-PATHS = ("repository", "artifacts", "tritonserver", "target")
+PATHS = {("repository",), ("artifacts",), ("tritonserver",), ("target",), ("data", "path"), ("lowering", "autocast")}
+"""Keys of a model whose values are paths."""
+
 _TEXT = "tag:yaml.org,2002:str"
 _HOME = re.compile(r"^((?:hf|timm|onnx):)?~")
 
-_NO_OPTION = {"inputs", "outputs", "tolerances", "triton"}
+_NO_OPTION = {"inputs", "lowering", "outputs", "tolerances", "triton"}
 
 
 @dataclass
@@ -96,7 +98,9 @@ def option_for(keys: Keys, value: str) -> str:
     keys = _within_model(keys)
     if keys == ("source",):
         return f'plansmith compile "{value}"'
-    if not keys or keys[0] not in ModelSpec.model_fields or keys[0] in _NO_OPTION:
+    if keys in {("data",), ("data", "path")}:
+        return f'--data "{value}"'
+    if not keys or keys[0] not in ModelSpec.model_fields or keys[0] in {*_NO_OPTION, "data"}:
         return ""
     option, written = f"--{keys[0].replace('_', '-')}", "=".join([*keys[1:], value])
     is_switch = ModelSpec.model_fields[keys[0]].annotation is bool
@@ -149,9 +153,11 @@ def _look_for_variables(node: yaml.ScalarNode, keys: Keys, found: SpecText) -> N
 
 def _look_for_home(node: yaml.ScalarNode, keys: Keys, found: SpecText) -> None:
     """Note a path that begins in somebody's home folder."""
-    name = (*_within_model(keys), "")[0]
+    inner = _within_model(keys)
     begin = _HOME.match(node.value)
-    if node.tag != _TEXT or begin is None or bool(begin[1]) != (name == "source") or name not in (*PATHS, "source"):
+    if node.tag != _TEXT or begin is None or bool(begin[1]) != (inner == ("source",)):
+        return
+    if inner not in {*PATHS, ("source",)}:
         return
     line = node.start_mark.line + 1
     words = f"{_path(keys)} begins with ~, which is another folder for every user"

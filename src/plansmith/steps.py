@@ -7,7 +7,6 @@ ones are carried out by one worker process, started when the first of them is no
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -106,15 +105,19 @@ class Compilation(GraphSteps):
 
     def plan(self) -> dict[str, str]:
         """What a run would do, step by step; only for a dry compilation."""
-        with suppress(WouldRun):
+        begins = ""
+        try:
             self.run()
+        except WouldRun as first:
+            begins = first.step
         found = {record.name: record.cached for record in self.steps}
         plan = {step: "cached" if found.get(step) else "would run" for step in STEPS}
         if "publish" in found:
             plan["publish"] = "nothing: the newest version is this one"
         if not self.spec.check_served:
             plan["check_served"] = "left out"
-        if "sample" not in found and ("lower" in found or not may_need_samples(self.spec)):
+        after = "lower" in found or begins == "lower"
+        if "sample" not in found and (after or not may_need_samples(self.spec)):
             plan["sample"] = "left out"
         return plan
 

@@ -261,6 +261,7 @@ class LoweredModel(Record):
     Without components nothing was accurate enough, and `trials` say why.
     `fp32_bytes`: size of the graph that it began with, 0 where nothing was lowered.
     `runnable`: the file of a twin with the same numbers, where ONNX Runtime cannot run the graph itself on a CPU.
+    `warnings`: what is doubtful in a graph that came lowered, a line each.
     """
 
     components: dict[str, Component]
@@ -270,6 +271,7 @@ class LoweredModel(Record):
     recipe: Recipe | None
     trials: tuple[Trial, ...]
     layers: tuple[LayerError, ...]
+    warnings: tuple[str, ...] = ()
 
 
 class Engine(Record):

@@ -12,6 +12,7 @@ from typing import Any
 
 from plansmith.errors import EnvironmentFault
 from plansmith.exporting import describe, export, take_graph
+from plansmith.given_graphs import check_given
 from plansmith.lowering import lower
 from plansmith.process import serve
 from plansmith.reports import ToleranceChange
@@ -112,6 +113,7 @@ FUNCTIONS = {
         take_graph,
         entry_point_digest,
         sample,
+        check_given,
         lower,
         compile_engine,
         validate,

@@ -43,14 +43,19 @@ SHAPES = {
 
 OPTIONS = {
     "an unknown engine": _option("--engine", "trt", says=("'--engine'", "'trt'", "'onnxruntime'", "--help")),
-    "an unknown precision": _option("--precision", "fp8", says=("'--precision'", "'fp8'", "'fp16'", "--help")),
+    "an unknown precision": _option("--precision", "fp8", says=("'--precision'", "'fp8'", "'auto'", "--help")),
     "an unknown option": _option("--shape", "a=1", says=("--shape", "--help")),
     "a missing source": Refused((), 2, ("SOURCE|SPEC.yaml", "--help")),
     "an unknown target": _option("--target", "a-toaster", status=6, says=("no target 'a-toaster'", "local-cpu")),
     "TensorRT": _option("--engine", "tensorrt", status=6, says=("engine tensorrt is not", "--engine onnxruntime")),
     "Python": _option("--engine", "python", status=6, says=("engine python is not", "--engine onnxruntime")),
-    "FP16": _option("--precision", "fp16", status=4, says=("precision fp16 is not", "--precision fp32")),
-    "INT8": _option("--precision", "int8", status=4, says=("precision int8 is not", "--precision fp32")),
+    "BF16": _option("--precision", "bf16", status=6, says=("no BF16 kernels for a CPU", "plansmith lower")),
+    "INT8 for a GPU": _option(
+        *("--precision", "int8", "--target", "triton-26.08"), status=6, says=("for which", "no INT8 kernels", "fp16")
+    ),
+    "a choice for a GPU": _option(
+        *("--precision", "auto", "--target", "triton-26.08"), status=6, says=("precision auto", "a target for the CPU")
+    ),
 }
 
 NAMES = {
@@ -99,7 +104,12 @@ SPECS = {
     ),
     "a key that is a number": _yaml("source: hf:bert\n8: x\n", "model.yaml:2: '8': must be text"),
     "no source": _yaml("name: x\n", "'source' is missing"),
-    "an unknown precision": _yaml("source: hf:bert\nprecision: fp8\n", "model.yaml:2: 'precision'", "'fp8'"),
+    "an unknown precision": _yaml(
+        "source: hf:bert\nprecision: fp8\n",
+        "1 problem(s)",
+        "'precision': must be 'fp32',",
+        "'int8' or 'auto' (got 'fp8')",
+    ),
     "a name that leaves the repository": _yaml("source: hf:bert\nname: ../x\n", "model.yaml:2: 'name'", "'../x'"),
     "an unknown target": _yaml("source: hf:bert\ntarget: a-toaster\n", "no target 'a-toaster'", status=6),
     "text that is not YAML": _yaml('source: "hf\n', "model.yaml is not YAML", "line 1, column 9", "mend the file"),

@@ -17,9 +17,10 @@ from plansmith.target_names import target_names
 from .command import COMMAND, CommandLine, environment
 from .conftest import Compiled
 
-COMMANDS = (
-    "compile doctor gc history init inspect report schema serve serve-env show targets validate".split()  # noqa: SIM905
-)
+COMMANDS = [
+    *("compile", "doctor", "gc", "history", "init", "inspect", "lower"),
+    *("report", "schema", "serve", "serve-env", "show", "targets", "validate"),
+]
 
 # What is typed, and what has to be offered; a type in angle brackets is left to the shell.
 OFFERED: dict[str, tuple[tuple[str, ...], list[str]]] = {
@@ -32,6 +33,10 @@ OFFERED: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "targets by name": (("targets", "sage"), [n for n in target_names() if n.startswith("sage")]),
     "target files": (("compile", "x", "--target", "our"), ["<file>"]),
     "specs": (("compile", "conf"), ["<file>"]),
+    "precisions": (("lower", "x", "--precision", "a"), ["auto"]),
+    "data": (("compile", "x", "--data", "sent"), ["<file>"]),
+    "specs to lower": (("lower", "conf"), ["<file>"]),
+    "folders for a graph": (("lower", "x", "--output", "a"), ["<dir>"]),
     "folders": (("compile", "x", "--repository", "a"), ["<dir>"]),
     "models to show": (("show", ""), ["tiny"]),
     "models to serve": (("serve", "t"), ["tiny"]),

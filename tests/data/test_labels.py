@@ -126,7 +126,7 @@ def test_outputs_are_told_by_name_and_rank(shapes: dict[str, tuple[int, ...]], e
         (VECTORS, "class", True, "spearman"),
         (VECTORS, "score", False, "neighbours"),
         (VECTORS, "none", False, "neighbours"),
-        (SCORES, "none", False, "none"),
+        (SCORES, "none", False, "accuracy"),
         (NOTHING, "class", False, "none"),
     ],
 )
@@ -136,5 +136,7 @@ def test_the_measure_follows_from_outputs_and_labels(answers: Answers, kind: Any
 
 
 def test_a_measure_that_cannot_be_taken_is_refused_with_what_it_needs() -> None:
-    with pytest.raises(UsageError, match=r"accuracy needs labels that are classes.*; there are no labels, .*vectors"):
+    with pytest.raises(
+        UsageError, match=r"accuracy needs an output of class scores .*; there are no labels, .*vectors"
+    ):
         choose_metric("accuracy", VECTORS, "none", paired=False)

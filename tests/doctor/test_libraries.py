@@ -7,7 +7,13 @@ from packaging.requirements import Requirement
 
 from plansmith.doctor.children import Probed
 from plansmith.doctor.findings import Examination, Finding, Severity
-from plansmith.doctor.libraries import extra_requirements, package_findings, plansmith_finding, unmet_by
+from plansmith.doctor.libraries import (
+    extra_requirements,
+    own_requirements,
+    package_findings,
+    plansmith_finding,
+    unmet_by,
+)
 
 TORCH = {"version": "2.15.0+cu132", "cuda_build": "13.2", "cuda_usable": False}
 
@@ -52,6 +58,36 @@ def test_a_local_version_and_a_later_release_candidate_satisfy_a_minimum() -> No
 def test_the_cpu_build_of_torch_is_told_apart() -> None:
     found = package("torch>=2.9", "2.9.0", Probed({"version": "2.9.0", "cuda_build": "", "cuda_usable": False}))
     assert found.found == "2.9.0, CPU build"
+
+
+def test_data_in_parquet_is_for_those_who_have_such_and_a_broken_pyarrow_is_a_warning() -> None:
+    (required,) = extra_requirements("data")
+    assert required.name == "pyarrow"
+
+    def found(installed: str, probe: Probed) -> Finding:
+        (one,) = package_findings([required], {"pyarrow": installed}, {"pyarrow": probe}, extra="data")
+        return one
+
+    absent, broken = found("", Probed()), found("17.0.0", Probed(broken="ImportError: numpy is too old"))
+    assert (absent.severity, absent.found, absent.remedy) == (
+        Severity.OPTIONAL,
+        "not installed",
+        "pip install 'plansmith[data]'",
+    )
+    assert (broken.severity, broken.remedy) == (
+        Severity.WARNING,
+        "pip install --force-reinstall 'plansmith[data]'",
+    )
+    old = found("1.0", Probed({"version": "1.0"}))
+    assert (old.severity, old.remedy) == (Severity.WARNING, "pip install --upgrade 'plansmith[data]'")
+    assert found("25.0", Probed({"version": "25.0"})).severity is Severity.OK
+
+
+def test_a_compile_without_jinja2_could_write_no_report_which_is_a_problem() -> None:
+    (required,) = own_requirements()
+    assert required.name == "jinja2"
+    (found,) = package_findings([required], {"jinja2": ""}, {"jinja2": Probed()})
+    assert (found.severity, found.needed_for) == (Severity.PROBLEM, "the report in every release")
 
 
 def test_an_old_onnxruntime_is_a_problem_and_says_what_is_needed() -> None:

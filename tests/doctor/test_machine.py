@@ -10,6 +10,7 @@ import pytest
 
 from plansmith.doctor import folder, machine
 from plansmith.doctor.findings import Severity
+from plansmith.processor import sums_bytes_exactly
 from plansmith.units import bytes_in_words
 
 GIB = 2**30
@@ -76,6 +77,24 @@ def test_a_tight_control_group_is_a_warning_that_says_how_to_widen_it() -> None:
 def test_a_limit_on_processors_is_said() -> None:
     assert machine.processors_finding(16, 1.5).found.endswith("limited to the time of 1.5 by the control group")
     assert machine.processors_finding(2, 4.0).found == "2 usable"
+
+
+@pytest.mark.parametrize(
+    ("described", "exact"),
+    [
+        ("processor : 0\nflags\t\t: fpu avx2 avx512_vnni\n", True),
+        ("flags : fpu avx2 avx_vnni\n", True),
+        ("flags : fpu avx2 avx512f\n", False),
+        ("Features : fp asimd asimddp\n", True),
+        ("", True),
+    ],
+    ids=["AVX-512 VNNI", "AVX VNNI", "x86 without", "Arm", "unknown"],
+)
+def test_a_processor_that_sums_bytes_inexactly_is_told_with_what_that_means(described: str, exact: bool) -> None:
+    assert sums_bytes_exactly(described) is exact
+    found = machine.int8_finding(exact=exact)
+    assert (found.severity is Severity.OK, "8 bits" in found.found) == (exact, exact)
+    assert ("7 bits" in found.found) == ("int8" in found.needed_for) == (not exact)
 
 
 @pytest.mark.parametrize("free", [None, 0, 63 * 2**20])

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -29,10 +31,10 @@ from .wholeness import (
     store_of,
 )
 
-STEPS = ("fetch", "export", "lower", "compile", "validate", "package", "publish")
+STEPS = ("fetch", "export", "sample", "lower", "compile", "validate", "package", "publish")
 
 # A guess for the first round; what the last compile needed for the later ones.
-FIRST_SECONDS = dict.fromkeys(STEPS, 0.1) | {"fetch": 4.0, "export": 2.0}
+FIRST_SECONDS = dict.fromkeys(STEPS, 0.1) | {"fetch": 4.0, "export": 2.0, "sample": 2.0, "lower": 1.0}
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,15 @@ class Rounds:
         seconds = self._chance.uniform(0, self._seconds[step])
         finished, children, survivors = self._kill(step, seconds)
         problems = [f"survived its parent: {child}" for child in survivors] + self._problems()
-        again = finish(start_compile(self._model, self._artifacts))
+        again = finish(self._start())
         cached = cached_steps(again)
         problems += [f"{name} was finished and is done again" for name in finished if not cached[name]]
         problems += [f"after doing it again: {problem}" for problem in self._problems() + self._leftovers()]
         self._seconds = self._seconds | {s["name"]: s["seconds"] for s in again["steps"] if not s["cached"]}
         return Outcome(step, seconds, children, finished, problems)
+
+    def _start(self) -> subprocess.Popen[str]:
+        return start_compile(self._model, self._artifacts, "--precision", "int8")
 
     def _forget(self, steps: Sequence[str]) -> None:
         for step in steps:
@@ -82,14 +87,14 @@ class Rounds:
 
     def _kill(self, step: str, seconds: float) -> tuple[list[str], int, list[str]]:
         """Kill a compile some seconds after a step began: what was finished, its children, which live on."""
-        with start_compile(self._model, self._artifacts) as process:
+        with self._start() as process:
             assert process.stderr is not None
             finished: list[str] = []
             while STEPS[len(finished)] != step:
-                finished.append(process.stderr.readline().split()[0])
+                finished += _finished_by(process.stderr.readline())
             time.sleep(seconds)
             children = _stop_and_kill(process)
-            finished += [line.split()[0] for line in process.stderr]
+            finished += [name for line in process.stderr for name in _finished_by(line)]
         return finished, len(children), still_running(children)
 
     def _problems(self) -> list[str]:
@@ -100,6 +105,11 @@ class Rounds:
         left = staging_problems(self._artifacts / "cache" / "staging") + staging_problems(store_of(root) / "staging")
         versions = (release_numbers(root, NAME), shown_versions(root, NAME))
         return left + ([] if versions == ((1,), (1,)) else [f"versions and view are {versions}"])
+
+
+def _finished_by(line: str) -> list[str]:
+    """The step that a line of progress tells of; notices tell of none."""
+    return [] if line.startswith("plansmith: ") else [line.split(maxsplit=1)[0]]
 
 
 def _stop_and_kill(process: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -115,8 +125,10 @@ def _stop_and_kill(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def main(folder: Path, rounds: int, seed: str) -> None:
     """The outcomes as a JSON list. Every tenth round does the slow steps too, and is killed in one of them."""
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder / "temporary")
+    Path(tempfile.tempdir).mkdir()
     compiles = Rounds(folder, random.Random(seed))
-    slow, quick = STEPS[:2], STEPS[3:]
+    slow, quick = STEPS[:3], STEPS[3:]
     outcomes = [compiles.one(slow[0], slow) if n % 10 == 0 else compiles.one(quick[0], quick) for n in range(rounds)]
     sys.stdout.write(json.dumps([asdict(outcome) for outcome in outcomes]))
 

@@ -8,12 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
 from plansmith.config import make_spec
 from plansmith.errors import RepositoryError
+from plansmith.graph_only import GraphLowering
 from plansmith.stages import Listener
 from plansmith.steps import Compilation
 
+from ..precision import lint_graphs
+from ..precision.given_files import lay_out
 from .cramped import Cramped, cramped_folder
 from .wholeness import cache_problems, staging_problems
 
@@ -70,6 +74,34 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         disk = Disk(found)
         yield disk
         disk.free()
+
+
+# Of a graph that is lowered; what else they write is seen below.
+LOWERING_STEPS = ("sample", "lower")
+
+
+def test_a_disk_that_is_full_while_a_graph_is_lowered_stops_it_there_and_room_lets_it_go_on(
+    disk: Disk, tmp_path: Path
+) -> None:
+    if not disk.is_mounted:
+        pytest.skip("the steps are another process's, and no file system can be mounted here")
+    artifacts = disk.folder / "artifacts"
+    given = yaml.safe_load(lay_out(lint_graphs.attention(), tmp_path).read_text())
+    spec = make_spec({**given, "precision": "int8", "artifacts": str(artifacts)})
+    for step in LOWERING_STEPS:
+        with (
+            GraphLowering(spec, relative_to=tmp_path, listener=Filling(step, disk)) as lowering,
+            pytest.raises(RepositoryError, match="no space left on the file system of") as raised,
+        ):
+            lowering.run(tmp_path / "out")
+        disk.free()
+        assert raised.value.step == step
+        assert cache_problems(artifacts / "cache") == []
+        assert staging_problems(artifacts / "cache" / "staging") == []
+        assert not (tmp_path / "out").exists()
+    with GraphLowering(spec, relative_to=tmp_path) as lowering:
+        assert lowering.run(tmp_path / "out").lowered.precision == "int8"
+    assert not list(tmp_path.glob(".plansmith-*"))
 
 
 @pytest.mark.slow

@@ -210,7 +210,10 @@ def test_a_closed_worker_is_gone(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_worker_dies_with_its_parent(number: signal.Signals, log: Path) -> None:
+def test_a_worker_dies_with_its_parent(
+    number: signal.Signals, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     command = [sys.executable, "-m", "durability.worker_parent", str(log)]
     with subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
         assert parent.stdout is not None

@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,16 @@ def allocate_in_cpp(*, progress: Progress) -> None:
     new(1 << 60)
 
 
+def leave_temporary_file(*, progress: Progress) -> str:
+    """A file in a folder that nobody removes."""
+    del progress
+    path = Path(tempfile.mkdtemp()) / "file"
+    path.write_text("left")
+    return str(path)
+
+
 FUNCTIONS = (
+    leave_temporary_file,
     echo,
     pid,
     wait,

@@ -112,7 +112,7 @@ def test_a_refusal_names_three_kinds_of_errors_before_a_second_of_one_kind() -> 
         True,
         True,
     ]
-    assert refused.value.remedy == "mend a; mend b; mend c"
+    assert refused.value.remedy == "mend a; mend b; mend c; or, to have it as it is, `lowering: {accept: [a, b, c]}`"
 
 
 def test_a_weight_with_fp_activations_is_a_warning_for_tensorrt(right: dict[str, onnx.ModelProto]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from plansmith.cli.text import nested_lines
+from plansmith.cli.text import echo_lines, nested_lines
 
 
 @click.command("inspect")
@@ -24,4 +24,7 @@ def inspect_command(path: Path, as_json: bool) -> None:
     from plansmith.inspection import explain
 
     found = explain(path)
-    click.echo(json.dumps(found) if as_json else "\n".join(nested_lines(found)))
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        echo_lines(nested_lines(found))

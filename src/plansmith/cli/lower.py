@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.options import complete_folder
-from plansmith.cli.precision import precision_lines
+from plansmith.cli.options import complete_file, complete_folder
+from plansmith.cli.precision import accuracy_lines
 from plansmith.cli.specs import read_given, source_options
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ this machine, 130 interrupted.
 
 
 @click.command("lower", short_help="Write a lowered ONNX graph, judged on a CPU.", epilog=_EPILOG)
-@click.argument("source", metavar="SOURCE|SPEC.yaml")
+@click.argument("source", metavar="SOURCE|SPEC.yaml", shell_complete=complete_file)
 @click.option("--model", "models", metavar="NAME", multiple=True, help="This model of a spec with several.")
 @click.option("--name", help="Name of the model; made from the source when left out.")
 @source_options
@@ -66,6 +66,14 @@ def lower_command(
 
 
 def _show(made: LoweredGraph) -> None:
-    click.echo(f"{made.name}: {made.lowered.precision} graph in {made.folder}, gate {made.validation.verdict}")
-    for line in precision_lines(made.lowered, made.validation):
-        click.echo(f"  {line}")
+    from plansmith.cli.text import echo_lines, program, short
+    from plansmith.graph_only import RECORD_FILE
+
+    recipe, folder = made.lowered.recipe, Path(made.folder)
+    engine = f" for {recipe.engine}" if recipe is not None else ""
+    click.echo(f"{made.name}: {made.lowered.precision} graph{engine}, gate {made.validation.verdict}")
+    echo_lines(f"  {line}" for line in accuracy_lines(made.lowered, made.validation))
+    graph = folder / made.lowered.components["model"].file
+    click.echo(f"  graph       {short(graph.absolute())}")
+    click.echo(f"  record      {short((folder / RECORD_FILE).absolute())}")
+    click.echo(f"Next: {program()} inspect {short(graph.absolute())}")

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.precision import precision_lines
+from plansmith.cli.precision import accuracy_lines
 
 if TYPE_CHECKING:
     from plansmith.errors import PlansmithError
     from plansmith.manifest import Manifest, PublishedVersion, StepRecord
+    from plansmith.types import LoweredModel
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def print_outcomes(outcomes: Sequence[Outcome]) -> None:
 def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepRecord]) -> dict[str, Any]:
     from plansmith.triton.releases import MANIFEST_FILE
 
-    served = manifest.served
+    served, evaluation = manifest.served, manifest.validation.evaluation
     return {
         "name": published.name,
         "version": published.version,
@@ -116,7 +117,11 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
         "precision": manifest.engine.precision,
         "verdict": manifest.validation.verdict,
         "steps": [step.model_dump() for step in steps],
+        "report": str(_report(published) or "") or None,
         "validation": manifest.validation.worst(),
+        "evaluation": evaluation and evaluation.model_dump(exclude={"worst"}),
+        "lowering": manifest.lowered and _lowering(manifest.lowered),
+        "not_validated": list(manifest.validation.not_validated),
         "served": served
         and {
             "server_version": served.server_version,
@@ -130,8 +135,30 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
     }
 
 
+def _report(published: PublishedVersion) -> Path | None:
+    """The page about a release; None for a release that is older than such pages."""
+    from plansmith.report import REPORT_FILE
+
+    path = Path(published.release) / REPORT_FILE
+    return path if path.is_file() else None
+
+
+def _lowering(lowered: LoweredModel) -> dict[str, Any] | None:
+    """The recipe and what it brought; None where nothing was lowered."""
+    if lowered.recipe is None:
+        return None
+    chosen = next((trial for trial in lowered.trials if trial.chosen), None)
+    return {
+        **lowered.recipe.model_dump(),
+        "file_bytes": chosen and chosen.file_bytes,
+        "fp32_bytes": lowered.fp32_bytes or None,
+        "speed": chosen and chosen.speed and chosen.speed.model_dump(),
+        "tried": len(lowered.trials),
+    }
+
+
 def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
-    from plansmith.cli.text import program, short
+    from plansmith.cli.text import echo_lines, program, short
     from plansmith.targets import load_target
 
     device = load_target(manifest.target).device
@@ -141,15 +168,7 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
         f"{published.name} {state} version {published.version}: {manifest.engine.kind}, {manifest.engine.precision},"
         f" gate {manifest.validation.verdict}"
     )
-    click.echo(f"  compared with {manifest.validation.reference}, on {manifest.validation.data}")
-    for line in precision_lines(manifest.lowered, manifest.validation):
-        click.echo(f"  {line}")
-    for output, worst in manifest.validation.worst().items():
-        allowed = manifest.validation.tolerances[output]
-        click.echo(
-            f"  {output}: largest error {worst['max_relative']:.1e} of the output's magnitude"
-            f" (allowed {allowed.max_relative:.0e}), smallest cosine {worst['min_cosine']:.9f}"
-        )
+    echo_lines(f"  {line}" for line in accuracy_lines(manifest.lowered, manifest.validation))
     if manifest.served is None:
         click.echo("  not checked on a running Triton (--no-check-served)")
     else:
@@ -169,6 +188,8 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
             )
     click.echo(f"  repository  {short(Path(published.repository))}")
     click.echo(f"  release     {release}")
+    if (page := _report(published)) is not None:
+        click.echo(f"  report      {short(page)}")
     where = "on a machine with a GPU, " if device == "gpu" else ""
     click.echo(f"Next: {where}{program()} serve {published.name} --repository {short(Path(published.repository))}")
     click.echo(f"      {program()} inspect {release}")

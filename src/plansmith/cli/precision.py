@@ -1,55 +1,35 @@
-"""What a lowering made and what it costs, in lines for a terminal."""
+"""Accuracy and cost of a lowered graph, in lines for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from plansmith.units import bytes_in_words
-
 if TYPE_CHECKING:
-    from plansmith.reports import Evaluation, ValidationReport
+    from plansmith.reports import ValidationReport
     from plansmith.types import LoweredModel
 
 
-def precision_lines(lowered: LoweredModel | None, validation: ValidationReport) -> Iterator[str]:
-    """The recipe, its size and speed, and what the held-out samples showed; nothing for plain FP32."""
-    if lowered is not None and lowered.recipe is not None:
-        yield from _recipe_lines(lowered)
+def accuracy_lines(lowered: LoweredModel | None, validation: ValidationReport) -> Iterator[str]:
+    """The recipe with its size and speed, what held-out samples showed, the errors at all shapes, what is in doubt."""
+    from plansmith.precision_words import cosine_words, doubts, evaluation_lines, held_out_words, recipe_lines
+
+    if lowered is not None:
+        yield from recipe_lines(lowered)
     if validation.evaluation is not None:
-        yield from _evaluation_lines(validation.evaluation)
-    for words in validation.not_validated:
-        yield f"not validated here: {words}"
-
-
-def _recipe_lines(lowered: LoweredModel) -> Iterator[str]:
-    assert lowered.recipe is not None
-    recipe = lowered.recipe
-    operators = ", ".join(f"{count} {operator}" for operator, count in recipe.lowered.items())
-    kept = f"; {len(recipe.kept)} node(s) kept in higher precision" if recipe.kept else ""
-    yield f"{recipe.method}: {operators} lowered{kept}" if operators else recipe.method
-    chosen = next((trial for trial in lowered.trials if trial.chosen), None)
-    if chosen is None:
-        return
-    share = f", {chosen.file_bytes / lowered.fp32_bytes:.2f} of FP32" if lowered.fp32_bytes else ""
-    yield f"{bytes_in_words(chosen.file_bytes)}{share}"
-    if chosen.speed is not None:
-        speed = chosen.speed
+        yield f"{held_out_words(validation.evaluation)}:"
+        for line, good in evaluation_lines(validation.evaluation):
+            yield f"  {'' if good else '!! '}{line}"
+    yield f"compared with {validation.reference}, on {validation.data}:"
+    for output, worst in validation.worst().items():
+        allowed = validation.tolerances[output]
         yield (
-            f"{speed.ratio:.2f} times as fast as FP32 (95 % interval {speed.low:.2f} to {speed.high:.2f}:"
-            f" {speed.verdict}), {speed.setting}"
+            f"  {output}: largest error {_part(worst['max_relative'])} of the output's magnitude"
+            f" (allowed {_part(allowed.max_relative)}), smallest cosine {cosine_words(worst['min_cosine'])}"
         )
+    yield from doubts(validation)
 
 
-def _evaluation_lines(evaluation: Evaluation) -> Iterator[str]:
-    yield f"{evaluation.samples} held-out samples of {evaluation.data}:"
-    for a in evaluation.agreements:
-        neighbour = "" if a.same_neighbour is None else f", same nearest neighbour {a.same_neighbour:.1%}"
-        first = "" if a.same_first is None else f", same first class {a.same_first:.1%}"
-        yield f"  {a.output}: mean cosine {a.mean_cosine:.5f}, worst {a.min_cosine:.5f}{first}{neighbour}"
-    for m in evaluation.metrics:
-        proof = "" if m.proven else "; too few samples to prove it"
-        yield (
-            f"  {m.name}: {m.candidate:.4f}, FP32 {m.reference:.4f}; change {m.change.value:+.4f}"
-            f" (95 % interval {m.change.low:+.4f} to {m.change.high:+.4f}; allowed -{m.max_drop:g}{proof})"
-        )
+def _part(share: float) -> str:
+    """A part of a magnitude: 1.9e-05, 0.03, 10."""
+    return f"{share:.1e}" if 0 < share < 0.001 else f"{share:.2g}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from plansmith.cli.options import complete_model, repository_option
-from plansmith.cli.text import nested_lines, table
+from plansmith.cli.text import echo_lines, nested_lines, table
 
 if TYPE_CHECKING:
     from plansmith.inspection import Version
@@ -39,7 +39,7 @@ def show_command(release: str, repository: Path, as_json: bool) -> None:
         click.echo(json.dumps({"model": model, "serves": serving, "versions": listed, "release": facts}))
         return
     _print(model, known)
-    click.echo("\n".join(nested_lines(explain(opened.release(model, number)))))
+    echo_lines(nested_lines(explain(opened.release(model, number))))
 
 
 def _print(model: str, known: list[Version]) -> None:

@@ -6,11 +6,17 @@ import errno
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
+from plansmith.cli.streams import columns
 from plansmith.errors import EnvironmentFault, UsageError
+
+_NARROWEST = 60
 
 
 def short(path: Path) -> str:
@@ -65,6 +71,18 @@ def nested_lines(value: Any, indent: str = "") -> list[str]:
         else:
             lines.append(f"{indent}{key}: {item}")
     return lines
+
+
+def echo_lines(lines: Iterable[str]) -> None:
+    """Print lines; in a terminal those that are too long go on between words, set in deeper than they began."""
+    width = columns(sys.stdout) if sys.stdout.isatty() else 0
+    for line in lines:
+        if width < _NARROWEST or len(line) <= width:
+            click.echo(line)
+            continue
+        deeper = " " * (len(line) - len(line.lstrip()) + 4)
+        parts = textwrap.wrap(line, width, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False)
+        click.echo("\n".join(parts))
 
 
 def require_text(*given: str) -> None:

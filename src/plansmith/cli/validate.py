@@ -13,7 +13,7 @@ import click
 from plansmith.cli.options import complete_release, repository_option
 
 if TYPE_CHECKING:
-    from plansmith.reports import OutputAgreement, ValidationReport
+    from plansmith.reports import ValidationReport
 
 
 @click.command("validate", short_help="Repeat the accuracy gate on a release.")
@@ -30,8 +30,11 @@ def validate_command(release: str, repository: Path, as_json: bool) -> None:
     plansmith validate minilm@3 --repository /srv/models
     plansmith validate artifacts/repository.plansmith/releases/minilm/3
     """
+    from plansmith.cli.text import echo_lines
     from plansmith.errors import GateError
+    from plansmith.precision_words import cosine_words
     from plansmith.revalidation import find_release, revalidate
+    from plansmith.triton.releases import read_manifest
     from plansmith.validation import require_passed
 
     folder = find_release(release, repository)
@@ -45,11 +48,10 @@ def validate_command(release: str, repository: Path, as_json: bool) -> None:
             mark = "!!" if row.failures else "ok"
             click.echo(
                 f"  {mark} {row.case:<9} {'x'.join(map(str, row.shape)):<14} {row.output:<20}"
-                f" largest error {row.max_relative:.1e}  99 % of errors below {row.quantile_relative:.1e}"
-                f"  cosine {row.min_cosine:.9f}  variance {row.variance:.1e}"
+                f" largest error {row.max_relative:.1e}, 99 % below {row.quantile_relative:.1e},"
+                f" cosine {cosine_words(row.min_cosine)}"
             )
-        for line in _evaluation_lines(report):
-            click.echo(f"  {line}")
+        echo_lines(f"  {line}" for line in _evaluation_lines(report, read_manifest(folder).validation))
     try:
         require_passed(report)
     except GateError as error:  # the report is the document already
@@ -57,32 +59,12 @@ def validate_command(release: str, repository: Path, as_json: bool) -> None:
         sys.exit(error.exit_code)
 
 
-def _evaluation_lines(report: ValidationReport) -> Iterator[str]:
-    """What the held-out samples showed, and what nothing has shown."""
-    if report.evaluation is not None:
-        yield f"{report.evaluation.samples} held-out samples of {report.evaluation.data}"
-        for agreement in report.evaluation.agreements:
-            yield f"{'!!' if agreement.failures else 'ok'} {agreement.output:<20} {_agreement_words(agreement)}"
-        for metric in report.evaluation.metrics:
-            yield f"{'!!' if metric.failures else 'ok'} {metric.words()}"
-    if report.precision is not None and report.precision != "fp32" and report.evidence != "given":
-        yield f"{report.precision} was judged on {_EVIDENCE[report.evidence or 'shipped']} alone: give `data` in a spec"
-    for what in report.not_validated:
-        yield f"not validated: {what}"
+def _evaluation_lines(report: ValidationReport, compiled: ValidationReport) -> Iterator[str]:
+    """What the held-out samples showed when it was compiled (a release holds none), and what nothing has shown."""
+    from plansmith.precision_words import doubts, evaluation_lines, held_out_words
 
-
-_EVIDENCE = {"shipped": "plansmith's own samples", "drawn": "values drawn at random"}
-
-
-def _agreement_words(agreement: OutputAgreement) -> str:
-    words = [f"cosine {agreement.mean_cosine:.6f}, worst {agreement.min_cosine:.6f}, SQNR {agreement.sqnr_db:.1f} dB"]
-    if agreement.kl is not None:
-        words.append(f"KL {agreement.kl:.2g} nats")
-    shares = {
-        "first class": agreement.same_first,
-        "nearest neighbour": agreement.same_neighbour,
-    }
-    words += [f"{what} the same in {share:.1%}" for what, share in shares.items() if share is not None]
-    if agreement.first_among_five is not None:
-        words.append(f"FP32's class among the first five in {agreement.first_among_five:.1%}")
-    return ", ".join(words)
+    if compiled.evaluation is not None:
+        yield f"when it was compiled, {held_out_words(compiled.evaluation)}:"
+        for line, good in evaluation_lines(compiled.evaluation):
+            yield f"{'ok' if good else '!!'} {line}"
+    yield from doubts(report.model_copy(update={"evidence": compiled.evidence}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 from plansmith.data.tables import Row, Table
 from plansmith.errors import SourceError, first_line
@@ -21,6 +21,8 @@ def read_arrays(path: Path) -> Table:
     """
     import numpy as np
 
+    if path.is_file() and not is_zipfile(path):
+        raise SourceError(f"{path} is no .npz file, or is cut off", remedy=_WRITE_AGAIN)
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}

@@ -143,4 +143,5 @@ def _wanted(takes: Takes) -> str:
 
 def _example(columns: Sequence[str], takes: Takes) -> str:
     role = next(iter((*takes.roles, *takes.inputs)), "input")
-    return f"say which it is in the spec:\n  data:\n    columns: {{{role}: {columns[0]}}}"
+    column = next((c for c in columns if c not in takes.inputs), columns[0])
+    return f"say which it is in the spec:\n  data:\n    columns: {{{role}: {column}}}"

@@ -146,7 +146,10 @@ def _samples(tables: Sequence[Table], chosen: Mapping[str, str], folder: Path) -
             try:
                 yield make_sample(number, values, label_of(row, label, names) if label else None)
             except OSError as error:
-                raise SourceError(f"{row.where}: cannot read {error.filename}: {error.strerror}") from error
+                raise SourceError(
+                    f"{row.where}: cannot read {error.filename}: {error.strerror}",
+                    remedy="see that the file is there and readable, or take the row out",
+                ) from error
             number += 1
 
 
@@ -164,6 +167,8 @@ def _value(role: str, row: Row, column: str, folder: Path) -> Any:
     if role in {TEXT, TEXT_PAIR}:
         words = value.tolist() if hasattr(value, "tolist") else value
         is_words = isinstance(words, list | tuple) and all(isinstance(word, str) for word in words) and role == TEXT
+        if isinstance(value, Path):
+            raise SourceError(f"{row.where}: the model takes text, and these are images", remedy="name other data")
         if not isinstance(words, str) and not is_words:
             raise SourceError(
                 f"{row.where}: {column!r} is a {type(value).__name__}, not text",

@@ -22,7 +22,7 @@ _ANSWER = ("start_logits", "end_logits")
 
 _NEEDS: dict[Resolved, str] = {
     "none": "nothing",
-    "accuracy": "labels that are classes, and an output of class scores [batch, classes]",
+    "accuracy": "an output of class scores [batch, classes], and no labels other than classes",
     "token-f1": "a list of tags a sample, and an output of class scores [batch, sequence, classes]",
     "answer-f1": "answers with answer_start, and outputs called start_logits and end_logits",
     "spearman": "pairs of texts with a number that says how alike they are, and an output of vectors",
@@ -70,7 +70,7 @@ def describe_answers(answer: Mapping[str, NDArray[np.generic]], batch: int) -> A
 
 
 def choose_metric(asked: Metric, answers: Answers, kind: Kind, *, paired: bool) -> Resolved:
-    """The measure to take.
+    """The measure to take; of classes without labels, it is how often FP32 names the same one.
 
     Args:
         asked: what the spec says.
@@ -84,7 +84,7 @@ def choose_metric(asked: Metric, answers: Answers, kind: Kind, *, paired: bool) 
     able: dict[Resolved, bool] = {
         "answer-f1": kind == "answer" and answers.spans,
         "token-f1": kind == "tags" and answers.tags > 0,
-        "accuracy": kind == "class" and answers.classes > 0,
+        "accuracy": kind in {"class", "none"} and answers.classes > 0,
         "spearman": kind in {"score", "class"} and paired and answers.vectors,
         "neighbours": answers.vectors,
         "none": True,

@@ -8,15 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from plansmith.doctor import folder, gpus, libraries, machine, services, serving
 from plansmith.doctor.children import LIMIT_SECONDS, Ended, Probed, run_probe, run_program
 from plansmith.doctor.findings import Examination, Finding
 from plansmith.triton.installation import has_gpu
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
 
 _AT_ONCE = 2
 _PROBED = (*libraries.IMPORTED, "prefect", "prefect_server", "tensorrt", "boto3", "mlflow")
@@ -79,11 +75,15 @@ def examine(
 def _packages(probes: dict[str, Probed]) -> list[Finding]:
     """Without metadata nothing is known of what is needed, which is a finding of its own."""
     try:
-        required: list[Requirement] = libraries.extra_requirements(libraries.COMPILE_EXTRA)
+        compiling = [*libraries.own_requirements(), *libraries.extra_requirements(libraries.COMPILE_EXTRA)]
+        reading = libraries.extra_requirements(libraries.DATA_EXTRA)
     except PackageNotFoundError:
         return []
-    versions = {one.name: libraries.installed_version(one.name) for one in required}
-    return libraries.package_findings(required, versions, probes)
+    versions = {one.name: libraries.installed_version(one.name) for one in (*compiling, *reading)}
+    return [
+        *libraries.package_findings(compiling, versions, probes),
+        *libraries.package_findings(reading, versions, probes, extra=libraries.DATA_EXTRA),
+    ]
 
 
 async def _ask(trtexec: str | None, *, online: bool, limit_seconds: float, progress: Callable[[str], None]) -> _Answers:

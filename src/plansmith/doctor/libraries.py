@@ -6,6 +6,7 @@ import platform
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +20,28 @@ if TYPE_CHECKING:
 PYTHON_AREA = "Python"
 COMPILE_AREA = "Packages for compiling"
 COMPILE_EXTRA = "compile"
+DATA_EXTRA = "data"
 INSTALL = "pip install 'plansmith[compile]'"
 
 # What is imported to see that it works. The others are Python alone, or (torchvision) imported by one of these.
-IMPORTED = ("torch", "timm", "transformers", "onnx", "onnxscript", "onnxruntime", "tritonclient", "huggingface_hub")
+IMPORTED = (
+    "torch",
+    "timm",
+    "transformers",
+    "onnx",
+    "onnxscript",
+    "onnxruntime",
+    "tritonclient",
+    "huggingface_hub",
+    "jinja2",
+    "pyarrow",
+)
 
-_REINSTALL = "pip install --force-reinstall 'plansmith[compile]'"
-_UPGRADE = "pip install --upgrade 'plansmith[compile]'"
+_ABSENT = "not installed"
+_ALWAYS_NEEDED = {"jinja2"}  # of what plansmith always demands: the others are imported before there is a doctor
 _NEEDED_FOR = {
+    "jinja2": "the report in every release",
+    "pyarrow": "data in .parquet, as most data sets of the hub are",
     "torchvision": "timm: models",
     "timm": "timm: models",
     "tritonclient": "the check on a running Triton",
@@ -47,6 +62,18 @@ def extra_requirements(extra: str) -> list[Requirement]:
         for one in found
         if one.marker is not None and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""})
     ]
+
+
+def own_requirements() -> list[Requirement]:
+    """What plansmith always demands, as far as it is imported only where it is used.
+
+    Raises:
+        PackageNotFoundError: plansmith runs from a folder that was not installed.
+    """
+    from packaging.requirements import Requirement
+
+    found = [Requirement(line) for line in requires("plansmith") or ()]
+    return [one for one in found if one.marker is None and one.name in _ALWAYS_NEEDED]
 
 
 def installed_version(distribution: str) -> str:
@@ -74,16 +101,22 @@ def plansmith_finding(installed: str) -> Finding:
 
 
 def package_findings(
-    requirements: list[Requirement], versions: Mapping[str, str], probes: Mapping[str, Probed]
+    requirements: list[Requirement],
+    versions: Mapping[str, str],
+    probes: Mapping[str, Probed],
+    *,
+    extra: str = COMPILE_EXTRA,
 ) -> list[Finding]:
-    """One finding for each package of the compile extra.
+    """One finding for each package of an extra.
 
     Args:
-        requirements: from `extra_requirements`.
+        requirements: from `extra_requirements` or `own_requirements`.
         versions: of the installed distributions, by name; empty where there is none.
         probes: of those that were imported, by module.
+        extra: which brings them; without those of any but "compile" a plain compile works.
     """
-    return [_package(one, versions[one.name], probes.get(_module(one.name))) for one in requirements]
+    found = [_package(one, versions[one.name], probes.get(_module(one.name)), extra) for one in requirements]
+    return found if extra == COMPILE_EXTRA else [_less_grave(one) for one in found]
 
 
 def unmet_by(extra: str, name: str, installed: str) -> str:
@@ -102,19 +135,34 @@ def unmet(requirement: Requirement, installed: str) -> str:
     return f"needed is {_normal(str(requirement.specifier))}"
 
 
-def _package(requirement: Requirement, installed: str, probe: Probed | None) -> Finding:
+def _less_grave(finding: Finding) -> Finding:
+    """The same of a package that not everybody needs."""
+    if finding.severity is not Severity.PROBLEM:
+        return finding
+    absent = finding.found == _ABSENT
+    return replace(finding, severity=Severity.OPTIONAL if absent else Severity.WARNING)
+
+
+def _package(requirement: Requirement, installed: str, probe: Probed | None, extra: str) -> Finding:
+    install = f"pip install 'plansmith[{extra}]'"
     name, needed_for = requirement.name, _NEEDED_FOR.get(requirement.name, "plansmith compile")
     facts = (probe and probe.facts) or {}
     if probe is not None and probe.broken:
         found = f"{installed}, does not work: {probe.broken}" if installed else f"does not work: {probe.broken}"
-        return Finding(COMPILE_AREA, name, Severity.PROBLEM, found, needed_for, _REINSTALL)
+        return Finding(COMPILE_AREA, name, Severity.PROBLEM, found, needed_for, _with(install, "--force-reinstall"))
     stated = str(facts.get("version") or installed)
     if not stated or (probe is not None and probe.is_absent):
-        return Finding(COMPILE_AREA, name, Severity.PROBLEM, "not installed", needed_for, INSTALL)
+        return Finding(COMPILE_AREA, name, Severity.PROBLEM, _ABSENT, needed_for, install)
     lacking = unmet(requirement, stated) or _incapable(name, facts)
     if lacking:
-        return Finding(COMPILE_AREA, name, Severity.PROBLEM, f"{stated}; {lacking}", needed_for, _UPGRADE)
+        return Finding(
+            COMPILE_AREA, name, Severity.PROBLEM, f"{stated}; {lacking}", needed_for, _with(install, "--upgrade")
+        )
     return Finding(COMPILE_AREA, name, Severity.OK, ", ".join([stated, *_abilities(name, facts)]))
+
+
+def _with(install: str, option: str) -> str:
+    return install.replace("pip install", f"pip install {option}")
 
 
 def _incapable(name: str, facts: Mapping[str, Any]) -> str:

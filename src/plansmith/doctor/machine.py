@@ -11,6 +11,7 @@ from pathlib import Path
 
 from plansmith.doctor.findings import Finding, Severity
 from plansmith.memory import control_groups
+from plansmith.processor import sums_bytes_exactly
 from plansmith.units import bytes_in_words
 
 AREA = "Machine"
@@ -43,6 +44,7 @@ def machine_findings() -> list[Finding]:
     limits = control_group_limits()
     return [
         processors_finding(len(os.sched_getaffinity(0)), limits.processors),
+        int8_finding(exact=sums_bytes_exactly()),
         memory_finding(available_memory(Path("/proc/meminfo").read_text()), limits.memory_bytes),
         shared_memory_finding(shutil.disk_usage(_SHARED).free if _SHARED.is_dir() else None),
         open_files_finding(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
@@ -79,6 +81,15 @@ def processors_finding(usable: int, limit: float | None) -> Finding:
     """How many processors this process may use."""
     limited = f", limited to the time of {limit:g} by the control group" if limit is not None and limit < usable else ""
     return Finding(AREA, "processors", Severity.OK, f"{usable} usable{limited}")
+
+
+def int8_finding(*, exact: bool) -> Finding:
+    """Whether the processor sums products of bytes exactly; where it does not, `int8` takes weights of 7 bits."""
+    name = "INT8 products"
+    if exact:
+        return Finding(AREA, name, Severity.OK, "summed exactly: weights keep 8 bits")
+    found = "without VNNI sums of two may saturate, so that weights get 7 bits"
+    return Finding(AREA, name, Severity.OPTIONAL, found, "--precision int8 at its fastest")
 
 
 def memory_finding(available: int, limit: int | None) -> Finding:

@@ -92,6 +92,9 @@ def _cautions(facts: ReportFacts) -> Iterator[str]:
         yield f"The samples are not the model's own kind of data but {facts.data.words}: real ones would tell more."
     elif facts.data is None and guessed and facts.validation is not None:
         yield f"The inputs are {facts.validation.data}: real ones would tell more."
+    if facts.lowered is not None and facts.lowered.warnings:
+        doubts = facts.lowered.warnings
+        yield f"{figures.count(len(doubts), 'doubtful thing')} in the lowering of the file; the first: {doubts[0]}."
     for words in facts.not_validated:
         yield f"Not tried on this machine: {words}."
     if facts.version is not None and facts.served is None:

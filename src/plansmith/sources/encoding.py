@@ -163,6 +163,11 @@ def _row(tensor: Tensor, sample: Sample, axes: Mapping[str, AxisRange]) -> NDArr
     )
     if not fits:
         raise UsageError(f"{told} {form}", remedy="give one array of that form a sample")
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise UsageError(
+            f"data: row {sample.row}: {tensor.name} holds {int(np.isnan(array).sum())} NaN, and so would every answer",
+            remedy="take that row out, or fill in what is missing",
+        )
     if not np.can_cast(array.dtype, tensor.dtype, "same_kind"):
         raise UsageError(f"{told} {tensor.dtype}", remedy=f"store it as {tensor.dtype}")
     for dim, size in zip(tensor.dims[1:], array.shape, strict=True):
