@@ -132,9 +132,12 @@ class _Lowering:
 
     @property
     def _is_measurable(self) -> bool:
-        """Whether ONNX Runtime on a CPU is what will run the result, so that speed here means something."""
+        """Whether ONNX Runtime on a CPU is what will run the result, so that speed here means something.
+
+        `auto` goes by speed in any case.
+        """
         request = self._task.request
-        return request.engine is EngineKind.ONNXRUNTIME and request.device == "cpu"
+        return request.engine is EngineKind.ONNXRUNTIME and (request.device == "cpu" or request.precision == "auto")
 
     @property
     def _fp32_bytes(self) -> int:

@@ -131,11 +131,11 @@ class Evaluation(Record):
     metrics: tuple[TaskMetric, ...]
     worst: tuple[WorstSample, ...]
 
-    def failures(self, of: str = "held-out samples") -> list[str]:
-        """One line per breach; `of`: what the samples are."""
+    def failures(self, samples: str = "held-out samples") -> list[str]:
+        """One line per breach; `samples` says what was judged."""
         return [
-            *(f"{m.name} on {m.samples} {of} {f}" for m in self.metrics for f in m.failures),
-            *(f"output {a.output!r} on {a.samples} {of}: {f}" for a in self.agreements for f in a.failures),
+            *(f"{m.name} on {m.samples} {samples} {f}" for m in self.metrics for f in m.failures),
+            *(f"output {a.output!r} on {a.samples} {samples}: {f}" for a in self.agreements for f in a.failures),
         ]
 
 
