@@ -119,7 +119,8 @@ class GraphSteps:
             GateError: no recipe is accurate enough.
         """
         require = self._with_report(require_lowered)
-        return lower_graph(self._stages, self.spec, self._relative_to, onnx, data, require=require)
+        device = self.target.device
+        return lower_graph(self._stages, self.spec, self._relative_to, onnx, data, device=device, require=require)
 
     def _with_report(self, require: Callable[[R], None]) -> Callable[[R], None]:
         """The same check, which writes the HTML report of a refusal and names it as the log."""

@@ -125,14 +125,19 @@ class _Lowering:
 
         given = (self._model, self._task.calibration, self._task.request.options)
         if precision is Precision.INT8:
-            methods = int8_onnxruntime.methods if self._is_measurable else int8_tensorrt.methods
+            on_cpu = self._task.request.engine is EngineKind.ONNXRUNTIME
+            methods = int8_onnxruntime.methods if on_cpu else int8_tensorrt.methods
             return methods(*given, mask_input=self._task.onnx.mask_input)
         return half.methods(*given, precision=precision)
 
     @property
     def _is_measurable(self) -> bool:
-        """Whether ONNX Runtime here is what will run the result, so that speed means something."""
-        return self._task.request.engine is EngineKind.ONNXRUNTIME
+        """Whether ONNX Runtime on a CPU is what will run the result, so that speed here means something.
+
+        `auto` goes by speed in any case.
+        """
+        request = self._task.request
+        return request.engine is EngineKind.ONNXRUNTIME and (request.device == "cpu" or request.precision == "auto")
 
     @property
     def _fp32_bytes(self) -> int:

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from plansmith.reports import ToleranceChange
-from plansmith.types import EngineKind, Precision, Record
+from plansmith.types import Device, EngineKind, Precision, Record
 from plansmith.written import Count, Switch
 
 Calibration = Literal["auto", "minmax", "entropy", "percentile"]
@@ -62,11 +62,13 @@ class LoweringOptions(Record):
 class LoweringRequest(Record):
     """What a graph is to be lowered to, and how accurate that has to be.
 
-    `tolerances`: what differs from those of the precision, by output; `max_metric_drop`: likewise, None for nothing.
+    `device`: of the target that will run it; `tolerances`: what differs from those of the precision, by output;
+    `max_metric_drop`: likewise, None for nothing.
     """
 
     precision: Precision | Literal["auto"]
     engine: EngineKind
+    device: Device
     options: LoweringOptions
     tolerances: dict[str, ToleranceChange]
     max_metric_drop: float | None

@@ -18,7 +18,7 @@ from plansmith.lowering_options import LoweringRequest
 from plansmith.reports import ValidationReport
 from plansmith.sources.data_places import find_data, require_data_unchanged
 from plansmith.stages import Finished, StageRunner, WouldRun
-from plansmith.types import DataSet, Engine, LoweredModel, OnnxModel, Precision, SourceModel
+from plansmith.types import DataSet, Device, Engine, LoweredModel, OnnxModel, Precision, SourceModel
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,7 @@ def lower_graph(
     onnx: Finished[OnnxModel],
     data: Finished[DataSet] | None,
     *,
+    device: Device,
     require: Callable[[LoweredModel], None],
 ) -> Finished[LoweredModel]:
     """Lower a graph's precision; one that has the precision already passes through.
@@ -129,6 +130,7 @@ def lower_graph(
         relative_to: the folder that paths in it start from.
         onnx: the exported graph.
         data: samples; None where none are needed.
+        device: what the target runs it on.
         require: raises where the search found nothing; see `require_lowered`.
 
     Raises:
@@ -140,6 +142,7 @@ def lower_graph(
     request = LoweringRequest(
         precision=spec.precision,
         engine=spec.engine,
+        device=device,
         options=spec.lowering.found_from(relative_to),
         tolerances=spec.tolerances,
         max_metric_drop=spec.data.max_metric_drop if spec.data else None,

@@ -17,7 +17,7 @@ from plansmith.reports import ToleranceChange, ValidationReport
 from plansmith.sample_sets import EVALUATION
 from plansmith.sampling import sample
 from plansmith.sources.data_places import find_data
-from plansmith.types import DataSet, EngineKind, LoweredModel, OnnxModel, Precision
+from plansmith.types import DataSet, Device, EngineKind, LoweredModel, OnnxModel, Precision
 from plansmith.worker import compile_engine, validate
 
 _OPSET, _IR = 21, 10
@@ -58,6 +58,7 @@ class Prepared:
         out: Path,
         *,
         engine: EngineKind = EngineKind.ONNXRUNTIME,
+        device: Device = "cpu",
         tolerances: Mapping[str, ToleranceChange] | None = None,
         **options: Any,
     ) -> Lowered:
@@ -67,6 +68,7 @@ class Prepared:
             {
                 "precision": precision,
                 "engine": engine,
+                "device": device,
                 "options": LoweringOptions(**options),
                 "tolerances": tolerances or {},
                 "max_metric_drop": None,

@@ -116,6 +116,14 @@ def test_a_precision_that_a_person_asks_for_is_made_though_it_is_slower(
     assert measured == ["fp32", "fp16"], "the graph that is served, not the twin in FP32 that showed its accuracy"
 
 
+def test_what_a_gpu_will_run_is_not_timed_on_this_cpu(
+    vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = give_costs(monkeypatch)
+    lowered = vit.lower("fp16", tmp_path / "lowered", device="gpu")
+    assert (lowered.record.precision, verdicts(lowered), measured) == (Precision.FP16, {}, [])
+
+
 def test_fp32_stays_where_what_is_accurate_is_slow_and_what_is_fast_is_not_accurate(
     planted: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
