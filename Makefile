@@ -43,8 +43,12 @@ test:            ## all tests but those that need a GPU or other servers
 test: $(VENV)/.served
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu and not tensorrt and not services"
 
+# The browser that the report's tests look through is a Debian package, fetched on first use.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 test-services:   ## the tests that start other programs: Prefect, Chromium
 test-services: $(VENV)/.served
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { $(SUDO) apt-get update -qq && \
+		$(SUDO) apt-get install -qq --yes --no-install-recommends chromium; }
 	$(BIN)/python -m pytest -m services
 
 check:           ## style, types
