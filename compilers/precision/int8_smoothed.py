@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from plansmith.compilers.precision import migrating, smoothing
-from plansmith.compilers.precision.activations import stream
+from plansmith.compilers.precision.activations import difference
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.int8_nodes import Weighted, find_weighted, make_weights_constant
 from plansmith.compilers.precision.observing import largest_feed, observe, small_feeds
@@ -19,7 +19,6 @@ from plansmith.errors import ExportError
 
 if TYPE_CHECKING:
     import onnx
-    from numpy.typing import NDArray
 
     from plansmith.compilers.precision.smoothing import Migration
     from plansmith.reference import StoredCases
@@ -124,24 +123,8 @@ def nothing_to_lower(why: str, remedy: str) -> ExportError:
 
 def _difference(before: onnx.ModelProto, after: onnx.ModelProto, samples: StoredCases) -> float:
     """The largest error over the outputs of the first case and the largest, relative to the output's magnitude."""
-    outputs = [v.name for v in before.graph.output]
     given = (next(iter(samples)).feed, largest_feed(samples))
-    feeds = [next(small_feeds(before, [feed])) for feed in given]
-    worst = 0.0
-    for expected, found in zip(*(stream(m, feeds, outputs) for m in (before, after)), strict=True):
-        errors = [_relative(expected[name], found[name]) for name in outputs if expected[name].dtype.kind == "f"]
-        worst = max([worst, *errors])
-    return worst
-
-
-def _relative(exact: NDArray[np.generic], found: NDArray[np.generic]) -> float:
-    """The largest error, in parts of the magnitude; infinite where only one of the two is a number."""
-    left, right = exact.astype(np.float64), found.astype(np.float64)
-    finite = np.isfinite(left)
-    if not np.array_equal(left[~finite], right[~finite], equal_nan=True) or not np.isfinite(right[finite]).all():
-        return float("inf")
-    magnitude = float(np.sqrt(np.square(left[finite]).mean())) if finite.any() else 0.0
-    return float(np.abs(right[finite] - left[finite]).max(initial=0.0)) / (magnitude or 1.0)
+    return difference(before, after, [next(small_feeds(before, [feed])) for feed in given])
 
 
 def _told(migrations: Sequence[Migration], places: Mapping[str, str], groups: int) -> str:
