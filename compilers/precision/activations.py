@@ -33,6 +33,29 @@ def stream(model: onnx.ModelProto, feeds: Iterable[Arrays], tensors: Sequence[st
             yield dict(zip(tensors, session.run(list(tensors), dict(feed)), strict=True))
 
 
+def difference(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Sequence[Arrays]) -> float:
+    """The largest error between two graphs' floating-point outputs, relative to each output's magnitude."""
+    outputs = [value.name for value in before.graph.output]
+    worst = 0.0
+    for expected, found in zip(*(stream(m, feeds, outputs) for m in (before, after)), strict=True):
+        errors = [_relative(expected[name], found[name]) for name in outputs if expected[name].dtype.kind == "f"]
+        worst = max([worst, *errors])
+    return worst
+
+
+def _relative(exact: NDArray[np.generic], found: NDArray[np.generic]) -> float:
+    """The largest error, in parts of the magnitude; infinite where only one of the two is a number."""
+    import numpy as np
+
+    left, right = exact.astype(np.float64), found.astype(np.float64)
+    finite = np.isfinite(left)
+    same = left.shape == right.shape and np.array_equal(left[~finite], right[~finite], equal_nan=True)
+    if not same or not np.isfinite(right[finite]).all():
+        return float("inf")
+    magnitude = float(np.sqrt(np.square(left[finite]).mean())) if finite.any() else 0.0
+    return float(np.abs(right[finite] - left[finite]).max(initial=0.0)) / (magnitude or 1.0)
+
+
 def _save_with_outputs(model: onnx.ModelProto, tensors: Sequence[str], folder: Path) -> Path:
     """Write the graph with further outputs; they stand in the model meanwhile, as a copy would hold all weights."""
     import onnx

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Graph:
         return self._producers.get(tensor)
 
     def consumers(self, tensor: str) -> Sequence[onnx.NodeProto]:
-        """The nodes that take a tensor."""
+        """The nodes that take a tensor, those included that hold a branch or loop body which takes it."""
         return self._consumers.get(tensor, ())
 
     def constant(self, tensor: str) -> NDArray[np.generic] | None:
@@ -114,16 +114,12 @@ class Graph:
 
     def drop_unused_initializers(self) -> None:
         """Forget the constants that nothing takes any more."""
-        used = {name for node in self.model.graph.node for name in node.input} | self.outputs
-        stored = self.model.graph.initializer
-        for place in reversed(range(len(stored))):
-            if stored[place].name not in used:
-                del stored[place]
-        self._initializers = {t.name: t for t in stored}
+        drop_unused(self.model)
+        self._initializers = {t.name: t for t in self.model.graph.initializer}
 
     def _name_nodes(self) -> None:
         for node in self.model.graph.node:
-            self._taken.update(node.output)
+            self._taken.update(node.output, names_inside(node))
         seen: set[str] = set()
         for node in self.model.graph.node:
             if not node.name or node.name in seen:
@@ -136,6 +132,34 @@ class Graph:
         consumers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
         for node in self.model.graph.node:
             self._producers.update(dict.fromkeys(filter(None, node.output), node))
-            for name in dict.fromkeys(node.input):
+            for name in dict.fromkeys((*node.input, *sorted(names_inside(node)))):
                 consumers[name].append(node)
         self._consumers = dict(consumers)
+
+
+def drop_unused(model: onnx.ModelProto) -> None:
+    """Forget the initialisers that nothing takes any more, no branch or loop body either."""
+    used = {name for node in model.graph.node for name in (*node.input, *names_inside(node))}
+    used |= {value.name for value in model.graph.output}
+    stored = model.graph.initializer
+    for place in reversed(range(len(stored))):
+        if stored[place].name not in used:
+            del stored[place]
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs that a node holds: branches and loop bodies."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def names_inside(node: onnx.NodeProto) -> set[str]:
+    """Every tensor that the subgraphs of a node mention; those that they do not make come from outside."""
+    found: set[str] = set()
+    for graph in subgraphs(node):
+        found |= {v.name for v in graph.output}
+        for inner in graph.node:
+            found |= set(inner.input) | names_inside(inner)
+    return found

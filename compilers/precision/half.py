@@ -15,6 +15,7 @@ from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.half_format import BF16, FLOAT, FORMATS, NOT_VALIDATED, Format, number
 from plansmith.compilers.precision.half_operators import gains, opset
 from plansmith.compilers.precision.half_twin import twin
+from plansmith.compilers.precision.opsets import forget_defaults
 from plansmith.errors import ExportError, first_line
 from plansmith.lowering_options import LoweringOptions
 from plansmith.reference import StoredCases
@@ -111,7 +112,9 @@ def _prepared(model: onnx.ModelProto, form: Format) -> onnx.ModelProto:
     """A copy with names for all nodes, constants among the initialisers, and an opset that has the format."""
     import onnx
 
-    graph = Graph(_copied(model))
+    copy = _copied(model)
+    forget_defaults(copy)
+    graph = Graph(copy)
     for node in [n for n in graph.model.graph.node if n.op_type == "Constant"]:
         value = next((a.t for a in node.attribute if a.name == "value"), None)
         if value is not None and value.data_type == FLOAT:

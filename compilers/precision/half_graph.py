@@ -10,17 +10,15 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plansmith.compilers.precision.graph import Graph
+from plansmith.compilers.precision.graph import Graph, drop_unused, names_inside, subgraphs
 from plansmith.compilers.precision.half_format import FLOAT, Format
 from plansmith.compilers.precision.half_masks import FLOOR
 from plansmith.compilers.precision.half_operators import (
     MOVES,
     Slots,
     casts_to_float,
-    names_inside,
     rename_inside,
     slots,
-    subgraphs,
 )
 
 if TYPE_CHECKING:
@@ -140,7 +138,7 @@ class _Writing:
         for node in self._source.model.graph.node:
             self._take(node)
         self._end_outputs()
-        self._drop_unused()
+        drop_unused(self._model)
         self._tell_types()
         return self._model
 
@@ -238,16 +236,6 @@ class _Writing:
             for value in (*self._model.graph.input, *self._model.graph.output):
                 if value.type.tensor_type.elem_type == FLOAT and self._source.constant(value.name) is None:
                     value.type.tensor_type.elem_type = to
-
-    def _drop_unused(self) -> None:
-        used = {name for node in self._model.graph.node for name in (*node.input, *names_inside(node))}
-        used |= {value.name for value in self._model.graph.output}
-        kept = [t for t in self._model.graph.initializer if t.name in used]
-        copies = [type(t)() for t in kept]
-        for copy, tensor in zip(copies, kept, strict=True):
-            copy.CopyFrom(tensor)
-        del self._model.graph.initializer[:]
-        self._model.graph.initializer.extend(copies)
 
     def _tell_types(self) -> None:
         """Say of every tensor in sixteen bits that it is: not every reader finds it out."""

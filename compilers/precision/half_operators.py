@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plansmith.compilers.precision.graph import subgraphs
 from plansmith.compilers.precision.half_format import FLOAT, Format
 
 if TYPE_CHECKING:
@@ -106,24 +107,6 @@ def gains(model: onnx.ModelProto, form: Format) -> bool:
     old = opset(model)
     standard = [n for n in model.graph.node if n.domain in _STANDARD] if old < form.opset else []
     return any(takes(node, form.opset) and not takes(node, old) for node in standard)
-
-
-def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that a node holds: branches and loop bodies."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def names_inside(node: onnx.NodeProto) -> set[str]:
-    """Every tensor that the subgraphs of a node mention; those that they do not make come from outside."""
-    found: set[str] = set()
-    for graph in subgraphs(node):
-        found |= {v.name for v in graph.output}
-        for inner in graph.node:
-            found |= set(inner.input) | names_inside(inner)
-    return found
 
 
 def rename_inside(node: onnx.NodeProto, names: dict[str, str]) -> None:

@@ -155,6 +155,8 @@ def _small(node: onnx.NodeProto, places: Slots, facts: Facts) -> str:
 
 
 def _exact(node: onnx.NodeProto, _: Slots, facts: Facts) -> str:
+    if not node.input:
+        return ""
     form, reach = facts.form, facts.ranges.reach(node.input[0])
     if node.op_type in _PERIODIC and reach * 2.0**-form.digits > _PHASE_ERROR:
         return f"its angle reaches {number(reach)}, where {form.words} is off by {reach * 2.0**-form.digits:.2g}"

@@ -46,7 +46,7 @@ class Dynamic:
     ) -> None:
         self.kept, self.not_validated = kept, not_validated
         self.settings: Mapping[str, str] = {
-            "activations": "unsigned 8 bits, a scale and zero point per tensor and request",
+            "activations": "unsigned 8 bits, a scale and zero point per tensor and request, for all rows of a batch",
             "weights": f"{weight_bits} bits, symmetric, a scale per output channel",
             "tables": "8 bits, symmetric, a scale per row",
             "smoothing": smoothed.how,

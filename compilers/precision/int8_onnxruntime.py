@@ -33,6 +33,8 @@ SMALL_HEAD = 0.02
 
 
 _DRIFT = "inputs with larger activations than the calibration data: static scales saturate there"
+_NEIGHBOURS = "one row in batches with others: all rows share a tensor's scale, so that its answer depends on them"
+_CLIPS = "inputs with larger activations than the calibration data: they are clipped in {} product(s)"
 
 
 def methods(
@@ -119,7 +121,7 @@ def _dynamic(source: _Source, nodes: Sequence[Weighted], kept: Mapping[str, str]
         tables,
         kept=high,
         weight_bits=bits,
-        not_validated=_untried(bits),
+        not_validated=(*_untried(bits), *_unsure(smoothed)),
     )
 
 
@@ -154,6 +156,12 @@ def _is_convolutional(nodes: Sequence[Weighted]) -> bool:
 def weight_bits() -> int:
     """8 bits where this machine sums products of bytes exactly, else 7: with those for a factor no pair saturates."""
     return 8 if sums_bytes_exactly() else 7
+
+
+def _unsure(smoothed: Smoothed) -> tuple[str, ...]:
+    """What scales per request leave open."""
+    clips = len(smoothed.limits)
+    return (_NEIGHBOURS, *([_CLIPS.format(clips)] if clips else []))
 
 
 def _untried(bits: int) -> tuple[str, ...]:

@@ -114,8 +114,10 @@ class Pairs:
             return
         steps = (factors.astype(np.float64) * bias_scale).astype(np.float32)
         integers = np.rint(graph.floats(node.bias) / steps)
-        if np.abs(integers).max(initial=0.0) >= np.iinfo(np.int32).max:
+        # A bias of [1, channels] is one of [channels]; one that differs between rows has no scale per channel.
+        if integers.size != steps.size or np.abs(integers).max(initial=0.0) >= np.iinfo(np.int32).max:
             return
+        integers = integers.reshape(steps.shape)
         whole = graph.add_initializer(f"{node.bias}_int32", integers.astype(np.int32))
         bias_steps = graph.add_initializer(f"{node.bias}_scale", steps)
         none = graph.add_initializer(f"{node.bias}_zero_point", np.zeros(steps.shape, np.int32))

@@ -27,6 +27,7 @@ LEVELS = 128
 _ENTROPY_BINS = 2048
 _ENTROPY_STEP = 8
 _TINY = 1e-12
+_SMALLEST = float(np.finfo(np.float32).tiny)
 _SATURATION = 2.0
 
 
@@ -43,8 +44,11 @@ class Histogram:
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
 
     def update(self, values: NDArray[np.float32]) -> None:
-        """Take in a batch of values of any shape; NaN and infinite ones say nothing of a range."""
-        finite = values[np.isfinite(values) & (values != 0)]
+        """Take in a batch of values of any shape; NaN and infinite ones say nothing of a range.
+
+        What is too small for FP32's full digits counts as zero: no scale could be made of it.
+        """
+        finite = values[np.isfinite(values) & (np.abs(values) >= _SMALLEST)].astype(np.float64)
         if not finite.size:
             return
         self.lowest = min(self.lowest, float(finite.min()))

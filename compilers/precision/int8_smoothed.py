@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from plansmith.compilers.precision import migrating, smoothing
-from plansmith.compilers.precision.activations import stream
+from plansmith.compilers.precision.activations import difference
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.int8_nodes import Weighted, find_weighted, make_weights_constant
-from plansmith.compilers.precision.observing import observe
+from plansmith.compilers.precision.observing import largest_feed, observe, small_feeds
+from plansmith.compilers.precision.opsets import forget_defaults
 from plansmith.errors import ExportError
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
 
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    forget_defaults(copy)
     make_weights_constant(Graph(copy))
     return copy
 
@@ -120,18 +122,9 @@ def nothing_to_lower(why: str, remedy: str) -> ExportError:
 
 
 def _difference(before: onnx.ModelProto, after: onnx.ModelProto, samples: StoredCases) -> float:
-    """The largest error over the outputs of the first case, relative to the output's magnitude."""
-    outputs = [v.name for v in before.graph.output]
-    names = {v.name for v in before.graph.input}
-    feed = {name: value for name, value in next(iter(samples)).feed.items() if name in names}
-    expected, found = (next(iter(stream(m, [feed], outputs))) for m in (before, after))
-    worst = 0.0
-    for name in outputs:
-        exact = expected[name].astype(np.float64)
-        if exact.size and exact.dtype.kind == "f":
-            magnitude = float(np.sqrt(np.square(exact).mean())) or 1.0
-            worst = max(worst, float(np.abs(found[name].astype(np.float64) - exact).max()) / magnitude)
-    return worst
+    """The largest error over the outputs of the first case and the largest, relative to the output's magnitude."""
+    given = (next(iter(samples)).feed, largest_feed(samples))
+    return difference(before, after, [next(small_feeds(before, [feed])) for feed in given])
 
 
 def _told(migrations: Sequence[Migration], places: Mapping[str, str], groups: int) -> str:

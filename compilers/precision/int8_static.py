@@ -174,9 +174,10 @@ def _stored(graph: Graph, node: onnx.NodeProto, plan: Plan) -> set[str]:
     takers = graph.consumers(tensor)
     if len(takers) == 1 and takers[0].op_type in _ACTIVATIONS and tensor not in graph.outputs:
         tensor = takers[0].output[0]
-    if tensor in graph.outputs or not graph.consumers(tensor):
+    takers = [taker for taker in graph.consumers(tensor) if tensor in taker.input]  # a body takes the floats
+    if tensor in graph.outputs or not takers:
         return set()
-    plan.takers[tensor] = [taker.name for taker in graph.consumers(tensor)]
+    plan.takers[tensor] = [taker.name for taker in takers]
     return {tensor}
 
 

@@ -9,6 +9,7 @@ branch, the skip, comes through a pair.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plansmith.compilers.precision.graph import Graph
@@ -69,11 +70,27 @@ def methods(
         raise nothing_to_lower("every product and convolution stays high", "set precision: fp16")
     smoothed = smooth(prepared, lowered, samples, symmetric=True, mask_input=mask_input)
     lowered = again(smoothed.model, lowered)
-    tensors = [*dict.fromkeys(n.data for n in lowered), *residuals(Graph(smoothed.model), lowered)]
+    skips = residuals(Graph(smoothed.model), lowered)
+    tensors = [*(node.data for node in lowered), *(found.skip for found in skips)]
     histograms = {name: Histogram() for name in tensors}
     observe(smoothed.model, samples, histograms, mask_input=mask_input)
     ranges = {name: choose(histogram, options.calibration, symmetric=True) for name, histogram in histograms.items()}
-    return [Explicit(smoothed.model, lowered, ranges, kept=kept, smoothing=smoothed.how)]
+    return [Explicit(smoothed.model, lowered, skips, ranges, kept=kept, smoothing=smoothed.how)]
+
+
+@dataclass(frozen=True)
+class Residual:
+    """A sum that a lowered convolution carries.
+
+    Attributes:
+        add: the sum's node.
+        skip: the tensor that comes through a pair.
+        carrier: the convolution that makes the other one.
+    """
+
+    add: str
+    skip: str
+    carrier: str
 
 
 class Explicit:
@@ -82,6 +99,7 @@ class Explicit:
     Args:
         model: the smoothed FP32 graph.
         nodes: those that are lowered, as they stand in it.
+        skips: the sums that they carry if all of them are.
         ranges: what 8 bits cover, by tensor.
         kept: nodes that stay high, with the reason.
         smoothing: what was migrated, in words.
@@ -95,12 +113,13 @@ class Explicit:
         self,
         model: onnx.ModelProto,
         nodes: Sequence[Weighted],
+        skips: Sequence[Residual],
         ranges: Mapping[str, Range],
         *,
         kept: Mapping[str, str],
         smoothing: str,
     ) -> None:
-        self._model, self._ranges = model, ranges
+        self._model, self._skips, self._ranges = model, skips, ranges
         self._nodes = {node.name: node for node in nodes}
         self.kept = kept
         self.lowerable = tuple(self._nodes)
@@ -122,8 +141,10 @@ class Explicit:
         takers: dict[str, list[str]] = {}
         for node in lowered:
             takers.setdefault(node.data, []).append(node.name)
-        for tensor, add in residuals(graph, lowered).items():
-            takers.setdefault(tensor, []).append(add)
+        for found in self._skips:
+            # Only while the same convolution carries the sum: of another skip no range was measured.
+            if found.carrier not in keep:
+                takers.setdefault(found.skip, []).append(found.add)
         pairs = Pairs(graph, self._ranges, "signed")
         for tensor, names in takers.items():
             pairs.activation(tensor, names)
@@ -137,16 +158,16 @@ class Explicit:
         return lowered
 
 
-def residuals(graph: Graph, lowered: Sequence[Weighted]) -> dict[str, str]:
-    """Skip branches that meet a lowered convolution in a sum: the tensor, and the name of the Add."""
+def residuals(graph: Graph, lowered: Sequence[Weighted]) -> list[Residual]:
+    """The sums in which a skip branch meets a lowered convolution."""
     convolutions = {node.name for node in lowered if not node.is_product}
     order = {node.name: place for place, node in enumerate(graph.model.graph.node)}
-    found = {}
+    found = []
     for node in graph.model.graph.node:
         if node.op_type != "Add" or any(graph.constant(name) is not None for name in node.input):
             continue
         ends = [
-            (order[producer.name], name)
+            (order[producer.name], name, producer.name)
             for name in node.input
             if (producer := graph.producer(name)) is not None
             and producer.name in convolutions
@@ -155,9 +176,10 @@ def residuals(graph: Graph, lowered: Sequence[Weighted]) -> dict[str, str]:
         ]
         # Of two convolutions the later one carries the sum: the other's output is there by then.
         if ends and len(set(node.input)) == 2:
-            skip = next(name for name in node.input if name != max(ends)[1])
+            _, carried, carrier = max(ends)
+            skip = next(name for name in node.input if name != carried)
             if graph.producer(skip) is not None or skip in graph.inputs:
-                found[skip] = node.name
+                found.append(Residual(node.name, skip, carrier))
     return found
 
 

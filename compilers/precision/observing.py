@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[np.generic]]
 
 ROWS_AT_ONCE = 16
-"""Samples that run at once where the batch is free: what bounds the memory that a pass takes."""
+"""Samples that run at once at most, where the batch is free."""
+
+BYTES_AT_ONCE = 512 << 20
+"""Values that a pass holds at once, unless those of one tensor for one sample are more."""
+
+_PROBED_ROWS = 3
+
+Positions = Literal["apart", "as one", "none"]
+"""How a tensor begins: with the mask's axes, with one axis of all its positions, or with something else."""
 
 
 class Observer(Protocol):
@@ -27,6 +36,21 @@ class Observer(Protocol):
     def update(self, values: NDArray[np.float32]) -> None:
         """Take in the values of a batch, without those at padding."""
         ...
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How to walk through the data in bounded memory, and where tensors have padding.
+
+    Attributes:
+        rows: samples that run at once.
+        passes: the tensors that are held at once, pass by pass.
+        positions: how each tensor begins.
+    """
+
+    rows: int
+    passes: Sequence[Sequence[str]]
+    positions: Mapping[str, Positions]
 
 
 def observe(
@@ -49,37 +73,73 @@ def observe(
         mask_input: the input that marks padding with 0; None where there is none.
         of_all: further observers of the same tensors, which are shown what stands at padding too.
     """
-    feeds, masks = (small_feeds(model, (case.feed for case in samples)) for _ in range(2))
-    for values, feed in zip(stream(model, feeds, list(observers)), masks, strict=True):
-        mask = feed[mask_input].astype(bool) if mask_input in feed else None  # type: ignore[index]
-        for name, observer in observers.items():
-            kept = without_padding(values[name], mask)
-            if kept.size:
-                observer.update(kept)
-            if of_all is not None and values[name].size:
-                of_all[name].update(values[name].astype(np.float32, copy=False))
+    walk = plan_walk(model, largest_feed(samples), list(observers), mask_input)
+    for tensors in walk.passes:
+        feeds, masks = (small_feeds(model, (case.feed for case in samples), walk.rows) for _ in range(2))
+        for values, feed in zip(stream(model, feeds, tensors), masks, strict=True):
+            mask = feed[mask_input].astype(bool) if mask_input in feed else None  # type: ignore[index]
+            for name in tensors:
+                kept = without_padding(values[name], mask, walk.positions[name])
+                if kept.size:
+                    observers[name].update(kept)
+                if of_all is not None and values[name].size:
+                    of_all[name].update(values[name].astype(np.float32, copy=False))
 
 
-def without_padding(values: NDArray[np.generic], mask: NDArray[np.bool_] | None) -> NDArray[np.float32]:
-    """The values at positions that count, where the tensor has the mask's axes in front, apart or as one."""
+def plan_walk(model: onnx.ModelProto, feed: Arrays, tensors: Sequence[str], mask_input: str | None) -> Walk:
+    """Run one sample, then three shorter ones: what takes how much memory, and what follows the mask.
+
+    Sizes of one batch do not tell positions from heads where there are as many. A tensor that begins like the mask at
+    two shapes with nothing in common follows it. Where the graph takes no other length, that of the data decides.
+
+    Args:
+        model: the graph.
+        feed: the largest inputs.
+        tensors: what is going to be observed.
+        mask_input: the input that marks padding with 0.
+    """
+    first = next(small_feeds(model, [feed], 1))
+    probes = [first, *_shorter(model, first, mask_input)]
+    shapes: list[dict[str, tuple[int, ...]]] = []
+    sizes: dict[str, int] = {}
+    try:
+        for values in stream(model, probes, tensors):
+            shapes.append({name: values[name].shape for name in tensors})
+            sizes = sizes or {name: values[name].nbytes for name in tensors}
+    except Exception:  # whatever ONNX Runtime says of a length that the graph does not take
+        if not shapes:
+            raise
+    masks = [p[mask_input].shape for p in probes[: len(shapes)] if mask_input in p]  # type: ignore[index]
+    positions = {name: _positions(masks, [seen[name] for seen in shapes]) for name in tensors}
+    passes = _passes(sizes)
+    widest = max((sum(sizes[name] for name in names) for names in passes), default=0)
+    return Walk(min(ROWS_AT_ONCE, max(1, BYTES_AT_ONCE // max(1, widest))), passes, positions)
+
+
+def without_padding(
+    values: NDArray[np.generic], mask: NDArray[np.bool_] | None, positions: Positions
+) -> NDArray[np.float32]:
+    """The values at positions that count."""
     found = values.astype(np.float32, copy=False)
-    if mask is None or found.ndim < 2:
+    if mask is None or positions == "none":
         return found
-    if found.ndim > mask.ndim and found.shape[: mask.ndim] == mask.shape:
-        return found[mask]
-    if found.ndim == mask.ndim and found.shape[0] == mask.size:
-        return found[mask.ravel()]
+    return found[mask if positions == "apart" else mask.ravel()]
+
+
+def largest_feed(samples: StoredCases) -> Arrays:
+    """The inputs of the case with the largest samples; of those, of the first."""
+    largest, found = -1.0, None
+    for case in samples:
+        size = sum(value.nbytes / max(1, len(value)) for value in case.feed.values() if value.ndim)
+        if size > largest:
+            largest, found = size, case.feed
+    assert found is not None, "there is a case"
     return found
 
 
 def small_feeds(model: onnx.ModelProto, feeds: Iterable[Arrays], rows: int = ROWS_AT_ONCE) -> Iterator[Arrays]:
     """What a graph takes of each batch, in batches of at most so many rows where their size is free."""
-    names = {v.name for v in model.graph.input}
-    free = all(
-        v.type.tensor_type.shape.dim and not v.type.tensor_type.shape.dim[0].HasField("dim_value")
-        for v in model.graph.input
-        if v.name not in {t.name for t in model.graph.initializer}
-    )
+    names, free = {v.name for v in model.graph.input}, _batch_is_free(model)
     for given in feeds:
         feed = {name: value for name, value in given.items() if name in names}
         batch = {len(value) for value in feed.values() if value.ndim}
@@ -88,3 +148,50 @@ def small_feeds(model: onnx.ModelProto, feeds: Iterable[Arrays], rows: int = ROW
             continue
         for start in range(0, batch.pop(), rows):
             yield {name: value[start : start + rows] for name, value in feed.items()}
+
+
+def _batch_is_free(model: onnx.ModelProto) -> bool:
+    stored = {t.name for t in model.graph.initializer}
+    given = [v.type.tensor_type.shape.dim for v in model.graph.input if v.name not in stored]
+    return all(dims and not dims[0].HasField("dim_value") for dims in given)
+
+
+def _shorter(model: onnx.ModelProto, feed: Arrays, mask_input: str | None) -> Iterator[Arrays]:
+    """The same at a quarter of its length along the mask's symbolic axes, three times where the batch is free."""
+    dims = {v.name: [d.dim_param for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
+    lengths = {name for name in dims.get(mask_input or "", [])[1:] if name}
+    if mask_input not in feed or not lengths:
+        return
+    rows = _PROBED_ROWS if _batch_is_free(model) else 1
+    shorter = {}
+    for name, value in feed.items():
+        cut = (slice(_quarter(n) if dim in lengths else n) for dim, n in zip(dims[name], value.shape, strict=True))
+        shorter[name] = np.concatenate([value[tuple(cut)]] * rows) if value.ndim else value
+    yield shorter
+
+
+def _quarter(length: int) -> int:
+    """A shorter length; the probe's rows times it are never the length again."""
+    return length // 4 or min(2, max(1, length - 1))
+
+
+def _positions(masks: Sequence[tuple[int, ...]], shapes: Sequence[tuple[int, ...]]) -> Positions:
+    pairs = list(zip(masks, shapes, strict=False))
+    if pairs and all(len(shape) > len(mask) and shape[: len(mask)] == mask for mask, shape in pairs):
+        return "apart"
+    if pairs and all(len(shape) >= 2 and shape[0] == int(np.prod(mask)) for mask, shape in pairs):
+        return "as one"
+    return "none"
+
+
+def _passes(sizes: Mapping[str, int]) -> list[list[str]]:
+    """Tensors that fit into the memory of a pass together, in their order."""
+    passes: list[list[str]] = []
+    held = 0
+    for name, size in sizes.items():
+        if not passes or held + size > BYTES_AT_ONCE:
+            passes.append([])
+            held = 0
+        passes[-1].append(name)
+        held += size
+    return passes

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plansmith.compilers.onnxrt import clean
 from plansmith.compilers.precision import speed
 from plansmith.compilers.precision.graph import Graph
+from plansmith.compilers.precision.opsets import modern
 from plansmith.compilers.precision.search import Candidate, Search
 from plansmith.errors import ExportError
 from plansmith.lowered_graph import copy_unlowered, recipe_of, unlowered_recipe, write_lowered
@@ -69,7 +70,7 @@ class _Lowering:
         place = scratch / "clean"
         place.mkdir()
         self._fp32 = place / clean(task.component, task.folder, place).file
-        self._model = onnx.load(self._fp32)
+        self._model = modern(onnx.load(self._fp32), task.first_feed)
         Graph(self._model)  # gives every node a name
         self._searches: dict[Precision, Search] = {}
         self._unfit: list[Trial] = []

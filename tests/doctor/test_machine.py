@@ -80,18 +80,22 @@ def test_a_limit_on_processors_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("described", "exact"),
+    ("described", "kind", "exact"),
     [
-        ("processor : 0\nflags\t\t: fpu avx2 avx512_vnni\n", True),
-        ("flags : fpu avx2 avx_vnni\n", True),
-        ("flags : fpu avx2 avx512f\n", False),
-        ("Features : fp asimd asimddp\n", True),
-        ("", True),
+        ("processor : 0\nflags\t\t: fpu avx2 avx512_vnni\n", "x86_64", True),
+        ("flags : fpu avx2 avx_vnni\n", "x86_64", True),
+        ("flags : fpu avx2 avx512f\n", "x86_64", False),
+        ("Features : fp asimd asimddp\n", "aarch64", True),
+        ("", "arm64", True),
+        ("", "x86_64", False),
+        ("", "AMD64", False),
     ],
-    ids=["AVX-512 VNNI", "AVX VNNI", "x86 without", "Arm", "unknown"],
+    ids=["AVX-512 VNNI", "AVX VNNI", "x86 without", "Arm", "Arm elsewhere", "x86 elsewhere", "Windows"],
 )
-def test_a_processor_that_sums_bytes_inexactly_is_told_with_what_that_means(described: str, exact: bool) -> None:
-    assert sums_bytes_exactly(described) is exact
+def test_a_processor_that_sums_bytes_inexactly_is_told_with_what_that_means(
+    described: str, kind: str, exact: bool
+) -> None:
+    assert sums_bytes_exactly(described, kind) is exact
     found = machine.int8_finding(exact=exact)
     assert (found.severity is Severity.OK, "8 bits" in found.found) == (exact, exact)
     assert ("7 bits" in found.found) == ("int8" in found.needed_for) == (not exact)

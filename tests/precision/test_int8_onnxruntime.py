@@ -118,6 +118,63 @@ def test_a_gemm_keeps_its_factors_its_bias_and_its_transposed_weights(tmp_path: 
         assert np.abs(found - expected).max() > 0, method.name
 
 
+@pytest.mark.parametrize("shape", [(80,), (1, 80), (1,), (7, 80), (7, 1)])
+def test_a_gemm_takes_a_bias_of_any_shape(shape: tuple[int, ...], tmp_path: Path) -> None:
+    text = "(float[7, 48] x) => (float[7, 80] y) { z = Gemm (x, w, b)  y = Softplus (z) }"
+    rng = np.random.default_rng(0)
+    w, b = rng.normal(size=(48, 80)).astype(np.float32), rng.normal(size=shape).astype(np.float32)
+    feed = {"x": rng.normal(size=(7, 48)).astype(np.float32)}
+    for method in int8_onnxruntime.methods(graph(text, w=w, b=b), samples(tmp_path, feed), LoweringOptions()):
+        lowered = method.lower(())
+        onnx.checker.check_model(lowered, full_check=True)
+        (found,) = run(lowered, tmp_path, feed)
+        assert 0 < np.abs(found - np.logaddexp(0, feed["x"] @ w + b)).max() < 0.4, method.name
+
+
+def test_what_only_a_branch_takes_is_kept_and_a_tensor_that_it_takes_is_not_divided(tmp_path: Path) -> None:
+    model, feed = _branching(), {"x": np.random.default_rng(0).normal(size=(6, 64)).astype(np.float32)}
+    cases = samples(tmp_path, *({**feed, "flag": np.array(flag)} for flag in (True, False)))
+    methods = int8_onnxruntime.methods(model, cases, LoweringOptions())
+    assert [m.name for m in methods] == ["INT8, dynamic, per channel", "INT8, static Q/DQ"]
+    for method in methods:
+        assert "1 of 1" in method.settings["smoothing"]
+        assert "the normalisation before it" not in method.settings["smoothing"]
+        lowered = method.lower(())
+        assert "inner" in constants(lowered)
+        for flag in (True, False):
+            given = {**feed, "flag": np.array(flag)}
+            (exact,), (found,) = run(model, tmp_path, given), run(lowered, tmp_path, given)
+            assert 0 < np.square(found - exact).mean() / np.square(exact).mean() < 2e-3
+
+
+def test_a_file_that_lists_its_weights_among_the_inputs_is_lowered(tmp_path: Path) -> None:
+    text = "(float[N, 48] x) => (float[N, 80] y) { z = MatMul (x, w)  y = Softplus (z) }"
+    model = graph(text, w=np.random.default_rng(0).normal(size=(48, 80)).astype(np.float32))
+    model.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [48, 80]))
+    model.ir_version = 3
+    feed = {"x": np.ones((7, 48), np.float32)}
+    for method in int8_onnxruntime.methods(model, samples(tmp_path, feed), LoweringOptions()):
+        lowered = method.lower(())
+        onnx.checker.check_model(lowered, full_check=True)
+        assert [v.name for v in lowered.graph.input] == ["x"]
+        run(lowered, tmp_path, feed)
+
+
+def test_scales_per_request_say_what_they_depend_on(ways: list[Method], tmp_path: Path) -> None:
+    """A row beside one of large values gets coarser steps than alone."""
+    assert any("depends on them" in words for words in ways[0].not_validated)
+    assert not any("depends on them" in words for words in ways[1].not_validated)
+    assert "all rows of a batch" in ways[0].settings["activations"]
+    text = "(float[N, 48] x) => (float[N, 80] y) { z = MatMul (x, w)  y = Softplus (z) }"
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 48)).astype(np.float32)
+    x[1] *= 30
+    model = graph(text, w=rng.normal(size=(48, 80)).astype(np.float32))
+    lowered = int8_onnxruntime.methods(model, samples(tmp_path, {"x": x}), LoweringOptions())[0].lower(())
+    (alone,), (beside,) = (run(lowered, tmp_path, {"x": rows}) for rows in (x[:1], x))
+    assert np.abs(alone[0] - beside[0]).max() > 0.01
+
+
 def test_a_convolutional_network_gets_fixed_scales_that_follow_the_data(network: Method) -> None:
     assert network.name == "INT8, static Q/DQ"
     lowered = network.lower(())
@@ -226,6 +283,26 @@ def test_without_exact_sums_of_bytes_weights_keep_to_seven_bits(
         )
         assert largest == 63, "two products with unsigned bytes fit into 16 bits"
         assert method.settings["weights"].startswith("7 bits")
+
+
+def _branching() -> onnx.ModelProto:
+    """A normalisation with an outlier that a product takes, and a branch, which takes a weight of its own besides."""
+    text = """(float[N, 64] x, bool flag) => (float[N, 64] y) {
+        n = LayerNormalization <axis = -1> (x, gamma)
+        p = MatMul (n, w)
+        b = If (flag) <
+            then_branch = inside () => (float[N, 64] t) { t = Mul (n, inner) },
+            else_branch = otherwise () => (float[N, 64] e) { e = Mul (n, gamma) }
+        >
+        s = Tanh (b)
+        r = Softplus (p)
+        y = Add (r, s)
+    }"""
+    rng = np.random.default_rng(1)
+    gamma = np.ones(64, np.float32)
+    gamma[3] = 300
+    w = (rng.normal(size=(64, 64)) / gamma[:, None]).astype(np.float32)
+    return graph(text, gamma=gamma, w=w, inner=np.full(64, 0.5, np.float32))
 
 
 def _table(method: Method) -> NDArray[np.float32]:

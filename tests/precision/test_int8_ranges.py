@@ -17,7 +17,8 @@ from plansmith.compilers.precision.int8_ranges import (
     minmax,
     percentile,
 )
-from plansmith.compilers.precision.observing import observe, without_padding
+from plansmith.compilers.precision import observing
+from plansmith.compilers.precision.observing import largest_feed, observe, plan_walk, without_padding
 
 from .half_graphs import Arrays, graph, samples
 
@@ -102,10 +103,84 @@ def test_unsigned_bytes_reach_from_the_lowest_to_the_highest_value() -> None:
 def test_values_at_padding_are_left_out_whether_positions_are_one_axis_or_two() -> None:
     mask = np.array([[True, False, True]])
     apart = np.arange(6, dtype=np.float32).reshape(1, 3, 2)
-    assert without_padding(apart, mask).tolist() == [[0, 1], [4, 5]]
-    assert without_padding(apart.reshape(3, 2), mask).tolist() == [[0, 1], [4, 5]]
+    assert without_padding(apart, mask, "apart").tolist() == [[0, 1], [4, 5]]
+    assert without_padding(apart.reshape(3, 2), mask, "as one").tolist() == [[0, 1], [4, 5]]
     scores = np.zeros((1, 4, 3, 3), np.float32)
-    assert without_padding(scores, mask).shape == scores.shape
+    assert without_padding(scores, mask, "none").shape == scores.shape
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 8])
+def test_as_many_heads_as_positions_are_no_positions(length: int, tmp_path: Path) -> None:
+    """All batches have one length, so that their sizes alone tell nothing."""
+    text = f"""(float[N, S, 8] x, int64[N, S] mask) => (float[N, S, 8] y) {{
+        flat = Reshape (x, rows)
+        split = Reshape (x, heads)
+        turned = Transpose <perm = [0, 2, 1, 3]> (split)
+        y = Relu (x)
+        few = Expand (x, again)
+        pooled = ReduceMean <keepdims = 0> (few, second)
+        table = Add (stored, one)
+    }}"""
+    model = graph(
+        text,
+        rows=np.array([-1, 8]),
+        heads=np.array([0, 0, length, 8 // length if 8 % length == 0 else 8]),
+        again=np.array([1, 1, 8]),
+        second=np.array([1]),
+        stored=np.zeros((length, 8), np.float32),
+        one=np.float32(1),
+    )
+    if 8 % length:
+        next(n for n in model.graph.node if n.name == "split").input[0] = "wide"
+        wide = graph("(float[N, S, 8] x) => (float[N, S, M] wide) { wide = Concat <axis = -1> (x, x, x) }").graph.node[0]
+        model.graph.node.insert(0, wide)
+    mask = np.ones((2, length), np.int64)
+    feed = {"x": np.ones((2, length, 8), np.float32), "mask": mask}
+    names = ["flat", "turned", "y", "pooled", "table"]
+    walk = plan_walk(model, feed, names, "mask")
+    expected = {"flat": "as one", "turned": "none", "y": "apart", "pooled": "none", "table": "none"}
+    assert walk.positions == expected
+    assert set(plan_walk(model, feed, names, None).positions.values()) == {"none"}
+
+
+def test_a_graph_that_takes_one_length_only_is_told_by_it(tmp_path: Path) -> None:
+    text = "(float[N, S, 2] x, int64[N, S] mask) => (float[N, 4, 2] y) { y = Reshape (x, four) }"
+    feed = {"x": np.ones((2, 4, 2), np.float32), "mask": np.ones((2, 4), np.int64)}
+    walk = plan_walk(graph(text, four=np.array([-1, 4, 2])), feed, ["y"], "mask")
+    assert walk.positions == {"y": "apart"}
+
+
+def test_what_a_pass_holds_is_bounded_by_bytes_and_every_tensor_is_still_seen_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "(float[N, S, 64] x) => (float[N, S, 64] c) { a = Relu (x)  b = Mul (a, two)  c = Mul (b, two) }"
+    feeds: list[Arrays] = [{"x": np.full((n, s, 64), n, np.float32)} for n, s in ((5, 2), (3, 8))]
+    cases, model = samples(tmp_path, *feeds), graph(text, two=np.float32(2))
+    sample = 8 * 64 * 4
+
+    def walked(budget: int) -> tuple[int, list[list[str]], list[float]]:
+        monkeypatch.setattr(observing, "BYTES_AT_ONCE", budget)
+        walk = plan_walk(model, largest_feed(cases), ["a", "b", "c"], None)
+        seen = {name: Histogram() for name in "abc"}
+        observe(model, cases, seen, mask_input=None)
+        assert {int(h.counts.sum()) for h in seen.values()} == {5 * 2 * 64 + 3 * 8 * 64}
+        return walk.rows, [list(names) for names in walk.passes], [h.highest for h in seen.values()]
+
+    assert walked(1 << 30) == (16, [["a", "b", "c"]], [5.0, 10.0, 20.0])
+    assert walked(6 * sample) == (2, [["a", "b", "c"]], [5.0, 10.0, 20.0])
+    assert walked(2 * sample) == (1, [["a", "b"], ["c"]], [5.0, 10.0, 20.0])
+    assert walked(1) == (1, [["a"], ["b"], ["c"]], [5.0, 10.0, 20.0])
+
+
+@pytest.mark.parametrize("size", [1e-41, 1e-45, 3e-39])
+def test_numbers_below_the_digits_of_fp32_count_as_zeros(size: float) -> None:
+    histogram = _histogram([size, -size, 0.0])
+    assert (histogram.largest, histogram.counts.sum()) == (0.0, 0)
+    histogram.update(np.array([size, 2.0, -1e-37], np.float32))
+    assert (histogram.largest, histogram.counts.sum()) == (2.0, 2)
+    small = _histogram([1.2e-38, 5e-38])
+    assert small.counts.sum() == 2
+    assert small.largest == pytest.approx(5e-38)
 
 
 def test_calibration_walks_through_batches_of_all_sizes_and_lengths_in_small_pieces(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from plansmith.compilers.precision import int8_onnxruntime, int8_tensorrt, smoothing
+from plansmith.compilers.precision import int8_onnxruntime, int8_tensorrt, migrating, smoothing
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.int8_nodes import Weighted, find_weighted
 from plansmith.compilers.precision.int8_smoothed import MARGIN, prepare, smooth
@@ -83,6 +84,46 @@ def test_outliers_of_an_attentions_context_go_into_the_columns_of_its_values(tmp
         np.testing.assert_allclose(after, before, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    "divisor",
+    [np.float32(np.nan), np.float32(0), np.float32(3)],
+    ids=["not a number", "infinite", "wrong"],
+)
+@pytest.mark.parametrize("wrong_from", [0, 5], ids=["first", "longest"])
+def test_a_migration_that_changes_the_answers_of_the_first_or_the_longest_case_is_left_out(
+    divisor: np.float32, wrong_from: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = _noise(tmp_path, lengths=(5, 4, 12))
+    real = migrating.migrate
+
+    def spoil(index: Graph, migrations: Any) -> dict[str, str]:
+        """Divide all positions from one on by the wrong number."""
+        places = real(index, migrations)
+        factors = np.ones((1, 64, 1), np.float32)
+        factors[:, wrong_from:] = divisor
+        index.model.graph.initializer.append(onnx.numpy_helper.from_array(factors, "factors"))
+        index.model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), "start"))
+        index.model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "axis"))
+        last = index.model.graph.node[-1]
+        last.output[0] = "right"
+        make = onnx.helper.make_node
+        index.model.graph.node.extend(
+            [
+                make("Shape", ["right"], ["length"], start=1, end=2),
+                make("Slice", ["factors", "start", "length", "axis"], ["some"]),
+                make("Div", ["right", "some"], ["y"]),
+            ]
+        )
+        return places
+
+    monkeypatch.setattr(migrating, "migrate", spoil)
+    model = _outlier()
+    smoothed = smooth(prepare(model), _products(model), cases, symmetric=True, mask_input=None)
+    assert smoothed.how.startswith("left out: the smoothed FP32 graph differs by ")
+    assert smoothed.model.graph.node == prepare(model).graph.node
+    assert ("inf" in smoothed.how) == (divisor != 3)
+
+
 def test_activations_without_outliers_are_left_alone(tmp_path: Path) -> None:
     model = _outlier(factor=1.0)
     smoothed = smooth(prepare(model), _products(model), _noise(tmp_path), symmetric=False, mask_input=None)
@@ -153,10 +194,10 @@ def _products(model: onnx.ModelProto) -> list[Weighted]:
     return find_weighted(Graph(prepare(model)))[0]
 
 
-def _noise(folder: Path, at_padding: float = 1.0) -> StoredCases:
+def _noise(folder: Path, at_padding: float = 1.0, lengths: Sequence[int] = (12, 6)) -> StoredCases:
     rng = np.random.default_rng(5)
     feeds: list[Arrays] = []
-    for batch, length in ((4, 12), (3, 6)):
+    for batch, length in zip((4, 3, 2), lengths, strict=False):
         mask = np.ones((batch, length), np.int64)
         mask[:, -2:] = 0
         x = rng.normal(size=(batch, length, 64)) * np.where(mask, 1.0, at_padding)[..., None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +143,59 @@ def test_a_skip_has_no_pair_when_its_convolution_stays_high(network: Method) -> 
     assert pair_before(lowered, "other", 0) is None
     assert pair_before(lowered, "other", 1) is None
     assert pair_before(lowered, "third", 0) is None
+
+
+TWO_SUMS = """(float[N, 16, 8, 8] x) => (float[N, 16, 8, 8] y) {
+    skip = Conv (x, w0)
+    a = Conv (x, w1)
+    b = Conv (x, w2)
+    one = Add (a, skip)
+    two = Add (skip, b)
+    product = Mul (one, two)
+    late = Conv (product, w3)
+    early = Conv (one, w4)
+    three = Add (late, early)
+    y = Relu (three)
+}"""
+
+
+def test_every_choice_of_what_stays_high_is_written_and_runs(network: Method, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    kernels = {f"w{i}": rng.normal(size=(16, 16, 1, 1)).astype(np.float32) for i in range(5)}
+    feed = {"x": rng.normal(size=(2, 16, 8, 8)).astype(np.float32)}
+    (sums,) = int8_tensorrt.methods(graph(TWO_SUMS, **kernels), samples(tmp_path, feed), LoweringOptions())
+    image = next(iter(images(tmp_path))).feed
+    for method, inputs in ((network, image), (sums, feed)):
+        (exact,) = run(method.lower(method.lowerable), tmp_path, inputs)
+        for count in (0, 1, 2):
+            for keep in itertools.combinations(method.lowerable, count):
+                (found,) = run(method.lower(keep), tmp_path, inputs)
+                assert np.square(found - exact).mean() / np.square(exact).mean() < 5e-3, keep
+
+
+def test_a_pair_on_a_skip_stays_only_while_its_own_convolution_is_lowered(network: Method, tmp_path: Path) -> None:
+    lowered = network.lower(["third"])
+    assert pair_before(lowered, "other", 1) is None, "the other one carries the sum now, and no range was measured"
+    assert pair_before(network.lower(["shortcut"]), "other", 1) is not None
+    assert pair_before(network.lower(["second"]), "same", 1) is None
+
+
+def test_a_skip_that_two_sums_take_comes_through_one_pair_into_both(tmp_path: Path) -> None:
+    text = """(float[N, 16, 4, 4] x) => (float[N, 16, 4, 4] y) {
+        skip = Relu (x)
+        a = Conv (skip, w0)
+        b = Conv (skip, w1)
+        one = Add (a, skip)
+        two = Add (b, skip)
+        y = Mul (one, two)
+    }"""
+    kernels = {f"w{i}": np.ones((16, 16, 1, 1), np.float32) for i in range(2)}
+    feed = {"x": np.ones((2, 16, 4, 4), np.float32)}
+    (method,) = int8_tensorrt.methods(graph(text, **kernels), samples(tmp_path, feed), LoweringOptions())
+    lowered = method.lower(())
+    pairs = [pair_before(lowered, name, 1) for name in ("one", "two")]
+    assert pairs[0] is not None
+    assert pairs[0] == pairs[1]
 
 
 def test_depthwise_convolutions_and_the_head_stay_high(network: Method) -> None:
