@@ -27,6 +27,7 @@ LEVELS = (
         "durable",
         "external_data",
         "memory",
+        "output_names",
         "processor",
         "scratch",
         "shapes",

@@ -200,6 +200,7 @@ def test_the_spec_in_a_release_is_taken_whatever_its_paths_are_called(tmp_path: 
     source = SourceModel(
         scheme="hf", location="", revision=None, licence=None, digest="", random_weights=False, trust_remote_code=False
     )
-    text = reproduction(spec, parse_reference(spec.source, relative_to=tmp_path), source)["spec.yaml"]
+    reference = parse_reference(spec.source, relative_to=tmp_path)
+    text = reproduction(spec, reference, source, relative_to=tmp_path, data=None)["spec.yaml"]
     found = _read(tmp_path, text).models[0].spec
     assert found == spec.model_copy(update={"repository": f"{model}/a/repository"})

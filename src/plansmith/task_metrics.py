@@ -76,14 +76,20 @@ def judged_agreement(name: str, same: Flags, max_drop: float) -> TaskMetric:
     """The share of samples that get the reference's own answer."""
     found = share(int(np.sum(same)), len(same))
     change = Interval(value=found.value - 1, low=found.low - 1, high=found.high - 1)
-    return judged(name, len(same), 1.0, change, max_drop)
+    return of_agreement(judged(name, len(same), 1.0, change, max_drop))
 
 
 def judged_token_agreement(name: str, same: Ints, tokens: Ints, max_drop: float) -> TaskMetric:
     """The share of tokens that get the reference's own answer; samples, not tokens, are independent of each other."""
     samples = len(tokens)
     found = bootstrapped(lambda weights: (weights @ same) / np.maximum(weights @ tokens, 1) - 1, samples)
-    return judged(name, samples, 1.0, widened(found, (same - tokens).astype(np.float64)), max_drop)
+    change = widened(found, (same - tokens).astype(np.float64))
+    return of_agreement(judged(name, samples, 1.0, change, max_drop))
+
+
+def of_agreement(metric: TaskMetric) -> TaskMetric:
+    """A measure whose right answers are the reference's own."""
+    return metric.model_copy(update={"agreement": True})
 
 
 def ranks_right(scores: Floats, label: int, first: int) -> bool:

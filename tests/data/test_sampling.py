@@ -87,7 +87,7 @@ def test_minilm_gets_sentences_through_the_real_worker(worker: Worker, minilm_fo
     assert not set(calibration.digests) & set(evaluation.digests)
     assert len({c.axes["batch"] for c in calibration.cases}) > 1
     assert (calibration.cases[-1].axes, calibration.cases[-1].name) == ({"batch": 4, "sequence": 48}, "joined")
-    assert "4 more for calibration are several of its texts in one" in found.words
+    assert (calibration.joined, calibration.count, found.words) == (4, 16, "a.txt (text)")
     case = stored(evaluation, tmp_path / "out")[0]
     assert case.answer["last_hidden_state"].shape == (*case.feed["input_ids"].shape, 384)
     from transformers import AutoTokenizer
