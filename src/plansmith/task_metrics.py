@@ -216,11 +216,12 @@ class Spearman:
         def change(weights: Floats) -> Floats:
             return weighted_correlation(weights, score, sides[1]) - weighted_correlation(weights, score, sides[0])
 
-        reference = float(weighted_correlation(np.ones((1, pairs)), score, sides[0])[0])
+        reference, candidate = (float(weighted_correlation(np.ones((1, pairs)), score, s)[0]) for s in sides)
         if not np.isfinite(reference):
             return [_nothing_to_rank(pairs, max_drop)]
-        interval = bootstrapped(change, pairs)
-        if not np.isfinite(interval.value):  # the candidate has the same value for all pairs
+        if np.isfinite(candidate):
+            interval = bootstrapped(change, pairs)
+        else:  # the same value for all pairs
             interval = Interval(value=-reference, low=-reference, high=-reference)
         if pairs < FEWEST_PAIRS:
             interval = at_least(interval, paired_difference(0, 0, pairs))

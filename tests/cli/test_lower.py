@@ -98,6 +98,11 @@ def test_a_lowered_graph_for_tensorrt_is_written_with_what_is_known_of_it(
     assert "\n  not validated: TensorRT's own INT8 kernels" in answer.stdout
     assert "\n  graph       made/graph/model.onnx\n  record      made/graph/lowered.json\nNext: " in answer.stdout
     assert "QuantizeLinear: " in run("inspect", "made/graph/model.onnx").stdout
+    told = run("inspect", "made/graph").stdout
+    assert all(words in told for words in ("model: tiny", "made for: tensorrt", "calibration: 16 of 48", "tried:"))
+    assert run("inspect", "made/graph/lowered.json").stdout == told
+    (run.folder / "lowered.json").write_text("{}")
+    check_refusal(run("inspect", "lowered.json"), 2, ("is no record of a lowered graph", "lower the model again"))
     record = json.loads((run.folder / "made/graph/lowered.json").read_text())
     again = ("lower", "int8.yaml", "--engine", "tensorrt", "--output")
     assert run(*again, "second", "--json", "--quiet").document == record | {"folder": "second"}

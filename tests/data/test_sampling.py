@@ -228,6 +228,21 @@ def test_answers_that_would_fill_the_disk_are_refused_at_the_first_batch(
     assert len(list((tmp_path / "out" / "calibration").iterdir())) == 1
 
 
+def test_what_cannot_be_measured_is_refused_before_the_model_is_asked(tmp_path: Path) -> None:
+    folder = save_bert(tmp_path / "model", "Model")
+    data = save_rows(tmp_path / "a.jsonl", [{"text": text} for text in phrases(40)])
+    few = data.model_copy(update={"evaluation": 2})
+    with pytest.raises(
+        UsageError, match="neighbours needs 3 samples or more for evaluation, and there are 2"
+    ) as caught:
+        sampled(f"hf:{folder}", tmp_path, tmp_path / "few", few)
+    assert "metric: none" in caught.value.remedy
+    alike = [{"sentence1": one, "sentence2": other, "score": 0.5} for one, other in pairwise(phrases(40))]
+    with pytest.raises(UsageError, match=r"compares orders, and all 16 samples for evaluation have the score 0\.5"):
+        sampled(f"hf:{folder}", tmp_path, tmp_path / "alike", save_rows(tmp_path / "b.jsonl", alike))
+    assert not [*(tmp_path / "few").iterdir(), *(tmp_path / "alike").iterdir()]
+
+
 def test_labels_that_no_measure_reads_may_be_missing(tmp_path: Path) -> None:
     folder = save_bert(tmp_path / "model", "ForSequenceClassification")
     rows = [{"text": text, "label": None if i % 2 else 1} for i, text in enumerate(phrases(40))]
