@@ -27,6 +27,7 @@ LEVELS = (
         "durable",
         "external_data",
         "memory",
+        "output_names",
         "processor",
         "scratch",
         "shapes",
@@ -99,6 +100,30 @@ def source_files() -> Iterator[tuple[str, Path]]:
         for path in sorted(Path(folder, name) for name in names if name.endswith(".py")):
             parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def reached_files(*modules: str) -> set[Path]:
+    """The files of modules and of all that they import, at once or later, but for types alone."""
+    files = dict(source_files())
+    found: set[str] = set()
+    left = list(modules)
+    while left:
+        if (module := left.pop()) not in found:
+            found.add(module)
+            left += [target for target in _targets(ast.parse(files[module].read_text())) if target in files]
+    return {files[module] for module in found}
+
+
+def _targets(tree: ast.AST) -> Iterator[str]:
+    """Dotted names of what a module imports, and of what might be modules in it."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif not _is_type_checking(node):
+            yield from _targets(node)
 
 
 def violations(module: str, source: str) -> list[str]:

@@ -64,9 +64,9 @@ def test_a_speed_says_when_it_proves_nothing(verdict: Literal["faster", "undecid
     assert speed_words(speed) == f"1.10 times as fast as FP32 (95 % interval 0.90 to {end}"
 
 
-def _lowered(operators: dict[str, int], *kept: str) -> LoweredModel:
+def _lowered(operators: dict[str, int], *kept: str, precision: Precision = Precision.FP16) -> LoweredModel:
     recipe = Recipe(
-        precision=Precision.FP16,
+        precision=precision,
         method="FP16",
         engine=EngineKind.ONNXRUNTIME,
         lowered=operators,
@@ -99,6 +99,34 @@ def test_a_recipe_names_the_most_frequent_operators_and_counts_the_others() -> N
     many, _ = recipe_lines(_lowered(dict.fromkeys("ABCDEFG", 2), "a", "b"))
     assert many == "FP16: 2 A, 2 B, 2 C, 2 D, 2 E, 4 other nodes lowered; 2 nodes stay higher"
     assert next(iter(recipe_lines(_lowered({})))) == "FP16"
+
+
+@pytest.mark.parametrize("engine", [EngineKind.TENSORRT, EngineKind.ONNXRUNTIME])
+def test_int8_for_tensorrt_says_why_its_file_is_no_smaller(engine: EngineKind) -> None:
+    lowered = _lowered({"Conv": 3}, precision=Precision.INT8)
+    assert lowered.recipe is not None
+    given = lowered.model_copy(update={"recipe": lowered.recipe.model_copy(update={"engine": engine})})
+    told = [line for line in recipe_lines(given) if "weights stay FP32 in the file" in line]
+    assert len(told) == (engine is EngineKind.TENSORRT)
+
+
+def test_a_measure_is_told_in_a_line_of_a_screen_and_an_agreement_without_a_1_of_fp32() -> None:
+    accuracy = _metric("Spearman correlation")
+    assert accuracy.words() == (
+        "Spearman correlation 0.8900, FP32 0.9000: -0.0100 (95 % -0.0200 to +0.0000), allowed -0.05"
+    )
+    doubtful = accuracy.model_copy(update={"proven": False, "samples": 256})
+    assert doubtful.words().endswith("; not proven by 256 samples")
+    change = Interval(value=-0.05, low=-0.08, high=-0.03)
+    changed = {"agreement": True, "reference": 1.0, "candidate": 0.95, "change": change}
+    same = _metric("same nearest neighbour").model_copy(update=changed)
+    assert same.words() == "same nearest neighbour 0.9500 (95 % 0.9200 to 0.9700), allowed 0.95"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_no_record_holds_what_json_cannot(value: float) -> None:
+    with pytest.raises(ValueError, match="finite number"):
+        Interval(value=value, low=0, high=0)
 
 
 @pytest.mark.parametrize(

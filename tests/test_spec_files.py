@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +203,37 @@ def test_the_spec_in_a_release_is_taken_whatever_its_paths_are_called(tmp_path: 
     source = SourceModel(
         scheme="hf", location="", revision=None, licence=None, digest="", random_weights=False, trust_remote_code=False
     )
-    text = reproduction(spec, parse_reference(spec.source, relative_to=tmp_path), source)["spec.yaml"]
+    reference = parse_reference(spec.source, relative_to=tmp_path)
+    text = reproduction(spec, reference, source, relative_to=tmp_path, data=None)["spec.yaml"]
     found = _read(tmp_path, text).models[0].spec
     assert found == spec.model_copy(update={"repository": f"{model}/a/repository"})
+
+
+def test_a_release_names_its_data_in_full_and_finds_a_function_where_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "it's here"
+    folder.mkdir()
+    (folder / "mine.py").write_text("")
+    source = SourceModel(
+        scheme="hf", location="", revision=None, licence=None, digest="", random_weights=False, trust_remote_code=False
+    )
+
+    def again(**data: str) -> tuple[ModelSpec, str]:
+        spec = make_spec({"source": "hf:bert", "data": data, "lowering": {"autocast": "env/python"}})
+        reference = parse_reference(f"hf:{folder}", relative_to=folder)
+        made = reproduction(spec, reference, source, relative_to=folder, data=None)
+        return _read(tmp_path, made["spec.yaml"]).models[0].spec, made["reproduce.sh"]
+
+    spec, script = again(path="a.csv")
+    assert spec.data is not None
+    assert (spec.data.path, spec.lowering.autocast) == (str(folder / "a.csv"), str(folder / "env/python"))
+    assert "PYTHONPATH" not in script
+    _, script = again(entry_point="mine:texts")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    program = tools / "plansmith"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "import mine; print(mine.__file__)"\n')
+    program.chmod(0o755)
+    (tmp_path / "reproduce.sh").write_text(script)
+    found = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "reproduce.sh"], cwd=tmp_path, env=found, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(folder / "mine.py")

@@ -126,7 +126,6 @@ TAKEN = {
 }
 _ONLY_THE_LOADER_KNOWS = {
     "inputs: {x: {low: -1, high: null}}": "low and high go together",
-    "data: {path: a.csv, max_metric_drop: 2}": "must be 1 or less",
 }
 
 

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.toolchain import step_toolchain
+from plansmith import toolchain
+from plansmith.toolchain import environment, step_toolchain
+
+from .import_rules import PACKAGE, reached_files
 
 ASKED = "import sys; sys.path[:0] = sys.argv[1:]; from plansmith.toolchain import step_toolchain as t; print(t('{}'))"
 
@@ -31,3 +34,57 @@ def test_an_onnx_file_is_taken_anew_for_no_library_that_has_no_part_in_it() -> N
     assert set(step_toolchain("take_graph")) == {"onnx", "onnxruntime", "numpy", "code"}
     assert {"torch", "transformers", "timm"} < set(step_toolchain("export"))
     assert all(step_toolchain("take_graph").values())
+
+
+WORK = {
+    "export": ("exporting",),
+    "take_graph": ("exporting",),
+    "sample": ("sampling",),
+    "lower": ("lowering", "given_graphs"),
+    "compile": ("compilers.onnxrt",),
+    "validate": ("validation", "held_out"),
+    "package": ("packaging",),
+    "check_served": ("serving",),
+}
+"""The modules that do the work of a step."""
+
+# Words, the disk, the spec's form (its values are in the key), and what only refuses or carries a step out.
+NO_SAY = {"errors", "problems", "units", "written", "target_names", "targets", "durable", "scratch", "config"}
+NO_SAY_IN = {
+    "export": {"compilers/precision", "lowering_options"},
+    "take_graph": {"compilers/precision", "lowering_options"},
+    "sample": {"lowering_options"},
+}
+_ABOUT_STEPS = {"stages", "stage_cache", "process", "memory", "toolchain", "data_spec", "lowering_options", "shapes"}
+NO_SAY_IN |= {"package": _ABOUT_STEPS, "check_served": _ABOUT_STEPS}
+
+
+@pytest.mark.parametrize("step", WORK)
+def test_every_module_that_a_step_reaches_is_part_of_its_key_unless_it_has_no_say(step: str) -> None:
+    counted = (*toolchain._COMMON_CODE, *toolchain._CODE[step])
+    silent = NO_SAY | NO_SAY_IN.get(step, set())
+    missing = []
+    for path in reached_files(*(f"plansmith.{module}" for module in WORK[step])):
+        if path.name == "__init__.py":  # a line of words
+            continue
+        place = path.relative_to(PACKAGE)
+        around = {place.as_posix(), *(parent.as_posix() for parent in place.parents)}
+        if around.isdisjoint(counted) and (around | {place.with_suffix("").as_posix()}).isdisjoint(silent):
+            missing.append(place.as_posix())
+    assert not missing
+
+
+def test_what_is_named_as_deciding_is_there() -> None:
+    named = {*toolchain._COMMON_CODE, *(place for places in toolchain._CODE.values() for place in places)}
+    assert not [place for place in named if not (PACKAGE / place).exists()]
+
+
+def test_another_environment_is_known_by_its_distributions_and_its_python(tmp_path: Path) -> None:
+    found = environment(sys.executable)
+    assert found["python"] == sys.version
+    assert found["pytest"] == pytest.__version__
+    assert environment(str(tmp_path / "python")) == {}
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\nexit 1\n")
+    silent.chmod(0o755)
+    assert environment(str(silent)) == {}

@@ -15,7 +15,8 @@ import numpy as np
 
 from plansmith.comparison import CONSTANT, FEWEST_ELEMENTS, cosine_of, other_shape, samples_of
 from plansmith.reports import OutputAgreement, Tolerance, WorstSample
-from plansmith.roles import Pooling, Role
+from plansmith.roles import Role
+from plansmith.types import Pooling
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,8 +7,8 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from plansmith.types import Record
-from plansmith.written import Count, Share
+from plansmith.types import Measured, Record
+from plansmith.written import Count, Part
 
 LABEL = "label"
 TEXT = "text"
@@ -18,7 +18,7 @@ IMAGE = "image"
 ROLES = (TEXT, TEXT_PAIR, IMAGE, LABEL)
 """What a column can hold besides the values of one input."""
 
-Metric = Literal["auto", "none", "accuracy", "token-f1", "answer-f1", "spearman", "neighbours"]
+Metric = Literal["auto", Measured]
 """The measure of a task; "auto" takes the one that the model's outputs and the labels suggest."""
 
 DEFAULT_CALIBRATION = 128
@@ -56,8 +56,8 @@ class DataSpec(Record):
     )
     seed: Count = Field(default=0, ge=0, description="Decides which samples are drawn, and their order.")
     metric: Metric = Field(default="auto", description="What is measured beside the distance of the answers.")
-    max_metric_drop: Share | None = Field(
-        default=None, le=1, description="How much lower the metric may be than the FP32 model's; 0.01 is a point."
+    max_metric_drop: Part | None = Field(
+        default=None, description="How much lower the metric may be than the FP32 model's; 0.01 is a point."
     )
 
     @field_validator("entry_point")

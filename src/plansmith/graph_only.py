@@ -10,24 +10,13 @@ from plansmith.config import ModelSpec
 from plansmith.durable import fsync_tree, move_into_place
 from plansmith.errors import UsageError
 from plansmith.graph_steps import GraphSteps
+from plansmith.manifest import LOWERED_FILE, LoweredGraph
 from plansmith.precision_steps import Judged, judge_engine, needs_samples
 from plansmith.reports import ValidationReport
 from plansmith.scratch import scratch_folder
 from plansmith.stages import Finished
-from plansmith.types import DataSet, Engine, EngineKind, LoweredModel, Precision, Record
+from plansmith.types import DataSet, Engine, EngineKind, LoweredModel, Precision
 from plansmith.validation import require_passed
-
-RECORD_FILE = "lowered.json"
-
-
-class LoweredGraph(Record):
-    """What lies in the folder, and what is known of it."""
-
-    name: str
-    folder: str
-    lowered: LoweredModel
-    data: DataSet | None
-    validation: ValidationReport
 
 
 class GraphLowering(GraphSteps):
@@ -62,7 +51,7 @@ class GraphLowering(GraphSteps):
             for component in record.lowered.components.values():
                 for file in component.files:
                     shutil.copyfile(lowered.folder / file, made / file)
-            (made / RECORD_FILE).write_text(record.model_dump_json(indent=2))
+            (made / LOWERED_FILE).write_text(record.model_dump_json(indent=2))
             fsync_tree(made)
             move_into_place(made, out)
         return record

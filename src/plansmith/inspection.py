@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from plansmith.errors import UsageError
-from plansmith.manifest import Manifest
+from plansmith.errors import UsageError, first_line
+from plansmith.manifest import LOWERED_FILE, LoweredGraph, Manifest
 from plansmith.precision_words import cosine_words, doubts, evaluation_lines, held_out_words, recipe_lines
 from plansmith.reports import ValidationReport
 from plansmith.triton.releases import MANIFEST_FILE, read_manifest
 from plansmith.triton.repository import ModelRepository
-from plansmith.types import Component, Tensor
+from plansmith.types import Component, DataSet, LoweredModel, Tensor
 
 _MOST_REASONS = 8
 
@@ -63,22 +63,25 @@ def versions(repository: ModelRepository, model: str) -> list[Version]:
 
 
 def explain(path: Path) -> dict[str, Any]:
-    """The facts of a manifest, ONNX file, release or repository, as nested JSON values.
+    """The facts of a manifest, ONNX file, lowered graph, release or repository, as nested JSON values.
 
     Raises:
-        UsageError: the path is none of these.
+        UsageError: the path is none of these, or the record of a lowered graph is damaged.
         RepositoryError: a damaged manifest.
     """
     if path.name == MANIFEST_FILE and path.is_file():
         return _release(read_manifest(path.parent), path.parent)
     if (path / MANIFEST_FILE).is_file():
         return _release(read_manifest(path), path)
+    lowered = path / LOWERED_FILE if path.is_dir() else path
+    if lowered.name == LOWERED_FILE and lowered.is_file():
+        return _lowered_graph(lowered)
     if path.is_file() and path.suffix == ".onnx":
         return _graph(path)
     if path.is_dir() and (repository := ModelRepository(path)).target() is not None:
         return _repository(repository)
     raise UsageError(
-        f"{path} is no manifest, ONNX file, release or repository of plansmith",
+        f"{path} is no manifest, ONNX file, lowered graph, release or repository of plansmith",
         remedy="name one, for example artifacts/repository",
     )
 
@@ -98,22 +101,12 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
             "refused": [f"{a.exporter}: {a.problem}" for a in manifest.onnx.attempts if a.problem],
             "axes": {name: f"{r.min} : {r.opt} : {r.max}" for name, r in manifest.onnx.axes.items()},
         },
-        "data": _data(manifest),
+        "data": _data(manifest.data),
         "engine": f"{manifest.engine.kind}, {manifest.engine.precision}",
-        "lowering": _lowering(manifest),
+        "lowering": _lowering(manifest.lowered),
         "interface": _interface(manifest.engine.components["model"]),
         "max_batch_size": manifest.package.max_batch_size,
-        "gate": {
-            "verdict": validation.verdict,
-            "against": f"{validation.reference}, on {validation.data}",
-            "worst": {
-                output: f"largest error {w['max_relative']:.1e} of the magnitude,"
-                f" cosine {cosine_words(w['min_cosine'])}"
-                for output, w in validation.worst().items()
-            },
-            "held out": _held_out(validation),
-            "in doubt": list(doubts(validation)),
-        },
+        "gate": _gate(validation),
         "served": "not checked"
         if served is None
         else f"{served.backend} backend ({served.backend_runtime}) with {served.device.upper()} instances"
@@ -124,22 +117,57 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
     }
 
 
-def _data(manifest: Manifest) -> dict[str, Any]:
+def _lowered_graph(path: Path) -> dict[str, Any]:
+    """What `plansmith lower` wrote beside its graph."""
+    try:
+        record = LoweredGraph.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path} is no record of a lowered graph: {first_line(error)}", remedy="lower the model again"
+        ) from error
+    lowered = record.lowered
+    return {
+        "lowered graph": str(path.parent),
+        "model": record.name,
+        "made for": str(lowered.recipe.engine) if lowered.recipe else "any engine",
+        "precision": str(lowered.precision),
+        "data": _data(record.data),
+        "lowering": _lowering(lowered),
+        "interface": _interface(lowered.components["model"]),
+        "gate": _gate(record.validation),
+        "files": [file for component in lowered.components.values() for file in component.files],
+    }
+
+
+def _gate(validation: ValidationReport) -> dict[str, Any]:
+    return {
+        "verdict": validation.verdict,
+        "against": f"{validation.reference}, on {validation.data}",
+        "worst": {
+            output: f"largest error {w['max_relative']:.1e} of the magnitude, cosine {cosine_words(w['min_cosine'])}"
+            for output, w in validation.worst().items()
+        },
+        "held out": _held_out(validation),
+        "in doubt": list(doubts(validation)),
+    }
+
+
+def _data(data: DataSet | None) -> dict[str, Any]:
     """What the samples are, and how many were looked at for what; nothing where no samples were taken."""
-    data = manifest.data
     if data is None:
         return {}
+    taken, joined = data.calibration.count - data.calibration.joined, data.calibration.joined
     return {
         "from": data.words,
-        "calibration": f"{data.calibration.count} of {data.available} samples",
+        "calibration": f"{taken} of {data.available} samples"
+        + (f", and {joined} more that are several of them in one" if joined else ""),
         "evaluation": f"{data.evaluation.count} others, looked at once" if data.evaluation else "none",
         "measure": data.metric,
     }
 
 
-def _lowering(manifest: Manifest) -> dict[str, Any]:
+def _lowering(lowered: LoweredModel | None) -> dict[str, Any]:
     """The recipe, what it costs, what stayed higher and why; nothing where nothing was lowered."""
-    lowered = manifest.lowered
     if lowered is None or lowered.recipe is None:
         return {}
     reasons = Counter((kept.op_type, kept.reason) for kept in lowered.recipe.kept)

@@ -76,3 +76,16 @@ class PublishedVersion(Record):
     manifest_digest: str
     published: str
     unchanged: bool
+
+
+LOWERED_FILE = "lowered.json"
+
+
+class LoweredGraph(Record):
+    """What lies in the folder that `plansmith lower` wrote, and what is known of it."""
+
+    name: str
+    folder: str
+    lowered: LoweredModel
+    data: DataSet | None
+    validation: ValidationReport

@@ -26,6 +26,7 @@ from plansmith.task_metrics import (
     best_span,
     judged_agreement,
     judged_token_agreement,
+    of_agreement,
 )
 from plansmith.types import Tensor
 
@@ -138,7 +139,7 @@ class _OfAnswers:
             self._right.add(reference, candidate, label)
 
     def results(self, agreement: Agreement, limits: Limits) -> list[TaskMetric]:  # noqa: ARG002 the other measures' own
-        return self._right.results(limits.scores) or self._same.results(limits.classes)
+        return self._right.results(limits.scores) or [of_agreement(m) for m in self._same.results(limits.classes)]
 
 
 class _OfEmbeddings:

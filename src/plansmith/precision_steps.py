@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plansmith import toolchain
 from plansmith.compilers.precision.speed import machine
 from plansmith.config import ModelSpec
 from plansmith.data.reading import DataPlace
@@ -18,7 +19,10 @@ from plansmith.lowering_options import LoweringRequest
 from plansmith.reports import ValidationReport
 from plansmith.sources.data_places import find_data, require_data_unchanged
 from plansmith.stages import Finished, StageRunner, WouldRun
-from plansmith.types import DataSet, Device, Engine, LoweredModel, OnnxModel, Precision, SourceModel
+from plansmith.types import DataSet, Device, Engine, EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
+
+_NOT_SAMPLED = {"path", "dataset", "subset", "split", "max_metric_drop"}
+"""What a spec says of data that makes no other samples: where they come from stands in their place, by digest."""
 
 
 @dataclass(frozen=True)
@@ -74,20 +78,33 @@ def take_samples(
         SourceError: the data cannot be read, or changed while they were.
         UsageError: there are too few, or columns, labels or inputs that are not there.
     """
-    parameters: dict[str, Any] = {
+    asked: dict[str, Any] = {
         "shapes": {k: v.model_dump() for k, v in spec.shapes.items()},
         "inputs": {k: v.model_dump() for k, v in spec.inputs.items()},
         "outputs": spec.outputs,
         "allow_pickle": spec.allow_pickle,
-        "source": source.record.model_dump(include={"scheme", "location", "trust_remote_code", "task"}),
-        "data": spec.data.model_dump(mode="json") if spec.data else None,
     }
+    model = source.record.model_dump(include={"scheme", "trust_remote_code", "task"})
     with stages.timed("sample") as clock:
         place = _find_data(stages, spec.data, relative_to) if spec.data else None
-        parameters["place"] = place.model_dump(mode="json") if place else None
+        # Digests tell what lies where; limits are the gate's.
+        parameters = {
+            **asked,
+            "source": model,
+            "data": spec.data.model_dump(mode="json", exclude=_NOT_SAMPLED) if spec.data else None,
+            "place": place.model_dump(mode="json", exclude={"folder"}) if place else None,
+        }
 
         def build(out: Path) -> Any:
-            record = stages.heavy("sample", folder=str(source.folder), out=str(out), **parameters)
+            record = stages.heavy(
+                "sample",
+                source={**model, "location": source.record.location},
+                folder=str(source.folder),
+                data=spec.data.model_dump(mode="json") if spec.data else None,
+                place=place.model_dump(mode="json") if place else None,
+                out=str(out),
+                **asked,
+            )
             require_unchanged(stages, spec, source)
             if place is not None:
                 require_data_unchanged(place, stages.digester)
@@ -159,8 +176,7 @@ def lower_graph(
             out=str(out),
         )
 
-    # What is fastest, and how many bits a product of bytes may have, is this machine's to say.
-    parameters = {"request": request, "machine": machine()}
+    parameters = {"request": request, **_surroundings(spec, request["options"]["autocast"])}
     inputs = [onnx.digest, data.digest]
     lowered = stages.stage("lower", LoweredModel, inputs, parameters, build, require=require)
     chosen = next((trial for trial in lowered.record.trials if trial.chosen), None)
@@ -168,6 +184,18 @@ def lower_graph(
         times = f"{chosen.speed.ratio:.2f} times as fast ({chosen.speed.setting})"
         stages.notice(f"{chosen.precision} is slower than FP32 here: {times}; --precision auto would not take it")
     return lowered
+
+
+def _surroundings(spec: ModelSpec, autocast: str) -> dict[str, Any]:
+    """What a lowering depends on besides what was asked for."""
+    found: dict[str, Any] = {}
+    for_onnxruntime = spec.precision is Precision.INT8 and spec.engine is EngineKind.ONNXRUNTIME
+    if spec.precision == "auto" or for_onnxruntime:
+        # What is fastest, and how many bits a product of bytes may have, is this machine's to say.
+        found["machine"] = machine()
+    if autocast and spec.precision is not Precision.INT8:
+        found["autocast"] = toolchain.environment(autocast)
+    return found
 
 
 def judge_engine(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from plansmith import __version__
 from plansmith.config import ModelSpec
@@ -34,7 +35,13 @@ class Made:
 
 
 def publish(
-    stages: StageRunner, repository: ModelRepository, spec: ModelSpec, reference: SourceReference, made: Made
+    stages: StageRunner,
+    repository: ModelRepository,
+    spec: ModelSpec,
+    reference: SourceReference,
+    made: Made,
+    *,
+    relative_to: Path,
 ) -> tuple[PublishedVersion, Manifest]:
     """Make a release of what the steps made, unless the newest one is the same, and exchange the view.
 
@@ -44,6 +51,7 @@ def publish(
         spec: what was asked for, with the target's name in full.
         reference: the source as typed.
         made: by the steps before.
+        relative_to: the folder that paths in the spec start from.
 
     Raises:
         RepositoryError: another target's repository, a changed interface, a full or unwritable disk.
@@ -77,10 +85,11 @@ def publish(
             if newest is None or not repository.holds(newest, manifest):
                 raise WouldRun("publish")
             return repository.published(newest, unchanged=True), newest
+        again = reproduction(spec, reference, made.source.record, relative_to=relative_to, data=manifest.data)
         published = repository.publish(
             manifest,
             {name: package.folder / name for name in names} | references,
-            {**reproduction(spec, reference, made.source.record), "build.log": stages.worker_log()},
+            {**again, "build.log": stages.worker_log()},
             allow_interface_change=spec.allow_interface_change,
             force=spec.force,
             waiting=stages.waits_for_publisher,

@@ -91,7 +91,8 @@ class TaskMetric(Record):
     """The task's own measure, of the reference and of the candidate on the same samples.
 
     `change` is candidate minus reference, with its paired interval; `proven`: the whole interval is within what is
-    allowed, so that the samples were enough to tell.
+    allowed, so that the samples were enough to tell; `agreement`: it counts where the candidate answers as the
+    reference does, which has 1 by definition.
     """
 
     name: str
@@ -102,16 +103,20 @@ class TaskMetric(Record):
     max_drop: float
     proven: bool
     failures: tuple[str, ...]
+    agreement: bool = False
 
     def words(self) -> str:
         """The measure in one line: both values, the change with its interval, and what that proves."""
-        told = (
-            f"{self.name} {self.candidate:.4f}, FP32 {self.reference:.4f}: {self.change.value:+.4f}"
-            f" (95 % interval {self.change.low:+.4f} to {self.change.high:+.4f}), at most -{self.max_drop:g} is allowed"
-        )
-        if self.failures or self.proven:
-            return told
-        return f"{told}; not proven: {self.samples} samples are too few"
+        low, high = self.change.low, self.change.high
+        if self.agreement:
+            sure = f"95 % {1 + low:.4f} to {1 + high:.4f}"
+            told = f"{self.name} {self.candidate:.4f} ({sure}), allowed {1 - self.max_drop:g}"
+        else:
+            told = (
+                f"{self.name} {self.candidate:.4f}, FP32 {self.reference:.4f}: {self.change.value:+.4f}"
+                f" (95 % {low:+.4f} to {high:+.4f}), allowed -{self.max_drop:g}"
+            )
+        return told if self.failures or self.proven else f"{told}; not proven by {self.samples} samples"
 
 
 class WorstSample(Record):

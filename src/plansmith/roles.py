@@ -16,16 +16,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
 
 from plansmith.errors import UsageError
-from plansmith.types import Tensor
-
-Metric = Literal["none", "accuracy", "token-f1", "answer-f1", "spearman", "neighbours"]
-Pooling = Literal["none", "mean", "first"]
+from plansmith.output_names import names_vectors
+from plansmith.types import Measured, Pooling, Tensor
 
 _SCORES = re.compile(r"logit|prob|score|softmax", re.IGNORECASE)
-_VECTORS = re.compile(r"embed|hidden|pool|feature|representation|vector", re.IGNORECASE)
 _SPAN_END = re.compile(r"(^|_)(start|end)(_|$)", re.IGNORECASE)
 _OF_EMBEDDINGS = ("spearman", "neighbours")
 
@@ -45,7 +41,7 @@ class Role(StrEnum):
 class Task:
     """What is measured, and how vectors of tokens become one of a sentence."""
 
-    metric: Metric = "none"
+    metric: Measured = "none"
     pooling: Pooling = "none"
 
 
@@ -68,7 +64,7 @@ def role_of(output: Tensor, mask: Tensor | None, task: Task) -> Role:
 
 def _holds_scores(output: Tensor, task: Task) -> bool:
     if task.metric == ("accuracy" if len(output.dims) == 2 else "token-f1"):
-        return _VECTORS.search(output.name) is None
+        return not names_vectors(output.name)
     return _SCORES.search(output.name) is not None and task.metric not in _OF_EMBEDDINGS
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from plansmith.data.batches import calibration_batches, evaluation_batches, joined_batch
 from plansmith.data.labels import CLASS, SCORE, Kind
 from plansmith.data.samples import Sample, extent, make_sample
-from plansmith.data.tasks import Answers, Resolved
+from plansmith.data.tasks import Answers
 from plansmith.data_spec import TEXT, TEXT_PAIR
 from plansmith.errors import UsageError, first_line
 from plansmith.memory import tells_of_memory
 from plansmith.reference import store_case
 from plansmith.sources.live import BATCH, SEQUENCE, Align
-from plansmith.types import AxisRange, Case, SampleSet
+from plansmith.types import AxisRange, Case, Measured, Pooling, SampleSet
 from plansmith.units import bytes_in_words
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class AskedModel:
     axes: Mapping[str, AxisRange]
     ask: Callable[[Arrays], Arrays]
     class_names: Mapping[str, int]
-    pooling: Literal["none", "mean", "first"] | None
+    pooling: Pooling | None
     out: Path
     progress: Callable[[str], None]
 
@@ -83,7 +83,7 @@ class AskedModel:
                 remedy="give it values as it was trained with; ids, for example, below the size of its vocabulary",
             ) from error
 
-    def pooled(self, answers: Answers, metric: Resolved) -> Literal["none", "mean", "first"]:
+    def pooled(self, answers: Answers, metric: Measured) -> Pooling:
         """How the vectors of tokens become one."""
         if not answers.token_vectors:
             return "none"
@@ -108,8 +108,8 @@ class SampleSets:
     labels: Kind
     apart: bool
 
-    def calibrate(self, samples: Sequence[Sample]) -> tuple[SampleSet, int]:
-        """Batches of several sizes, from the shortest samples to the longest, and the number of joined ones.
+    def calibrate(self, samples: Sequence[Sample]) -> SampleSet:
+        """Batches of several sizes, from the shortest samples to the longest.
 
         Where real texts are short, one batch more fills the longest sequence with several of them joined: ranges
         are looked for at the largest shapes, too.
@@ -125,16 +125,25 @@ class SampleSets:
             joined = [self._joined(flat, i, longest.max) for i in range(joined_batch(self.batch))]
             cases.append(self._store_one("joined", joined, CALIBRATION, labelled=False))
         everything = [*found, *joined]
-        return self._record(everything, cases, labelled=self._labelled and not joined), len(joined)
+        return self._record(everything, cases, labelled=self._labelled and not joined, joined=len(joined))
+
+    def evaluable(self, count: int) -> int:
+        """How many of so many samples fill whole batches.
+
+        Raises:
+            UsageError: they do not fill one.
+        """
+        sizes = evaluation_batches(count, self.batch, paired=self.apart)
+        if not sizes:
+            raise UsageError(
+                f"data: the smallest batch holds {self.batch.min} samples, and {count} are for evaluation",
+                remedy=f"set evaluation: {self.batch.min} or more under `data`, or a smaller batch with `shapes`",
+            )
+        return sum(sizes)
 
     def evaluate(self, samples: Sequence[Sample]) -> SampleSet:
         """Batches in the order of the draw."""
         sizes = evaluation_batches(len(samples), self.batch, paired=self.apart)
-        if not sizes:
-            raise UsageError(
-                f"data: the smallest batch holds {self.batch.min} samples, and {len(samples)} are for evaluation",
-                remedy=f"set evaluation: {self.batch.min} or more under `data`, or a smaller batch with `shapes`",
-            )
         found, cases = self._store(samples, sizes, EVALUATION)
         return self._record(found, cases, labelled=self._labelled)
 
@@ -203,9 +212,9 @@ class SampleSets:
         return joined
 
     @staticmethod
-    def _record(samples: Sequence[Sample], cases: Sequence[Case], *, labelled: bool) -> SampleSet:
+    def _record(samples: Sequence[Sample], cases: Sequence[Case], *, labelled: bool, joined: int = 0) -> SampleSet:
         rows, digests = tuple(s.row for s in samples), tuple(s.digest for s in samples)
-        return SampleSet(cases=tuple(cases), rows=rows, digests=digests, labelled=labelled)
+        return SampleSet(cases=tuple(cases), rows=rows, digests=digests, labelled=labelled, joined=joined)
 
 
 def _units(samples: Sequence[Sample], size: int) -> Iterator[Sequence[Sample]]:

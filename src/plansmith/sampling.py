@@ -12,7 +12,7 @@ from plansmith.data.drawing import Draw, draw
 from plansmith.data.labels import Classes, Kind, converted, kind_of
 from plansmith.data.reading import DataPlace, digest_of_samples, open_data
 from plansmith.data.samples import Sample, halves, make_sample
-from plansmith.data.tasks import Answers, choose_metric, describe_answers, label_kind
+from plansmith.data.tasks import Answers, choose_metric, describe_answers, label_kind, require_measurable
 from plansmith.data_spec import DEFAULT_CALIBRATION, TEXT_PAIR, DataSpec
 from plansmith.digest import digest_of
 from plansmith.errors import UsageError
@@ -115,7 +115,7 @@ def _given_samples(about: AskedModel, spec: DataSpec, place: DataPlace) -> DataS
     about.progress("reading the data")
     labelled = spec.metric not in {"none", "neighbours"}
     reading = open_data(place, spec.entry_point, spec.columns, about.plan.takes, labelled=labelled)
-    drawn = draw(reading.samples, spec, place.words)
+    drawn = draw(reading.samples, spec, spec.entry_point or place.words)
     batch = about.batch()
     answers = _first_answers(about, drawn, batch)
     kind = kind_of([s.label for s in (*drawn.calibration, *drawn.evaluation)])
@@ -131,10 +131,11 @@ def _given_samples(about: AskedModel, spec: DataSpec, place: DataPlace) -> DataS
         return [half for s in ready for half in halves(s)] if apart else ready
 
     sets = SampleSets(about, batch, labels, apart)
-    calibration, joined = sets.calibrate(prepared(drawn.calibration))
-    words = reading.words + (f"; {joined} more for calibration are several of its texts in one" if joined else "")
+    judging = prepared(drawn.evaluation)
+    if judging:  # before the model is asked about anything
+        require_measurable(metric, judging[: sets.evaluable(len(judging))])
     return DataSet(
-        words=words,
+        words=reading.words,
         digest=place.digest or drawn.digest,
         revision=place.revision,
         available=drawn.available,
@@ -143,8 +144,8 @@ def _given_samples(about: AskedModel, spec: DataSpec, place: DataPlace) -> DataS
         guessed=False,
         metric=metric,
         pooling=about.pooled(answers, metric),
-        calibration=calibration,
-        evaluation=sets.evaluate(prepared(drawn.evaluation)) if drawn.evaluation else None,
+        calibration=sets.calibrate(prepared(drawn.calibration)),
+        evaluation=sets.evaluate(judging) if judging else None,
     )
 
 

@@ -190,7 +190,8 @@ class Compilation(GraphSteps):
         Raises:
             RepositoryError: another target's repository, a changed interface, a full or unwritable disk.
         """
-        return publish(self._stages, self.repository, self.spec, self.reference, made)
+        stages, relative_to = self._stages, self._relative_to
+        return publish(stages, self.repository, self.spec, self.reference, made, relative_to=relative_to)
 
 
 def _require_available(spec: ModelSpec, name: str, target: Target) -> None:

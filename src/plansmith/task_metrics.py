@@ -76,14 +76,20 @@ def judged_agreement(name: str, same: Flags, max_drop: float) -> TaskMetric:
     """The share of samples that get the reference's own answer."""
     found = share(int(np.sum(same)), len(same))
     change = Interval(value=found.value - 1, low=found.low - 1, high=found.high - 1)
-    return judged(name, len(same), 1.0, change, max_drop)
+    return of_agreement(judged(name, len(same), 1.0, change, max_drop))
 
 
 def judged_token_agreement(name: str, same: Ints, tokens: Ints, max_drop: float) -> TaskMetric:
     """The share of tokens that get the reference's own answer; samples, not tokens, are independent of each other."""
     samples = len(tokens)
     found = bootstrapped(lambda weights: (weights @ same) / np.maximum(weights @ tokens, 1) - 1, samples)
-    return judged(name, samples, 1.0, widened(found, (same - tokens).astype(np.float64)), max_drop)
+    change = widened(found, (same - tokens).astype(np.float64))
+    return of_agreement(judged(name, samples, 1.0, change, max_drop))
+
+
+def of_agreement(metric: TaskMetric) -> TaskMetric:
+    """A measure whose right answers are the reference's own."""
+    return metric.model_copy(update={"agreement": True})
 
 
 def ranks_right(scores: Floats, label: int, first: int) -> bool:
@@ -210,11 +216,12 @@ class Spearman:
         def change(weights: Floats) -> Floats:
             return weighted_correlation(weights, score, sides[1]) - weighted_correlation(weights, score, sides[0])
 
-        reference = float(weighted_correlation(np.ones((1, pairs)), score, sides[0])[0])
+        reference, candidate = (float(weighted_correlation(np.ones((1, pairs)), score, s)[0]) for s in sides)
         if not np.isfinite(reference):
             return [_nothing_to_rank(pairs, max_drop)]
-        interval = bootstrapped(change, pairs)
-        if not np.isfinite(interval.value):  # the candidate has the same value for all pairs
+        if np.isfinite(candidate):
+            interval = bootstrapped(change, pairs)
+        else:  # the same value for all pairs
             interval = Interval(value=-reference, low=-reference, high=-reference)
         if pairs < FEWEST_PAIRS:
             interval = at_least(interval, paired_difference(0, 0, pairs))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import subprocess
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -16,7 +18,7 @@ _BUILDS = ("", "-gpu", "-openvino", "-directml", "-migraphx", "-rocm", "-qnn", "
 
 # Our modules and the distributions that decide the result of a step, or of a part that has its own: `graph_files`
 # finds what an ONNX file consists of, `take_graph` is the export of one. Records and numbers count everywhere.
-_COMMON_CODE = ("types.py", "reports.py", "manifest.py", "comparison.py", "reference.py", "worker.py")
+_COMMON_CODE = ("types.py", "reports.py", "manifest.py", "comparison.py", "reference.py", "worker.py", "digest.py")
 _GRAPH_CODE = ("compilers/onnxrt.py", "compilers/onnx_files.py", "external_data.py")
 _EXPORT_CODE = (
     "exporting.py",
@@ -25,18 +27,22 @@ _EXPORT_CODE = (
     "samples",
     "data",
     "data_spec.py",
+    "output_names.py",
     "shapes.py",
+    "memory.py",
     "compilers/torch_export.py",
     "compilers/onnx_import.py",
     *_GRAPH_CODE,
 )
 _JUDGING_CODE = (
+    "validation.py",
     "held_out.py",
     "judging.py",
     "measuring.py",
     "agreement.py",
     "task_metrics.py",
     "roles.py",
+    "output_names.py",
     "intervals.py",
 )
 _CODE = {
@@ -44,19 +50,23 @@ _CODE = {
     "graph_files": ("sources/onnx_models.py", "external_data.py"),
     "export": _EXPORT_CODE,
     "take_graph": _EXPORT_CODE,
-    "sample": (*_EXPORT_CODE, "sampling.py", "sample_sets.py", "memory.py"),
+    "sample": (*_EXPORT_CODE, "sampling.py", "sample_sets.py"),
     "lower": (
         "lowering.py",
         "given_graphs.py",
+        "lowered_graph.py",
+        "lowering_options.py",
         "trials.py",
+        "process.py",
+        "processor.py",
+        "memory.py",
         "compilers/precision",
-        "validation.py",
         *_GRAPH_CODE,
         *_JUDGING_CODE,
     ),
     "compile": _GRAPH_CODE,
-    "validate": ("validation.py", *_JUDGING_CODE),
-    "package": ("packaging.py", "triton/model_config.py"),
+    "validate": (*_GRAPH_CODE, *_JUDGING_CODE),
+    "package": ("packaging.py", "triton/model_config.py", "triton/releases.py"),
     "check_served": ("serving.py", "triton"),
 }
 _EXPORT_TOOLS = (
@@ -83,11 +93,38 @@ _TOOLS = {
     "check_served": ("tritonclient", "numpy"),
 }
 
+_SECONDS_TO_ANSWER = 60
+_ASK_ENVIRONMENT = """
+import json, sys
+from importlib.metadata import distributions
+found = {d.metadata["Name"]: d.version for d in distributions()}
+print(json.dumps({**found, "python": sys.version}))
+"""
+
 
 def step_toolchain(step: str) -> dict[str, str]:
     """The versions of the tools of a step (or part), empty where one is not installed, and a digest of its code."""
     versions = {name: _version(name) for name in _TOOLS[step]}
     return versions | {"code": _code_digest((*_COMMON_CODE, *_CODE[step]))}
+
+
+def environment(interpreter: str) -> dict[str, str]:
+    """Every distribution of another Python, and its own version; empty where it cannot be asked.
+
+    Whoever starts it for its work says what is wrong with it.
+    """
+    with suppress(OSError, ValueError, subprocess.SubprocessError):
+        done = subprocess.run(
+            [interpreter, "-I", "-c", _ASK_ENVIRONMENT],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS_TO_ANSWER,
+            check=True,
+        )
+        found = json.loads(done.stdout)
+        return {str(name): str(number) for name, number in found.items()}
+    return {}
 
 
 @cache

@@ -17,6 +17,12 @@ SCHEMA_VERSION = 1
 Dim = int | str
 """A fixed size, or the name of an axis that varies."""
 
+Measured = Literal["none", "accuracy", "token-f1", "answer-f1", "spearman", "neighbours"]
+"""The measure of a task."""
+
+Pooling = Literal["none", "mean", "first"]
+"""How the vectors of a sample's tokens become one."""
+
 Device = Literal["gpu", "cpu"]
 """What the instances of a served model run on."""
 
@@ -42,9 +48,9 @@ class EngineKind(StrEnum):
 
 
 class Record(BaseModel):
-    """Base of all records: frozen, unknown fields refused."""
+    """Base of all records: frozen, unknown fields refused, and NaN and Inf, which JSON cannot hold."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class AxisRange(Record):
@@ -138,13 +144,15 @@ class SampleSet(Record):
     """Samples in the order of their use, in batches: one case each.
 
     `rows`: places of the samples in the data, from 0; `digests`: of each sample as it was read, so that no sample can
-    stand in two sets; `labelled`: every case's file holds labels too.
+    stand in two sets; `labelled`: every case's file holds labels too; `joined`: the last so many are several texts in
+    one, and no samples of the data.
     """
 
     cases: tuple[Case, ...]
     rows: tuple[int, ...]
     digests: tuple[str, ...]
     labelled: bool
+    joined: int = 0
 
     @property
     def count(self) -> int:
@@ -168,8 +176,8 @@ class DataSet(Record):
     seed: int
     real: bool
     guessed: bool
-    metric: Literal["none", "accuracy", "token-f1", "answer-f1", "spearman", "neighbours"]
-    pooling: Literal["none", "mean", "first"]
+    metric: Measured
+    pooling: Pooling
     calibration: SampleSet
     evaluation: SampleSet | None
 

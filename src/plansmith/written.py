@@ -47,6 +47,14 @@ Share = Annotated[
 ]
 """A number of 0 or more."""
 
+Part = Annotated[
+    float,
+    Field(strict=True, allow_inf_nan=False, ge=0, le=1),
+    BeforeValidator(_read_number),
+    WithJsonSchema(_number_schema("[+]?", minimum=0, maximum=1)),
+]
+"""A number from 0 to 1."""
+
 Cosine = Annotated[
     float,
     Field(strict=True, allow_inf_nan=False, ge=-1, le=1),

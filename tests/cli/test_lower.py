@@ -58,7 +58,7 @@ def test_an_int8_release_tells_its_recipe_data_and_accuracy_wherever_it_is_asked
         r"^  [\d.]+ times as fast as FP32 \(95 % interval ",
         rf"^  32 held-out samples of {data.name} ",
         r"^    logits: mean cosine .*, SQNR .*, KL .* nats",
-        r"^    top-1 accuracy .*: .* is allowed",
+        r"^    top-1 accuracy .*: .*, allowed -",
         r"^  report      artifacts/repository\.plansmith/releases/tiny/2/report\.html$",
     ]
     assert not [line for line in told if not re.search(line, answer.stdout, re.MULTILINE)], answer.stdout
@@ -98,6 +98,11 @@ def test_a_lowered_graph_for_tensorrt_is_written_with_what_is_known_of_it(
     assert "\n  not validated: TensorRT's own INT8 kernels" in answer.stdout
     assert "\n  graph       made/graph/model.onnx\n  record      made/graph/lowered.json\nNext: " in answer.stdout
     assert "QuantizeLinear: " in run("inspect", "made/graph/model.onnx").stdout
+    told = run("inspect", "made/graph").stdout
+    assert all(words in told for words in ("model: tiny", "made for: tensorrt", "calibration: 16 of 48", "tried:"))
+    assert run("inspect", "made/graph/lowered.json").stdout == told
+    (run.folder / "lowered.json").write_text("{}")
+    check_refusal(run("inspect", "lowered.json"), 2, ("is no record of a lowered graph", "lower the model again"))
     record = json.loads((run.folder / "made/graph/lowered.json").read_text())
     again = ("lower", "int8.yaml", "--engine", "tensorrt", "--output")
     assert run(*again, "second", "--json", "--quiet").document == record | {"folder": "second"}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count, repeat
 from typing import Any
 
 import pytest
@@ -14,10 +17,26 @@ from plansmith.data_spec import DataSpec
 from plansmith.errors import SourceError, UsageError
 
 
-def texts(count: int, *, repeats: int = 1, classes: int = 0) -> Iterator[Sample]:
-    for row in range(count * repeats):
-        number = row % count
-        yield make_sample(row, {"text": f"text {number}"}, number % classes if classes else None)
+def texts(count: int, *, repeats: int = 1, classes: int = 0) -> list[Sample]:
+    numbers = [row % count for row in range(count * repeats)]
+    return [
+        make_sample(row, {"text": f"text {number}"}, number % classes if classes else None)
+        for row, number in enumerate(numbers)
+    ]
+
+
+@dataclass
+class Images:
+    """Samples of 10 KB each, made when they are read; `salts`: what makes those of each reading other ones."""
+
+    count: int
+    classes: int
+    salts: Iterator[int] = field(default_factory=lambda: repeat(0))
+
+    def __iter__(self) -> Iterator[Sample]:
+        salt = next(self.salts)
+        for row in range(self.count):
+            yield make_sample(row, {"image": f"{row} {salt}".encode().ljust(10_000)}, row % self.classes)
 
 
 def spec(calibration: int, evaluation: int, seed: int = 0) -> DataSpec:
@@ -44,7 +63,7 @@ def test_the_same_inputs_under_another_label_are_the_same_sample() -> None:
 def test_a_draw_depends_on_the_seed_and_not_on_the_order_of_rows() -> None:
     first, again = (draw(texts(200), spec(20, 30), "a.txt") for _ in range(2))
     assert (first.calibration, first.evaluation) == (again.calibration, again.evaluation)
-    backwards = draw(reversed(list(texts(200))), spec(20, 30), "a.txt")
+    backwards = draw(texts(200)[::-1], spec(20, 30), "a.txt")
     assert rows(backwards.calibration) == rows(first.calibration)
     assert backwards.digest != first.digest
     other = draw(texts(200), spec(20, 30, seed=1), "a.txt")
@@ -58,11 +77,8 @@ def test_a_draw_is_spread_over_the_data() -> None:
 
 
 def test_classes_stand_in_both_sets_in_their_shares() -> None:
-    def unequal() -> Iterator[Sample]:
-        for row in range(1000):
-            yield make_sample(row, {"text": f"text {row}"}, "rare" if row % 10 == 0 else "often")
-
-    drawn = draw(unequal(), spec(50, 100), "a.txt")
+    unequal = [make_sample(row, {"text": f"text {row}"}, "often" if row % 10 else "rare") for row in range(1000)]
+    drawn = draw(unequal, spec(50, 100), "a.txt")
     for samples, expected in ((drawn.calibration, 5), (drawn.evaluation, 10)):
         assert abs(Counter(s.label for s in samples)["rare"] - expected) <= 1
 
@@ -94,6 +110,40 @@ def test_too_few_samples_say_how_many_there_are_and_what_to_set(
         draw(texts(available, repeats=2), spec(*wanted), "a.txt")
     assert f"({available * 2} rows, of which {available} repeat others)" in caught.value.message
     assert remedy in caught.value.remedy
+
+
+def test_no_more_samples_are_in_memory_than_were_asked_for_however_many_classes_there_are() -> None:
+    tracemalloc.start()
+    try:
+        drawn = draw(Images(3000, classes=100), spec(50, 100), "images")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len({s.label for s in drawn.calibration}) == 50
+    assert most < 5_000_000
+
+
+def test_samples_that_are_others_when_they_are_read_again_are_refused() -> None:
+    with pytest.raises(SourceError, match="images yields other samples each time") as caught:
+        draw(Images(20, classes=2, salts=count()), spec(5, 5), "images")
+    assert "seed it" in caught.value.remedy
+
+
+def test_data_that_end_before_what_was_drawn_of_them_are_refused() -> None:
+    once = iter(texts(20))
+    with pytest.raises(SourceError, match="other samples each time"):
+        draw(once, spec(5, 5), "a.txt")
+
+
+def test_a_label_that_changes_makes_another_sample() -> None:
+    class Relabelled(list[Sample]):
+        def __iter__(self) -> Iterator[Sample]:
+            found = [make_sample(s.row, s.values, next(labels)) for s in super().__iter__()]
+            return iter(found)
+
+    labels = count()
+    with pytest.raises(SourceError, match="other samples each time"):
+        draw(Relabelled(texts(9)), spec(3, 3), "a.txt")
 
 
 def test_what_the_remedy_says_is_enough() -> None:

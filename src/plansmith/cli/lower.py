@@ -12,7 +12,7 @@ from plansmith.cli.precision import accuracy_lines
 from plansmith.cli.specs import read_given, source_options
 
 if TYPE_CHECKING:
-    from plansmith.graph_only import LoweredGraph
+    from plansmith.manifest import LoweredGraph
 
 _EPILOG = """\
 \b
@@ -67,7 +67,7 @@ def lower_command(
 
 def _show(made: LoweredGraph) -> None:
     from plansmith.cli.text import echo_lines, program, short
-    from plansmith.graph_only import RECORD_FILE
+    from plansmith.manifest import LOWERED_FILE
 
     recipe, folder = made.lowered.recipe, Path(made.folder)
     engine = f" for {recipe.engine}" if recipe is not None else ""
@@ -75,5 +75,5 @@ def _show(made: LoweredGraph) -> None:
     echo_lines(f"  {line}" for line in accuracy_lines(made.lowered, made.validation))
     graph = folder / made.lowered.components["model"].file
     click.echo(f"  graph       {short(graph.absolute())}")
-    click.echo(f"  record      {short((folder / RECORD_FILE).absolute())}")
-    click.echo(f"Next: {program()} inspect {short(graph.absolute())}")
+    click.echo(f"  record      {short((folder / LOWERED_FILE).absolute())}")
+    click.echo(f"Next: {program()} inspect {short(folder.absolute())}")

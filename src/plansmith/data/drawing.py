@@ -1,9 +1,12 @@
 """Which samples are taken, and in which order: by chance, but the same ones for the same data and seed.
 
 Every sample has a lot, a hash of the seed and its own digest, and the lowest lots are taken. So the draw does not
-depend on the order of the rows, a repeated sample has one lot, and one pass is enough: of data of any length only
-what may be taken is kept. Where samples have classes, the lots are ranked class by class, and every stretch of the
-order holds the classes in the shares that they have in the data.
+depend on the order of the rows, and a repeated sample has one lot. Where samples have classes, the lots are ranked
+class by class, and every stretch of the order holds the classes in the shares that they have in the data.
+
+The data are read twice: the first time for the lots, of which those that may be taken are kept with their rows alone,
+the second time, as far as needed, for the samples that were drawn. So no more samples are in memory than were asked
+for, however many classes there are. Data that are others the second time are refused.
 """
 
 from __future__ import annotations
@@ -11,11 +14,11 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plansmith.data.samples import Sample
+from plansmith.data.samples import Sample, changing
 from plansmith.data_spec import DataSpec
 from plansmith.errors import SourceError, UsageError
 
@@ -43,12 +46,12 @@ def draw(samples: Iterable[Sample], spec: DataSpec, name: str) -> Draw:
     """Draw the two sets of a spec. A sample whose inputs stood in the data before is left out.
 
     Args:
-        samples: all, in the order of the data.
+        samples: all, in the order of the data; every iteration begins with the first one.
         spec: says how many, and the seed.
         name: of the data, for errors.
 
     Raises:
-        SourceError: there are no samples.
+        SourceError: there are no samples, or others each time.
         UsageError: there are fewer than the spec wants.
     """
     wanted = spec.calibration + spec.evaluation
@@ -57,7 +60,7 @@ def draw(samples: Iterable[Sample], spec: DataSpec, name: str) -> Draw:
     everything, rows = hashlib.sha256(), 0
     for sample in samples:
         rows += 1
-        everything.update(f"{sample.digest}{sample.label!r}\n".encode())
+        everything.update(_told(sample))
         if sample.digest not in seen:
             seen.add(sample.digest)
             lots.add(sample)
@@ -65,7 +68,7 @@ def draw(samples: Iterable[Sample], spec: DataSpec, name: str) -> Draw:
         raise SourceError(f"{name} holds no samples", remedy="give it some, or name other data")
     if len(seen) < wanted:
         raise _too_few(spec, name, len(seen), rows)
-    ordered = lots.ordered()[:wanted]
+    ordered = _read_again(samples, lots.ordered()[:wanted], name)
     return Draw(
         calibration=tuple(ordered[: spec.calibration]),
         evaluation=tuple(ordered[spec.calibration :]),
@@ -73,6 +76,32 @@ def draw(samples: Iterable[Sample], spec: DataSpec, name: str) -> Draw:
         rows=rows,
         digest=everything.hexdigest(),
     )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a sample stands, and a digest of its values and label."""
+
+    row: int
+    digest: bytes
+
+
+def _read_again(samples: Iterable[Sample], places: Sequence[_Place], name: str) -> list[Sample]:
+    """The samples at these places, in their order.
+
+    Raises:
+        SourceError: other samples stand there now.
+    """
+    missing = {place.row: place for place in places}
+    found: dict[int, Sample] = {}
+    for sample in samples:
+        if (place := missing.pop(sample.row, None)) is not None:
+            if place.digest != _digest_of(sample):
+                raise changing(name)
+            found[sample.row] = sample
+            if not missing:
+                return [found[place.row] for place in places]
+    raise changing(name)
 
 
 class _Lots:
@@ -86,7 +115,7 @@ class _Lots:
     def __init__(self, seed: int, wanted: int) -> None:
         self._seed = seed
         self._wanted = wanted
-        self._held: dict[Any, list[tuple[int, int, Sample]]] = {}
+        self._held: dict[Any, list[tuple[int, int, bytes]]] = {}
         self._counts: Counter[Any] = Counter()
         self._has_classes = True
 
@@ -95,7 +124,7 @@ class _Lots:
         self._counts[group] += 1
         held = self._held.setdefault(group, [])
         # The heap's first is the highest lot, which goes when a lower one comes.
-        entry = (-_lot(self._seed, sample.digest), -sample.row, sample)
+        entry = (-_lot(self._seed, sample.digest), -sample.row, _digest_of(sample))
         if len(held) < self._wanted:
             heapq.heappush(held, entry)
         else:
@@ -103,23 +132,32 @@ class _Lots:
         if len(self._held) > self._wanted:
             self._forget_classes()
 
-    def ordered(self) -> list[Sample]:
+    def ordered(self) -> list[_Place]:
         """What is held, in the order of the draw; right for the first `wanted`."""
         placed = []
         for group, held in self._held.items():
             # Where in its step a class begins is chance, too: else no class of one sample was ever drawn early.
             offset = _lot(self._seed, f"class {group}") / 2**64
-            for rank, (lot, row, sample) in enumerate(sorted(held, reverse=True)):
-                placed.append(((rank + offset) / self._counts[group], -lot, -row, sample))
-        return [sample for *_, sample in sorted(placed, key=lambda p: p[:3])]
+            for rank, (lot, row, digest) in enumerate(sorted(held, reverse=True)):
+                placed.append(((rank + offset) / self._counts[group], -lot, -row, digest))
+        return [_Place(row, digest) for *_, row, digest in sorted(placed)]
 
     def _forget_classes(self) -> None:
         """More classes than samples to take: they cannot all be represented."""
         self._has_classes = False
         self._counts = Counter({None: self._counts.total()})
         every = [entry for held in self._held.values() for entry in held]
-        self._held = {None: heapq.nlargest(self._wanted, every, key=lambda e: e[:2])}
+        self._held = {None: heapq.nlargest(self._wanted, every)}
         heapq.heapify(self._held[None])
+
+
+def _told(sample: Sample) -> bytes:
+    return f"{sample.digest}{sample.label!r}\n".encode()
+
+
+def _digest_of(sample: Sample) -> bytes:
+    """Of its values and its label, short: of data with many classes most are held until the end."""
+    return hashlib.sha256(_told(sample)).digest()[:8]
 
 
 def _class_of(label: Any) -> Any:

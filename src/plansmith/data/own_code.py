@@ -18,7 +18,8 @@ from plansmith.errors import SourceError, UsageError, first_line
 def read_entry_point(name: str, folder: Path) -> Table:
     """The samples of `package.module:function`, each a mapping from columns to values.
 
-    The first sample tells the columns, so that the function begins to work at once.
+    The first sample tells the columns, so that the function begins to work at once. The first reading of the rows goes
+    on from there; every further one calls the function again.
 
     Args:
         name: the entry point.
@@ -30,14 +31,16 @@ def read_entry_point(name: str, folder: Path) -> Table:
     """
     with _on_path(folder):
         function = _function(name)
-        samples = _samples(name, function)
-        first = next(samples, None)
+        begun = _samples(name, function)
+        first = next(begun, None)
     if first is None:
         raise SourceError(f"{name} yields no samples", remedy='yield dicts such as {"text": …, "label": …}')
 
+    readings = [chain([first], begun)]
+
     def rows(_: Sequence[str]) -> Iterator[Row]:
         with _on_path(folder):
-            yield from chain([first], samples)
+            yield from readings.pop() if readings else _samples(name, function)
 
     return Table(name, tuple(first.values), rows)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +15,7 @@ from plansmith.data.image_files import SUFFIXES, read_images
 from plansmith.data.labels import label_of
 from plansmith.data.own_code import read_entry_point
 from plansmith.data.parquet import read_parquet
-from plansmith.data.samples import Sample, make_sample
+from plansmith.data.samples import Sample, changing, make_sample
 from plansmith.data.tables import Row, Table
 from plansmith.data.text_files import read_json, read_lines, read_separated
 from plansmith.data_spec import IMAGE, LABEL, TEXT, TEXT_PAIR
@@ -50,13 +52,13 @@ class DataPlace(Record):
 class Reading:
     """Data that are open: how they are called, which columns are read, and the samples.
 
-    `class_names`: of the label column, in the order of the ids.
+    `class_names`: of the label column, in the order of the ids. `samples` begin anew with every iteration.
     """
 
     words: str
     columns: Mapping[str, str]
     class_names: tuple[str, ...]
-    samples: Iterator[Sample]
+    samples: Iterable[Sample]
 
 
 def open_data(
@@ -72,7 +74,7 @@ def open_data(
         labelled: whether labels are read; else a row may lack its own.
 
     Raises:
-        SourceError: a file cannot be read.
+        SourceError: a file cannot be read; or, from the samples, an entry point yields others than its digest says.
         UsageError: wrong columns.
         EnvironmentFault: the library that reads them is not installed.
     """
@@ -90,7 +92,7 @@ def open_data(
             )
     names = first.class_names.get(chosen.get(LABEL, ""), ())
     taken = ", ".join(f"{column} as {role}" if column != role else role for role, column in chosen.items())
-    return Reading(f"{place.words} ({taken})", chosen, names, _samples(tables, chosen, Path(place.folder)))
+    return Reading(f"{place.words} ({taken})", chosen, names, _Samples(tables, chosen, Path(place.folder)))
 
 
 def names_images(path: Path) -> bool:
@@ -114,24 +116,53 @@ def digest_of_samples(place: DataPlace, entry_point: str) -> str:
         SourceError: it fails.
         UsageError: there is no such function.
     """
-    import hashlib
-
     digest = hashlib.sha256()
     table = read_entry_point(entry_point, Path(place.folder))
-    for number, row in enumerate(table.rows(table.columns)):
-        values = {str(k): _comparable(v, row) for k, v in row.values.items()}
-        digest.update(make_sample(number, values).digest.encode())
+    for row in table.rows(table.columns):
+        digest.update(_digest_of_row(row))
     return digest.hexdigest()
+
+
+def _held_to(table: Table, digest: str) -> Table:
+    """The same table, whose rows raise at their end where they are not those of `digest_of_samples`."""
+
+    def rows(columns: Sequence[str]) -> Iterator[Row]:
+        found = hashlib.sha256()
+        for row in table.rows(columns):
+            found.update(_digest_of_row(row))
+            yield row
+        if found.hexdigest() != digest:
+            raise changing(table.name)
+
+    return replace(table, rows=rows)
+
+
+def _digest_of_row(row: Row) -> bytes:
+    values = {str(k): _comparable(v, row) for k, v in row.values.items()}
+    return make_sample(0, values).digest.encode()
 
 
 def _tables(place: DataPlace, entry_point: str) -> list[Table]:
     folder = Path(place.folder)
     if place.kind == "entry_point":
-        return [read_entry_point(entry_point, folder)]
+        table = read_entry_point(entry_point, folder)
+        return [_held_to(table, place.digest) if place.digest else table]
     paths = [folder / name for name in place.files]
     if place.kind == "images":
         return [read_images(folder, paths)]
     return [READERS[path.suffix.lower()](path) for path in paths]
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """All samples of some tables, read anew by every iteration."""
+
+    tables: Sequence[Table]
+    chosen: Mapping[str, str]
+    folder: Path
+
+    def __iter__(self) -> Iterator[Sample]:
+        return _samples(self.tables, self.chosen, self.folder)
 
 
 def _samples(tables: Sequence[Table], chosen: Mapping[str, str], folder: Path) -> Iterator[Sample]:
@@ -184,9 +215,11 @@ def _image_path(value: str, row: Row, folder: Path) -> Path:
     """The image that a row of text names, from its file's own folder on.
 
     Raises:
-        SourceError: there is none.
+        SourceError: there is none; or it lies outside, where no digest of the data covers it.
     """
-    path = folder / value
+    path = Path(os.path.normpath(folder / value))
+    if not path.is_relative_to(folder):
+        raise SourceError(f"{row.where}: the image {path} lies outside of {folder}", remedy=f"put it below {folder}")
     if path.suffix.lower() not in SUFFIXES or not path.is_file():
         raise SourceError(f"{row.where}: there is no image {path}", remedy=f"paths start from {folder}")
     return path

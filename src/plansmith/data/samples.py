@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.data_spec import TEXT, TEXT_PAIR
+from plansmith.errors import SourceError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,6 +47,13 @@ def make_sample(row: int, values: Mapping[str, Any], label: Any = None) -> Sampl
         _add(digest, name)
         _add(digest, values[name])
     return Sample(row, values, label, digest.hexdigest()[:DIGEST_DIGITS])
+
+
+def changing(name: str) -> SourceError:
+    """The error of data that are others when they are read again."""
+    return SourceError(
+        f"{name} yields other samples each time", remedy="seed it, or let nothing write to it while it is read"
+    )
 
 
 def extent(sample: Sample) -> int:

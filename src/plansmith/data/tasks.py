@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from plansmith.data.labels import Kind
+from plansmith.data.samples import Sample
 from plansmith.data_spec import Metric
 from plansmith.errors import UsageError
+from plansmith.output_names import names_vectors
+from plansmith.types import Measured
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Resolved = Literal["none", "accuracy", "token-f1", "answer-f1", "spearman", "neighbours"]
+_FEWEST = 3
+"""Of fewer samples there is no nearest one, and no order of ranks."""
 
-_VECTORS = re.compile(r"embed|hidden|pool|feature|representation|vector", re.IGNORECASE)
 _ANSWER = ("start_logits", "end_logits")
 
-_NEEDS: dict[Resolved, str] = {
+_NEEDS: dict[Measured, str] = {
     "none": "nothing",
     "accuracy": "an output of class scores [batch, classes], and no labels other than classes",
     "token-f1": "a list of tags a sample, and an output of class scores [batch, sequence, classes]",
@@ -57,7 +59,7 @@ def describe_answers(answer: Mapping[str, NDArray[np.generic]], batch: int) -> A
         batch: its size.
     """
     floats = {n: a for n, a in answer.items() if a.dtype.kind == "f" and a.ndim in {2, 3} and a.shape[0] == batch}
-    vectors = {n: a for n, a in floats.items() if _VECTORS.search(n)}
+    vectors = {n: a for n, a in floats.items() if names_vectors(n)}
     spans = set(_ANSWER) <= floats.keys()
     scores = {n: a for n, a in floats.items() if n not in vectors and not spans}
     return Answers(
@@ -69,7 +71,7 @@ def describe_answers(answer: Mapping[str, NDArray[np.generic]], batch: int) -> A
     )
 
 
-def choose_metric(asked: Metric, answers: Answers, kind: Kind, *, paired: bool) -> Resolved:
+def choose_metric(asked: Metric, answers: Answers, kind: Kind, *, paired: bool) -> Measured:
     """The measure to take; of classes without labels, it is how often FP32 names the same one.
 
     Args:
@@ -81,7 +83,7 @@ def choose_metric(asked: Metric, answers: Answers, kind: Kind, *, paired: bool) 
     Raises:
         UsageError: outputs or labels do not have what was asked for.
     """
-    able: dict[Resolved, bool] = {
+    able: dict[Measured, bool] = {
         "answer-f1": kind == "answer" and answers.spans,
         "token-f1": kind == "tags" and answers.tags > 0,
         "accuracy": kind in {"class", "none"} and answers.classes > 0,
@@ -100,9 +102,34 @@ def choose_metric(asked: Metric, answers: Answers, kind: Kind, *, paired: bool) 
     return asked
 
 
-def label_kind(metric: Resolved) -> Kind:
+def require_measurable(metric: Measured, samples: Sequence[Sample]) -> None:
+    """See that the samples of an evaluation are enough for its measure, before a model is asked about them.
+
+    Args:
+        metric: what will be measured.
+        samples: as they will be asked, with their labels converted; of pairs that are read apart, both halves.
+
+    Raises:
+        UsageError: they are too few, or all have the same score.
+    """
+    scores = [s.label for s in samples if s.label is not None] if metric == "spearman" else []
+    if metric in {"spearman", "neighbours"} and len(scores or samples) < _FEWEST:
+        raise UsageError(
+            f"data.metric: {metric} needs {_FEWEST} {'pairs' if scores else 'samples'} or more for evaluation, and"
+            f" there are {len(scores or samples)}",
+            remedy=f"set evaluation: {_FEWEST} or more under `data` (better: hundreds), or metric: none",
+        )
+    if scores and len(set(scores)) == 1:
+        raise UsageError(
+            f"data.metric: {metric} compares orders, and all {len(scores)} samples for evaluation have the score"
+            f" {scores[0]:g}",
+            remedy="give samples of different scores, or set metric: none under `data`",
+        )
+
+
+def label_kind(metric: Measured) -> Kind:
     """What labels a measure reads."""
-    kinds: dict[Resolved, Kind] = {
+    kinds: dict[Measured, Kind] = {
         "accuracy": "class",
         "token-f1": "tags",
         "answer-f1": "answer",
