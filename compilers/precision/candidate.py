@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from plansmith.compilers import onnx_files
+from plansmith.errors import ExportError
 from plansmith.types import Precision, SpeedRatio, Trial
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Verdict:
         problem: why it cannot be taken; None if it can.
         feed: gives the inputs that show the problem best; None where usual ones are as good.
         ran: whether it answered at all.
+        refusal: what is wrong with the lowered graph, though its answers are accurate enough.
     """
 
     score: float
@@ -36,6 +38,7 @@ class Verdict:
     problem: str | None
     feed: Callable[[], Arrays] | None = None
     ran: bool = True
+    refusal: ExportError | None = None
 
     @classmethod
     def of_failure(cls, problem: str) -> Self:

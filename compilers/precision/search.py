@@ -50,11 +50,11 @@ class Judges:
     Args:
         accuracy: runs a graph on the calibration data.
         mistakes: looks at the lowered graph of a candidate that is accurate enough, given with whether it runs
-            itself; what is wrong with it, None for nothing.
+            itself; raises ExportError where something is wrong with it.
     """
 
     accuracy: Callable[[Path], Verdict]
-    mistakes: Callable[[onnx.ModelProto, bool], str | None] = lambda _lowered, _runs_itself: None
+    mistakes: Callable[[onnx.ModelProto, bool], None] = lambda _lowered, _runs_itself: None
 
 
 class Search:
@@ -172,8 +172,12 @@ class Search:
 
     def _judge(self, lowered: onnx.ModelProto, runnable: Path, *, runs_itself: bool) -> Verdict:
         verdict = self._judges.accuracy(runnable)
-        if verdict.problem is None and (mistakes := self._judges.mistakes(lowered, runs_itself)):
-            return replace(verdict, problem=mistakes)
+        if verdict.problem is not None:
+            return verdict
+        try:
+            self._judges.mistakes(lowered, runs_itself)
+        except ExportError as error:
+            return replace(verdict, problem=" ".join(error.message.split()), refusal=error)
         return verdict
 
     def _needed(self) -> list[Candidate]:

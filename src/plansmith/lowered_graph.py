@@ -13,7 +13,7 @@ import numpy as np
 from plansmith.comparison import Padding
 from plansmith.compilers import onnx_files
 from plansmith.compilers.precision.candidate import Candidate
-from plansmith.compilers.precision.lint import accept, lint
+from plansmith.compilers.precision.lint import accept, lint, refuse
 from plansmith.durable import link_or_copy
 from plansmith.errors import ExportError, GateError
 from plansmith.held_out import samples_digest
@@ -26,13 +26,16 @@ if TYPE_CHECKING:
     import onnx
 
 
-def mistakes_in(task: LoweringTask, lowered: onnx.ModelProto, runs_itself: bool) -> str | None:
-    """What the linter finds wrong with a lowered graph that nobody accepted, by its id in brackets; None for nothing.
+def refuse_mistakes(task: LoweringTask, lowered: onnx.ModelProto, runs_itself: bool) -> None:
+    """Let a lowered graph pass in which the linter finds no error, or none but those that a person accepts.
 
     Args:
         task: what is lowered, and for which engine.
         lowered: the graph.
         runs_itself: ONNX Runtime can run it, so that it can be asked whether its scales fit the data.
+
+    Raises:
+        ExportError: there are errors.
     """
     findings = lint(
         lowered,
@@ -41,12 +44,7 @@ def mistakes_in(task: LoweringTask, lowered: onnx.ModelProto, runs_itself: bool)
         promised=None if task.request.options.lower_io else task.component,
         mask_input=task.onnx.mask_input,
     )
-    errors = [f for f in accept(findings, task.request.options.accept) if f.severity == "error"]
-    if not errors:
-        return None
-    known = ", ".join(dict.fromkeys(error.id for error in errors))
-    first = " ".join(filter(None, (errors[0].node, errors[0].words)))
-    return f"the lowered graph has {len(errors)} error(s), the first: {first} [{known}]; {errors[0].remedy}"
+    refuse(accept(findings, task.request.options.accept))
 
 
 def write_lowered(task: LoweringTask, chosen: Candidate, out: Path) -> tuple[Component, str | None]:

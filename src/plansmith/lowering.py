@@ -15,7 +15,7 @@ from plansmith.compilers.precision.candidate import Candidate
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.search import Judges, Search, Subject, best_of
 from plansmith.errors import ExportError, UsageError
-from plansmith.lowered_graph import copy_unlowered, mistakes_in, recipe_of, unlowered_recipe, write_lowered
+from plansmith.lowered_graph import copy_unlowered, recipe_of, refuse_mistakes, unlowered_recipe, write_lowered
 from plansmith.lowering_options import LoweringRequest
 from plansmith.scratch import scratch_folder
 from plansmith.trials import LoweringTask, TrialJudge
@@ -100,7 +100,7 @@ class _Lowering:
         place = self._scratch / precision
         place.mkdir()
         subject = Subject(self._model, self._task.middle_feed, self._task.onnx.mask_input)
-        judges = Judges(TrialJudge(self._task, precision), partial(mistakes_in, self._task))
+        judges = Judges(TrialJudge(self._task, precision), partial(refuse_mistakes, self._task))
         self._searches[precision] = search = Search(subject, judges, place, self._progress)
         return search.find(methods, self._task.request.options.budget, all_of_them=self._is_measurable)
 
@@ -212,8 +212,15 @@ class _Lowering:
         )
 
     def _hopeless(self, precision: Precision) -> LoweredModel:
-        """No graph at all; what was tried tells why, and the errors of the best of it where to look."""
+        """No graph at all; what was tried tells why, and the errors of the best of it where to look.
+
+        Raises:
+            ExportError: there are accurate ones, and all of them have mistakes that an engine would stumble over.
+        """
         search = self._searches[precision]
+        for candidate in search.tried:
+            if candidate.verdict.refusal is not None:
+                raise candidate.verdict.refusal
         layers = search.layers(best_of(search.tried)) if search.tried else []
         return LoweredModel(
             components={}, precision=precision, recipe=None, trials=self._trials(None), layers=tuple(layers)

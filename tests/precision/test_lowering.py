@@ -138,13 +138,22 @@ def test_a_lowered_graph_with_a_mistake_is_passed_over_for_the_next(
     prepared = pipeline.prepare(hand_made.products(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
     lowered = prepared.lower("int8", tmp_path / "lowered", tolerances={"y": ToleranceChange(min_cosine=0.9)})
     first, *others = lowered.record.trials
-    assert first.problem == "the lowered graph has 1 error(s), the first: a_Q is wrong [some-id]; mend it"
+    assert first.problem == "the lowered graph has 1 error(s): a_Q is wrong [some-id]"
     assert sum(trial.chosen for trial in others) == 1
     asked.clear()
     lowered = prepared.lower(
         "int8", tmp_path / "accepted", accept=("some-id",), tolerances={"y": ToleranceChange(min_cosine=0.9)}
     )
     assert lowered.record.trials[0].problem is None
+
+
+def test_where_every_accurate_graph_has_a_mistake_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = Finding("some-id", "error", "a_Q", "is wrong", "mend it")
+    monkeypatch.setattr("plansmith.lowered_graph.lint", lambda *_, **__: [finding])
+    prepared = pipeline.prepare(hand_made.products(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
+    with pytest.raises(ExportError, match=r"a_Q is wrong \[some-id\]") as refused:
+        prepared.lower("fp16", tmp_path / "lowered", budget=1)
+    assert "`lowering: {accept: [some-id]}`" in refused.value.remedy
 
 
 def test_an_engine_that_loads_no_graph_gets_no_int8(tmp_path: Path) -> None:
