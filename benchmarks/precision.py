@@ -92,7 +92,7 @@ def main(evaluated: int) -> None:
         feed = next(text.batches(evaluation, length=LENGTH))
         timed: dict[str, Callable[[], object]] = {EAGER: lambda: text.answer(feed)}
         timed |= {row.name: partial(open_session(row.file), feed) for row in rows if row.timed}
-        ratios = speed.race(timed, EAGER, setting=speed.machine(), budget_seconds=SPEED_SECONDS)
+        ratios = speed.race(timed, EAGER, setting=speed.machine(), budget_seconds=SPEED_SECONDS).result
         print(
             f"{len(evaluation)} held-out sentences; {BATCH}x{LENGTH} tokens, one thread, CPU seconds; {speed.machine()}"
         )

@@ -150,4 +150,4 @@ def test_a_lowering_that_no_real_input_was_tried_on_is_told_so(
     found = list(doubts(report))
     assert len(found) == said + 1
     assert found[-1] == "not validated: a GPU"
-    assert all("--data" in line for line in found[:-1])
+    assert all("--data" in line and "the search for its recipe had looked at" in line for line in found[:-1])

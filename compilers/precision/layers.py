@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.compilers.precision.activations import stream
 from plansmith.compilers.precision.graph import Graph
+from plansmith.compilers.precision.observing import without_padding
 from plansmith.types import LayerError
 
 if TYPE_CHECKING:
@@ -26,17 +27,24 @@ BEST_DB, WORST_DB = 150.0, -100.0
 
 
 def compare_layers(
-    reference: onnx.ModelProto, lowered: onnx.ModelProto, feeds: Sequence[Arrays], nodes: Mapping[str, bool]
+    reference: onnx.ModelProto,
+    lowered: onnx.ModelProto,
+    feeds: Sequence[Arrays],
+    nodes: Mapping[str, bool],
+    *,
+    mask_input: str | None = None,
 ) -> list[LayerError]:
     """The error behind each node, in the graph's order; nodes whose output the lowered graph has no more are left out.
 
-    An error that is a constant factor of one channel is none: recipes move scales from one layer into the next.
+    An error that is a constant factor of one channel is none: recipes move scales from one layer into the next. Nor is
+    what stands at padding: recipes cut it off on purpose, as it reaches no answer.
 
     Args:
         reference: the FP32 graph.
         lowered: the same graph lowered, as one that ONNX Runtime runs here.
         feeds: inputs, a batch each.
         nodes: names in the reference, with whether each one is lowered.
+        mask_input: the input that marks padding with 0; None where there is none.
     """
     there = {output for node in lowered.graph.node for output in node.output}
     asked = {node.output[0]: node for node in reference.graph.node if node.name in nodes and node.output[0] in there}
@@ -46,9 +54,10 @@ def compare_layers(
         noise = dict.fromkeys(tensors, 0.0)
         signal = dict.fromkeys(tensors, 0.0)
         pairs = zip(stream(reference, feeds, tensors), stream(lowered, feeds, tensors), strict=True)
-        for right, candidate in pairs:
+        for feed, (right, candidate) in zip(feeds, pairs, strict=True):
+            mask = feed[mask_input].astype(bool) if mask_input in feed else None  # type: ignore[index]
             for tensor in tensors:
-                n, s = _noise_and_signal(right[tensor], candidate[tensor])
+                n, s = _noise_and_signal(right[tensor], candidate[tensor], mask)
                 noise[tensor] += n
                 signal[tensor] += s
         found += [
@@ -135,11 +144,16 @@ def _noise(db: float) -> float:
     return float(10 ** (-db / 10))
 
 
-def _noise_and_signal(right: NDArray[np.generic], candidate: NDArray[np.generic]) -> tuple[float, float]:
+def _noise_and_signal(
+    right: NDArray[np.generic], candidate: NDArray[np.generic], mask: NDArray[np.bool_] | None
+) -> tuple[float, float]:
     """Sums of squares: of what no factor of a channel explains, and of the right values. Channels: see `_channels`."""
     import numpy as np
 
-    if right.shape != candidate.shape or not np.isfinite(candidate).all():
+    if right.shape != candidate.shape:
+        return math.inf, 1.0
+    right, candidate = without_padding(right, mask), without_padding(candidate, mask)
+    if not np.isfinite(candidate).all():
         return math.inf, 1.0
     x, y = _channels(right), _channels(candidate)
     xx, yy, xy = (np.einsum("ij,ij->j", a, b) for a, b in ((x, x), (y, y), (x, y)))

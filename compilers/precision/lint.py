@@ -40,6 +40,7 @@ def lint(
     samples: Iterable[StoredCase] | None = None,
     promised: Component | None = None,
     max_opset: int | None = None,
+    mask_input: str | None = None,
 ) -> list[Finding]:
     """Look for what an engine refuses and for what makes numbers wrong; errors first.
 
@@ -50,9 +51,10 @@ def lint(
             about whether the scales fit the data.
         promised: the interface of the graph before it was lowered.
         max_opset: the newest opset that the target reads.
+        mask_input: the input that marks padding with 0, where no scale has to fit; None where there is none.
     """
     feeds = [case.feed for case in islice(samples or (), _MOST_CASES)]
-    view = View(model, engine, feeds=feeds, promised=promised, max_opset=max_opset)
+    view = View(model, engine, feeds=feeds, promised=promised, max_opset=max_opset, mask_input=mask_input)
     static = [rule for rule in RULES if rule not in lint_values.RULES]
     findings = list(dict.fromkeys(finding for rule in static for finding in rule(view)))
     if not any(finding.severity == "error" for finding in findings):  # a graph that is wrong may not even run

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from plansmith.compilers.precision.graph import Graph
+from plansmith.compilers.precision.observing import without_padding
 from plansmith.types import Component, EngineKind
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class View:
         feeds: inputs to run it on; none: rules that look at values find nothing.
         promised: the interface that the graph was to keep; None: nobody said.
         max_opset: the newest opset that the engine reads; None: nobody said.
+        mask_input: the input that marks padding with 0; None where there is none.
     """
 
     def __init__(
@@ -62,12 +64,14 @@ class View:
         feeds: Sequence[Arrays] = (),
         promised: Component | None = None,
         max_opset: int | None = None,
+        mask_input: str | None = None,
     ) -> None:
         self.model = model
         self.engine = engine
         self.feeds = feeds
         self.promised = promised
         self.max_opset = max_opset
+        self._mask_input = mask_input
         self._initializers = {t.name: t for t in model.graph.initializer}
         self.graph = Graph(_skeleton(model))
         self.nodes: Sequence[onnx.NodeProto] = self.graph.model.graph.node
@@ -156,10 +160,13 @@ class View:
         return (node for node in self.every(QUANTIZE) if not self.is_constant(node.input[0]))
 
     def run(self, tensors: Sequence[str]) -> Iterator[Arrays]:
-        """The values of some tensors, a batch at a time."""
+        """The values of some tensors, a batch at a time, without those at padding: calibration leaves them out too."""
         from plansmith.compilers.precision import activations
 
-        return activations.stream(self.model, self.feeds, tensors)
+        streamed = activations.stream(self.model, self.feeds, tensors)
+        for feed, values in zip(self.feeds, streamed, strict=True):
+            mask = feed[self._mask_input].astype(bool) if self._mask_input in feed else None  # type: ignore[index]
+            yield {name: without_padding(value, mask) for name, value in values.items()}
 
     @cached_property
     def _types(self) -> dict[str, onnx.TypeProto]:

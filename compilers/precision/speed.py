@@ -35,6 +35,8 @@ _PARITY = 0.01
 _CPU_INFO = Path("/proc/cpuinfo")
 _INT8_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "asimddp", "i8mm")
 _ERRORS_ONLY = 3
+_LOWER_FLOATS = {"tensor(float16)": "float16"}
+"""What a graph may take where FP32 took 32 bits; ONNX Runtime has no kernels for BF16 on a CPU."""
 
 
 def compare(
@@ -44,7 +46,7 @@ def compare(
     *,
     threads: int = 1,
     budget_seconds: float = 30.0,
-) -> dict[str, SpeedRatio]:
+) -> Race:
     """How much faster graphs run in ONNX Runtime on this machine's CPU than one of them does.
 
     Args:
@@ -71,7 +73,7 @@ def race(
     clock: Clock = time.thread_time,
     budget_seconds: float = 30.0,
     wall: Clock = time.monotonic,
-) -> dict[str, SpeedRatio]:
+) -> Race:
     """How much faster things are than one of them, each run once a round until it is clear or the time is over.
 
     Args:
@@ -82,39 +84,57 @@ def race(
         budget_seconds: after so long no further rounds are begun; the first look is always taken.
         wall: what the budget is counted by.
     """
-    field = _Field(tuple(runs), baseline)
+    held = Race(tuple(runs), baseline, setting)
     started = wall()
     for place in range(_WARM_UP_ROUNDS):
-        for name in field.order(place):
+        for name in held.order(place):
             runs[name]()
     for look in LOOKS:
         begun = wall()
-        if field.rounds and begun - started + (begun - started) / field.rounds * (look - field.rounds) > budget_seconds:
+        if held.rounds and begun - started + (begun - started) / held.rounds * (look - held.rounds) > budget_seconds:
             break
-        while field.rounds < look:
+        while held.rounds < look:
             costs = {}
-            for name in field.order(field.rounds):
+            for name in held.order(held.rounds):
                 before = clock()
                 runs[name]()
                 costs[name] = clock() - before
-            field.add(costs)
-        if all(is_clear(low, high) for _, low, high in map(field.interval, field.others)):
+            held.add(costs)
+        if all(is_clear(low, high) for _, low, high in map(held.interval, held.others)):
             break
-    return {name: _record(*field.interval(name), field.rounds, setting) for name in field.others}
+    return held
 
 
 @dataclass
-class _Field:
-    """Who takes part, and the ratios so far: baseline's cost by the candidate's, a round each."""
+class Race:
+    """Who takes part, and the ratios so far: baseline's cost by the candidate's, a round each.
+
+    Args:
+        names: of all that run, the baseline's among them.
+        baseline: which of them the others are compared with.
+        setting: shape, threads and machine in words, for the record.
+    """
 
     names: Sequence[str]
     baseline: str
+    setting: str
     rounds: int = 0
     ratios: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def others(self) -> list[str]:
+        """All but the baseline."""
         return [name for name in self.names if name != self.baseline]
+
+    @property
+    def result(self) -> dict[str, SpeedRatio]:
+        """How much faster each of the others is than the baseline."""
+        return {name: _record(*self.interval(name), self.rounds, self.setting) for name in self.others}
+
+    def is_faster(self, name: str, than: str) -> bool:
+        """Whether one of the others is surely faster than another of them, by the ratios of the same rounds."""
+        paired = [one / other for one, other in zip(self.ratios[name], self.ratios[than], strict=True)]
+        return verdict_of(*median_interval(paired, _ERROR_PER_LOOK)) == "faster"
 
     def order(self, place: int) -> list[str]:
         """Rotated, and turned around every other time, so that nobody always runs first, or behind the same one."""
@@ -123,11 +143,13 @@ class _Field:
         return names[::-1] if place % 2 else names
 
     def add(self, costs: Mapping[str, float]) -> None:
+        """Take in a round."""
         self.rounds += 1
         for name in self.others:
             self.ratios.setdefault(name, []).append(costs[self.baseline] / costs[name])
 
     def interval(self, name: str) -> tuple[float, float, float]:
+        """Ratio to the baseline, and the ends of its interval."""
         return median(self.ratios[name]), *median_interval(self.ratios[name], _ERROR_PER_LOOK)
 
 
@@ -166,9 +188,12 @@ def _record(ratio: float, low: float, high: float, rounds: int, setting: str) ->
 
 
 def _runner(path: Path, feed: Arrays, threads: int) -> Run:
-    """Runs a graph in a session with all optimisations, as Triton's backend opens it."""
+    """Runs a graph in a session with all optimisations, as Triton's backend opens it; it is fed what it takes."""
     session = _open(path, threads)
-    inputs = {value.name: feed[value.name] for value in session.get_inputs()}
+    inputs = {
+        value.name: feed[value.name].astype(_LOWER_FLOATS.get(value.type, feed[value.name].dtype), copy=False)
+        for value in session.get_inputs()
+    }
     return lambda: session.run(None, inputs)
 
 

@@ -50,6 +50,7 @@ def check_given(
         engine=EngineKind(engine),
         samples=StoredCases(samples.calibration.cases, Path(data_folder)) if samples is not None and real else None,
         promised=component,
+        mask_input=model.mask_input,
     )
     findings = accept(findings, accepted)
     refuse(findings, what=f"the file, which is {model.precision} already,")

@@ -9,7 +9,7 @@ from plansmith import toolchain
 from plansmith.config import ModelSpec
 from plansmith.durable import fsync_tree, move_into_place
 from plansmith.errors import UsageError
-from plansmith.graph_steps import GraphSteps
+from plansmith.graph_steps import GraphSteps, require_kernels
 from plansmith.manifest import LOWERED_FILE, LoweredGraph
 from plansmith.precision_steps import Judged, judge_engine, needs_samples
 from plansmith.reports import ValidationReport
@@ -32,6 +32,7 @@ class GraphLowering(GraphSteps):
             PlansmithError: located at the step that failed; nothing was written.
         """
         _require_sense(self.spec)
+        require_kernels(self.spec, self.name, self.target)
         if out.exists():
             raise UsageError(
                 f"{out} is there already", remedy="name another --output, or move it away", model=self.name
@@ -81,6 +82,11 @@ def _require_sense(spec: ModelSpec) -> None:
         raise UsageError(
             "a model is exported in fp32, so that there is nothing to lower",
             remedy="say what to lower it to: --precision int8, fp16, bf16 or auto",
+        )
+    if spec.engine not in {EngineKind.ONNXRUNTIME, EngineKind.TENSORRT}:
+        raise UsageError(
+            f"engine {spec.engine} runs no graph, so that there is nothing to lower for it",
+            remedy="use --engine onnxruntime or tensorrt",
         )
     if spec.precision == "auto" and spec.engine is not EngineKind.ONNXRUNTIME:
         raise UsageError(

@@ -8,14 +8,14 @@ from typing import Any, Self, TypeVar
 
 from plansmith.config import ModelSpec
 from plansmith.digest import Digester
-from plansmith.errors import GateError
+from plansmith.errors import EngineError, GateError
 from plansmith.fetching import fetch, require_unchanged
 from plansmith.precision_steps import lower_graph, require_lowered, take_samples
 from plansmith.report import ReportFacts, unfinished, write
 from plansmith.sources.reference import parse_reference, refuse_unfitting
 from plansmith.stages import Finished, Listener, StageRunner
-from plansmith.targets import load_target, require_onnxruntime
-from plansmith.types import DataSet, LoweredModel, OnnxModel, SourceModel
+from plansmith.targets import Target, load_target, require_onnxruntime
+from plansmith.types import DataSet, EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
 
 R = TypeVar("R")
 
@@ -151,4 +151,21 @@ class GraphSteps:
             lowered=made.get("lower"),
             engine=made.get("compile"),
             steps=tuple(self._stages.records),
+        )
+
+
+def require_kernels(spec: ModelSpec, name: str, target: Target) -> None:
+    """Refuse a precision that the engine has no kernels for where the target runs it.
+
+    Raises:
+        EngineError: it has none.
+    """
+    lowers = spec.precision in {Precision.INT8, "auto"}
+    if lowers and spec.engine is EngineKind.ONNXRUNTIME and target.device == "gpu":
+        raise EngineError(
+            f"precision {spec.precision} is for ONNX Runtime on a CPU, and {target.name} serves on a GPU, for which"
+            " ONNX Runtime has no INT8 kernels",
+            remedy="use --precision fp16, or a target for the CPU (plansmith targets)",
+            model=name,
+            step="lower",
         )

@@ -1,4 +1,4 @@
-"""The graph that a search chose: checked, put into the step's folder, and told of."""
+"""The graph that a search chose: looked over for mistakes, put into the step's folder, and told of."""
 
 from __future__ import annotations
 
@@ -6,18 +6,45 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from plansmith.comparison import Padding
 from plansmith.compilers import onnx_files
+from plansmith.compilers.precision.candidate import Candidate
 from plansmith.compilers.precision.lint import accept, lint, refuse
-from plansmith.compilers.precision.search import Candidate
 from plansmith.durable import link_or_copy
 from plansmith.errors import ExportError, GateError
 from plansmith.held_out import samples_digest
+from plansmith.reference import read_case
 from plansmith.trials import LoweringTask
 from plansmith.types import Component, KeptNode, Precision, Recipe
 from plansmith.validation import asking
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def refuse_mistakes(task: LoweringTask, lowered: onnx.ModelProto, runs_itself: bool) -> None:
+    """Let a lowered graph pass in which the linter finds no error, or none but those that a person accepts.
+
+    Args:
+        task: what is lowered, and for which engine.
+        lowered: the graph.
+        runs_itself: ONNX Runtime can run it, so that it can be asked whether its scales fit the data.
+
+    Raises:
+        ExportError: there are errors.
+    """
+    findings = lint(
+        lowered,
+        engine=task.request.engine,
+        samples=task.calibration if runs_itself else None,
+        promised=None if task.request.options.lower_io else task.component,
+        mask_input=task.onnx.mask_input,
+    )
+    refuse(accept(findings, task.request.options.accept))
 
 
 def write_lowered(task: LoweringTask, chosen: Candidate, out: Path) -> tuple[Component, str | None]:
@@ -27,15 +54,10 @@ def write_lowered(task: LoweringTask, chosen: Candidate, out: Path) -> tuple[Com
         The graph, and the file of its twin where ONNX Runtime cannot run the graph itself.
 
     Raises:
-        ExportError: the linter finds something wrong, or inputs and outputs are not what they were.
+        ExportError: inputs and outputs are not what they were.
         GateError: the graph fails, or answers with something else than numbers.
     """
-    import onnx
-
     promised = None if task.request.options.lower_io else task.component
-    samples = task.calibration if chosen.runs_itself else None
-    found = lint(onnx.load(chosen.path), engine=task.request.engine, samples=samples, promised=promised)
-    refuse(accept(found, task.request.options.accept))
     for file in sorted(chosen.folder.iterdir()):
         shutil.move(file, out / file.name)
     made = onnx_files.describe(out / onnx_files.MODEL_FILE)
@@ -99,16 +121,23 @@ def unlowered_recipe(task: LoweringTask, why: Sequence[str]) -> Recipe:
 
 
 def _require_running(task: LoweringTask, folder: Path, made: Component, precision: Precision) -> None:
-    """Run what was written on one batch: a twin was judged, and the graph itself has to run too.
+    """Run what was written on the largest batch: a twin was judged, and the graph itself has to run too.
 
     Raises:
         GateError: it fails, or answers with something else than numbers.
     """
     if precision is Precision.BF16:  # no kernels on a CPU, as `not_validated` says
         return
+    case = task.largest_case
+    feed = read_case(case, task.data_folder).feed
     with asking(folder / made.file, made.outputs, task.component.outputs, precision) as ask:
-        answer = ask(task.data.calibration.cases[0], task.first_feed)
-    broken = [name for name, array in answer.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
+        answer = ask(case, feed)
+    padding = Padding(made.inputs, task.onnx.mask_input)
+    broken = []
+    for tensor in made.outputs:
+        array, valid = answer[tensor.name], padding.valid(tensor, feed)
+        if array.dtype.kind == "f" and not np.isfinite(array if valid is None else array[valid]).all():
+            broken.append(tensor.name)
     if broken:
         raise GateError(
             f"the lowered graph answers with NaN or Inf: {', '.join(broken)}",

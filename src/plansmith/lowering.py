@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.compilers.onnxrt import clean
 from plansmith.compilers.precision import speed
+from plansmith.compilers.precision.candidate import Candidate
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.opsets import modern
-from plansmith.compilers.precision.search import Candidate, Search
-from plansmith.errors import ExportError
-from plansmith.lowered_graph import copy_unlowered, recipe_of, unlowered_recipe, write_lowered
+from plansmith.compilers.precision.search import Judges, Search, Subject, best_of
+from plansmith.errors import ExportError, UsageError
+from plansmith.lowered_graph import copy_unlowered, recipe_of, refuse_mistakes, unlowered_recipe, write_lowered
 from plansmith.lowering_options import LoweringRequest
 from plansmith.scratch import scratch_folder
 from plansmith.trials import LoweringTask, TrialJudge
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
 
 _AUTO = (Precision.INT8, Precision.FP16)
 """What `auto` tries beside FP32: ONNX Runtime has no BF16 kernels on a CPU, where speed is measured."""
+
+_NEAREST = 3
 
 Progress = Callable[[str], None]
 
@@ -74,18 +80,19 @@ class _Lowering:
         Graph(self._model)  # gives every node a name
         self._searches: dict[Precision, Search] = {}
         self._unfit: list[Trial] = []
+        self._race: speed.Race | None = None
 
     def to_asked(self, out: Path) -> LoweredModel:
         """The precision that was asked for; slower than FP32 it may be, as long as it says so."""
         precision = Precision(self._task.request.precision)
         passed = self._timed(self._find(precision))
-        return self._written(_fastest(passed), out) if passed else self._hopeless(precision)
+        return self._written(self._best(passed), out) if passed else self._hopeless(precision)
 
     def to_fastest(self, out: Path) -> LoweredModel:
         """The fastest that is accurate enough, FP32 among them: lower ones are out where they are surely slower."""
         passed = self._timed([candidate for precision in _AUTO for candidate in self._find_if_any(precision)])
         fast = [candidate for candidate in passed if candidate.speed is None or candidate.speed.verdict != "slower"]
-        return self._written(_fastest(fast), out) if fast else self._unlowered(passed, out)
+        return self._written(self._best(fast), out) if fast else self._unlowered(passed, out)
 
     def _find(self, precision: Precision) -> list[Candidate]:
         """What is accurate enough in one precision."""
@@ -93,8 +100,9 @@ class _Lowering:
         methods = self._methods(precision)
         place = self._scratch / precision
         place.mkdir()
-        search = Search(self._model, TrialJudge(self._task, precision), self._task.first_feed, place, self._progress)
-        self._searches[precision] = search
+        subject = Subject(self._model, self._task.middle_feed, self._task.onnx.mask_input)
+        judges = Judges(TrialJudge(self._task, precision), partial(refuse_mistakes, self._task))
+        self._searches[precision] = search = Search(subject, judges, place, self._progress)
         return search.find(methods, self._task.request.options.budget, all_of_them=self._is_measurable)
 
     def _find_if_any(self, precision: Precision) -> list[Candidate]:
@@ -122,14 +130,26 @@ class _Lowering:
         return found
 
     def _methods(self, precision: Precision) -> Sequence[Method]:
+        found = self._made(precision)
+        names = {node.name for node in self._model.graph.node}.union(*((*m.lowerable, *m.kept) for m in found))
+        _require_matches(self._task.request.options.keep, names)
+        return found
+
+    def _made(self, precision: Precision) -> Sequence[Method]:
         from plansmith.compilers.precision import half, int8_onnxruntime, int8_tensorrt
 
         given = (self._model, self._task.calibration, self._task.request.options)
-        if precision is Precision.INT8:
-            on_cpu = self._task.request.engine is EngineKind.ONNXRUNTIME
-            methods = int8_onnxruntime.methods if on_cpu else int8_tensorrt.methods
-            return methods(*given, mask_input=self._task.onnx.mask_input)
-        return half.methods(*given, precision=precision)
+        if precision is not Precision.INT8:
+            return half.methods(*given, precision=precision)
+        match self._task.request.engine:
+            case EngineKind.ONNXRUNTIME:
+                return int8_onnxruntime.methods(*given, mask_input=self._task.onnx.mask_input)
+            case EngineKind.TENSORRT:
+                return int8_tensorrt.methods(*given, mask_input=self._task.onnx.mask_input)
+            case engine:
+                raise UsageError(
+                    f"there is no {precision} for engine {engine}", remedy="use --engine onnxruntime or tensorrt"
+                )
 
     @property
     def _is_measurable(self) -> bool:
@@ -149,12 +169,21 @@ class _Lowering:
         if not candidates or not self._is_measurable:
             return list(candidates)
         self._progress("measuring speed beside FP32, in turns")
-        paths = {str(number): candidate.path for number, candidate in enumerate(candidates)}
-        ratios = speed.compare({"fp32": self._fp32, **paths}, "fp32", self._task.usual_feed)
-        measured = [candidate.with_speed(ratios[name]) for name, candidate in zip(paths, candidates, strict=True)]
+        paths = {str(candidate.folder): candidate.path for candidate in candidates}
+        self._race = speed.compare({"fp32": self._fp32, **paths}, "fp32", self._task.usual_feed)
+        ratios = self._race.result
+        measured = [candidate.with_speed(ratios[str(candidate.folder)]) for candidate in candidates]
         for candidate in measured:
             self._searches[candidate.method.precision].replace(candidate)
         return measured
+
+    def _best(self, candidates: Sequence[Candidate]) -> Candidate:
+        """The first, which is the best guess, unless a later one is surely faster: noise decides nothing."""
+        chosen, *others = candidates
+        for candidate in others:
+            if self._race and self._race.is_faster(str(candidate.folder), str(chosen.folder)):
+                chosen = candidate
+        return chosen
 
     def _written(self, chosen: Candidate, out: Path) -> LoweredModel:
         precision = chosen.method.precision
@@ -184,10 +213,16 @@ class _Lowering:
         )
 
     def _hopeless(self, precision: Precision) -> LoweredModel:
-        """No graph at all; what was tried tells why, and the errors of the best of it where to look."""
+        """No graph at all; what was tried tells why, and the errors of the best of it where to look.
+
+        Raises:
+            ExportError: there are accurate ones, and all of them have mistakes that an engine would stumble over.
+        """
         search = self._searches[precision]
-        best = max(search.tried, key=lambda candidate: candidate.verdict.score, default=None)
-        layers = search.layers(best) if best else []
+        for candidate in search.tried:
+            if candidate.verdict.refusal is not None:
+                raise candidate.verdict.refusal
+        layers = search.layers(best_of(search.tried)) if search.tried else []
         return LoweredModel(
             components={}, precision=precision, recipe=None, trials=self._trials(None), layers=tuple(layers)
         )
@@ -197,6 +232,16 @@ class _Lowering:
         return (*(candidate.trial(chosen=candidate is chosen) for candidate in tried), *self._unfit)
 
 
-def _fastest(candidates: Sequence[Candidate]) -> Candidate:
-    """The first one where speed was not measured."""
-    return max(candidates, key=lambda candidate: candidate.speed.ratio if candidate.speed else 0.0)
+def _require_matches(patterns: Sequence[str], names: Collection[str]) -> None:
+    """See that every pattern of `keep` is some node's name: one with a typing mistake would keep nothing high.
+
+    Raises:
+        UsageError: one is not.
+    """
+    for pattern in patterns:
+        if not any(re.fullmatch(pattern, name) for name in names):
+            near = get_close_matches(pattern, sorted(names), n=_NEAREST, cutoff=0)
+            raise UsageError(
+                f"lowering: keep: {pattern!r} matches no node of this graph",
+                remedy="it has to match a whole name; the nearest are " + ", ".join(near),
+            )

@@ -83,7 +83,11 @@ def doubts(validation: ValidationReport) -> Iterator[str]:
     """What nothing has shown: a lowering without real inputs, and what could not be tried on this machine."""
     is_lowered = validation.precision not in (None, Precision.FP32)
     if is_lowered and validation.evidence not in (None, "given"):
-        yield f"{validation.precision} was judged on {_EVIDENCE[validation.evidence]} alone: give real ones with --data"
+        own = _EVIDENCE[validation.evidence]
+        yield (
+            f"{validation.precision} was judged on {own} alone, which the search for its recipe had looked at too:"
+            " give real ones with --data"
+        )
     for words in validation.not_validated:
         yield f"not validated: {words}"
 

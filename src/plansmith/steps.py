@@ -14,7 +14,7 @@ from plansmith.config import ModelSpec
 from plansmith.digest import Digester
 from plansmith.durable import require_writable
 from plansmith.errors import EngineError, PlansmithError
-from plansmith.graph_steps import GraphSteps
+from plansmith.graph_steps import GraphSteps, require_kernels
 from plansmith.history import HISTORY, History
 from plansmith.manifest import Manifest, Package, PublishedVersion, StepRecord
 from plansmith.packaging import lay_out
@@ -210,11 +210,4 @@ def _require_available(spec: ModelSpec, name: str, target: Target) -> None:
             model=name,
             step="lower",
         )
-    if target.device == "gpu" and spec.precision in {Precision.INT8, "auto"}:
-        raise EngineError(
-            f"precision {spec.precision} is for ONNX Runtime on a CPU, and {target.name} serves on a GPU, for which"
-            " ONNX Runtime has no INT8 kernels",
-            remedy="use --precision fp16, or a target for the CPU (plansmith targets)",
-            model=name,
-            step="lower",
-        )
+    require_kernels(spec, name, target)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from plansmith.comparison import Padding
-from plansmith.compilers.precision.search import Verdict
+from plansmith.compilers.precision.candidate import Verdict
 from plansmith.errors import GateError, first_line
 from plansmith.judging import Judge
 from plansmith.lowering_options import LoweringRequest
 from plansmith.reference import StoredCases, read_case
 from plansmith.reports import Evaluation
 from plansmith.roles import Task
+from plansmith.sources.live import BATCH
 from plansmith.types import Case, Component, DataSet, OnnxModel, Precision
 from plansmith.validation import asking, compare_case, tolerances_of
 
@@ -52,9 +56,16 @@ class LoweringTask:
         return StoredCases(self.data.calibration.cases, self.data_folder)
 
     @property
-    def first_feed(self) -> Arrays:
-        """Inputs of the first batch of samples."""
-        return read_case(self.data.calibration.cases[0], self.data_folder).feed
+    def middle_feed(self) -> Arrays:
+        """Inputs of a batch as long, or large, as they mostly are: the batches begin with the shortest samples."""
+        cases = sorted(self.data.calibration.cases, key=_elements)
+        reached = list(accumulate(case.axes.get(BATCH, 1) for case in cases))
+        return self._feed(cases[bisect_left(reached, reached[-1] / 2)])
+
+    @property
+    def largest_case(self) -> Case:
+        """The batch with the largest samples; every candidate has run on it."""
+        return max(self.data.calibration.cases, key=_elements)
 
     @property
     def usual_feed(self) -> Arrays:
@@ -62,6 +73,9 @@ class LoweringTask:
         usual = {axis: sizes.opt for axis, sizes in self.onnx.axes.items()}
         case = next(case for case in self.onnx.reference.cases if case.axes == usual)
         return read_case(case, self.folder).feed
+
+    def _feed(self, case: Case) -> Arrays:
+        return read_case(case, self.data_folder).feed
 
 
 class TrialJudge:
@@ -83,7 +97,7 @@ class TrialJudge:
             with asking(path, outputs, outputs, self._precision) as ask:
                 return self._verdict(ask)
         except GateError as error:
-            return Verdict(score=-1.0, worst=-1.0, problem=first_line(error))
+            return Verdict.of_failure(first_line(error))
 
     def _verdict(self, ask: Callable[[Case, Arrays], Arrays]) -> Verdict:
         found, places = self._evaluate(ask)
@@ -126,6 +140,11 @@ class TrialJudge:
             if c.failures:
                 return f"output {c.output!r} at {c.case}: {c.failures[0]}"
         return None
+
+
+def _elements(case: Case) -> int:
+    """Of one sample, as far as the sizes that vary say."""
+    return math.prod(size for axis, size in case.axes.items() if axis != BATCH)
 
 
 def _length(feed: Arrays) -> int:

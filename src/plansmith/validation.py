@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -179,6 +179,8 @@ def asking(
 ) -> Iterator[Callable[[Case, Arrays], Arrays]]:
     """A graph, ready to be asked; it takes and gives the exported model's floats, whatever its own are.
 
+    Opening it, and asking, raise GateError where ONNX Runtime refuses.
+
     Args:
         path: the graph, as one that ONNX Runtime can run on a CPU.
         outputs: what the candidate gives.
@@ -190,7 +192,14 @@ def asking(
     lower = _LOWER_FLOATS.get(precision)
     lowered = {t.name for t in outputs if t.dtype == lower}
     original = {t.name: t.dtype for t in exported}
-    with OnnxrtRunner(SessionFromOnnx(str(path), providers=["cpu"]), name="candidate") as runner:
+    with ExitStack() as opened:
+        try:
+            runner = opened.enter_context(OnnxrtRunner(SessionFromOnnx(str(path), providers=["cpu"]), name="candidate"))
+        except Exception as error:
+            raise GateError(
+                f"ONNX Runtime cannot open the engine: {first_line(error)}",
+                remedy="nothing was published; please report this with the log",
+            ) from error
         taken = {i.name: _TYPES[i.type] for i in runner.sess.get_inputs() if i.type in _TYPES}
 
         def ask(case: Case, feed: Arrays) -> Arrays:

@@ -129,6 +129,12 @@ REFUSED = {
     "a choice by speed for TensorRT": Refused(
         ("lower", "hf:bert", "--precision", "auto", "--engine", "tensorrt"), 2, ("auto goes by speed",), _MODEL
     ),
+    "an engine without graphs": Refused(
+        ("lower", "hf:bert", "--precision", "int8", "--engine", "python"), 2, ("engine python runs no graph",), _MODEL
+    ),
+    "INT8 of ONNX Runtime for a GPU": Refused(
+        ("lower", "hf:bert", "--precision", "int8", "--target", "triton-26.08"), 6, ("no INT8 kernels", "fp16"), _MODEL
+    ),
     "several models": Refused(
         ("lower", "two.yaml"),
         2,

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from plansmith.compilers.precision import speed
-from plansmith.types import SpeedRatio
+from plansmith.compilers.precision.speed import Race
 
 Costs = Mapping[str, Sequence[float]]
 
@@ -24,7 +24,7 @@ def give_costs(monkeypatch: pytest.MonkeyPatch, **costs: Sequence[float]) -> lis
     """
     measured: list[str] = []
 
-    def compare(candidates: Mapping[str, Path], baseline: str, feed: Any) -> dict[str, SpeedRatio]:
+    def compare(candidates: Mapping[str, Path], baseline: str, feed: Any) -> Race:
         assert feed
         now = [0.0]
 

@@ -81,6 +81,17 @@ def test_the_fastest_of_those_that_pass_is_taken(
     assert vit.lower("auto", tmp_path / "int8").record.precision is Precision.INT8
 
 
+def test_noise_does_not_decide_between_two_that_pass(
+    vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FP16 has the better median here, and is not faster in every round: the best guess, which comes first, stays."""
+    give_costs(monkeypatch, fp32=(2.0,), int8=SWAYING, fp16=(1.1, 0.95, 0.9, 0.95, 0.94))
+    lowered = vit.lower("auto", tmp_path / "lowered")
+    assert lowered.record.precision is Precision.INT8
+    ratios = {t.precision: t.speed.ratio for t in lowered.record.trials if t.speed is not None}
+    assert ratios[Precision.FP16] > ratios[Precision.INT8] > 1
+
+
 def test_a_precision_that_is_surely_slower_is_refused_and_the_exported_graph_stays(
     vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plansmith.compilers.precision import observing
 from plansmith.compilers.precision.int8_ranges import (
     BINS,
     Histogram,
@@ -17,7 +18,6 @@ from plansmith.compilers.precision.int8_ranges import (
     minmax,
     percentile,
 )
-from plansmith.compilers.precision import observing
 from plansmith.compilers.precision.observing import largest_feed, observe, plan_walk, without_padding
 
 from .half_graphs import Arrays, graph, samples
@@ -112,7 +112,7 @@ def test_values_at_padding_are_left_out_whether_positions_are_one_axis_or_two() 
 @pytest.mark.parametrize("length", [2, 3, 4, 8])
 def test_as_many_heads_as_positions_are_no_positions(length: int, tmp_path: Path) -> None:
     """All batches have one length, so that their sizes alone tell nothing."""
-    text = f"""(float[N, S, 8] x, int64[N, S] mask) => (float[N, S, 8] y) {{
+    text = """(float[N, S, 8] x, int64[N, S] mask) => (float[N, S, 8] y) {
         flat = Reshape (x, rows)
         split = Reshape (x, heads)
         turned = Transpose <perm = [0, 2, 1, 3]> (split)
@@ -120,7 +120,7 @@ def test_as_many_heads_as_positions_are_no_positions(length: int, tmp_path: Path
         few = Expand (x, again)
         pooled = ReduceMean <keepdims = 0> (few, second)
         table = Add (stored, one)
-    }}"""
+    }"""
     model = graph(
         text,
         rows=np.array([-1, 8]),
@@ -132,7 +132,9 @@ def test_as_many_heads_as_positions_are_no_positions(length: int, tmp_path: Path
     )
     if 8 % length:
         next(n for n in model.graph.node if n.name == "split").input[0] = "wide"
-        wide = graph("(float[N, S, 8] x) => (float[N, S, M] wide) { wide = Concat <axis = -1> (x, x, x) }").graph.node[0]
+        wide = graph("(float[N, S, 8] x) => (float[N, S, M] wide) { wide = Concat <axis = -1> (x, x, x) }").graph.node[
+            0
+        ]
         model.graph.node.insert(0, wide)
     mask = np.ones((2, length), np.int64)
     feed = {"x": np.ones((2, length, 8), np.float32), "mask": mask}

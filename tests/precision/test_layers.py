@@ -66,6 +66,30 @@ def test_the_node_that_brings_the_error_in_is_ranked_first(
     assert 10 < behind[guilty] < 30
 
 
+def test_what_stands_at_padding_is_no_error() -> None:
+    """The lowered graph answers as it should but for the last two positions of the second sample."""
+    graphs = []
+    for cut in (1e9, 1.0):
+        text = f"""<ir_version: 9, opset_import: ["": 18]>
+            g (float[b, s, 8] x, int64[b, s] mask) => (float[b, s, 8] y) {{
+                low = Constant <value = float {{-{cut}}}> ()
+                high = Constant <value = float {{{cut}}}> ()
+                y = Clip (x, low, high)
+            }}"""
+        graphs.append(onnx.parser.parse_model(text))
+    whole, cut_off = graphs
+    for graph in graphs:
+        graph.graph.node[-1].name = "cut"
+    x = np.random.default_rng(0).uniform(-0.9, 0.9, (2, 4, 8)).astype(np.float32)
+    x[1, 2:] *= 50
+    mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
+    feeds = [{"x": x, "mask": mask}]
+    (seen,) = compare_layers(whole, cut_off, feeds, {"cut": True})
+    (masked,) = compare_layers(whole, cut_off, feeds, {"cut": True}, mask_input="mask")
+    assert seen.sqnr_db < 20
+    assert masked.sqnr_db == BEST_DB
+
+
 def test_a_channel_s_scale_that_moved_into_the_next_layer_is_no_error(weights: dict[str, NDArray[np.float32]]) -> None:
     scale = np.linspace(0.5, 4, 8, dtype=np.float32)
     moved = chain({**weights, "second": weights["second"] * scale, "third": weights["third"] / scale[:, None]})

@@ -91,6 +91,28 @@ def test_without_samples_nothing_is_said_about_the_values(right: dict[str, onnx.
     assert lint(planted, engine=EngineKind.TENSORRT) == []
 
 
+def test_values_at_padding_need_no_room_in_a_scale() -> None:
+    """The word that fills batches up is fifty times as large as the others, and the scale was made without it."""
+    model = lint_graphs.attention()
+    graph = Graph(model)
+    words = graph.floats("words").copy()
+    scale = np.asarray(np.abs(words[1:]).max() / 127, np.float32)
+    words[0] *= 50
+    graph.set_initializer("words", words)
+    lint_graphs.insert_pair(graph, "embedded", [n for n in model.graph.node if n.name == "norm"], scale)
+    cases = lint_graphs.cases_of(model)
+    for case in cases:
+        case.feed["ids"][:] = case.feed["ids"].clip(1)
+        case.feed["ids"][case.feed["mask"] == 0] = 0
+
+    def found(mask_input: str | None) -> list[str]:
+        findings = lint(model, engine=EngineKind.ONNXRUNTIME, samples=cases, mask_input=mask_input)
+        return [finding.id for finding in findings if finding.severity == "error"]
+
+    assert found(None) == ["clipped-calibration"]
+    assert found("mask") == []
+
+
 def test_every_rule_says_where_it_comes_from() -> None:
     assert all(rule.__doc__ and len(rule.__doc__) > 25 for rule in RULES)
     assert len(set(RULES)) == len(RULES)

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from plansmith.compilers.precision.lint import Finding
 from plansmith.config import ModelSpec
-from plansmith.errors import ExportError, GateError
+from plansmith.errors import ExportError, GateError, UsageError
 from plansmith.graph_only import GraphLowering
 from plansmith.lowering_options import LoweringOptions
 from plansmith.precision_steps import require_lowered
 from plansmith.reports import ToleranceChange
 from plansmith.steps import Compilation
-from plansmith.types import Precision
+from plansmith.types import EngineKind, Precision
 
 from . import hand_made, pipeline
 
@@ -106,6 +107,59 @@ def test_a_graph_without_anything_for_int8_is_refused_by_name(tmp_path: Path) ->
     prepared = pipeline.prepare(hand_made.elementwise(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
     with pytest.raises(ExportError, match="nothing can be lowered to INT8"):
         prepared.lower("int8", tmp_path / "lowered")
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp16", "auto"])
+def test_a_pattern_that_no_node_has_is_refused_with_the_nearest_names(precision: str, tmp_path: Path) -> None:
+    prepared = pipeline.prepare(hand_made.products(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
+    with pytest.raises(UsageError, match="'secnd_product' matches no node") as refused:
+        prepared.lower(precision, tmp_path / "lowered", keep=("first_.*", "secnd_product"))
+    assert "the nearest are second_product, " in refused.value.remedy
+
+
+def test_fp16_with_fp16_inputs_is_timed_on_what_it_takes(tmp_path: Path) -> None:
+    prepared = pipeline.prepare(hand_made.products(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
+    lowered = prepared.lower("fp16", tmp_path / "lowered", lower_io=True)
+    assert [tensor.dtype for tensor in lowered.record.components["model"].inputs] == ["float16"]
+    (trial,) = [trial for trial in lowered.record.trials if trial.chosen]
+    assert trial.speed is not None
+
+
+def test_a_lowered_graph_with_a_mistake_is_passed_over_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[EngineKind] = []
+
+    def mistaken(_: Any, *, engine: EngineKind, **__: Any) -> list[Finding]:
+        asked.append(engine)
+        return [Finding("some-id", "error", "a_Q", "is wrong", "mend it")] if len(asked) == 1 else []
+
+    monkeypatch.setattr("plansmith.lowered_graph.lint", mistaken)
+    prepared = pipeline.prepare(hand_made.products(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
+    lowered = prepared.lower("int8", tmp_path / "lowered", tolerances={"y": ToleranceChange(min_cosine=0.9)})
+    first, *others = lowered.record.trials
+    assert first.problem == "the lowered graph has 1 error(s): a_Q is wrong [some-id]"
+    assert sum(trial.chosen for trial in others) == 1
+    asked.clear()
+    lowered = prepared.lower(
+        "int8", tmp_path / "accepted", accept=("some-id",), tolerances={"y": ToleranceChange(min_cosine=0.9)}
+    )
+    assert lowered.record.trials[0].problem is None
+
+
+def test_where_every_accurate_graph_has_a_mistake_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = Finding("some-id", "error", "a_Q", "is wrong", "mend it")
+    monkeypatch.setattr("plansmith.lowered_graph.lint", lambda *_, **__: [finding])
+    prepared = pipeline.prepare(hand_made.products(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
+    with pytest.raises(ExportError, match=r"a_Q is wrong \[some-id\]") as refused:
+        prepared.lower("fp16", tmp_path / "lowered", budget=1)
+    assert "`lowering: {accept: [some-id]}`" in refused.value.remedy
+
+
+def test_an_engine_that_loads_no_graph_gets_no_int8(tmp_path: Path) -> None:
+    prepared = pipeline.prepare(hand_made.products(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
+    with pytest.raises(UsageError, match="no int8 for engine python"):
+        prepared.lower("int8", tmp_path / "lowered", engine=EngineKind.PYTHON)
 
 
 def test_a_node_that_a_person_keeps_stays_high_whatever_the_search_finds(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,8 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from plansmith.compilers.onnxrt import open_session
+from plansmith.compilers.precision.candidate import Candidate, Verdict
 from plansmith.compilers.precision.graph import Graph
-from plansmith.compilers.precision.search import Candidate, Search, Verdict
+from plansmith.compilers.precision.search import Judges, Search, Subject
+from plansmith.errors import ExportError
 from plansmith.types import Precision
 
 NAMES = tuple(f"layer{number}" for number in range(12))
@@ -109,7 +112,13 @@ def _noise(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
 
 @pytest.fixture
 def search(tmp_path: Path) -> Search:
-    return Search(_model(), _Distance(tmp_path, {"x": FEED}), {"x": FEED}, _empty(tmp_path), lambda _: None)
+    return searching(tmp_path)
+
+
+def searching(folder: Path, feed: NDArray[np.float32] = FEED, **judges: Any) -> Search:
+    """A search that compares layers on a feed."""
+    accuracy = judges.pop("accuracy", None) or _Distance(folder, {"x": FEED})
+    return Search(Subject(_model(), {"x": feed}), Judges(accuracy, **judges), _empty(folder), lambda _: None)
 
 
 def _empty(folder: Path) -> Path:
@@ -168,8 +177,7 @@ def test_a_node_that_was_blamed_first_and_is_innocent_is_lowered_again(search: S
 
 def test_the_inputs_that_failed_show_who_is_guilty(tmp_path: Path) -> None:
     """The first batch holds nothing but zeros where the fault is; what the judge complains of does."""
-    quiet = np.zeros_like(FEED)
-    search = Search(_model(), _Distance(tmp_path, {"x": FEED}), {"x": quiet}, _empty(tmp_path), lambda _: None)
+    search = searching(tmp_path, np.zeros_like(FEED))
     assert set(found(search, Faulty({"layer7": 0.5})).keep) == {"layer7"}
 
 
@@ -195,13 +203,13 @@ def test_a_search_within_a_budget_ends_with_something_that_passed(search: Search
 
 def test_the_most_accurate_of_several_methods_is_repaired(search: Search) -> None:
     bad, better = Faulty({"layer3": 3.0}, name="bad"), Faulty({"layer3": 0.3}, name="better")
-    assert found(search, bad, better).method is better
+    assert found(search, bad, better).method.name == "better"
 
 
 def test_of_several_methods_the_first_that_passes_ends_the_search_unless_speed_decides(search: Search) -> None:
     one, other = Faulty({}, name="one"), Faulty({}, name="other")
-    assert [c.method for c in search.find([one, other], 0, all_of_them=False)] == [one]
-    assert [c.method for c in search.find([one, other], 0, all_of_them=True)] == [one, other]
+    assert [c.method.name for c in search.find([one, other], 0, all_of_them=False)] == ["one"]
+    assert [c.method.name for c in search.find([one, other], 0, all_of_them=True)] == ["one", "other"]
 
 
 def test_the_same_faults_are_searched_the_same_way(tmp_path: Path) -> None:
@@ -209,8 +217,100 @@ def test_the_same_faults_are_searched_the_same_way(tmp_path: Path) -> None:
     for name in ("one", "other"):
         place = tmp_path / name
         place.mkdir()
-        search = Search(_model(), _Distance(place, {"x": FEED}), {"x": FEED}, _empty(place), lambda _: None)
+        search = searching(place)
         found(search, Faulty({"layer2": 0.5, "layer9": 0.4}, stored={"layer4": 0.3}))
         tried.append([(list(c.keep.items()), c.verdict.score) for c in search.tried])
     assert tried[0] == tried[1]
     assert len(tried[0]) > 3
+
+
+class Unwritable(Faulty):
+    """Lowers nothing while a node is lowered that it cannot have."""
+
+    def lower(self, keep: Collection[str]) -> onnx.ModelProto:
+        if "layer1" in keep:
+            return super().lower(keep)
+        raise ExportError("ONNX Runtime refuses layer1")
+
+
+def test_a_method_that_cannot_write_its_graph_is_a_failed_trial_and_the_next_one_is_tried(search: Search) -> None:
+    assert found(search, Unwritable({}, name="unwritable"), Faulty({}, name="fine")).method.name == "fine"
+    first = search.tried[0]
+    assert first.verdict.problem == "ONNX Runtime refuses layer1"
+    assert (first.trial(chosen=False).file_bytes, search.layers(first)) == (0, [])
+
+
+def test_a_graph_that_cannot_be_written_is_repaired_though_nothing_can_be_compared(search: Search) -> None:
+    assert set(found(search, Unwritable({})).keep) == {"layer1"}
+
+
+def test_a_graph_that_does_not_load_is_a_failed_trial_without_layers(tmp_path: Path) -> None:
+    class Strange(Faulty):
+        def lower(self, keep: Collection[str]) -> onnx.ModelProto:
+            model = super().lower(keep)
+            model.graph.node[3].op_type = "NoSuchOperator"
+            return model
+
+    search = searching(tmp_path, accuracy=lambda _: Verdict.of_failure("does not load"))
+    assert search.find([Strange({})], 2, all_of_them=False) == []
+    assert len(search.tried) == 3
+    assert search.layers(search.tried[0]) == []
+
+
+def test_a_fault_of_the_comparison_itself_is_no_verdict(search: Search) -> None:
+    candidate = found(search, Faulty({}))
+    model = onnx.load(candidate.path)
+    model.graph.node[3].op_type = "NoSuchOperator"
+    onnx.save(model, candidate.path)
+    with pytest.raises(Exception, match="NoSuchOperator"):
+        search.layers(candidate)
+
+
+def test_a_candidate_with_a_mistake_in_its_graph_is_passed_over(tmp_path: Path) -> None:
+    """The linter speaks only of what is accurate enough, and is told whether the graph runs itself."""
+    asked: list[bool] = []
+
+    def mistakes(_: onnx.ModelProto, runs_itself: bool) -> None:
+        asked.append(runs_itself)
+        if len(asked) == 1:
+            raise ExportError("one error:\n  it is wrong [some-id]")
+
+    search = searching(tmp_path, mistakes=mistakes)
+    inaccurate = Faulty({"layer3": 3.0}, name="inaccurate")
+    candidate = found(search, inaccurate, Faulty({}, name="one"), Faulty({}, name="other"))
+    assert candidate.method.name == "other"
+    assert [c.verdict.problem for c in search.tried][1:] == ["one error: it is wrong [some-id]", None]
+    assert asked == [True, True]
+
+
+def test_of_many_trials_the_files_of_few_stay_and_the_sizes_of_all(tmp_path: Path) -> None:
+    most = 0
+
+    class Counting(Faulty):
+        def lower(self, keep: Collection[str]) -> onnx.ModelProto:
+            nonlocal most
+            most = max(most, len(list((tmp_path / "trials").glob("*/model.onnx"))))
+            return super().lower(keep)
+
+    search = searching(tmp_path)
+    candidate = found(search, Counting({"layer2": 0.5, "layer9": 0.4}, stored={"layer4": 0.3}))
+    assert len(search.tried) > 5
+    assert most <= 2
+    assert [path.parent for path in (tmp_path / "trials").glob("*/model.onnx")] == [candidate.folder]
+    assert all(tried.trial(chosen=False).file_bytes > 1000 for tried in search.tried)
+
+
+def test_where_nothing_passes_the_best_stays_so_that_its_layers_can_be_told(search: Search, tmp_path: Path) -> None:
+    assert search.find([Faulty(dict.fromkeys(NAMES, 0.5))], 3, all_of_them=False) == []
+    best = max(search.tried, key=lambda candidate: candidate.verdict.score)
+    assert [path.parent for path in (tmp_path / "trials").glob("*/model.onnx")] == [best.folder]
+    assert search.layers(best)
+
+
+def test_a_method_that_cannot_be_repaired_leaves_some_of_the_budget_to_the_next(search: Search) -> None:
+    hopeless = Faulty(dict.fromkeys(NAMES, 0.1), name="hopeless")
+    mendable = Faulty({"layer3": 5.0}, name="mendable")
+    candidate = found(search, hopeless, mendable, budget=6)
+    assert search.tried[0].verdict.score > search.tried[1].verdict.score
+    assert (candidate.method.name, set(candidate.keep)) == ("mendable", {"layer3"})
+    assert len(search.tried) <= 2 + 6

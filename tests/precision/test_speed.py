@@ -43,7 +43,7 @@ class FakeMachine:
             clock=self.clock,
             wall=self.clock,
             budget_seconds=budget_seconds,
-        )
+        ).result
 
 
 def noisy(seconds: float, spread: float = 0.1) -> Callable[[np.random.Generator], float]:
@@ -110,7 +110,9 @@ def test_what_slows_the_whole_machine_for_a_while_cancels_out() -> None:
     def factor() -> float:
         return float(next(calls))
 
-    found = speed.race(slowed, "fp32", setting="fake", clock=machine.clock, wall=machine.clock, budget_seconds=1e9)
+    found = speed.race(
+        slowed, "fp32", setting="fake", clock=machine.clock, wall=machine.clock, budget_seconds=1e9
+    ).result
     assert found["int8"].low == pytest.approx(1.3)
     assert found["int8"].high == pytest.approx(1.3)
 
@@ -136,6 +138,28 @@ def test_with_95_percent_the_interval_holds_the_truth_although_it_ends_early(tru
     assert held >= 950
 
 
+def test_one_candidate_is_faster_than_another_only_where_the_same_rounds_leave_no_doubt() -> None:
+    race = speed.Race(("fp32", "a", "b", "c"), "fp32", "fake")
+    rng = np.random.default_rng(0)
+    for _ in range(speed.LOOKS[0]):
+        load = rng.uniform(1, 5)
+        race.add({"fp32": 2.0 * load, "a": 1.0 * load, "b": 0.98 * load, "c": load * rng.uniform(0.8, 1.2)})
+    assert race.is_faster("b", "a")
+    assert not race.is_faster("a", "b")
+    assert not race.is_faster("c", "a")
+    assert not race.is_faster("a", "c")
+
+
+def test_a_graph_that_takes_fp16_is_fed_fp16(tmp_path: Path) -> None:
+    """What clients send then is FP16 too, so that the cast is not part of what is measured."""
+    for name, kind in (("fp32", "float"), ("fp16", "float16")):
+        text = f'<ir_version: 8, opset_import: ["": 18]> g ({kind}[n, 4] x) => ({kind}[n, 4] y) {{ y = Abs (x) }}'
+        onnx.save(onnx.parser.parse_model(text), tmp_path / f"{name}.onnx")
+    paths = {name: tmp_path / f"{name}.onnx" for name in ("fp32", "fp16")}
+    found = speed.compare(paths, "fp32", {"x": np.ones((2, 4), np.float32)}, budget_seconds=1).result
+    assert found["fp16"].ratio > 0
+
+
 def test_a_real_race_of_two_graphs_says_what_it_measured(tmp_path: Path) -> None:
     model = lint_graphs.cnn()
     for name in ("fp32.onnx", "twin.onnx"):
@@ -143,7 +167,7 @@ def test_a_real_race_of_two_graphs_says_what_it_measured(tmp_path: Path) -> None
     feed = lint_graphs.feeds_of(model)[0]
     found = speed.compare(
         {"fp32": tmp_path / "fp32.onnx", "twin": tmp_path / "twin.onnx"}, "fp32", feed, budget_seconds=1
-    )
+    ).result
     assert list(found) == ["twin"]
     assert found["twin"].setting.startswith("1x3x12x12, 1 thread, CPU seconds, ONNX Runtime, ")
     assert 0 < found["twin"].low <= found["twin"].ratio <= found["twin"].high
