@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,9 @@ def tokenized(texts: list[str]) -> dict[str, NDArray[np.int64]]:
 def judged(minilm: Exported, held_out: HeldOut, folder: Path, **options: Any) -> tuple[str, Evaluation]:
     """Verdict and evaluation of ONNX Runtime's dynamic quantisation with these options."""
     path = folder / "int8.onnx"
-    quantize_dynamic(minilm.folder / minilm.onnx.components["model"].file, path, weight_type=QuantType.QInt8, **options)
+    # The tool leaves a file of its own beside the model, which other processes take from the same folder.
+    model = shutil.copytree(minilm.folder, folder / "minilm") / minilm.onnx.components["model"].file
+    quantize_dynamic(model, path, weight_type=QuantType.QInt8, **options)
     engine = engine_of(onnx_files.describe(path)).model_copy(update={"precision": Precision.INT8})
     report = validate(
         Candidate(engine, folder), minilm.onnx, minilm.folder, overrides={}, progress=silent, held_out=held_out

@@ -15,7 +15,7 @@ from plansmith.cli.text import printable, table
 if TYPE_CHECKING:
     from plansmith.history import RunRecord
 
-_HEAD = ("WHEN (UTC)", "MODEL", "OUTCOME", "PRECISION", "GATE", "TOOK", "SOURCE")
+_HEAD = ("WHEN (UTC)", "MODEL", "OUTCOME", "GATE", "TOOK", "SOURCE")
 
 
 @click.command("history")
@@ -27,8 +27,8 @@ _HEAD = ("WHEN (UTC)", "MODEL", "OUTCOME", "PRECISION", "GATE", "TOOK", "SOURCE"
 def history_command(model: str | None, artifacts: Path, limit: int, failed: bool, as_json: bool) -> None:
     """What was compiled here, of MODEL or of all, the last run first.
 
-    PRECISION is what was asked for and, for auto, what was chosen. GATE is the verdict and the largest error of any
-    output, relative to the output's magnitude.
+    OUTCOME ends with the precision where it is another than fp32; for auto, with the one that was chosen. GATE is the
+    verdict and the largest error of any output, relative to the output's magnitude.
 
     \b
     plansmith history
@@ -67,8 +67,13 @@ def _cells(run: RunRecord) -> tuple[str, ...]:
     from plansmith.units import minute, seconds_in_words
 
     where = run.failure.step if run.failure is not None else str(run.version)
-    outcome = f"{run.outcome} {'in ' if run.failure is not None else ''}{where}"
+    outcome = f"{run.outcome} {'in ' if run.failure is not None else ''}{where}{_precision(run)}"
     largest = "" if run.largest_error is None else f" {run.largest_error:{'.0e' if run.largest_error < 0.1 else '.2g'}}"
     gate = "-" if run.verdict is None else f"{run.verdict}{largest}"
-    chosen = f"auto: {run.made}" if run.precision == "auto" and run.made else str(run.precision)
-    return minute(run.started), run.model, outcome, chosen, gate, seconds_in_words(run.seconds), printable(run.source)
+    return minute(run.started), run.model, outcome, gate, seconds_in_words(run.seconds), printable(run.source)
+
+
+def _precision(run: RunRecord) -> str:
+    if run.precision == "auto":
+        return f", auto: {run.made}" if run.made else ", auto"
+    return "" if run.precision == "fp32" else f", {run.precision}"
