@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.compilers.precision.activations import stream
 from plansmith.compilers.precision.graph import Graph
-from plansmith.compilers.precision.observing import without_padding
+from plansmith.compilers.precision.observing import Positions, find_positions, without_padding
 from plansmith.types import LayerError
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def compare_layers(
     """
     there = {output for node in lowered.graph.node for output in node.output}
     asked = {node.output[0]: node for node in reference.graph.node if node.name in nodes and node.output[0] in there}
+    positions = find_positions(reference, feeds[0], list(asked), mask_input)
     found = []
     for start in range(0, len(asked), AT_ONCE):
         tensors = list(asked)[start : start + AT_ONCE]
@@ -57,7 +58,7 @@ def compare_layers(
         for feed, (right, candidate) in zip(feeds, pairs, strict=True):
             mask = feed[mask_input].astype(bool) if mask_input in feed else None  # type: ignore[index]
             for tensor in tensors:
-                n, s = _noise_and_signal(right[tensor], candidate[tensor], mask)
+                n, s = _noise_and_signal(right[tensor], candidate[tensor], mask, positions[tensor])
                 noise[tensor] += n
                 signal[tensor] += s
         found += [
@@ -145,14 +146,17 @@ def _noise(db: float) -> float:
 
 
 def _noise_and_signal(
-    right: NDArray[np.generic], candidate: NDArray[np.generic], mask: NDArray[np.bool_] | None
+    right: NDArray[np.generic],
+    candidate: NDArray[np.generic],
+    mask: NDArray[np.bool_] | None,
+    positions: Positions,
 ) -> tuple[float, float]:
     """Sums of squares: of what no factor of a channel explains, and of the right values. Channels: see `_channels`."""
     import numpy as np
 
     if right.shape != candidate.shape:
         return math.inf, 1.0
-    right, candidate = without_padding(right, mask), without_padding(candidate, mask)
+    right, candidate = (without_padding(values, mask, positions) for values in (right, candidate))
     if not np.isfinite(candidate).all():
         return math.inf, 1.0
     x, y = _channels(right), _channels(candidate)

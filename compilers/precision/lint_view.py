@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from plansmith.compilers.precision.graph import Graph
-from plansmith.compilers.precision.observing import without_padding
+from plansmith.compilers.precision.observing import find_positions, without_padding
 from plansmith.types import Component, EngineKind
 
 if TYPE_CHECKING:
@@ -163,10 +163,13 @@ class View:
         """The values of some tensors, a batch at a time, without those at padding: calibration leaves them out too."""
         from plansmith.compilers.precision import activations
 
+        if not self.feeds:
+            return
+        positions = find_positions(self.model, self.feeds[0], tensors, self._mask_input)
         streamed = activations.stream(self.model, self.feeds, tensors)
         for feed, values in zip(self.feeds, streamed, strict=True):
             mask = feed[self._mask_input].astype(bool) if self._mask_input in feed else None  # type: ignore[index]
-            yield {name: without_padding(value, mask) for name, value in values.items()}
+            yield {name: without_padding(value, mask, positions[name]) for name, value in values.items()}
 
     @cached_property
     def _types(self) -> dict[str, onnx.TypeProto]:

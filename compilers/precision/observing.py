@@ -116,6 +116,15 @@ def plan_walk(model: onnx.ModelProto, feed: Arrays, tensors: Sequence[str], mask
     return Walk(min(ROWS_AT_ONCE, max(1, BYTES_AT_ONCE // max(1, widest))), passes, positions)
 
 
+def find_positions(
+    model: onnx.ModelProto, feed: Arrays, tensors: Sequence[str], mask_input: str | None
+) -> Mapping[str, Positions]:
+    """How some tensors begin; nothing is run where there is no mask. Arguments as in `plan_walk`."""
+    if mask_input not in feed:
+        return dict.fromkeys(tensors, "none")
+    return plan_walk(model, feed, tensors, mask_input).positions
+
+
 def without_padding(
     values: NDArray[np.generic], mask: NDArray[np.bool_] | None, positions: Positions
 ) -> NDArray[np.float32]:

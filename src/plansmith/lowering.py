@@ -76,7 +76,7 @@ class _Lowering:
         place = scratch / "clean"
         place.mkdir()
         self._fp32 = place / clean(task.component, task.folder, place).file
-        self._model = modern(onnx.load(self._fp32), task.first_feed)
+        self._model = modern(onnx.load(self._fp32), task.middle_feed)
         Graph(self._model)  # gives every node a name
         self._searches: dict[Precision, Search] = {}
         self._unfit: list[Trial] = []

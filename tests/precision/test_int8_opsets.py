@@ -65,7 +65,7 @@ def test_a_graph_that_is_new_enough_is_the_same_object() -> None:
 
 def test_what_cannot_be_converted_is_refused_with_its_opset_and_what_to_do() -> None:
     model = _one("NotAnOperator", 11)
-    with pytest.raises(ExportError, match="opset 11, which .*NotAnOperator") as caught:
+    with pytest.raises(ExportError, match=r"opset 11, which .*NotAnOperator") as caught:
         modern(model, {})
     assert caught.value.remedy == "export it with opset 17 or newer"
     assert "/" not in caught.value.message
@@ -74,7 +74,7 @@ def test_what_cannot_be_converted_is_refused_with_its_opset_and_what_to_do() -> 
 def test_what_the_converter_makes_another_graph_of_is_refused() -> None:
     """An interpolating Upsample counts from corners, and a Resize without attributes from the pixels' middle."""
     model = _one("Upsample", 9, mode="linear", scales=np.array([1, 1, 2, 2], np.float32))
-    with pytest.raises(ExportError, match="opset 9, which .* answers differ by ") as caught:
+    with pytest.raises(ExportError, match=r"opset 9, which .* answers differ by ") as caught:
         modern(model, {"x": np.random.default_rng(0).normal(size=(2, 1, 4, 4)).astype(np.float32)})
     assert caught.value.remedy == "export it with opset 17 or newer"
 
@@ -101,9 +101,9 @@ def _old(opset: int, path: Path) -> Path:
 def _graph(opset: int) -> onnx.GraphProto:
     rng, width = np.random.default_rng(2), hand_made.WIDTH
     make = helper.make_node
-    axes = {"axes": [1]} if opset < 13 else {}
+    axes: dict[str, Any] = {"axes": [1]} if opset < 13 else {}
     nodes = [
-        make("Constant", [], ["two"], name="constant", value=numpy_helper.from_array(np.float32(2))),
+        make("Constant", [], ["two"], name="constant", value=numpy_helper.from_array(np.array(2, np.float32))),
         make("Mul", ["x", "two"], ["doubled"], name="double"),
         make("MatMul", ["doubled", "first"], ["a"], name="first_product"),
         make("Equal", ["whole", "zero"], ["none"], name="equal"),
@@ -120,7 +120,7 @@ def _graph(opset: int) -> onnx.GraphProto:
     if opset < 9:
         nodes[5] = make("Tanh", ["a"], ["b"], name="where")
         nodes[3:5] = []
-    stored = {
+    stored: dict[str, Any] = {
         "first": rng.standard_normal((width, width)).astype(np.float32),
         "head": rng.standard_normal((width, width)).astype(np.float32),
         "bias": rng.standard_normal((1, width)).astype(np.float32),

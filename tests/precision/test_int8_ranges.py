@@ -110,7 +110,7 @@ def test_values_at_padding_are_left_out_whether_positions_are_one_axis_or_two() 
 
 
 @pytest.mark.parametrize("length", [2, 3, 4, 8])
-def test_as_many_heads_as_positions_are_no_positions(length: int, tmp_path: Path) -> None:
+def test_as_many_heads_as_positions_are_no_positions(length: int) -> None:
     """All batches have one length, so that their sizes alone tell nothing."""
     text = """(float[N, S, 8] x, int64[N, S] mask) => (float[N, S, 8] y) {
         flat = Reshape (x, rows)
@@ -132,12 +132,10 @@ def test_as_many_heads_as_positions_are_no_positions(length: int, tmp_path: Path
     )
     if 8 % length:
         next(n for n in model.graph.node if n.name == "split").input[0] = "wide"
-        wide = graph("(float[N, S, 8] x) => (float[N, S, M] wide) { wide = Concat <axis = -1> (x, x, x) }").graph.node[
-            0
-        ]
-        model.graph.node.insert(0, wide)
+        widened = graph("(float[N, S, 8] x) => (float[N, S, M] wide) { wide = Concat <axis = -1> (x, x, x) }")
+        model.graph.node.insert(0, widened.graph.node[0])
     mask = np.ones((2, length), np.int64)
-    feed = {"x": np.ones((2, length, 8), np.float32), "mask": mask}
+    feed: Arrays = {"x": np.ones((2, length, 8), np.float32), "mask": mask}
     names = ["flat", "turned", "y", "pooled", "table"]
     walk = plan_walk(model, feed, names, "mask")
     expected = {"flat": "as one", "turned": "none", "y": "apart", "pooled": "none", "table": "none"}
@@ -145,9 +143,9 @@ def test_as_many_heads_as_positions_are_no_positions(length: int, tmp_path: Path
     assert set(plan_walk(model, feed, names, None).positions.values()) == {"none"}
 
 
-def test_a_graph_that_takes_one_length_only_is_told_by_it(tmp_path: Path) -> None:
+def test_a_graph_that_takes_one_length_only_is_told_by_it() -> None:
     text = "(float[N, S, 2] x, int64[N, S] mask) => (float[N, 4, 2] y) { y = Reshape (x, four) }"
-    feed = {"x": np.ones((2, 4, 2), np.float32), "mask": np.ones((2, 4), np.int64)}
+    feed: Arrays = {"x": np.ones((2, 4, 2), np.float32), "mask": np.ones((2, 4), np.int64)}
     walk = plan_walk(graph(text, four=np.array([-1, 4, 2])), feed, ["y"], "mask")
     assert walk.positions == {"y": "apart"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -161,7 +162,7 @@ TWO_SUMS = """(float[N, 16, 8, 8] x) => (float[N, 16, 8, 8] y) {
 
 def test_every_choice_of_what_stays_high_is_written_and_runs(network: Method, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    kernels = {f"w{i}": rng.normal(size=(16, 16, 1, 1)).astype(np.float32) for i in range(5)}
+    kernels: dict[str, Any] = {f"w{i}": rng.normal(size=(16, 16, 1, 1)).astype(np.float32) for i in range(5)}
     feed = {"x": rng.normal(size=(2, 16, 8, 8)).astype(np.float32)}
     (sums,) = int8_tensorrt.methods(graph(TWO_SUMS, **kernels), samples(tmp_path, feed), LoweringOptions())
     image = next(iter(images(tmp_path))).feed
@@ -173,7 +174,7 @@ def test_every_choice_of_what_stays_high_is_written_and_runs(network: Method, tm
                 assert np.square(found - exact).mean() / np.square(exact).mean() < 5e-3, keep
 
 
-def test_a_pair_on_a_skip_stays_only_while_its_own_convolution_is_lowered(network: Method, tmp_path: Path) -> None:
+def test_a_pair_on_a_skip_stays_only_while_its_own_convolution_is_lowered(network: Method) -> None:
     lowered = network.lower(["third"])
     assert pair_before(lowered, "other", 1) is None, "the other one carries the sum now, and no range was measured"
     assert pair_before(network.lower(["shortcut"]), "other", 1) is not None
@@ -189,7 +190,7 @@ def test_a_skip_that_two_sums_take_comes_through_one_pair_into_both(tmp_path: Pa
         two = Add (b, skip)
         y = Mul (one, two)
     }"""
-    kernels = {f"w{i}": np.ones((16, 16, 1, 1), np.float32) for i in range(2)}
+    kernels: dict[str, Any] = {f"w{i}": np.ones((16, 16, 1, 1), np.float32) for i in range(2)}
     feed = {"x": np.ones((2, 16, 4, 4), np.float32)}
     (method,) = int8_tensorrt.methods(graph(text, **kernels), samples(tmp_path, feed), LoweringOptions())
     lowered = method.lower(())
