@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.config import InputSpec
-from plansmith.errors import PlansmithError, SourceError, UsageError, first_line
+from plansmith.errors import SourceError, UsageError, first_line
 from plansmith.sources.directory import read_config
-from plansmith.sources.hf_inputs import has_tokenizer, plan_inputs
-from plansmith.sources.live import BATCH, InputPlan, LiveModel, enliven
+from plansmith.sources.hf_inputs import plan_inputs, small_sizes
+from plansmith.sources.hf_outputs import Answering
+from plansmith.sources.live import InputPlan, LiveModel, enliven
+from plansmith.sources.preprocessors import PROCESSOR_FILES, has_tokenizer
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
     from transformers import PretrainedConfig, PreTrainedModel
 
 
@@ -85,9 +89,9 @@ def make_random(folder: Path, out: Path, *, seed: int, trust_remote_code: bool, 
     model.save_pretrained(out)
     if has_tokenizer(folder):
         AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code).save_pretrained(out)
-    processor = folder / "preprocessor_config.json"
-    if processor.is_file():
-        (out / processor.name).write_bytes(processor.read_bytes())
+    for name in PROCESSOR_FILES:
+        if (folder / name).is_file():
+            (out / name).write_bytes((folder / name).read_bytes())
 
 
 def _model_class(folder: Path, trust_remote_code: bool, task: str) -> tuple[type[PreTrainedModel], PretrainedConfig]:
@@ -184,23 +188,39 @@ def _live(
     given: Mapping[str, InputSpec],
     outputs: Sequence[str],
 ) -> LiveModel:
-    inputs = plan_inputs(model, folder, trust_remote_code, given)
-    module = _positional(model, tuple(t.name for t in inputs.tensors), outputs)
-    first = inputs.make({axis: r.opt if inputs.guessed and axis != BATCH else 2 for axis, r in inputs.axes.items()})
+    usual = Answering(model, ())
+    inputs = plan_inputs(model, folder, trust_remote_code, given, partial(_ask, usual))
+    names = _named_outputs(Answering(model, outputs) if outputs else usual, outputs, inputs)
     return LiveModel(
-        module=module,
+        module=_positional(Answering(model, names), tuple(t.name for t in inputs.tensors)),
         inputs=inputs,
-        output_names=_named_outputs(module, first, inputs),
+        output_names=names,
         exportable=lambda: _plain_attention(model),
     )
 
 
-def _named_outputs(module: Any, feed: Mapping[str, Any], inputs: InputPlan) -> tuple[str, ...]:
-    """The outputs' names, told by the model's first answer."""
+def _ask(answering: Answering, feed: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+    """Arrays in and out."""
+    import torch
+
+    with torch.inference_mode():
+        answer = answering({name: torch.from_numpy(array) for name, array in feed.items()})
+    return {name: tensor.float().numpy() if tensor.is_complex() else tensor.numpy() for name, tensor in answer.items()}
+
+
+def _named_outputs(answering: Answering, wanted: Sequence[str], inputs: InputPlan) -> tuple[str, ...]:
+    """The outputs' names, told by the model's first answer.
+
+    Raises:
+        UsageError: the model has no such output, or does not take inputs that the spec describes.
+    """
+    import torch
+
+    feed = {name: torch.from_numpy(array) for name, array in inputs.make(small_sizes(inputs)).items()}
     try:
-        names: tuple[str, ...] = module.name_outputs(feed)
-    except PlansmithError:
-        raise
+        with torch.inference_mode():
+            answer = answering(feed)
+            able = answering.everything(feed) if not answer or len(answer) < len(wanted) else answer
     except Exception as error:
         if not inputs.guessed:
             raise
@@ -209,46 +229,28 @@ def _named_outputs(module: Any, feed: Mapping[str, Any], inputs: InputPlan) -> t
             f"the model does not take the given inputs ({form}): {first_line(error)}",
             remedy="mend `inputs` in the spec",
         ) from error
-    return names
+    unknown = [name for name in wanted if name not in answer]
+    if unknown or not answer:
+        raise UsageError(
+            f"outputs: the model has no output {', '.join(unknown) or 'that is a tensor'}",
+            remedy=f"its outputs are {', '.join(able) or 'not ones that a server can give'}",
+        )
+    return tuple(answer)
 
 
-def _positional(model: PreTrainedModel, names: tuple[str, ...], wanted: Sequence[str]) -> Any:
-    """The model with positional tensors in, a tuple of the wanted tensors (all, when none is) out, and no caches."""
+def _positional(answering: Answering, names: tuple[str, ...]) -> Any:
+    """The model with positional tensors in and a tuple of the wanted tensors out."""
     import torch
-
-    constants = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
 
     class Positional(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.model = model
+            self.model = answering.model
 
         def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            answer = _tensors(self.model(**dict(zip(names, tensors, strict=True)), **constants))
-            return tuple(answer[name] for name in wanted or answer)
-
-        def name_outputs(self, feed: Mapping[str, Any]) -> tuple[str, ...]:
-            with torch.inference_mode():
-                answer = _tensors(self.model(**{n: torch.from_numpy(feed[n]) for n in names}, **constants))
-            unknown = [name for name in wanted if name not in answer]
-            if unknown or not answer:
-                raise UsageError(
-                    f"outputs: the model has no output {', '.join(unknown) or 'that is a tensor'}",
-                    remedy=f"its outputs are {', '.join(answer) or 'not ones that a server can give'}",
-                )
-            return tuple(wanted or answer)
+            return tuple(answering(dict(zip(names, tensors, strict=True))).values())
 
     return Positional().eval()
-
-
-def _tensors(answer: Any) -> dict[str, torch.Tensor]:
-    """The tensors of whatever a model returns, by name; what is nested deeper is left out."""
-    import torch
-
-    if isinstance(answer, torch.Tensor):
-        answer = (answer,)
-    named = answer if isinstance(answer, Mapping) else {f"output_{i}": value for i, value in enumerate(answer)}
-    return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
 
 
 @contextmanager

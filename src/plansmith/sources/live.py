@@ -65,6 +65,7 @@ class InputPlan:
         takes: which columns of somebody's data can become inputs.
         encode: makes inputs of such data.
         guessed: nothing describes the inputs: values are drawn at random, and sizes inside of `axes` may be refused.
+        random_values: their form is known, and nothing makes real values: there is no tokenizer or processor.
     """
 
     tensors: tuple[Tensor, ...]
@@ -76,6 +77,7 @@ class InputPlan:
     takes: Takes
     encode: Encode
     guessed: bool = False
+    random_values: bool = False
 
     def signature(self, outputs: Sequence[str]) -> Signature:
         """What can be said of the model without asking it."""
