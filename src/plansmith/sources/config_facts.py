@@ -23,12 +23,14 @@ class Fact:
         otherwise: what it is where it does not; None: then it is not known.
         place: of a list (height and width, say), the element that counts; of one number, itself.
         times: what it is multiplied by.
+        more: what is added then.
     """
 
     names: tuple[str, ...]
     otherwise: int | None = None
     place: int = 0
     times: int = 1
+    more: int = 0
 
 
 def parts(config: Any, side: Sequence[str] = ()) -> Iterator[Any]:
@@ -56,8 +58,8 @@ def number(config: Any, fact: Fact, side: Sequence[str] = ()) -> int | None:
     if isinstance(value, list | tuple):
         value = value[min(fact.place, len(value) - 1)] if value else None
     usable = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    known = int(value) if usable else fact.otherwise  # type: ignore[arg-type]
-    return None if known is None else known * fact.times
+    known = int(value) if usable else fact.otherwise
+    return None if known is None else known * fact.times + fact.more
 
 
 def special_ids(config: Any) -> set[int]:

@@ -143,7 +143,7 @@ def encode_images(
     """
     import numpy as np
 
-    arrays = []
+    arrays: list[NDArray[np.generic]] = []
     for sample in samples:
         value = sample.values[IMAGE]
         where = str(value) if isinstance(value, Path) else f"the image of row {sample.row}"

@@ -81,7 +81,7 @@ class Contents:
 
     words: Mapping[str, Words] = field(default_factory=dict)
     bounds: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    images: Callable[[Sequence[Any]], Array | None] = lambda images: None
+    images: Callable[[Sequence[Any]], Array | None] = lambda _: None
 
 
 def fill(tensor: Tensor, kind: Fill, shape: tuple[int, ...], contents: Contents) -> Array:
@@ -93,7 +93,9 @@ def fill(tensor: Tensor, kind: Fill, shape: tuple[int, ...], contents: Contents)
         shape: its sizes, the batch first.
         contents: what they are made of.
     """
-    return _FILLS[kind](tensor, shape, contents).astype(tensor.dtype)
+    import numpy as np
+
+    return np.ascontiguousarray(_FILLS[kind](tensor, shape, contents), dtype=tensor.dtype)
 
 
 def _ids(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
@@ -184,9 +186,19 @@ def _sound(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
     return _LOUDNESS * waves + 0.1 * rng.standard_normal(shape)
 
 
-def _values(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+def _values(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> NDArray[np.float64]:
     del contents
     return _random(tensor, shape).standard_normal(shape)
+
+
+def _patches(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+    """Row and column, from 1 on, then the pixels."""
+    import numpy as np
+
+    values = _values(tensor, shape, contents)
+    columns = max(1, int(np.sqrt(shape[1])))
+    values[..., 0], values[..., 1] = 1 + np.arange(shape[1]) // columns, 1 + np.arange(shape[1]) % columns
+    return values
 
 
 def _observed(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
@@ -230,6 +242,7 @@ _FILLS: dict[Fill, Callable[[Tensor, tuple[int, ...], Contents], Array]] = {
     Fill.POSITIONS: _positions,
     Fill.BOXES: _boxes,
     Fill.IMAGES: _images,
+    Fill.PATCHES: _patches,
     Fill.VIDEO: _images,
     Fill.SOUND: _sound,
     Fill.VALUES: _values,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ _SECONDS = (0.1, 1, 5)
 
 # Most networks for images halve the sides five times.
 _COARSEST = 32
+_SMALLEST = 64
 _PATCH = Fact(("patch_size", "patch_stride"))
 
 _LENGTHS = ("max_position_embeddings", "max_seq_len", "max_sequence_length")
@@ -41,10 +43,21 @@ _WINDOWS = ("attention_window",)
 class Told(Protocol):
     """What ranges are told by."""
 
-    config: Any
-    pre: Preprocessors
-    folder: Path
-    limits: Mapping[str, int]
+    @property
+    def config(self) -> Any:
+        """Of the model."""
+
+    @property
+    def pre(self) -> Preprocessors:
+        """Its tokenizer and processors."""
+
+    @property
+    def folder(self) -> Path:
+        """Its directory."""
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """The largest sizes that it has positions for."""
 
 
 def axis_range(axis: str, told: Told, sides: Mapping[str, int]) -> AxisRange:
@@ -75,17 +88,22 @@ def axis_range(axis: str, told: Told, sides: Mapping[str, int]) -> AxisRange:
 def side_range(usual: int, patch: int) -> AxisRange:
     """From half the usual height or width of images up to the usual one, which costs the most.
 
-    Both are whole patches and, where the usual one is, multiples of 32.
+    Both are whole patches and, where the usual one is, multiples of 32. What is left of smaller images than 64 is a
+    single pixel in the end, which some normalisations refuse: where half were less, larger ones are taken instead.
     """
     whole = (n for n in (max(_COARSEST, patch), patch) if n % patch == 0 and usual % n == 0 and usual > n)
     step = next(whole, 1)
-    return AxisRange(min=max(step, usual // 2 // step * step), opt=usual, max=usual)
+    low = max(step, usual // 2 // step * step)
+    if low < _SMALLEST <= usual:
+        low = min(usual, -(-_SMALLEST // step) * step)
+    high = usual if low < usual else (usual + usual // 2) // step * step
+    return AxisRange(min=low, opt=usual, max=high)
 
 
 def position_limits(model: PreTrainedModel) -> dict[str, int]:
     """The longest sequence and target that a model has positions for; without those that nothing limits."""
     config, found = model.config, {}
-    written = (*_WRITTEN_LENGTHS,) if config.is_encoder_decoder else ()
+    written = _WRITTEN_LENGTHS if _writes(model) else ()
     for axis, names, side in ((SEQUENCE, _READ_LENGTHS, ("text", "encoder")), (TARGET_AXIS, written, ("decoder",))):
         value = stated(config, names, side) if names else None
         limits = [value] if type(value) is int and value > 0 else []
@@ -110,8 +128,12 @@ def _tables(model: PreTrainedModel) -> Iterator[tuple[str, int]]:
         # RoBERTa and its kin count positions from the padding index on, and so lose the first ones; BART keeps two.
         lost = getattr(table, "offset", None)
         lost = lost if type(lost) is int else 0 if table.padding_idx is None else table.padding_idx + 1
-        is_target = model.config.is_encoder_decoder and any(part.endswith("decoder") for part in above)
+        is_target = _writes(model) and any(part.endswith("decoder") for part in above)
         yield TARGET_AXIS if is_target else SEQUENCE, table.num_embeddings - lost
+
+
+def _writes(model: PreTrainedModel) -> bool:
+    return "decoder_input_ids" in inspect.signature(model.forward).parameters
 
 
 def _is_other(above: list[str]) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 USUAL_SIDE = 224
+NO_ID = -1
 
 RANDOM_IDS = "random token ids (the model has no tokenizer)"
 _TEXTS = {"input_ids", "attention_mask", "token_type_ids"}
@@ -65,6 +66,16 @@ class Source:
         """The inputs that the processors make."""
         return self.pre.names
 
+    def settle_padding(self, model: PreTrainedModel) -> None:
+        """Tell a configuration which id is padding: the tokenizer's; else none that there is.
+
+        Classifiers on decoders take the last token that is no padding, and refuse batches where they do not know it.
+        """
+        text = model.config.get_text_config()
+        if getattr(text, "pad_token_id", 0) is None:
+            padding = getattr(self.pre.tokenizer, "pad_token_id", None)
+            text.pad_token_id = NO_ID if padding is None else padding
+
     def has(self, kind: Kind, form: Form) -> bool:
         """Whether the configuration states every fact of a form."""
         facts = [*(dim for dim in form.dims if isinstance(dim, Fact)), *form.needs]
@@ -72,9 +83,7 @@ class Source:
 
     def dims(self, kind: Kind, form: Form) -> tuple[int | str, ...]:
         """A form's dims: names and numbers."""
-        return tuple(
-            (number(self.config, dim, kind.side) or 0) if isinstance(dim, Fact) else dim for dim in form.dims
-        )
+        return tuple((number(self.config, dim, kind.side) or 0) if isinstance(dim, Fact) else dim for dim in form.dims)
 
     def is_worth(self, kind: Kind) -> bool:
         """Whether an input that the model can do without tells it anything that it knows what to do with."""
@@ -189,9 +198,9 @@ class Source:
                 said[drawn.SENTENCES if real else RANDOM_IDS] = not real
             elif kind.fill in {Fill.IMAGES, Fill.VIDEO}:
                 real = self.pre.images is not None or self.pre.video is not None
-                said[drawn.DRAWN_IMAGES if real else f"{drawn.DRAWN_IMAGES} (the model has no image processor)"] = (
-                    not real
-                )
+                said[
+                    drawn.DRAWN_IMAGES if real else f"{drawn.DRAWN_IMAGES} (the model has no image processor)"
+                ] = not real
             elif kind.fill is Fill.SOUND:
                 real = self.pre.sound is not None
                 said["drawn sound" if real else "drawn sound (the model has no feature extractor)"] = not real

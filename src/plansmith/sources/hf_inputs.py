@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plansmith.config import InputSpec
 from plansmith.errors import SourceError, UsageError, first_line
+from plansmith.sources.config_facts import number
 from plansmith.sources.drawn import plan_drawn
 from plansmith.sources.hf_contents import Source
-from plansmith.sources.config_facts import number
 from plansmith.sources.input_kinds import HEIGHT, KINDS, VOCABULARY, WIDTH, Fill, Form, Kind, kinds_of
 from plansmith.sources.live import BATCH, InputPlan
 from plansmith.types import Tensor
@@ -36,13 +36,17 @@ _DIMS = ("batch", 32)
 # Arguments that every transformers model has and that are no tensors.
 _FLAGS = {"output_attentions", "output_hidden_states", "return_dict", "use_cache"}
 _TRIED_LENGTH = 16
+_APART = 3
 _MOST_TRIES = 24
 
 
 def small_sizes(plan: InputPlan) -> dict[str, int]:
     """Two short samples; what may not be cut short, such as images, is as large as usual."""
     whole = {HEIGHT, WIDTH} if not plan.guessed else set(plan.axes)
-    sizes = {a: r.opt if a in whole or r.min > _TRIED_LENGTH else _TRIED_LENGTH for a, r in plan.axes.items()}
+    sizes = {
+        axis: r.opt if axis in whole or r.min > _TRIED_LENGTH else _TRIED_LENGTH + _APART * place
+        for place, (axis, r) in enumerate(plan.axes.items())
+    }
     return {axis: min(size if axis != BATCH else 2, plan.axes[axis].max) for axis, size in sizes.items()}
 
 
@@ -74,13 +78,15 @@ def plan_inputs(
     if given:
         return plan_drawn(_given_tensors(model, given), given)
     source = Source.of(model, folder, trust_remote_code=trust_remote_code)
+    source.settle_padding(model)
     known = inspect.signature(model.forward).parameters
     required = [n for n, p in known.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     main = [model.main_input_name] if isinstance(model.main_input_name, str) else list(model.main_input_name)
     missing = [name for name in (*main, *required) if name not in KINDS]
     if missing:
         raise _undescribed(model, f"nothing says what {', '.join(dict.fromkeys(missing))} looks like", required)
-    also = [n for n in ("decoder_input_ids",) if model.config.is_encoder_decoder and n in known]
+    # Heads that write nothing make their decoder read what the encoder read, where nobody gives it anything else.
+    also = [n for n in ("decoder_input_ids",) if model.can_generate() and model.config.is_encoder_decoder]
     wanted = {*main, *required, *also, *source.offered}
     problem: Exception | None = None
     for draft in _drafts(main[0], [n for n in known if n in wanted], tuple(known), source):
@@ -121,7 +127,7 @@ class _Draft:
         made[kind.name] = self._chosen(kind, form)
         for name in self.names:
             for other in KINDS[name] if name not in made else ():
-                found = self._like(other, made) if not other.forms else self._first_form(other)
+                found = self._first_form(other) or self._like(other, made)
                 if found is not None:
                     made[name] = found
                     break
@@ -153,7 +159,9 @@ class _Draft:
         return _Chosen(kind, Tensor(name=kind.name, dtype=kind.dtype, dims=dims), form.length)
 
     def _like(self, kind: Kind, made: Mapping[str, _Chosen]) -> _Chosen | None:
-        """An input in the form of another one: a mask, or marks of what was observed."""
+        """An input in the form of another one: a mask, segments, or marks of what was observed."""
+        if kind.forms and not kind.like:
+            return None
         beside = made.get(kind.like or self.main[0].name)
         if beside is None or (kind.fill is Fill.MASK and beside.length is None):
             # The main input has no length; the texts beside images have.
@@ -191,7 +199,7 @@ def _completed(draft: _Draft, ask: Ask) -> _Draft:
     Raises:
         _RefusedError: it answers to none of that.
     """
-    first = problem = _problem(draft, ask)
+    problem = _problem(draft, ask)
     if problem is None:
         return draft
     for _ in range(_MOST_TRIES):
@@ -205,7 +213,7 @@ def _completed(draft: _Draft, ask: Ask) -> _Draft:
     for tried in _guesses(draft):
         if _problem(tried, ask) is None:
             return tried
-    raise _RefusedError from first
+    raise _RefusedError from problem
 
 
 def _guesses(draft: _Draft) -> Iterator[_Draft]:
@@ -248,7 +256,7 @@ def _without_idle(draft: _Draft, ask: Ask, needed: set[str]) -> _Draft:
         changes = True
         with suppress(Exception):
             changes = _differ(expected, ask({**feed, name: other}))
-        if not changes:
+        if not changes and _problem(draft.without(name), ask) is None:
             draft = draft.without(name)
     return draft
 

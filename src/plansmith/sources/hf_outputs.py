@@ -24,11 +24,12 @@ _DROPPED = re.compile(
 # What a loss in the middle of a decoder is taken of: given to whoever asks for it by name.
 _FOR_LOSSES = re.compile(r"^(auxiliary_|intermediate_|init(ial)?_reference_points|enc_(outputs|topk)_|denoising_)")
 # Kept for whoever asks by name: a model gives them only when it is told to.
+_HIDDEN = "output_hidden_states"
 _ON_REQUEST = {
-    "output_hidden_states": re.compile(r"hidden_states_\d+$"),
+    _HIDDEN: re.compile(r"hidden_states_\d+$"),
     "output_attentions": re.compile(r"attentions_\d+$"),
 }
-_QUIET = {"use_cache": False, "output_hidden_states": False, "output_attentions": False, "return_dict": True}
+_QUIET = {"use_cache": False, _HIDDEN: False, "output_attentions": False, "return_dict": True}
 
 
 class Answering:
@@ -59,7 +60,14 @@ class Answering:
 
     def everything(self, feed: Mapping[str, torch.Tensor]) -> dict[str, Found]:
         """All that could be asked for."""
-        return {found.name: found for found in flat(self.model(**feed, **self._constants))}
+        try:
+            answer = self.model(**feed, **self._constants)
+        except ValueError as error:
+            if f"{_HIDDEN}=True" not in str(error):
+                raise
+            self._constants[_HIDDEN] = True  # a part of the model reads what another part has to give then
+            answer = self.model(**feed, **self._constants)
+        return {found.name: found for found in flat(answer)}
 
 
 class Found(NamedTuple):
@@ -84,9 +92,9 @@ def usual(outputs: Mapping[str, Found]) -> Iterator[str]:
     """The outputs to keep where nobody names any: no tensor twice, no single numbers, what is nested in need only."""
     several = [one for one in outputs.values() if one.tensor.ndim > 0 and one.tensor.numel()]
     top = [one for one in several if not one.nested and not _FOR_LOSSES.search(one.name)]
-    seen: set[tuple[int, tuple[int, ...]]] = set()
+    seen: set[tuple[object, ...]] = set()
     for name, tensor, _ in top or several:
-        place = (tensor.data_ptr(), tuple(tensor.shape))
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
         if place not in seen:
             seen.add(place)
             yield name

@@ -41,6 +41,7 @@ class Fill(StrEnum):
     POSITIONS = "positions"
     BOXES = "boxes"
     IMAGES = "images"
+    PATCHES = "patches of images"
     VIDEO = "video"
     SOUND = "sound"
     VALUES = "values"
@@ -81,7 +82,7 @@ class Kind:
         dtype: NumPy's name.
         bound: for whole numbers, one more than the largest.
         companions: other arguments worth giving where the model takes them.
-        like: for companions without a form: the input that they stand beside; empty: the main one.
+        like: for what has no form of its own: the input that it stands beside; empty: the main one.
     """
 
     name: str
@@ -116,10 +117,11 @@ _KINDS = (
     Kind(
         "token_type_ids",
         Fill.SEGMENTS,
-        (Form((BATCH, SEQUENCE, 7), needs=(Fact(("type_vocab_sizes",)),)), _TEXT),
+        (Form((BATCH, SEQUENCE, 7), needs=(Fact(("type_vocab_sizes",)),)),),
         TEXT,
         "int64",
         Fact(("type_vocab_size", "type_vocab_sizes")),
+        like="input_ids",
     ),
     Kind("position_ids", Fill.POSITIONS, (_TEXT,), TEXT, "int64", Fact(("max_position_embeddings",))),
     Kind("bbox", Fill.BOXES, (Form((BATCH, SEQUENCE, 4)),), TEXT, "int64", Fact(("max_2d_position_embeddings",), 1024)),
@@ -138,10 +140,11 @@ _KINDS = (
     Kind("conditional_pixel_values", Fill.IMAGES, (_STILL,), IMAGE),
     _ids("task_inputs", Form((BATCH, Fact(("task_seq_len",), 77)))),
     Kind("input_points", Fill.VALUES, (Form((BATCH, 1, POINTS, 2)),), IMAGE),
+    # Row and column of a patch stand before its pixels.
     Kind(
         "flattened_patches",
-        Fill.VALUES,
-        (Form((BATCH, PATCHES, Fact(("patch_embed_hidden_size",)))), Form((BATCH, PATCHES, 770))),
+        Fill.PATCHES,
+        (Form((BATCH, PATCHES, Fact(("patch_embed_hidden_size",), more=2))),),
         IMAGE,
         companions=("attention_mask",),
     ),
@@ -184,9 +187,10 @@ _KINDS = (
             Form((BATCH, _SERIES_LENGTH, _SERIES_CHANNELS)),
             Form((BATCH, _SERIES_LENGTH)),
         ),
-        companions=("past_observed_mask",),
+        companions=("past_observed_mask", "observed_mask"),
     ),
-    Kind("past_observed_mask", Fill.OBSERVED, dtype="float32", like="past_values"),
+    Kind("past_observed_mask", Fill.OBSERVED, dtype="bool", like="past_values"),
+    Kind("observed_mask", Fill.OBSERVED, dtype="bool", like="past_values"),
     Kind(
         "past_time_features",
         Fill.VALUES,
@@ -222,9 +226,10 @@ _KINDS = (
     Kind("visual_embeds", Fill.VALUES, (Form((BATCH, REGIONS, Fact(("visual_embedding_dim",)))),)),
     Kind("visual_feats", Fill.VALUES, (Form((BATCH, REGIONS, Fact(("visual_feat_dim",)))),)),
     Kind("visual_pos", Fill.VALUES, (Form((BATCH, REGIONS, Fact(("visual_pos_dim",)))),)),
-    # Whatever Perceiver was made for
+    # Whatever a Perceiver, or an encoder of speech, was made for
     _ids("inputs", _TEXT, companions=("attention_mask",)),
     Kind("inputs", Fill.IMAGES, (_STILL,), IMAGE),
+    Kind("inputs", Fill.SOUND, (Form((BATCH, SAMPLES)),), SOUND, companions=("attention_mask",)),
 )
 
 KINDS: dict[str, tuple[Kind, ...]] = {

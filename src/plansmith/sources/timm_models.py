@@ -135,7 +135,9 @@ def _live(model: torch.nn.Module) -> LiveModel:
     def encode(samples: Sequence[Sample], axes: Mapping[str, AxisRange], _: Align) -> Encoded:
         if IMAGE not in samples[0].values:
             return encode_arrays((tensor,), None, samples, axes)
-        return encode_images(tensor, samples, lambda value, where: transform(open_image(value, where, mode)).numpy(), axes)
+        return encode_images(
+            tensor, samples, lambda value, where: transform(open_image(value, where, mode)).numpy(), axes
+        )
 
     return LiveModel(
         module=_as_tuple(model),
