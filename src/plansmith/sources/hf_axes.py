@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from plansmith.sources.config_facts import IMAGE, Fact, number, stated
 from plansmith.sources.input_kinds import FRAMES, HEIGHT, SAMPLES, TARGET_AXIS, WIDTH
-from plansmith.sources.live import BATCH, BATCH_RANGE, SEQUENCE
+from plansmith.sources.live import BATCH_RANGE, SEQUENCE
 from plansmith.sources.preprocessors import Preprocessors
-from plansmith.types import AxisRange
+from plansmith.types import BATCH, AxisRange
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

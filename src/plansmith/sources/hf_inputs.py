@@ -21,8 +21,8 @@ from plansmith.sources.config_facts import number
 from plansmith.sources.drawn import plan_drawn
 from plansmith.sources.hf_contents import Source
 from plansmith.sources.input_kinds import HEIGHT, KINDS, VOCABULARY, WIDTH, Fill, Form, Kind, kinds_of
-from plansmith.sources.live import BATCH, InputPlan
-from plansmith.types import Tensor
+from plansmith.sources.live import InputPlan
+from plansmith.types import BATCH, Tensor
 
 if TYPE_CHECKING:
     import numpy as np

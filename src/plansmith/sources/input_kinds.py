@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from plansmith.sources.config_facts import IMAGE, SOUND, TARGET, TEXT, Fact
-from plansmith.sources.live import BATCH, SEQUENCE
+from plansmith.sources.live import SEQUENCE
+from plansmith.types import BATCH
 
 # Axes that may move.
 TARGET_AXIS, HEIGHT, WIDTH, FRAMES, SAMPLES = "target", "height", "width", "frames", "samples"
