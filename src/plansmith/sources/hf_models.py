@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -10,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.config import InputSpec
-from plansmith.errors import SourceError, UsageError, first_line
-from plansmith.sources.directory import read_config
+from plansmith.errors import UsageError, first_line
 from plansmith.sources.hf_inputs import plan_inputs, small_sizes
 from plansmith.sources.hf_outputs import Answering
+from plansmith.sources.hf_tasks import choose_class
+from plansmith.sources.hf_weights import read_model
 from plansmith.sources.live import InputPlan, LiveModel, enliven
 from plansmith.sources.preprocessors import PROCESSOR_FILES, has_tokenizer
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
-    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
 
 def load(
@@ -47,34 +47,9 @@ def load(
         SourceError: the architecture is unknown, needs code that was not trusted, or lacks weights.
         UsageError: there is no such task, input or output.
     """
-    import torch
-
-    model_class, config = _model_class(folder, trust_remote_code, task)
-    try:
-        loaded: Any = model_class.from_pretrained(
-            folder,
-            config=config,
-            dtype=torch.float32,
-            use_safetensors=None if allow_pickle else True,
-            output_loading_info=True,
-            local_files_only=True,
-        )
-    except (OSError, RuntimeError) as error:
-        raise SourceError(
-            f"the weights do not fit config.json, or are not all there: {first_line(error)}",
-            remedy="read the log for their names, and download or save the model again",
-        ) from error
-    model, info = loaded
-    if info["missing_keys"]:
-        missing = sorted(info["missing_keys"])
-        raise SourceError(
-            f"the checkpoint lacks {len(missing)} weight(s) of {model_class.__name__}:"
-            f" {', '.join(missing[:3])}{', …' if len(missing) > 3 else ''}",
-            remedy="it was not trained for that task: leave the task out, or take a checkpoint that was"
-            if task
-            else "save the whole model again (save_pretrained), or mend `architectures` in config.json (--task)",
-        )
-    return _live(model.eval(), folder, trust_remote_code, inputs, outputs)
+    model_class, config = choose_class(folder, trust_remote_code=trust_remote_code, task=task)
+    model = read_model(model_class, config, folder, allow_pickle=allow_pickle, task=task)
+    return _live(model, folder, trust_remote_code, inputs, outputs)
 
 
 def make_random(folder: Path, out: Path, *, seed: int, trust_remote_code: bool, task: str) -> None:
@@ -82,7 +57,7 @@ def make_random(folder: Path, out: Path, *, seed: int, trust_remote_code: bool, 
     import torch
     from transformers import AutoTokenizer
 
-    model_class, config = _model_class(folder, trust_remote_code, task)
+    model_class, config = choose_class(folder, trust_remote_code=trust_remote_code, task=task)
     torch.manual_seed(seed)
     model = model_class(config)
     enliven(model, seed)
@@ -92,93 +67,6 @@ def make_random(folder: Path, out: Path, *, seed: int, trust_remote_code: bool, 
     for name in PROCESSOR_FILES:
         if (folder / name).is_file():
             (out / name).write_bytes((folder / name).read_bytes())
-
-
-def _model_class(folder: Path, trust_remote_code: bool, task: str) -> tuple[type[PreTrainedModel], PretrainedConfig]:
-    import transformers
-
-    try:
-        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except (ValueError, KeyError) as error:
-        if "trust_remote_code" in str(error):
-            raise SourceError(
-                f"{folder.name} comes with its own Python code, which is not run unless you say so",
-                remedy="read that code, then pass --trust-remote-code",
-            ) from error
-        raise SourceError(
-            f"transformers {transformers.__version__} cannot read this configuration: {first_line(error)}",
-            remedy="check config.json, or install the transformers release that the model asks for",
-        ) from error
-    if task:
-        return _class_for_task(task, config, folder if trust_remote_code else None), config
-    name = (config.architectures or [""])[0]
-    found: Any = getattr(transformers, name, None) if name else _mapped(transformers.AutoModel, config)
-    if found is None and trust_remote_code:
-        found = _remote_class(folder, name)
-    if found is None:
-        raise SourceError(
-            f"transformers {transformers.__version__} has no architecture {name!r}"
-            if name
-            else f"config.json names no architecture, and transformers has no plain one of {config.model_type!r}",
-            remedy="mend `architectures` in config.json, or pass --trust-remote-code if the model brings its own",
-        )
-    return found, config
-
-
-def _class_for_task(task: str, config: PretrainedConfig, own_code: Path | None) -> Any:
-    """The model class that transformers' pipeline of a task would take for a configuration.
-
-    Args:
-        task: a pipeline's name, or an alias of one.
-        config: decides the family of models.
-        own_code: the model's folder, where its own Python code may be run.
-    """
-    from transformers.pipelines import PIPELINE_REGISTRY
-
-    known = [*PIPELINE_REGISTRY.supported_tasks, *PIPELINE_REGISTRY.task_aliases]
-    if task not in known:
-        near = difflib.get_close_matches(task, known, n=4, cutoff=0.5)
-        raise UsageError(
-            f"transformers has no task {task!r}",
-            remedy=f"did you mean {', '.join(near)}?" if near else f"choose one of: {', '.join(sorted(known))}",
-        )
-    for automatic in PIPELINE_REGISTRY.check_task(task)[1]["pt"]:
-        found = _mapped(automatic, config)
-        if found is None and own_code is not None:
-            found = _automatic_class(own_code, automatic.__name__)
-        if found is not None:
-            return found
-    able = sorted(
-        name
-        for name, entry in PIPELINE_REGISTRY.supported_tasks.items()
-        if any(_mapped(automatic, config) for automatic in entry["pt"])
-    )
-    raise SourceError(
-        f"transformers has no {config.model_type} model for the task {task!r}",
-        remedy=f"its tasks are {', '.join(able)}" if able else "leave the task out",
-    )
-
-
-def _mapped(automatic: Any, config: PretrainedConfig) -> Any:
-    """The class that an automatic class stands for; the first where there are several."""
-    found = automatic._model_mapping.get(type(config), None)  # noqa: SLF001 - transformers offers no other way
-    return found[0] if isinstance(found, tuple) else found
-
-
-def _remote_class(folder: Path, name: str) -> Any:
-    """A class of the model's own code, by its name."""
-    from transformers.dynamic_module_utils import get_class_from_dynamic_module
-
-    for reference in read_config(folder).get("auto_map", {}).values():
-        if isinstance(reference, str) and reference.endswith(f".{name}"):
-            return get_class_from_dynamic_module(reference, folder)
-    return None
-
-
-def _automatic_class(folder: Path, automatic: str) -> Any:
-    """The class of the model's own code that stands for an automatic class."""
-    reference = read_config(folder).get("auto_map", {}).get(automatic)
-    return _remote_class(folder, reference.rpartition(".")[2]) if isinstance(reference, str) else None
 
 
 def _live(
