@@ -81,7 +81,7 @@ def export(
         attempts=attempts,
         precision=Precision.FP32,
         reference=ReferenceSet(
-            runtime=f"PyTorch {torch.__version__}, FP32", data=plan.data, cases=tuple(cases), guessed=plan.guessed
+            runtime=f"PyTorch {torch.__version__}, FP32", data=plan.data, cases=tuple(cases), guessed=plan.drawn
         ),
     )
     return onnx.model_dump(mode="json")

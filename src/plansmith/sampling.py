@@ -183,7 +183,7 @@ def _own_inputs(about: AskedModel) -> DataSet:
         available=len(set(digests)),
         seed=0,
         real=False,
-        guessed=plan.guessed,
+        guessed=plan.drawn,
         metric="none",
         pooling=about.pooled(answers, "neighbours"),
         calibration=SampleSet(cases=tuple(cases), rows=tuple(range(len(samples))), digests=digests, labelled=False),

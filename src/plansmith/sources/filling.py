@@ -52,7 +52,8 @@ class Words:
         texts = drawn.sample_texts(len(lengths), max(lengths), offset=sum(lengths))
         rows = self.tokenizer(texts, truncation=True, max_length=max(8, *lengths))["input_ids"]
         # The last token is the model's own end mark; a row is cut before it, never after.
-        cut = [row[: n - 1] + row[-1:] if n > 1 else row[:1] for row, n in zip(rows, lengths, strict=True)]
+        alone = slice(0, 1) if self.end is None else slice(-1, None)
+        cut = [row[: n - 1] + row[-1:] if n > 1 else row[alone] for row, n in zip(rows, lengths, strict=True)]
         return [self._started(row) for row in cut]
 
     def _drawn(self, lengths: Sequence[int]) -> list[list[int]]:

@@ -31,6 +31,7 @@ NO_ID = -1
 
 RANDOM_IDS = "random token ids (the model has no tokenizer)"
 _TEXTS = {"input_ids", "attention_mask", "token_type_ids"}
+_IMAGES = {"pixel_values", "pixel_mask"}
 _MASKS = ("attention_mask", "padding_mask", "decoder_attention_mask")
 _WHOLE = {"do_resize": False, "do_center_crop": False, "do_pad": False}
 
@@ -220,7 +221,7 @@ class Source:
         return self.pre.tokenizer is not None and "input_ids" in names and set(names) <= _TEXTS
 
     def _is_image(self, names: Sequence[str]) -> bool:
-        return self.pre.images is not None and list(names) == ["pixel_values"]
+        return self.pre.images is not None and "pixel_values" in names and set(names) <= _IMAGES
 
     def _encode(self, tensors: Sequence[Tensor], mask: str | None) -> Encode:
         names = [t.name for t in tensors]
@@ -229,7 +230,9 @@ class Source:
             if TEXT in samples[0].values and self._is_text(names):
                 return encode_texts(self.pre.tokenizer, names, samples, axes[SEQUENCE], align)
             if IMAGE in samples[0].values and self._is_image(names):
-                return encode_images(tensors[0], samples, self._one_image, axes)
+                pixels = next(t for t in tensors if t.name == "pixel_values")
+                masks = [t for t in tensors if t.name == "pixel_mask"]
+                return _with_masks(encode_images(pixels, samples, self._one_image, axes), masks)
             return encode_arrays(tensors, mask, samples, axes)
 
         return encode
@@ -237,3 +240,11 @@ class Source:
     def _one_image(self, value: Any, where: str) -> NDArray[np.generic]:
         array: NDArray[np.generic] = self.pre.images([open_image(value, where)], return_tensors="np")["pixel_values"][0]
         return array
+
+
+def _with_masks(images: Encoded, masks: Sequence[Tensor]) -> Encoded:
+    """Images of one size hold nothing but what counts."""
+    import numpy as np
+
+    batch, _, *sides = next(iter(images.feed.values())).shape
+    return Encoded({**images.feed, **{m.name: np.ones((batch, *sides), m.dtype) for m in masks}}, images.labels)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
     Ask = Callable[[Arrays], Arrays]
 
 _DIMS = ("batch", 32)
-# Arguments that every transformers model has and that are no tensors.
-_FLAGS = {"output_attentions", "output_hidden_states", "return_dict", "use_cache"}
+# Arguments that are no tensors, and those that only training or the model itself gives.
+_FLAGS = {"output_attentions", "output_hidden_states", "return_dict", "use_cache", "interpolate_pos_encoding", "kwargs"}
+_INSIDE = re.compile(r"labels|loss|past_key|cache|embeds$|head_mask|outputs$|logits_to_keep|^position_ids$")
+_NAMED = 4
 _TRIED_LENGTH = 16
 _APART = 3
 _MOST_TRIES = 24
@@ -95,7 +98,9 @@ def plan_inputs(
         except _RefusedError as error:
             problem = problem or error.__cause__  # type: ignore[assignment]
     assert problem is not None
-    raise _undescribed(model, f"it does not answer: {first_line(problem)}", required) from problem
+    odd = [name for name in known if name not in KINDS and name not in _FLAGS and not _INSIDE.search(name)]
+    beside = f"; nothing says what {', '.join(odd[:_NAMED])} look like" if odd else ""
+    raise _undescribed(model, f"it does not answer: {first_line(problem)}{beside}", [*required, *odd[:2]]) from problem
 
 
 class _RefusedError(Exception):
@@ -234,7 +239,9 @@ def _others(draft: _Draft) -> list[str]:
 def _problem(draft: _Draft, ask: Ask) -> Exception | None:
     """What the model says against some inputs; None where it answers."""
     try:
-        ask(_feed(draft))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ask(_feed(draft))
     except Exception as error:  # noqa: BLE001 - what a model raises is not known; that it does is the answer
         return error
     return None

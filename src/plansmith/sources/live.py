@@ -78,6 +78,11 @@ class InputPlan:
     guessed: bool = False
     random_values: bool = False
 
+    @property
+    def drawn(self) -> bool:
+        """Whether values are drawn at random, for whichever reason."""
+        return self.guessed or self.random_values
+
     def signature(self, outputs: Sequence[str]) -> Signature:
         """What can be said of the model without asking it."""
         return Signature(
