@@ -104,9 +104,10 @@ def tokenizer(**special: str) -> Any:
     words = [f"{mark}{chr(letter)}" for mark in ("", "##") for letter in range(ord("a"), ord("z") + 1)]
     vocabulary = {word: number for number, word in enumerate([*special.values(), *words])}
     made = Tokenizer(models.WordPiece(vocabulary, unk_token=special["unk_token"]))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
     begin, end = special["bos_token"], special["eos_token"]
-    made.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
+    made.post_processor = processors.TemplateProcessing(
         single=f"{begin} $A {end}", pair=None, special_tokens=[(word, vocabulary[word]) for word in (begin, end)]
     )
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, **special)
+    fast: Any = transformers.PreTrainedTokenizerFast
+    return fast(tokenizer_object=made, **special)

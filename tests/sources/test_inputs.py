@@ -241,14 +241,18 @@ def test_without_a_tokenizer_the_data_say_that_ids_are_random_and_no_id_is_a_spe
 
 def test_boxes_are_ordered_and_lie_on_the_page(tmp_path: Path) -> None:
     live = load(save(tmp_path / "model", "LayoutLMModel", "LayoutLMConfig", **TEXT))
-    boxes = live.inputs.make({"batch": 3, "sequence": 12})["bbox"]
+    boxes = live.inputs.make({"batch": 3, "sequence": 12})["bbox"].astype(int)
     assert (boxes[..., :2] <= boxes[..., 2:]).all()
     assert (int(boxes.min()) >= 0, int(boxes.max()) <= 1000, len(np.unique(boxes)) > 50) == (True, True, True)
 
 
 def test_positions_limit_the_text_and_what_is_written(tmp_path: Path) -> None:
     fields = {k: v for k, v in WRITER.items() if k != "max_position_embeddings"}
-    lengths = {"max_encoder_position_embeddings": 48, "max_decoder_position_embeddings": 24, "attention_window": 8}
+    lengths: dict[str, Any] = {
+        "max_encoder_position_embeddings": 48,
+        "max_decoder_position_embeddings": 24,
+        "attention_window": 8,
+    }
     live = load(save(tmp_path / "led", "LEDForConditionalGeneration", "LEDConfig", **fields, **lengths))
     assert live.inputs.limits == {"sequence": 48, "target": 24}
     roberta = load(save(tmp_path / "roberta", "RobertaModel", "RobertaConfig", **TEXT))
@@ -258,12 +262,13 @@ def test_positions_limit_the_text_and_what_is_written(tmp_path: Path) -> None:
 
 
 def test_what_a_processor_gives_is_taken_with_its_own_sizes(tmp_path: Path) -> None:
-    from transformers import DetrImageProcessor, ResNetConfig
+    import transformers
 
-    backbone = ResNetConfig(
+    config: Any = transformers.ResNetConfig
+    backbone = config(
         embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", out_features=["stage2"]
     )
-    processor = DetrImageProcessor(size={"shortest_edge": 64, "longest_edge": 96})
+    processor: Any = transformers.DetrImageProcessor(size={"shortest_edge": 64, "longest_edge": 96})
     fields = {k: v for k, v in WRITER.items() if k.endswith(("layers", "heads", "_dim", "d_model"))}
     folder = save(
         tmp_path / "model",
@@ -286,13 +291,14 @@ def test_what_a_processor_gives_is_taken_with_its_own_sizes(tmp_path: Path) -> N
 
 
 def test_texts_and_images_of_a_processor_are_real_ones(tmp_path: Path) -> None:
-    from transformers import CLIPImageProcessor, CLIPProcessor
+    import transformers
 
+    both: Any = transformers.CLIPProcessor
     words = tokenizer(pad_token="<pad>", unk_token="<unk>", bos_token="<s>", eos_token="</s>")
-    images = CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    images = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
     text = {**TEXT, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
     fields: dict[str, Any] = {"text_config": text, "vision_config": IMAGE, "projection_dim": 16}
-    live = load(save(tmp_path / "model", "CLIPModel", "CLIPConfig", CLIPProcessor(images, words), **fields))
+    live = load(save(tmp_path / "model", "CLIPModel", "CLIPConfig", both(images, words), **fields))
     assert (live.inputs.data, live.inputs.random_values) == ("drawn images and plansmith's sample sentences", False)
     feed = live.inputs.make({"batch": 2, "sequence": 20, "height": 32, "width": 32})
     assert feed["input_ids"][0, [0, -1]].tolist() == [2, 3]
@@ -308,11 +314,12 @@ def test_the_model_decides_where_processor_and_configuration_name_different_size
 
 
 def test_a_mask_that_the_feature_extractor_does_not_make_is_no_input(tmp_path: Path) -> None:
-    from transformers import Wav2Vec2FeatureExtractor
+    import transformers
 
+    kind: Any = transformers.Wav2Vec2FeatureExtractor
     for folder, makes in (("with", True), ("without", False)):
-        extractor: Any = Wav2Vec2FeatureExtractor(return_attention_mask=makes)
-        live = load(save(tmp_path / folder, "Wav2Vec2ForCTC", "Wav2Vec2Config", extractor, **SPEECH))
+        made = kind(return_attention_mask=makes)
+        live = load(save(tmp_path / folder, "Wav2Vec2ForCTC", "Wav2Vec2Config", made, **SPEECH))
         assert (live.inputs.mask_input is not None) == makes
 
 
@@ -333,8 +340,13 @@ def test_a_tokenizer_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 
 def test_an_input_that_no_kind_describes_is_named_with_the_lines_for_a_spec(tmp_path: Path) -> None:
-    fields = {"model_in_dim": 8, "upsample_initial_channel": 8, "upsample_rates": [2], "upsample_kernel_sizes": [4]}
-    more = {"resblock_kernel_sizes": [3], "resblock_dilation_sizes": [[1]]}
+    fields: dict[str, Any] = {
+        "model_in_dim": 8,
+        "upsample_initial_channel": 8,
+        "upsample_rates": [2],
+        "upsample_kernel_sizes": [4],
+    }
+    more: dict[str, Any] = {"resblock_kernel_sizes": [3], "resblock_dilation_sizes": [[1]]}
     folder = save(tmp_path / "model", "SpeechT5HifiGan", "SpeechT5HifiGanConfig", **fields, **more)
     with pytest.raises(SourceError, match="SpeechT5HifiGan: nothing says what spectrogram looks like") as caught:
         load(folder)

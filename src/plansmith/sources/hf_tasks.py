@@ -13,13 +13,15 @@ from plansmith.sources.directory import read_config
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
+_PLAIN = "AutoModel"
+
 # Tasks of which transformers has models and no (longer a) pipeline, and what a pipeline leaves out; by automatic class.
 _MORE: dict[str, tuple[str, ...]] = {
     "question-answering": ("AutoModelForQuestionAnswering",),
     "visual-question-answering": ("AutoModelForVisualQuestionAnswering",),
     "multiple-choice": ("AutoModelForMultipleChoice",),
     "next-sentence-prediction": ("AutoModelForNextSentencePrediction",),
-    "sentence-similarity": ("AutoModel",),
+    "sentence-similarity": (_PLAIN,),
     "text2text-generation": ("AutoModelForSeq2SeqLM",),
     "summarization": ("AutoModelForSeq2SeqLM",),
     "translation": ("AutoModelForSeq2SeqLM",),
@@ -58,10 +60,11 @@ def choose_class(folder: Path, *, trust_remote_code: bool, task: str) -> tuple[t
 
 def _read(folder: Path, *, trust_remote_code: bool) -> PretrainedConfig:
     import transformers
+    from huggingface_hub.errors import StrictDataclassError
 
     try:
         config: PretrainedConfig = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         if "trust_remote_code" in str(error):
             raise SourceError(
                 f"{folder.name} comes with its own Python code, which is not run unless you say so",
@@ -85,7 +88,7 @@ def _named_class(config: PretrainedConfig, own_code: Path | None) -> Any:
             remedy=f"pass --task with one of {', '.join(_able(config))}",
         )
     name = names[0] if names else ""
-    found: Any = getattr(transformers, name, None) if name else next(_mapped("AutoModel", config), None)
+    found: Any = getattr(transformers, name, None) if name else next(_mapped(_PLAIN, config), None)
     if found is None and own_code is not None:
         found = _remote_class(own_code, name)
     if found is None:
@@ -150,10 +153,10 @@ def _tasks() -> dict[str, tuple[str, ...]]:
 
 
 def _able(config: PretrainedConfig) -> list[str]:
-    """The tasks of which there is a model for a configuration."""
-    return sorted(
-        name for name, automatics in _tasks().items() if any(True for a in automatics for _ in _mapped(a, config))
-    )
+    """The tasks of which there is a model for a configuration; those that any plain model can do under one name."""
+    names = {name: automatics for name, automatics in _tasks().items() if automatics != (_PLAIN,)}
+    found = sorted(n for n, automatics in names.items() if any(True for a in automatics for _ in _mapped(a, config)))
+    return ["feature-extraction", *found] if any(True for _ in _mapped(_PLAIN, config)) else found
 
 
 def _mapped(automatic: str, config: PretrainedConfig) -> Iterator[Any]:
