@@ -41,7 +41,7 @@ LEVELS = (
     ("judging",),
     ("held_out",),
     ("sources", "compilers", "triton", "validation", "probes", "report", "spec_text"),
-    ("loading", "sample_sets", "stages", "trials", "spec_files", "spec_schema"),
+    ("asking", "loading", "sample_sets", "stages", "trials", "spec_files", "spec_schema"),
     ("lowered_graph",),
     (
         "collection",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,19 +150,8 @@ def _live(model: torch.nn.Module) -> LiveModel:
             encode=encode,
         ),
         output_names=("logits" if getattr(model, "num_classes", 0) else "features",),
-        exportable=lambda: _plain_attention(model),
+        exportable=nullcontext,
     )
-
-
-@contextmanager
-def _plain_attention(model: torch.nn.Module) -> Iterator[None]:
-    """Attention as plain matrix products, which every exporter and engine knows."""
-    fused: list[Any] = [layer for layer in model.modules() if getattr(layer, "fused_attn", False)]
-    for layer in fused:
-        layer.fused_attn = False
-    yield
-    for layer in fused:
-        layer.fused_attn = True
 
 
 def _as_tuple(model: torch.nn.Module) -> torch.nn.Module:
