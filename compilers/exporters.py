@@ -16,11 +16,11 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith.types import Exporter, Tensor
+from plansmith.types import Exporter, Rounding, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,6 +53,7 @@ class ExportJob:
         opset: the ONNX operator set to write.
         folder: where model.onnx goes; empty.
         device: where the module lies, and is traced: "cpu" or "cuda".
+        rounding: how far rounding alone moves the outputs.
     """
 
     module: torch.nn.Module
@@ -63,12 +64,17 @@ class ExportJob:
     opset: int
     folder: Path
     device: str = "cpu"
+    rounding: Mapping[str, Rounding] = field(default_factory=dict)
 
-    def traced_arguments(self) -> tuple[torch.Tensor, ...]:
-        """The first probe as tensors, in the module's order."""
+    def tensors(self, probe: Probe) -> tuple[torch.Tensor, ...]:
+        """A probe's inputs, in the module's order."""
         import torch
 
-        return tuple(torch.from_numpy(self.probes[0].feed[t.name]).to(self.device) for t in self.inputs)
+        return tuple(torch.from_numpy(probe.feed[t.name]).to(self.device) for t in self.inputs)
+
+    def traced_arguments(self) -> tuple[torch.Tensor, ...]:
+        """The first probe's."""
+        return self.tensors(self.probes[0])
 
 
 def write(exporter: Exporter, job: ExportJob, path: Path) -> None:

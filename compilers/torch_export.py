@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plansmith.comparison import TOLERANCES, Padding, compare_output
+from plansmith.comparison import TOLERANCES, Padding, compare_output, widened
 from plansmith.compilers import exporters, onnx_files
 from plansmith.compilers.exporters import ExportJob, Probe
 from plansmith.compilers.isolation import left_as_it_was
@@ -159,11 +159,14 @@ def _try(exporter: Exporter, job: ExportJob, names: list[str]) -> tuple[str | No
     import torch
 
     try:
-        with left_as_it_was(job.module), in_force(job.module, exporter) as rewrites:
-            names += rewrites
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                exporters.write(exporter, job, job.folder / _RAW_FILE)
+        with (
+            left_as_it_was(job.module),
+            in_force(job.module, exporter, names),
+            torch.no_grad(),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            exporters.write(exporter, job, job.folder / _RAW_FILE)
         component = onnx_files.finish(job.folder / _RAW_FILE, (*job.inputs, *job.outputs))
         session = open_session(job.folder / component.file)
     except Exception as error:  # noqa: BLE001 - exporters raise anything; the next one is tried, all are told
@@ -193,7 +196,7 @@ def _disagreement(job: ExportJob, probe: Probe, answers: Arrays) -> str | None:
             tensor.name,
             probe.answer[tensor.name],
             answers[tensor.name],
-            TOLERANCES[Precision.FP32],
+            widened(TOLERANCES[Precision.FP32], job.rounding.get(tensor.name)),
             valid=padding.valid(tensor, probe.feed),
         )
         if row.failures:

@@ -39,20 +39,24 @@ CAPTURES: frozenset[Exporter] = frozenset({"dynamo", "patched"})
 TRACER: frozenset[Exporter] = frozenset({"torchscript"})
 
 
-def rewrites() -> tuple[Rewrite, ...]:
-    """All that there are, in the order in which they are put in force."""
-    from plansmith.compilers.rewrites import attention, images
+def module_rewrites() -> tuple[Rewrite, ...]:
+    """Those of modules, in the order in which they are put in force."""
+    from plansmith.compilers.rewrites import attention
 
-    return (*attention.REWRITES, *images.REWRITES)
+    return attention.REWRITES
 
 
 @contextmanager
-def in_force(module: torch.nn.Module, exporter: Exporter) -> Iterator[tuple[str, ...]]:
-    """Put every rewrite in force that a module needs for an exporter; gives their names."""
+def in_force(module: torch.nn.Module, exporter: Exporter, used: list[str]) -> Iterator[None]:
+    """Put every rewrite in force that a module needs for an exporter; the names of the used ones go to a list."""
+    from plansmith.compilers.rewrites import functions
+
     with ExitStack() as stack:
-        names = []
-        for rewrite in rewrites():
+        for rewrite in module_rewrites():
             if exporter in rewrite.exporters and rewrite.applies(module):
                 stack.enter_context(rewrite.put(module))
-                names.append(rewrite.name)
-        yield tuple(names)
+                used.append(rewrite.name)
+        calls = [rewrite for rewrite in functions.REWRITES if exporter in rewrite.exporters]
+        if calls:
+            stack.enter_context(functions.in_their_place(calls, used))
+        yield

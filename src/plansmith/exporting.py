@@ -42,7 +42,7 @@ def export(
     """Load the model, find the axes that move, export the graph that agrees with it, and store its answers."""
     import torch
 
-    from plansmith.compilers import torch_export
+    from plansmith.compilers import rounding, torch_export
     from plansmith.reference import plan_cases, store_case
     from plansmith.sources import moving
 
@@ -62,15 +62,17 @@ def export(
         settled = found.without({axis: axes[axis].opt for axis in fixed})
         return _job(live, settled, asking, {a: r for a, r in axes.items() if a not in fixed}, Path(out))
 
+    first = job(())
+    rounded = rounding.measure(first)
     opset = min(torch_export.OPSET, max_opset)
     with live.exportable():
         exported = torch_export.export(
-            replace(job(()), opset=opset),
+            replace(first, opset=opset, rounding=rounded),
             progress,
             optional=()
             if plan.guessed
             else moving.least_needed_first(a for a in axes if not _is_wanted(a, axes, given)),
-            with_fixed=lambda fixed: replace(job(fixed), opset=opset),
+            with_fixed=lambda fixed: replace(job(fixed), opset=opset, rounding=rounded),
         )
     _bring_up(Path(out) / _GRAPH)
     given_up = [
@@ -91,7 +93,11 @@ def export(
         attempts=exported.attempts,
         precision=Precision.FP32,
         reference=ReferenceSet(
-            runtime=f"PyTorch {torch.__version__}, FP32", data=plan.data, cases=tuple(cases), guessed=plan.guessed
+            runtime=f"PyTorch {torch.__version__}, FP32",
+            data=plan.data,
+            cases=tuple(cases),
+            guessed=plan.guessed,
+            rounding=rounded,
         ),
         fixed=(*found.fixed, *given_up),
     )

@@ -34,6 +34,7 @@ _EXPORT_CODE = (
     "compilers/torch_export.py",
     "compilers/exporters.py",
     "compilers/isolation.py",
+    "compilers/rounding.py",
     "compilers/rewrites",
     "compilers/onnx_import.py",
     *_GRAPH_CODE,

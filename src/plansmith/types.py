@@ -212,16 +212,26 @@ class DataSet(Record):
     evaluation: SampleSet | None
 
 
+class Rounding(Record):
+    """How far an output moves when every weight is moved by a unit in its last place, in parts of its magnitude."""
+
+    max_relative: float
+    quantile_relative: float
+    cosine: float
+
+
 class ReferenceSet(Record):
     """Inputs and FP32 answers of the source model, stored as one .npz a case.
 
-    `data` says in words what the inputs are; `guessed`: nothing describes them, so that they were drawn at random.
+    `data` says in words what the inputs are; `guessed`: nothing describes them, so that they were drawn at random;
+    `rounding`: what rounding alone does to the outputs; releases older than this field have none.
     """
 
     runtime: str
     data: str
     cases: tuple[Case, ...]
     guessed: bool = False
+    rounding: dict[str, Rounding] = {}
 
 
 class KeptNode(Record):

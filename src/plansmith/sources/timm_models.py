@@ -102,7 +102,17 @@ def make_random(location: str, out: Path, *, seed: int) -> None:
     torch.manual_seed(seed)
     model = timm.create_model(name, pretrained=False)
     enliven(model, seed)
+    model.register_state_dict_post_hook(_apart)
     timm.models.save_for_hf(model, out, safe_serialization=True)
+
+
+def _apart(_module: Any, state: dict[str, torch.Tensor], _prefix: str, _metadata: Any) -> None:
+    """Give layers that share a weight one each: safetensors stores none twice."""
+    seen = set()
+    for name, tensor in state.items():
+        if tensor.data_ptr() in seen:
+            state[name] = tensor.clone()
+        seen.add(tensor.data_ptr())
 
 
 def _require_known(name: str) -> None:
