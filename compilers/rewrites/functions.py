@@ -95,6 +95,54 @@ def _shares(tensor: torch.Tensor, place: int, size: int) -> torch.Tensor:
     return within / within.sum(dim=1, keepdim=True)
 
 
+def unfolded_by_convolution(
+    tensor: torch.Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> torch.Tensor:
+    """`torch.nn.functional.unfold` as a convolution that copies: [N, C, H, W] to [N, C * kernel, places]."""
+    import torch
+
+    if tensor.dim() != 4:
+        return NotImplemented
+    copying = _copying_kernel(tensor, _pair(kernel_size))
+    planes = tensor.flatten(0, 1).unsqueeze(1)
+    taken = torch.nn.functional.conv2d(planes, copying, None, stride, padding, dilation)
+    return taken.flatten(2).unflatten(0, (-1, tensor.shape[1])).flatten(1, 2)
+
+
+def folded_by_convolution(
+    tensor: torch.Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> torch.Tensor:
+    """`torch.nn.functional.fold` as a transposed convolution: [N, C * kernel, places] to [N, C, H, W]."""
+    import torch
+
+    if tensor.dim() != 3:
+        return NotImplemented
+    kernel, steps, edges, gaps = map(_pair, (kernel_size, stride, padding, dilation))
+    copying = _copying_kernel(tensor, kernel)
+    reach = [gap * (size - 1) for gap, size in zip(gaps, kernel, strict=True)]
+    places = [(n + 2 * e - r - 1) // s for n, e, r, s in zip(_pair(output_size), edges, reach, steps, strict=True)]
+    left = [
+        n - (p * s - 2 * e + r + 1)
+        for n, p, s, e, r in zip(_pair(output_size), places, steps, edges, reach, strict=True)
+    ]
+    channels = tensor.shape[1] // (kernel[0] * kernel[1])
+    grid = tensor.unflatten(1, (channels, -1)).flatten(0, 1).unflatten(2, (places[0] + 1, places[1] + 1))
+    laid = torch.nn.functional.conv_transpose2d(grid, copying, None, steps, edges, left, 1, gaps)
+    return laid.squeeze(1).unflatten(0, (-1, channels))
+
+
+def _pair(value: Any) -> tuple[Any, Any]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def _copying_kernel(tensor: torch.Tensor, kernel: tuple[int, int]) -> torch.Tensor:
+    """A kernel for every place in it, which takes that place alone: [height * width, 1, height, width]."""
+    import torch
+
+    rows, columns = kernel
+    return torch.eye(rows * columns, dtype=tensor.dtype, device=tensor.device).reshape(-1, 1, rows, columns)
+
+
 def _unfold_of_tensors() -> tuple[Any, ...]:
     import torch
 
@@ -107,7 +155,35 @@ def _adaptive_pooling() -> tuple[Any, ...]:
     return (torch.nn.functional.adaptive_avg_pool2d,)
 
 
+def _unfold() -> tuple[Any, ...]:
+    import torch
+
+    return (torch.nn.functional.unfold,)
+
+
+def _fold() -> tuple[Any, ...]:
+    import torch
+
+    return (torch.nn.functional.fold,)
+
+
 REWRITES = (
+    FunctionRewrite(
+        name="unfolding by convolution",
+        reason="the tracer writes im2col as gathers of a size that it has to know, and fails where it does not",
+        link="https://github.com/pytorch/pytorch/issues/67042",
+        exporters=frozenset({"torchscript"}),
+        functions=_unfold,
+        form=unfolded_by_convolution,
+    ),
+    FunctionRewrite(
+        name="folding by convolution",
+        reason="col2im is written for a batch and a size that the tracer has to know, and fails where it does not",
+        link="https://github.com/pytorch/pytorch/issues/30638",
+        exporters=frozenset({"torchscript"}),
+        functions=_fold,
+        form=folded_by_convolution,
+    ),
     FunctionRewrite(
         name="windows by indices",
         reason="the tracer writes Tensor.unfold only where it knows the size of the dim, and has mostly lost it",
