@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from plansmith.asking import Asking, Progress, ask_planned, require_repeatable
 from plansmith.errors import UsageError
 from plansmith.loading import axes_of, given_axes, load, plan_graph
-from plansmith.types import AxisRange, EngineKind, FixedAxis, OnnxModel, Precision, ReferenceSet
+from plansmith.types import BATCH, AxisRange, EngineKind, FixedAxis, OnnxModel, Precision, ReferenceSet
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,7 +111,6 @@ def _job(live: LiveModel, found: Moving, asking: Asking, axes: Mapping[str, Axis
     """
     from plansmith.compilers import exporters, torch_export
     from plansmith.reference import plan_cases
-    from plansmith.sources.live import BATCH
 
     planned: dict[str, dict[str, int]] = dict(plan_cases(axes, found.able, (found.traced, found.untraced)))
     shapes = {name: planned[name] for name in _PROBES if name in planned}
@@ -172,7 +171,6 @@ def take_graph(
 
     from plansmith.compilers import onnx_files, onnx_import
     from plansmith.reference import plan_cases, store_case
-    from plansmith.sources.live import BATCH
 
     progress("checking the graph")
     model, plan = plan_graph(Path(path), inputs, outputs)

@@ -29,6 +29,9 @@ Exporter = Literal["torchscript", "dynamo", "patched"]
 Device = Literal["gpu", "cpu"]
 """What the instances of a served model run on."""
 
+BATCH = "batch"
+"""The axis of samples."""
+
 ANONYMOUS = "?"
 """Stands for the name of an axis that has none."""
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 from plansmith.errors import SourceError, UsageError, first_line
 from plansmith.memory import tells_of_memory
 from plansmith.reference import Sizes, first_sizes
-from plansmith.sources.live import BATCH, SEQUENCE, InputPlan
-from plansmith.types import AxisRange, FixedAxis, Tensor
+from plansmith.sources.live import SEQUENCE, InputPlan
+from plansmith.types import BATCH, AxisRange, FixedAxis, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
