@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from plansmith.types import Exporter
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ def in_their_place(rewrites: Sequence[FunctionRewrite], used: list[str]) -> Iter
         yield
 
 
-def windows(tensor: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
+def windows(tensor: Any, dimension: int, size: int, step: int) -> Any:
     """`Tensor.unfold` by indices: [..., length, ...] becomes [..., windows, ..., size]."""
     import torch
 
@@ -70,10 +67,10 @@ def windows(tensor: torch.Tensor, dimension: int, size: int, step: int) -> torch
     starts = torch.arange(0, tensor.size(place) - size + 1, step, device=tensor.device)
     indices = starts[:, None] + torch.arange(size, device=tensor.device)[None, :]
     taken = tensor.index_select(place, indices.reshape(-1))
-    return taken.unflatten(place, (-1, size)).movedim(place + 1, -1)
+    return torch.unflatten(taken, place, (-1, size)).movedim(place + 1, -1)
 
 
-def pooled_by_products(tensor: torch.Tensor, output_size: Any) -> torch.Tensor:
+def pooled_by_products(tensor: Any, output_size: Any) -> Any:
     """`adaptive_avg_pool2d` as two matrix products, [..., height, width] to [..., rows, columns]."""
     sizes = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)
     if any(not isinstance(size, int) for size in sizes) or sizes == (1, 1):
@@ -82,7 +79,7 @@ def pooled_by_products(tensor: torch.Tensor, output_size: Any) -> torch.Tensor:
     return rows @ tensor @ columns.transpose(0, 1)
 
 
-def _shares(tensor: torch.Tensor, place: int, size: int) -> torch.Tensor:
+def _shares(tensor: Any, place: int, size: int) -> Any:
     """What a cell takes of a position, [cells, positions]: cell i of k those from floor(i n/k) to ceil((i + 1) n/k)."""
     import torch
 
@@ -95,9 +92,7 @@ def _shares(tensor: torch.Tensor, place: int, size: int) -> torch.Tensor:
     return within / within.sum(dim=1, keepdim=True)
 
 
-def unfolded_by_convolution(
-    tensor: torch.Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
-) -> torch.Tensor:
+def unfolded_by_convolution(tensor: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Any:
     """`torch.nn.functional.unfold` as a convolution that copies: [N, C, H, W] to [N, C * kernel, places]."""
     import torch
 
@@ -105,13 +100,13 @@ def unfolded_by_convolution(
         return NotImplemented
     copying = _copying_kernel(tensor, _pair(kernel_size))
     planes = tensor.flatten(0, 1).unsqueeze(1)
-    taken = torch.nn.functional.conv2d(planes, copying, None, stride, padding, dilation)
+    taken: Any = torch.nn.functional.conv2d(planes, copying, None, stride, padding, dilation)
     return taken.flatten(2).unflatten(0, (-1, tensor.shape[1])).flatten(1, 2)
 
 
 def folded_by_convolution(
-    tensor: torch.Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
-) -> torch.Tensor:
+    tensor: Any, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Any:
     """`torch.nn.functional.fold` as a transposed convolution: [N, C * kernel, places] to [N, C, H, W]."""
     import torch
 
@@ -127,7 +122,7 @@ def folded_by_convolution(
     ]
     channels = tensor.shape[1] // (kernel[0] * kernel[1])
     grid = tensor.unflatten(1, (channels, -1)).flatten(0, 1).unflatten(2, (places[0] + 1, places[1] + 1))
-    laid = torch.nn.functional.conv_transpose2d(grid, copying, None, steps, edges, left, 1, gaps)
+    laid: Any = torch.nn.functional.conv_transpose2d(grid, copying, None, steps, edges, left, 1, gaps)
     return laid.squeeze(1).unflatten(0, (-1, channels))
 
 
@@ -135,7 +130,7 @@ def _pair(value: Any) -> tuple[Any, Any]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
-def _copying_kernel(tensor: torch.Tensor, kernel: tuple[int, int]) -> torch.Tensor:
+def _copying_kernel(tensor: Any, kernel: tuple[int, int]) -> Any:
     """A kernel for every place in it, which takes that place alone: [height * width, 1, height, width]."""
     import torch
 
