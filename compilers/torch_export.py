@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from plansmith.comparison import TOLERANCES, Padding, compare_output, widened
 from plansmith.compilers import exporters, onnx_files
 from plansmith.compilers.exporters import ExportJob, Probe
-from plansmith.compilers.isolation import left_as_it_was
 from plansmith.compilers.onnxrt import open_session
 from plansmith.compilers.rewrites.registry import in_force
 from plansmith.errors import ExportError, first_line
+from plansmith.isolation import left_as_it_was
 from plansmith.types import Component, Dim, ExportAttempt, Exporter, Precision, Tensor
 
 if TYPE_CHECKING:

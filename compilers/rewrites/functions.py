@@ -126,6 +126,17 @@ def folded_by_convolution(
     return laid.squeeze(1).unflatten(0, (-1, channels))
 
 
+def differences(tensor: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    """`torch.diff` by slices."""
+    import torch
+
+    parts = [part for part in (prepend, tensor, append) if part is not None]
+    whole = torch.cat(parts, dim) if len(parts) > 1 else tensor
+    if n != 1 or whole.dtype is torch.bool:
+        return NotImplemented
+    return whole.narrow(dim, 1, whole.size(dim) - 1) - whole.narrow(dim, 0, whole.size(dim) - 1)
+
+
 def _pair(value: Any) -> tuple[Any, Any]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
@@ -136,6 +147,12 @@ def _copying_kernel(tensor: Any, kernel: tuple[int, int]) -> Any:
 
     rows, columns = kernel
     return torch.eye(rows * columns, dtype=tensor.dtype, device=tensor.device).reshape(-1, 1, rows, columns)
+
+
+def _diff() -> tuple[Any, ...]:
+    import torch
+
+    return (torch.diff, torch.Tensor.diff)
 
 
 def _unfold_of_tensors() -> tuple[Any, ...]:
@@ -178,6 +195,14 @@ REWRITES = (
         exporters=frozenset({"torchscript"}),
         functions=_fold,
         form=folded_by_convolution,
+    ),
+    FunctionRewrite(
+        name="differences by slices",
+        reason="the tracer has no translation of torch.diff, with which masks tell packed sequences apart",
+        link="https://github.com/pytorch/pytorch/issues/107966",
+        exporters=frozenset({"torchscript"}),
+        functions=_diff,
+        form=differences,
     ),
     FunctionRewrite(
         name="windows by indices",

@@ -23,6 +23,7 @@ _GRAPH_CODE = ("compilers/onnxrt.py", "compilers/onnx_files.py", "external_data.
 _EXPORT_CODE = (
     "exporting.py",
     "asking.py",
+    "isolation.py",
     "loading.py",
     "sources",
     "samples",
@@ -33,7 +34,6 @@ _EXPORT_CODE = (
     "memory.py",
     "compilers/torch_export.py",
     "compilers/exporters.py",
-    "compilers/isolation.py",
     "compilers/rounding.py",
     "compilers/rewrites",
     "compilers/onnx_import.py",

@@ -1,7 +1,8 @@
-"""What a failed or finished exporter may leave in a module, undone: modes, attributes, caches, buffers.
+"""What a run of a model, or an exporter, may leave in a module, undone: modes, attributes, caches, buffers.
 
-Tracing runs the model, and so does whatever a model does when it runs: it keeps tables of positions for the next time,
-which then are tracing's own tensors; exporters and wrappers turn modes of training on and off.
+Models keep what they saw: tables of positions for the next time, which after a trace are the tracer's own tensors; Swin
+of transformers has a smaller window for good once it was asked about a smaller image. Exporters and wrappers turn modes
+of training on and off.
 """
 
 from __future__ import annotations
