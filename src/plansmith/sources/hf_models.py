@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.config import InputSpec
 from plansmith.errors import UsageError, first_line
+from plansmith.isolation import left_as_it_was
+from plansmith.sources.config_facts import parts
 from plansmith.sources.hf_inputs import plan_inputs, small_sizes
 from plansmith.sources.hf_outputs import Answering
 from plansmith.sources.hf_tasks import choose_class
@@ -91,7 +93,7 @@ def _ask(answering: Answering, feed: Mapping[str, NDArray[np.generic]]) -> dict[
     """Arrays in and out."""
     import torch
 
-    with torch.inference_mode():
+    with torch.inference_mode(), left_as_it_was(answering.model):
         answer = answering({name: torch.from_numpy(array) for name, array in feed.items()})
     return {name: tensor.float().numpy() if tensor.is_complex() else tensor.numpy() for name, tensor in answer.items()}
 
@@ -106,7 +108,7 @@ def _named_outputs(answering: Answering, wanted: Sequence[str], inputs: InputPla
 
     feed = {name: torch.from_numpy(array) for name, array in inputs.make(small_sizes(inputs)).items()}
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), left_as_it_was(answering.model):
             answer = answering(feed)
             able = answering.everything(feed) if not answer or len(answer) < len(wanted) else answer
     except Exception as error:
@@ -144,10 +146,13 @@ def _positional(answering: Answering, names: tuple[str, ...]) -> Any:
 @contextmanager
 def _plain_attention(model: PreTrainedModel) -> Iterator[None]:
     """Attention as plain matrix products: fewer nodes, and the pattern that TensorRT and ONNX Runtime fuse."""
-    usual = model.config._attn_implementation  # noqa: SLF001 - the getter that transformers offers
-    if usual != "sdpa":
+    usual = [(part, part._attn_implementation) for part in parts(model.config)]  # noqa: SLF001 - there is no getter
+    if all(name != "sdpa" for _, name in usual):
         yield
         return
     model.set_attn_implementation("eager")
-    yield
-    model.set_attn_implementation(usual)
+    try:
+        yield
+    finally:
+        for part, name in usual:  # each as it was: a backbone may know one kind only
+            part._attn_implementation = name  # noqa: SLF001 - the setter of models refuses where it knows better

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from plansmith.data.columns import Takes
 from plansmith.data.samples import Sample
+from plansmith.isolation import left_as_it_was
 from plansmith.types import BATCH, AxisRange, Record, Tensor
 
 if TYPE_CHECKING:
@@ -121,10 +122,10 @@ class LiveModel:
     exportable: Callable[[], AbstractContextManager[None]]
 
     def ask(self, feed: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
-        """Run the module on one batch: names to arrays, in and out."""
+        """Run the module on one batch: names to arrays, in and out. Nothing is left in it of what it saw."""
         import torch
 
-        with torch.inference_mode():
+        with torch.inference_mode(), left_as_it_was(self.module):
             answers = self.module(*(torch.from_numpy(feed[tensor.name]) for tensor in self.inputs.tensors))
         return dict(zip(self.output_names, (a.numpy() for a in answers), strict=True))
 
