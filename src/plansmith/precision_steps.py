@@ -80,10 +80,10 @@ def take_samples(
         UsageError: there are too few, or columns, labels or inputs that are not there.
     """
     asked: dict[str, Any] = {
-        "shapes": {k: v.model_dump() for k, v in spec.shapes.items()},
         "inputs": {k: v.model_dump() for k, v in spec.inputs.items()},
         "outputs": spec.outputs,
         "allow_pickle": spec.allow_pickle,
+        "axes": {axis: r.model_dump() for axis, r in onnx.record.every_axis().items()},
     }
     model = source.record.model_dump(include={"scheme", "trust_remote_code", "task"})
     with stages.timed("sample") as clock:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from plansmith.data.columns import Takes
 from plansmith.data.samples import Sample
+from plansmith.isolation import left_as_it_was
 from plansmith.types import BATCH, AxisRange, Record, Tensor
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class InputPlan:
         takes: which columns of somebody's data can become inputs.
         encode: makes inputs of such data.
         guessed: nothing describes the inputs: values are drawn at random, and sizes inside of `axes` may be refused.
+        random_values: their form is known, and nothing makes real values: there is no tokenizer or processor.
     """
 
     tensors: tuple[Tensor, ...]
@@ -75,6 +77,12 @@ class InputPlan:
     takes: Takes
     encode: Encode
     guessed: bool = False
+    random_values: bool = False
+
+    @property
+    def drawn(self) -> bool:
+        """Whether values are drawn at random, for whichever reason."""
+        return self.guessed or self.random_values
 
     def signature(self, outputs: Sequence[str]) -> Signature:
         """What can be said of the model without asking it."""
@@ -114,10 +122,10 @@ class LiveModel:
     exportable: Callable[[], AbstractContextManager[None]]
 
     def ask(self, feed: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
-        """Run the module on one batch: names to arrays, in and out."""
+        """Run the module on one batch: names to arrays, in and out. Nothing is left in it of what it saw."""
         import torch
 
-        with torch.inference_mode():
+        with torch.inference_mode(), left_as_it_was(self.module):
             answers = self.module(*(torch.from_numpy(feed[tensor.name]) for tensor in self.inputs.tensors))
         return dict(zip(self.output_names, (a.numpy() for a in answers), strict=True))
 
