@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _BASE_BATCH = 2
 _BASE_LENGTH = 20
 _BATCHES = (1, 3, 5)
+_LARGEST_TRIED = 512
 _FEWEST = 2
 """A size of 1 is broadcast, and says nothing of an axis that nobody named."""
 
@@ -119,7 +120,7 @@ class _Search:
             axis = Axis(name, True, places, base)
             r = self._plan.axes[name]
             lowest = r.min if r.min < base else 1
-            for size in _BATCHES if name == BATCH else _other_sizes(base, lowest, self._plan.limits.get(name)):
+            for size in _BATCHES if name == BATCH else _other_sizes(base, lowest, r.max):
                 shape = self._try_named(name, size)
                 if shape is not None:
                     axis.shapes[size] = shape
@@ -145,9 +146,8 @@ class _Search:
         for place in fixed:
             if place not in alone:
                 by_size.setdefault(self._size(place), []).append(place)
-        for places in by_size.values():
-            if len(places) > 1:
-                found.append(self._moved("+".join(map(str, places)), tuple(places)))
+        several = (tuple(places) for places in by_size.values() if len(places) > 1)
+        found += [self._moved("+".join(map(str, places)), places) for places in several]
         return [axis for axis in found if axis.shapes]
 
     def together(self, axes: list[Axis]) -> list[Shape]:
@@ -165,7 +165,7 @@ class _Search:
 
     def _moved(self, name: str, places: tuple[Place, ...]) -> Axis:
         axis = Axis(name, False, places, self._size(places[0]))
-        for size in _other_sizes(axis.base, _FEWEST, None):
+        for size in _other_sizes(axis.base, _FEWEST):
             shape = self._try(f"{name} {size}", lambda size=size: resized(self.base.feed, places, size))
             if shape is not None:
                 axis.shapes[size] = shape
@@ -205,7 +205,16 @@ def is_stable(ask: Ask, shape: Shape) -> bool:
     return difference(shape.answer, ask(shape.feed)) is None
 
 
-def _other_sizes(base: int, lowest: int, limit: int | None) -> list[int]:
-    """Sizes below and above: the smallest, half, odd ones, one and a half times, and double."""
-    wanted = (lowest, base // 2, base - max(1, base // 5), base + 7, base + base // 2, 2 * base)
-    return sorted({size for size in wanted if lowest <= size <= (limit or size) and size != base})
+def _other_sizes(base: int, lowest: int, largest: int = 0) -> list[int]:
+    """Sizes below and above: the smallest, half, odd ones, one and a half times, double, and the largest.
+
+    Args:
+        base: the size itself.
+        lowest: none is below it.
+        largest: none is above it where there is one; tried itself where it is not too much.
+    """
+    wanted = [lowest, base // 2, base - max(1, base // 5), base + 7, base + base // 2, 2 * base]
+    if largest > base:
+        wanted = [size for size in wanted if size <= largest]
+        wanted += [largest] if largest <= _LARGEST_TRIED else []
+    return sorted({size for size in wanted if size >= lowest and size != base})

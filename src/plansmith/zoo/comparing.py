@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from plansmith.comparison import cosine_of
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -43,17 +45,16 @@ def _difference(expected: NDArray[np.generic], found: NDArray[np.generic]) -> st
     finite = np.isfinite(r)
     if not np.array_equal(finite, np.isfinite(c)) or not np.array_equal(r[~finite], c[~finite], equal_nan=True):
         return "NaN or Inf at other places than PyTorch's"
-    r, c = r[finite], c[finite]
-    if not r.size:
-        return None
+    return _error(r[finite], c[finite]) if finite.any() else None
+
+
+def _error(r: NDArray[np.float64], c: NDArray[np.float64]) -> str | None:
+    """How far finite numbers are from the reference's, where that is too far."""
     error, scale = float(np.abs(r - c).max()), max(1.0, float(np.abs(r).max()))
-    lengths = float(np.linalg.norm(r)), float(np.linalg.norm(c))
-    cosine = float(r @ c) / (lengths[0] * lengths[1]) if all(lengths) else float(lengths[0] == lengths[1])
-    if cosine < SMALLEST_COSINE:
-        return f"cosine {cosine:.6f}, largest error {error:.3g} of {scale:.3g}"
-    if error > LARGEST_ERROR * scale:
-        return f"largest error {error:.3g} of {scale:.3g}, cosine {cosine:.6f}"
-    return None
+    cosine = cosine_of(float(r @ r), float(c @ c), float(r @ c))
+    if cosine >= SMALLEST_COSINE and error <= LARGEST_ERROR * scale:
+        return None
+    return f"cosine {cosine:.6f}, largest error {error:.3g} of {scale:.3g}"
 
 
 def _form(array: NDArray[np.generic]) -> str:

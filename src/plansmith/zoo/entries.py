@@ -86,7 +86,9 @@ def read_list(path: Path) -> tuple[Entry, ...]:
     except ValidationError as invalid:
         raise _refusal(path, [_problem(error) for error in invalid.errors()]) from invalid
     names = Counter(entry.label for entry in entries)
-    repeated = [f"{name!r} stands there {count} times; give each a `name`" for name, count in names.items() if count > 1]
+    repeated = [
+        f"{name!r} stands there {count} times; give each a `name`" for name, count in names.items() if count > 1
+    ]
     if repeated:
         raise _refusal(path, repeated)
     return entries

@@ -97,7 +97,9 @@ def _feature_extractor(config: PretrainedConfig) -> Any:
         return None
     family = getattr(transformers, name)
     takes = inspect.signature(family.__init__).parameters
-    told = {key: getattr(config, key) for key in ("num_mel_bins", "max_length") if key in takes and hasattr(config, key)}
+    told = {
+        key: getattr(config, key) for key in ("num_mel_bins", "max_length") if key in takes and hasattr(config, key)
+    }
     bins = getattr(config, "num_mel_bins", None)
     if bins and "feature_size" in takes and "num_mel_bins" not in takes:
         told["feature_size"] = bins

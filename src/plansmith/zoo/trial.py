@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plansmith.errors import PlansmithError, first_line
+from plansmith.sources.live import BATCH
 from plansmith.types import OnnxModel, SourceModel
-from plansmith.zoo.axes import Acceptance, Axis, Shape, find_axes, is_stable, resized
-from plansmith.zoo.comparing import difference
+from plansmith.zoo.axes import Acceptance, Axis, Place, Shape, find_axes, is_stable, resized
 from plansmith.zoo.entries import Entry
+from plansmith.zoo.graphs import Graph
 from plansmith.zoo.rows import AxisFinding, Row
 from plansmith.zoo.saving import save
 
 if TYPE_CHECKING:
-    import onnxruntime
-
     from plansmith.sources.live import LiveModel
     from plansmith.types import Component
 
 Progress = Callable[[str], None]
+
+Fixed = dict[str, dict[int, int]]
+"""Sizes that the graph has fixed, by input and place."""
 
 _MOST_WRONG = 3
 _MAX_OPSET = 23
@@ -54,20 +55,6 @@ def try_entry(entry: Entry, folder: Path, progress: Progress, *, compare_bare: b
     )
 
 
-@dataclass
-class _Graph:
-    """A graph that was written, opened."""
-
-    component: Component
-    session: onnxruntime.InferenceSession
-
-    def answer(self, feed: dict[str, Any]) -> dict[str, Any]:
-        names = [tensor.name for tensor in self.component.outputs]
-        taken = {tensor.name for tensor in self.component.inputs}
-        given = {name: array for name, array in feed.items() if name in taken}
-        return dict(zip(names, self.session.run(names, given), strict=True))
-
-
 class _Trial:
     def __init__(self, entry: Entry, folder: Path, progress: Progress) -> None:
         self._entry, self._progress = entry, progress
@@ -84,8 +71,7 @@ class _Trial:
         self._say("exporting")
         onnx = self._export()
         self._say("comparing the graph with PyTorch")
-        graph = self._open(onnx.components["model"])
-        row = self._judge(onnx, graph, accepted, live)
+        row = self._judge(onnx, accepted, live)
         if compare_bare:
             from plansmith.zoo.bare import try_bare
 
@@ -96,9 +82,7 @@ class _Trial:
     def failed(self, error: Exception) -> Row:
         """The row of an entry that got no graph."""
         said = error.message if isinstance(error, PlansmithError) else f"{type(error).__name__}: {first_line(error)}"
-        return Row(
-            name=self._entry.label, scheme=self._entry.scheme, outcome="failed", problem=f"{self._step}: {said}"
-        )
+        return Row(name=self._entry.label, scheme=self._entry.scheme, outcome="failed", problem=f"{self._step}: {said}")
 
     def _say(self, step: str) -> None:
         self._step = step
@@ -139,27 +123,19 @@ class _Trial:
         )
         return OnnxModel.model_validate(made)
 
-    def _open(self, component: Component) -> _Graph:
-        from plansmith.compilers.onnxrt import open_session
-
-        return _Graph(component, open_session(self._out / component.file))
-
-    def _judge(self, onnx: OnnxModel, graph: _Graph, accepted: Acceptance, live: LiveModel) -> Row:
-        findings, problems = [], []
+    def _judge(self, onnx: OnnxModel, accepted: Acceptance, live: LiveModel) -> Row:
+        component = onnx.components["model"]
+        graph = Graph(self._out / component.file, [tensor.name for tensor in component.outputs])
+        problems = []
         if not is_stable(live.ask, accepted.base):
             problems.append("PyTorch itself answers otherwise after the export")
-        fixed = _fixed_sizes(graph.component, accepted)
-        for axis in accepted.axes:
-            finding = self._finding(graph, axis, fixed, accepted, live)
-            findings.append(finding)
+        fixed = _fixed_sizes(component, accepted)
+        findings = [_finding(graph, axis, fixed, live) for axis in accepted.axes]
         checked = list(_reachable(accepted, fixed, live))
-        for shape in checked:
-            problem = _compare(graph, shape)
-            if problem:
-                problems.append(problem)
+        problems += filter(None, map(graph.problem_at, checked))
         if not checked:
             problems.append("the graph takes none of the shapes that PyTorch takes")
-        batch = [f"the batch is fixed: {a.problem}" for a in findings if a.name == "batch" and not a.moves]
+        batch = [f"the batch is fixed: {a.problem}" for a in findings if _is_batch(a) and not a.moves]
         problems = [*batch, *problems]
         return Row(
             name=self._entry.label,
@@ -170,35 +146,34 @@ class _Trial:
             shapes=len(checked),
             wrong=tuple(problems[:_MOST_WRONG]),
             attempts=tuple(f"{a.exporter}: {a.problem}" for a in onnx.attempts if a.problem),
-            graph_bytes=sum((self._out / file).stat().st_size for file in graph.component.files),
+            graph_bytes=sum((self._out / file).stat().st_size for file in component.files),
             problem="; ".join(problems[:_MOST_WRONG]),
         )
 
-    def _finding(
-        self, graph: _Graph, axis: Axis, fixed: dict[str, dict[int, int]], accepted: Acceptance, live: LiveModel
-    ) -> AxisFinding:
-        """Whether an axis of PyTorch's moves in the graph, and is right wherever it does."""
-        problem = ""
-        if any(place.dim in fixed.get(place.tensor, {}) for place in axis.places):
-            held = next(fixed[p.tensor][p.dim] for p in axis.places if p.dim in fixed.get(p.tensor, {}))
-            problem = f"fixed at {held} in the graph"
-        else:
-            for shape in axis.shapes.values():
-                moved = _with_fixed(shape, fixed, live)
-                problem = (moved and _compare(graph, moved)) or ""
-                if problem:
-                    break
-        return AxisFinding(
-            name=axis.name,
-            dims=tuple(map(str, axis.places)),
-            base=axis.base,
-            sizes=tuple(sorted(axis.shapes)),
-            moves=not problem,
-            problem=problem,
-        )
+
+def _finding(graph: Graph, axis: Axis, fixed: Fixed, live: LiveModel) -> AxisFinding:
+    """Whether an axis of PyTorch's moves in the graph, and is right wherever it does."""
+    held = [size for place in axis.places if (size := fixed.get(place.tensor, {}).get(place.dim))]
+    if held:
+        problem = f"fixed at {held[0]} in the graph"
+    else:
+        moved = (_with_fixed(shape, fixed, live) for shape in axis.shapes.values())
+        problem = next((said for shape in moved if shape and (said := graph.problem_at(shape))), "")
+    return AxisFinding(
+        name=axis.name,
+        dims=tuple(map(str, axis.places)),
+        base=axis.base,
+        sizes=tuple(sorted(axis.shapes)),
+        moves=not problem,
+        problem=problem,
+    )
 
 
-def _fixed_sizes(component: Component, accepted: Acceptance) -> dict[str, dict[int, int]]:
+def _is_batch(axis: AxisFinding) -> bool:
+    return axis.name == BATCH or any(dim.endswith(":0") for dim in axis.dims)
+
+
+def _fixed_sizes(component: Component, accepted: Acceptance) -> Fixed:
     """The dims of the graph's inputs that are numbers, although PyTorch takes other sizes there."""
     moving = {(place.tensor, place.dim) for axis in accepted.axes for place in axis.places}
     return {
@@ -207,7 +182,7 @@ def _fixed_sizes(component: Component, accepted: Acceptance) -> dict[str, dict[i
     }
 
 
-def _reachable(accepted: Acceptance, fixed: dict[str, dict[int, int]], live: LiveModel) -> Iterator[Shape]:
+def _reachable(accepted: Acceptance, fixed: Fixed, live: LiveModel) -> Iterator[Shape]:
     """The shapes that the graph's form allows, each once; what it has fixed has its size there."""
     seen: set[tuple[tuple[int, ...], ...]] = set()
     for shape in accepted.shapes:
@@ -220,10 +195,8 @@ def _reachable(accepted: Acceptance, fixed: dict[str, dict[int, int]], live: Liv
             yield allowed
 
 
-def _with_fixed(shape: Shape, fixed: dict[str, dict[int, int]], live: LiveModel) -> Shape | None:
+def _with_fixed(shape: Shape, fixed: Fixed, live: LiveModel) -> Shape | None:
     """A shape with the sizes that the graph has fixed; None where PyTorch does not take that."""
-    from plansmith.zoo.axes import Place
-
     feed = shape.feed
     for tensor, sizes in fixed.items():
         for dim, size in sizes.items():
@@ -235,14 +208,3 @@ def _with_fixed(shape: Shape, fixed: dict[str, dict[int, int]], live: LiveModel)
         return Shape(shape.name, feed, live.ask(feed))
     except Exception:  # noqa: BLE001 - what a model raises is not known; that it does is the answer
         return None
-
-
-def _compare(graph: _Graph, shape: Shape) -> str | None:
-    """What is not right at a shape, in words."""
-    form = ", ".join(f"{name} {'x'.join(map(str, array.shape))}" for name, array in shape.feed.items())
-    try:
-        answer = graph.answer(shape.feed)
-    except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors have no common base
-        return f"at {form} ONNX Runtime fails: {first_line(error)}"
-    problem = difference(shape.answer, answer)
-    return f"at {form} {problem}" if problem else None
