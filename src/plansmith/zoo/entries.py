@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from plansmith.errors import UsageError, first_line
 from plansmith.problems import words_of
@@ -64,7 +64,14 @@ class ZooList(Record):
     """The file: its models in order, and parts that YAML anchors keep for them."""
 
     parts: dict[str, Any] = Field(default_factory=dict)
-    models: tuple[Entry, ...] = Field(min_length=1)
+    models: tuple[Entry, ...]
+
+    @field_validator("models")
+    @classmethod
+    def _check_models(cls, value: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        if not value:
+            raise ValueError("the list is empty")
+        return value
 
 
 def read_list(path: Path) -> tuple[Entry, ...]:
