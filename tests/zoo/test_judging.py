@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
@@ -65,10 +66,9 @@ def depend_on_length(model: onnx.ModelProto) -> None:
     name = graph.output[0].name
     for node in graph.node:
         node.output[:] = ["true_answer" if o == name else o for o in node.output]
-    constants = {"place": [1], "twenty": [20.0], "hundredth": [0.01]}
-    for constant, values in constants.items():
-        kind = onnx.TensorProto.INT64 if constant == "place" else onnx.TensorProto.FLOAT
-        graph.initializer.append(helper.make_tensor(constant, kind, [1], values))
+    for constant, values in {"place": [1], "twenty": [20.0], "hundredth": [0.01]}.items():
+        kind = np.int64 if constant == "place" else np.float32
+        graph.initializer.append(numpy_helper.from_array(np.array(values, kind), constant))
     graph.node.extend(
         [
             helper.make_node("Shape", ["input_ids"], ["form"]),
@@ -153,3 +153,10 @@ def test_an_entry_that_names_what_is_not_there_is_told_so(tmp_path: Path, fields
     row = try_entry(Entry.model_validate(fields), tmp_path, lambda _: None)
     assert row.outcome == "failed"
     assert says in row.problem
+
+
+def test_a_model_that_keeps_what_it_saw_is_asked_afresh_at_every_shape(tmp_path: Path) -> None:
+    sizes = {"image_size": 32, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
+    swin = Entry(model_type="swin", architecture="SwinForImageClassification", config=sizes)
+    row = try_entry(swin, tmp_path, lambda _: None)
+    assert row.outcome == "right", row.problem

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from plansmith.sources.live import BATCH
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
     from plansmith.sources.live import InputPlan
 
-    Arrays = dict[str, NDArray[np.generic]]
-    Ask = Callable[[Arrays], Arrays]
+Arrays = dict[str, "NDArray[np.generic]"]
+Ask = Callable[[Arrays], Arrays]
 
 _BASE_BATCH = 2
 _BASE_LENGTH = 20
@@ -157,7 +158,7 @@ class _Search:
         for name, choose in (("smallest", min), ("largest", max)):
             sizes = self._sizes | {axis.name: choose(axis.shapes) for axis in named}
             if sizes != self._sizes and len(named) > 1:
-                shapes.append(self._try(name, lambda sizes=sizes: self._plan.make(sizes)))
+                shapes.append(self._try(name, partial(self._plan.make, sizes)))
         return [shape for shape in shapes if shape is not None]
 
     def _size(self, place: Place) -> int:
@@ -165,14 +166,14 @@ class _Search:
 
     def _moved(self, name: str, places: tuple[Place, ...]) -> Axis:
         axis = Axis(name, False, places, self._size(places[0]))
-        for size in _other_sizes(axis.base, _FEWEST):
-            shape = self._try(f"{name} {size}", lambda size=size: resized(self.base.feed, places, size))
+        for size in _other_sizes(axis.base, max(_FEWEST, axis.base // 2)):
+            shape = self._try(f"{name} {size}", partial(resized, self.base.feed, places, size))
             if shape is not None:
                 axis.shapes[size] = shape
         return axis
 
     def _try_named(self, name: str, size: int) -> Shape | None:
-        return self._try(f"{name} {size}", lambda: self._plan.make(self._sizes | {name: size}))
+        return self._try(f"{name} {size}", partial(self._plan.make, self._sizes | {name: size}))
 
     def _try(self, name: str, make: Callable[[], Arrays]) -> Shape | None:
         """Inputs and answer, None where the model does not take them."""

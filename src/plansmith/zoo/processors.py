@@ -20,7 +20,7 @@ _HOP = 160
 def save_processors(model: PreTrainedModel, folder: Path) -> None:
     """Save beside a model what makes its inputs, each at the sizes that its configuration names."""
     import transformers
-    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES  # type: ignore[attr-defined]
 
     takes = inspect.signature(model.forward).parameters
     made: dict[str, Any] = {}
@@ -42,7 +42,7 @@ def save_processors(model: PreTrainedModel, folder: Path) -> None:
 def _image_processor(config: PretrainedConfig) -> Any:
     """The default image processor of a type of model, at the configuration's image size."""
     import transformers
-    from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
+    from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES  # type: ignore[attr-defined]
 
     package = type(config).__module__.split(".")[-2]  # where the vision part of a pair has a type of its own
     names = IMAGE_PROCESSOR_MAPPING_NAMES.get(config.model_type) or IMAGE_PROCESSOR_MAPPING_NAMES.get(package)
@@ -90,7 +90,7 @@ def _nested(config: PretrainedConfig) -> Iterator[PretrainedConfig]:
 def _feature_extractor(config: PretrainedConfig) -> Any:
     """The default feature extractor of a type of model, with the sizes that its configuration names too."""
     import transformers
-    from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_MAPPING_NAMES
+    from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_MAPPING_NAMES  # type: ignore[attr-defined]
 
     name = FEATURE_EXTRACTOR_MAPPING_NAMES.get(config.model_type)
     if name is None:

@@ -45,7 +45,7 @@ def _make(entry: Entry) -> PreTrainedModel:
     torch.manual_seed(SEED)
     model: PreTrainedModel = model_class(config)
     enliven(model, SEED)
-    return model.eval()
+    return model
 
 
 def _config(entry: Entry) -> PretrainedConfig:

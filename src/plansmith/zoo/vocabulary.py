@@ -43,7 +43,7 @@ def save_tokenizer(model: PreTrainedModel, folder: Path) -> Any:
             pair=f"{first} $A {last} $B:1 {last}:1",
             special_tokens=[special["cls_token"], special["sep_token"]],
         )
-    saved = PreTrainedTokenizerFast(
+    saved = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         model_input_names=_input_names(model),
         **{role: word for role, (word, _) in special.items()},
