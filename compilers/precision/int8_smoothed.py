@@ -123,7 +123,7 @@ def nothing_to_lower(why: str, remedy: str) -> ExportError:
 
 def _difference(before: onnx.ModelProto, after: onnx.ModelProto, samples: StoredCases) -> float:
     """The largest error over the outputs of the first case and the largest, relative to the output's magnitude."""
-    given = (next(iter(samples)).feed, largest_feed(samples))
+    given = (next(iter(samples)).feed, largest_feed(case.feed for case in samples))
     return difference(before, after, [next(small_feeds(before, [feed])) for feed in given])
 
 

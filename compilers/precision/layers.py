@@ -48,7 +48,7 @@ def compare_layers(
     """
     there = {output for node in lowered.graph.node for output in node.output}
     asked = {node.output[0]: node for node in reference.graph.node if node.name in nodes and node.output[0] in there}
-    positions = find_positions(reference, feeds[0], list(asked), mask_input)
+    positions = find_positions(reference, feeds, list(asked), mask_input)
     found = []
     for start in range(0, len(asked), AT_ONCE):
         tensors = list(asked)[start : start + AT_ONCE]

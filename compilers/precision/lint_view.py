@@ -163,9 +163,7 @@ class View:
         """The values of some tensors, a batch at a time, without those at padding: calibration leaves them out too."""
         from plansmith.compilers.precision import activations
 
-        if not self.feeds:
-            return
-        positions = find_positions(self.model, self.feeds[0], tensors, self._mask_input)
+        positions = find_positions(self.model, self.feeds, tensors, self._mask_input)
         streamed = activations.stream(self.model, self.feeds, tensors)
         for feed, values in zip(self.feeds, streamed, strict=True):
             mask = feed[self._mask_input].astype(bool) if self._mask_input in feed else None  # type: ignore[index]

@@ -73,7 +73,7 @@ def observe(
         mask_input: the input that marks padding with 0; None where there is none.
         of_all: further observers of the same tensors, which are shown what stands at padding too.
     """
-    walk = plan_walk(model, largest_feed(samples), list(observers), mask_input)
+    walk = plan_walk(model, largest_feed(case.feed for case in samples), list(observers), mask_input)
     for tensors in walk.passes:
         feeds, masks = (small_feeds(model, (case.feed for case in samples), walk.rows) for _ in range(2))
         for values, feed in zip(stream(model, feeds, tensors), masks, strict=True):
@@ -117,12 +117,12 @@ def plan_walk(model: onnx.ModelProto, feed: Arrays, tensors: Sequence[str], mask
 
 
 def find_positions(
-    model: onnx.ModelProto, feed: Arrays, tensors: Sequence[str], mask_input: str | None
+    model: onnx.ModelProto, feeds: Sequence[Arrays], tensors: Sequence[str], mask_input: str | None
 ) -> Mapping[str, Positions]:
-    """How some tensors begin; nothing is run where there is no mask. Arguments as in `plan_walk`."""
-    if mask_input not in feed:
+    """How some tensors begin, told on the largest of the batches; nothing is run where there is no mask."""
+    if not any(mask_input in feed for feed in feeds):
         return dict.fromkeys(tensors, "none")
-    return plan_walk(model, feed, tensors, mask_input).positions
+    return plan_walk(model, largest_feed(feeds), tensors, mask_input).positions
 
 
 def without_padding(
@@ -135,14 +135,14 @@ def without_padding(
     return found[mask if positions == "apart" else mask.ravel()]
 
 
-def largest_feed(samples: StoredCases) -> Arrays:
-    """The inputs of the case with the largest samples; of those, of the first."""
+def largest_feed(feeds: Iterable[Arrays]) -> Arrays:
+    """The batch with the largest samples; of those, the first."""
     largest, found = -1.0, None
-    for case in samples:
-        size = sum(value.nbytes / max(1, len(value)) for value in case.feed.values() if value.ndim)
+    for feed in feeds:
+        size = sum(value.nbytes / max(1, len(value)) for value in feed.values() if value.ndim)
         if size > largest:
-            largest, found = size, case.feed
-    assert found is not None, "there is a case"
+            largest, found = size, feed
+    assert found is not None, "there is a batch"
     return found
 
 

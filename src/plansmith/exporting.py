@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plansmith.errors import SourceError, UsageError
 from plansmith.loading import axes_of, load, plan_graph
 from plansmith.memory import tells_of_memory
-from plansmith.types import AxisRange, EngineKind, OnnxModel, Precision, ReferenceSet
+from plansmith.types import BATCH, AxisRange, EngineKind, OnnxModel, Precision, ReferenceSet
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,7 +101,6 @@ def take_graph(
 
     from plansmith.compilers import onnx_files, onnx_import
     from plansmith.reference import plan_cases, store_case
-    from plansmith.sources.live import BATCH
 
     progress("checking the graph")
     model, plan = plan_graph(Path(path), inputs, outputs)

@@ -15,8 +15,8 @@ from plansmith.data_spec import TEXT, TEXT_PAIR
 from plansmith.errors import UsageError, first_line
 from plansmith.memory import tells_of_memory
 from plansmith.reference import store_case
-from plansmith.sources.live import BATCH, SEQUENCE, Align
-from plansmith.types import AxisRange, Case, Measured, Pooling, SampleSet
+from plansmith.sources.live import SEQUENCE, Align
+from plansmith.types import BATCH, AxisRange, Case, Measured, Pooling, SampleSet
 from plansmith.units import bytes_in_words
 
 if TYPE_CHECKING:

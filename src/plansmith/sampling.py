@@ -20,8 +20,7 @@ from plansmith.loading import axes_of, load, plan_graph
 from plansmith.reference import store_case
 from plansmith.sample_sets import CALIBRATION, AskedModel, SampleSets
 from plansmith.sources.heads import class_names, pooling_of
-from plansmith.sources.live import BATCH
-from plansmith.types import AxisRange, Case, DataSet, SampleSet
+from plansmith.types import BATCH, AxisRange, Case, DataSet, SampleSet
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,8 +21,7 @@ from plansmith.lowering_options import LoweringRequest
 from plansmith.reference import StoredCases, read_case
 from plansmith.reports import Evaluation
 from plansmith.roles import Task
-from plansmith.sources.live import BATCH
-from plansmith.types import Case, Component, DataSet, OnnxModel, Precision
+from plansmith.types import BATCH, Case, Component, DataSet, OnnxModel, Precision
 from plansmith.validation import asking, compare_case, tolerances_of
 
 if TYPE_CHECKING:

@@ -26,6 +26,9 @@ Pooling = Literal["none", "mean", "first"]
 Device = Literal["gpu", "cpu"]
 """What the instances of a served model run on."""
 
+BATCH = "batch"
+"""The axis of samples."""
+
 ANONYMOUS = "?"
 """Stands for the name of an axis that has none."""
 

@@ -284,6 +284,8 @@ class TestTheCommand:
     ) -> None:
         gate.change(evaluation=None)
         shown = self.shown(gate.judge(Encoder(scale=GOOD)), monkeypatch)
-        assert "int8 was judged on plansmith's own samples alone: give real ones with --data" in shown
+        assert (
+            "int8 was judged on plansmith's own samples alone, which the search for its recipe had looked at" in shown
+        )
         gate.recipe = None
         assert "alone" not in self.shown(gate.judge(Encoder(), Precision.FP32), monkeypatch)

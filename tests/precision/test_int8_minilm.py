@@ -22,6 +22,9 @@ from plansmith.reference import StoredCases
 from ..real_sentences import real_sentences
 from .half_graphs import samples
 
+# Their fixture is costly.
+pytestmark = pytest.mark.xdist_group("int8-minilm")
+
 CALIBRATION, HELD_OUT, BATCH = 64, 256, 16
 Arrays = Mapping[str, NDArray[np.generic]]
 

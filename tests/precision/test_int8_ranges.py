@@ -18,7 +18,7 @@ from plansmith.compilers.precision.int8_ranges import (
     minmax,
     percentile,
 )
-from plansmith.compilers.precision.observing import largest_feed, observe, plan_walk, without_padding
+from plansmith.compilers.precision.observing import find_positions, largest_feed, observe, plan_walk, without_padding
 
 from .half_graphs import Arrays, graph, samples
 
@@ -150,6 +150,15 @@ def test_a_graph_that_takes_one_length_only_is_told_by_it() -> None:
     assert walk.positions == {"y": "apart"}
 
 
+def test_batches_of_one_position_do_not_tell_what_has_a_row_for_each() -> None:
+    model = graph(
+        "(float[N, S, 2] x, int64[N, S] mask) => (float[N, 2] y) { y = ReduceMax <keepdims = 0> (x, second) }",
+        second=np.array([1]),
+    )
+    feeds: list[Arrays] = [{"x": np.ones((4, s, 2), np.float32), "mask": np.ones((4, s), np.int64)} for s in (1, 2)]
+    assert find_positions(model, feeds, ["y"], "mask") == {"y": "none"}
+
+
 def test_what_a_pass_holds_is_bounded_by_bytes_and_every_tensor_is_still_seen_in_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +169,7 @@ def test_what_a_pass_holds_is_bounded_by_bytes_and_every_tensor_is_still_seen_in
 
     def walked(budget: int) -> tuple[int, list[list[str]], list[float]]:
         monkeypatch.setattr(observing, "BYTES_AT_ONCE", budget)
-        walk = plan_walk(model, largest_feed(cases), ["a", "b", "c"], None)
+        walk = plan_walk(model, largest_feed(case.feed for case in cases), ["a", "b", "c"], None)
         seen = {name: Histogram() for name in "abc"}
         observe(model, cases, seen, mask_input=None)
         assert {int(h.counts.sum()) for h in seen.values()} == {5 * 2 * 64 + 3 * 8 * 64}

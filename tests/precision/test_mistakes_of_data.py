@@ -53,14 +53,16 @@ def test_a_sample_that_stands_in_the_data_often_is_in_one_of_the_sets_only(run: 
     assert not calibration & evaluation
 
 
-def test_a_function_that_yields_other_samples_every_time_still_gives_two_sets_that_share_none(run: InProcess) -> None:
+def test_a_function_that_yields_other_samples_every_time_is_refused(run: InProcess) -> None:
     code = "import random\ndef samples():\n    for _ in range(400):\n        n = random.randint(1, 30)\n"
     code += "        yield {'ids': [n] * 4, 'mask': [1] * 4}\n"
     (run.folder / "unsteady.py").write_text(code)
     give(run, path="", entry_point="unsteady:samples")
-    calibration, evaluation = sets_of(run, "out")
-    assert len(calibration) == len(evaluation) == SAMPLES // 2
-    assert not calibration & evaluation
+    check_refusal(
+        run("lower", "spec.yaml", "--output", "out", "--json"),
+        3,
+        ("unsteady:samples yields other samples each time", "seed it"),
+    )
 
 
 def test_what_judges_one_lowering_may_calibrate_another(run: InProcess) -> None:

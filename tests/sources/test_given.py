@@ -14,6 +14,9 @@ from plansmith.config import make_spec
 from plansmith.errors import SourceError, UsageError
 from plansmith.types import OnnxModel
 
+# Their fixture is costly.
+pytestmark = pytest.mark.xdist_group("given")
+
 SMALL: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 SERIES = {"past_values": {"dtype": "float32", "dims": ["batch", 16, 3]}}
 

@@ -17,6 +17,9 @@ from tritonclient.utils import InferenceServerException
 from plansmith.triton.server import TritonServer
 from plansmith.triton.server_log import refused_models
 
+# Their fixture is costly.
+pytestmark = pytest.mark.xdist_group("stand-in")
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path

@@ -14,7 +14,7 @@ from plansmith.cli.text import echo_lines, nested_lines
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
 def inspect_command(path: Path, as_json: bool) -> None:
-    """Explain a manifest, an ONNX file, a lowered graph, a release or a repository.
+    """Explain a release, a repository, an ONNX file or a record.
 
     \b
     plansmith inspect artifacts/repository

@@ -11,8 +11,8 @@ from plansmith.config import InputSpec
 from plansmith.data import drawn
 from plansmith.data.columns import Takes
 from plansmith.sources.encoding import encode_arrays
-from plansmith.sources.live import BATCH, BATCH_RANGE, InputPlan
-from plansmith.types import AxisRange, Dim, Tensor
+from plansmith.sources.live import BATCH_RANGE, InputPlan
+from plansmith.types import BATCH, AxisRange, Dim, Tensor
 
 if TYPE_CHECKING:
     import numpy as np

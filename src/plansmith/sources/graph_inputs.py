@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from plansmith.config import InputSpec
 from plansmith.errors import UsageError
 from plansmith.sources.drawn import is_text
-from plansmith.sources.live import BATCH, SEQUENCE
-from plansmith.types import ANONYMOUS, Dim, Tensor
+from plansmith.sources.live import SEQUENCE
+from plansmith.types import ANONYMOUS, BATCH, Dim, Tensor
 
 if TYPE_CHECKING:
     import onnx

@@ -17,8 +17,8 @@ from plansmith.data_spec import IMAGE, TEXT, TEXT_PAIR
 from plansmith.errors import SourceError, UsageError
 from plansmith.sources.drawn import plan_drawn
 from plansmith.sources.encoding import encode_arrays, encode_images, encode_texts
-from plansmith.sources.live import BATCH, BATCH_RANGE, SEQUENCE, Align, Encoded, InputPlan
-from plansmith.types import AxisRange, Tensor
+from plansmith.sources.live import BATCH_RANGE, SEQUENCE, Align, Encoded, InputPlan
+from plansmith.types import BATCH, AxisRange, Tensor
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,8 @@ from plansmith.config import InputSpec
 from plansmith.errors import PlansmithError, SourceError, UsageError, first_line
 from plansmith.sources.directory import read_config
 from plansmith.sources.hf_inputs import has_tokenizer, plan_inputs
-from plansmith.sources.live import BATCH, InputPlan, LiveModel, enliven
+from plansmith.sources.live import InputPlan, LiveModel, enliven
+from plansmith.types import BATCH
 
 if TYPE_CHECKING:
     import torch

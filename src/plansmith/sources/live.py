@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Literal
 
 from plansmith.data.columns import Takes
 from plansmith.data.samples import Sample
-from plansmith.types import AxisRange, Record, Tensor
+from plansmith.types import BATCH, AxisRange, Record, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
 
-BATCH = "batch"
 SEQUENCE = "sequence"
 BATCH_RANGE = AxisRange(min=1, opt=8, max=32)
 

@@ -15,8 +15,8 @@ from plansmith.data.samples import Sample
 from plansmith.data_spec import IMAGE
 from plansmith.errors import SourceError, UsageError, first_line
 from plansmith.sources.encoding import encode_arrays, encode_images
-from plansmith.sources.live import BATCH, BATCH_RANGE, Align, Encoded, InputPlan, LiveModel, enliven
-from plansmith.types import AxisRange, Tensor
+from plansmith.sources.live import BATCH_RANGE, Align, Encoded, InputPlan, LiveModel, enliven
+from plansmith.types import BATCH, AxisRange, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
