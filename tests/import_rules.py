@@ -58,7 +58,7 @@ LEVELS = (
     ),
     ("precision_steps", "publishing"),
     ("graph_steps",),
-    ("graph_only", "steps", "worker", "revalidation", "inspection", "doctor", "first_spec"),
+    ("graph_only", "steps", "worker", "revalidation", "inspection", "doctor", "first_spec", "zoo"),
     ("flows",),
     ("cli",),
     ("__main__",),
@@ -67,7 +67,7 @@ _LEVEL = {unit: number for number, units in enumerate(LEVELS) for unit in units}
 
 # Heavy libraries are imported inside functions only; these in a few places only. `probes` may import them all: it is
 # the child process of `plansmith doctor` that tells whether a library can be imported.
-_PYTORCH = ("sources", "compilers", "exporting", "isolation", "sampling", "probes")
+_PYTORCH = ("sources", "compilers", "exporting", "isolation", "sampling", "probes", "zoo")
 _PLACES: dict[str, tuple[str, ...]] = {
     "torch": _PYTORCH,
     "torchvision": _PYTORCH,

@@ -45,6 +45,7 @@ WORK = {
     "validate": ("validation", "held_out"),
     "package": ("packaging",),
     "check_served": ("serving",),
+    "zoo": ("zoo.child",),
 }
 """The modules that do the work of a step."""
 
@@ -56,6 +57,7 @@ NO_SAY_IN = {
     "sample": {"lowering_options"},
 }
 _ABOUT_STEPS = {"stages", "stage_cache", "process", "memory", "toolchain", "data_spec", "lowering_options", "shapes"}
+NO_SAY_IN["zoo"] = NO_SAY_IN["export"] | {"process"}
 NO_SAY_IN |= {"package": _ABOUT_STEPS, "check_served": _ABOUT_STEPS}
 
 

@@ -97,6 +97,17 @@ class Worker:
         """Whether a call found that the child has ended."""
         return self._process.returncode is not None
 
+    @property
+    def number(self) -> int:
+        """The child's process number."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End the child from another thread; the call that waits for its answer raises."""
+        if not self.is_dead:
+            with suppress(ProcessLookupError):
+                os.kill(self.number, signal.SIGKILL)
+
     def call(self, name: str, /, **arguments: Any) -> Any:
         """Have the child do one thing and return its answer.
 

@@ -73,6 +73,7 @@ _CODE = {
     "validate": (*_GRAPH_CODE, *_JUDGING_CODE),
     "package": ("packaging.py", "triton/model_config.py", "triton/releases.py"),
     "check_served": ("serving.py", "triton"),
+    "zoo": ("zoo", *_EXPORT_CODE),
 }
 _EXPORT_TOOLS = (
     "torch",
@@ -96,6 +97,7 @@ _TOOLS = {
     "validate": (_ONNXRUNTIME, "polygraphy", "numpy"),
     "package": ("tritonclient", "protobuf"),
     "check_served": ("tritonclient", "numpy"),
+    "zoo": _EXPORT_TOOLS,
 }
 
 _SECONDS_TO_ANSWER = 60

@@ -19,7 +19,7 @@ from .conftest import Compiled
 
 COMMANDS = [
     *("compile", "doctor", "gc", "history", "init", "inspect", "lower"),
-    *("report", "schema", "serve", "serve-env", "show", "targets", "validate"),
+    *("report", "schema", "serve", "serve-env", "show", "targets", "validate", "zoo"),
 ]
 
 # What is typed, and what has to be offered; a type in angle brackets is left to the shell.

@@ -28,6 +28,7 @@ from plansmith.cli.streams import prepare_streams
 from plansmith.cli.targets import targets_command
 from plansmith.cli.text import fault_from_os_error
 from plansmith.cli.validate import validate_command
+from plansmith.cli.zoo import zoo_command
 from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
 
 _EXIT_SIGNALLED = 128
@@ -69,6 +70,7 @@ for command in (
     show_command,
     targets_command,
     validate_command,
+    zoo_command,
 ):
     cli.add_command(command)
 

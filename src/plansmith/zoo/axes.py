@@ -1,0 +1,221 @@
+"""Which axes of its inputs PyTorch's model takes at other sizes: found by asking it, whatever the plan of inputs names.
+
+An axis is a group of dims that move together: those which share a name in the plan; those without one each by itself,
+and, where the model refuses that, together with all that have the same size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from plansmith.sources.live import BATCH
+from plansmith.zoo.comparing import difference
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from plansmith.sources.live import InputPlan
+
+Arrays = dict[str, "NDArray[np.generic]"]
+Ask = Callable[[Arrays], Arrays]
+
+_BASE_BATCH = 2
+_BASE_LENGTH = 20
+_BATCHES = (1, 3, 5)
+_LARGEST_TRIED = 512
+_FEWEST = 2
+"""A size of 1 is broadcast, and says nothing of an axis that nobody named."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One dim of one input."""
+
+    tensor: str
+    dim: int
+
+    def __str__(self) -> str:
+        return f"{self.tensor}:{self.dim}"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Inputs at one shape, and PyTorch's answer."""
+
+    name: str
+    feed: Arrays
+    answer: Arrays
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A group of dims that PyTorch takes at other sizes together.
+
+    `named`: the plan's name for them, empty where it has none; `shapes`: one for each of the sizes that it took.
+    """
+
+    name: str
+    named: bool
+    places: tuple[Place, ...]
+    base: int
+    shapes: dict[int, Shape] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What PyTorch takes: the base shape, the axes that move, and shapes at which several moved at once."""
+
+    base: Shape
+    axes: tuple[Axis, ...]
+    together: tuple[Shape, ...]
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """All that it was asked at."""
+        return [self.base, *(shape for axis in self.axes for shape in axis.shapes.values()), *self.together]
+
+
+def base_sizes(plan: InputPlan) -> dict[str, int]:
+    """A size for every axis of a plan, at which the others are moved: neither smallest nor largest."""
+    sizes = {BATCH: _BASE_BATCH}
+    for axis, r in plan.axes.items():
+        middle = _BASE_LENGTH if r.min < _BASE_LENGTH else (2 * r.min if not plan.guessed else r.opt)
+        sizes.setdefault(axis, min(max(middle, r.min), r.max))
+    return {axis: min(max(sizes[axis], r.min), r.max) for axis, r in plan.axes.items()}
+
+
+def find_axes(plan: InputPlan, ask: Ask, *, only_batch: bool = False) -> Acceptance:
+    """Ask the model at other sizes of every dim.
+
+    Args:
+        plan: how its inputs are made.
+        ask: runs the model; raises anything where it does not take the inputs.
+        only_batch: leave all other axes alone.
+    """
+    search = _Search(plan, ask)
+    axes = [axis for axis in search.named() if axis.name == BATCH or not only_batch]
+    if not only_batch:
+        axes += search.unnamed()
+    elif not axes:
+        axes = [axis for axis in search.unnamed_batch() if axis.shapes]
+    axes = [axis for axis in axes if axis.shapes]
+    return Acceptance(search.base, tuple(axes), tuple(search.together(axes)))
+
+
+class _Search:
+    def __init__(self, plan: InputPlan, ask: Ask) -> None:
+        self._plan, self._ask = plan, ask
+        self._sizes = base_sizes(plan)
+        feed = plan.make(self._sizes)
+        self.base = Shape("base", feed, ask(feed))
+
+    def named(self) -> list[Axis]:
+        """An axis for every name of the plan, with the sizes that the model took."""
+        found = []
+        for name, base in self._sizes.items():
+            places = tuple(Place(t.name, i) for t in self._plan.tensors for i, d in enumerate(t.dims) if d == name)
+            axis = Axis(name, True, places, base)
+            r = self._plan.axes[name]
+            lowest = r.min if r.min < base else 1
+            for size in _BATCHES if name == BATCH else _other_sizes(base, lowest, r.max):
+                shape = self._try_named(name, size)
+                if shape is not None:
+                    axis.shapes[size] = shape
+            found.append(axis)
+        return found
+
+    def unnamed_batch(self) -> list[Axis]:
+        """The first dims of all inputs, where the plan does not name them."""
+        places = tuple(Place(t.name, 0) for t in self._plan.tensors)
+        return [self._moved(BATCH, places)]
+
+    def unnamed(self) -> list[Axis]:
+        """Axes of the dims that the plan fixes: each alone, else with all of its size."""
+        fixed = [
+            Place(t.name, i)
+            for t in self._plan.tensors
+            for i, d in enumerate(t.dims)
+            if isinstance(d, int) and self.base.feed[t.name].shape[i] >= _FEWEST
+        ]
+        found = [self._moved(str(place), (place,)) for place in fixed]
+        alone = {place for axis in found if axis.shapes for place in axis.places}
+        by_size: dict[int, list[Place]] = {}
+        for place in fixed:
+            if place not in alone:
+                by_size.setdefault(self._size(place), []).append(place)
+        several = (tuple(places) for places in by_size.values() if len(places) > 1)
+        found += [self._moved("+".join(map(str, places)), places) for places in several]
+        return [axis for axis in found if axis.shapes]
+
+    def together(self, axes: list[Axis]) -> list[Shape]:
+        """All named axes moved at once: to their smallest sizes, and to others."""
+        named = [axis for axis in axes if axis.named]
+        shapes = []
+        for name, choose in (("smallest", min), ("largest", max)):
+            sizes = self._sizes | {axis.name: choose(axis.shapes) for axis in named}
+            if sizes != self._sizes and len(named) > 1:
+                shapes.append(self._try(name, partial(self._plan.make, sizes)))
+        return [shape for shape in shapes if shape is not None]
+
+    def _size(self, place: Place) -> int:
+        return int(self.base.feed[place.tensor].shape[place.dim])
+
+    def _moved(self, name: str, places: tuple[Place, ...]) -> Axis:
+        axis = Axis(name, False, places, self._size(places[0]))
+        for size in _other_sizes(axis.base, max(_FEWEST, axis.base // 2)):
+            shape = self._try(f"{name} {size}", partial(resized, self.base.feed, places, size))
+            if shape is not None:
+                axis.shapes[size] = shape
+        return axis
+
+    def _try_named(self, name: str, size: int) -> Shape | None:
+        return self._try(f"{name} {size}", partial(self._plan.make, self._sizes | {name: size}))
+
+    def _try(self, name: str, make: Callable[[], Arrays]) -> Shape | None:
+        """Inputs and answer, None where the model does not take them."""
+        import numpy as np
+
+        try:
+            feed = make()
+            answer = self._ask(feed)
+        except Exception:  # noqa: BLE001 - what a model raises is not known; that it does is the answer
+            return None
+        if all(feed[key].shape == array.shape for key, array in self.base.feed.items()):
+            return None  # the plan makes nothing else of this size
+        if any(np.isnan(array).any() for array in answer.values() if array.dtype.kind == "f"):
+            return None
+        return Shape(name, feed, answer)
+
+
+def resized(feed: Mapping[str, NDArray[np.generic]], places: tuple[Place, ...], size: int) -> Arrays:
+    """Inputs with some dims cut, or gone on with from their beginning."""
+    import numpy as np
+
+    changed = dict(feed)
+    for place in places:
+        changed[place.tensor] = np.take(changed[place.tensor], np.arange(size), axis=place.dim, mode="wrap")
+    return changed
+
+
+def is_stable(ask: Ask, shape: Shape) -> bool:
+    """Whether the model still answers as it did at a shape."""
+    return difference(shape.answer, ask(shape.feed)) is None
+
+
+def _other_sizes(base: int, lowest: int, largest: int = 0) -> list[int]:
+    """Sizes below and above: the smallest, half, odd ones, one and a half times, double, and the largest.
+
+    Args:
+        base: the size itself.
+        lowest: none is below it.
+        largest: none is above it where there is one; tried itself where it is not too much.
+    """
+    wanted = [lowest, base // 2, base - max(1, base // 5), base + 7, base + base // 2, 2 * base]
+    if largest > base:
+        wanted = [size for size in wanted if size <= largest]
+        wanted += [largest] if largest <= _LARGEST_TRIED else []
+    return sorted({size for size in wanted if size >= lowest and size != base})

@@ -1,0 +1,34 @@
+"""The heavy child of a zoo: one entry, and its end. Run as `python -m plansmith.zoo.child <descriptor> <parent>`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from plansmith.process import serve
+from plansmith.zoo.entries import Entry
+
+
+def try_entry(
+    *, entry: Mapping[str, Any], threads: int, compare_bare: bool, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Make, compile and judge one entry with so many threads; 0 for as many as there are cores."""
+    progress("importing")
+    import torch
+
+    from plansmith.zoo.trial import try_entry as run
+
+    if threads:
+        torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory(prefix="zoo-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        row = run(Entry.model_validate(entry), Path(folder), progress, compare_bare=compare_bare)
+    return row.model_dump(mode="json")
+
+
+if __name__ == "__main__":
+    serve({"try_entry": try_entry}, int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,224 @@
+"""One entry, in a child process: save the model, ask PyTorch, compile it, and compare what the graph answers."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plansmith.errors import PlansmithError, first_line
+from plansmith.sources.live import BATCH
+from plansmith.types import OnnxModel, SourceModel
+from plansmith.zoo.axes import Acceptance, Arrays, Axis, Place, Shape, find_axes, is_stable, resized
+from plansmith.zoo.entries import Entry
+from plansmith.zoo.graphs import Graph
+from plansmith.zoo.rows import AxisFinding, Row
+from plansmith.zoo.saving import save
+
+if TYPE_CHECKING:
+    from plansmith.sources.live import LiveModel
+    from plansmith.types import Component
+
+Progress = Callable[[str], None]
+
+Fixed = dict[str, dict[int, int]]
+"""Sizes that the graph has fixed, by input and place."""
+
+_MOST_WRONG = 3
+_MAX_OPSET = 23
+
+
+def try_entry(entry: Entry, folder: Path, progress: Progress, *, compare_bare: bool = False) -> Row:
+    """Make, compile and judge one model.
+
+    Args:
+        entry: which one.
+        folder: an empty folder for the model and its graph.
+        progress: told what is being done.
+        compare_bare: let plain torch.onnx.export try too.
+
+    Returns:
+        What came of it; what goes wrong on the way is told in it.
+    """
+    began, cpu_began = time.monotonic(), time.process_time()
+    trial = _Trial(entry, folder, progress)
+    try:
+        row = trial.run(compare_bare=compare_bare)
+    except Exception as error:  # noqa: BLE001 - anything that a model or a library raises is this entry's failure
+        row = trial.failed(error)
+    return row.model_copy(
+        update={
+            "seconds": round(time.monotonic() - began, 2),
+            "cpu_seconds": round(time.process_time() - cpu_began, 2),
+        }
+    )
+
+
+class _Trial:
+    def __init__(self, entry: Entry, folder: Path, progress: Progress) -> None:
+        self._entry, self._progress = entry, progress
+        self._model, self._out = folder / "model", folder / "graph"
+        self._step = "saving the model"
+
+    def run(self, *, compare_bare: bool) -> Row:
+        self._say("saving the model")
+        self._model.mkdir()
+        save(self._entry, self._model)
+        self._say("asking PyTorch which axes move")
+        live = self._load()
+        ask = partial(_ask_afresh, live)
+        accepted = find_axes(live.inputs, ask, only_batch=bool(self._entry.timm))
+        self._say("exporting")
+        onnx = self._export()
+        self._say("comparing the graph with PyTorch")
+        row = self._judge(onnx, accepted, live)
+        if compare_bare:
+            from plansmith.zoo.bare import try_bare
+
+            self._say("plain torch.onnx.export")
+            row = row.model_copy(update={"bare": tuple(try_bare(live, accepted, self._out.parent))})
+        return row
+
+    def failed(self, error: Exception) -> Row:
+        """The row of an entry that got no graph."""
+        said = error.message if isinstance(error, PlansmithError) else f"{type(error).__name__}: {first_line(error)}"
+        return Row(name=self._entry.label, scheme=self._entry.scheme, outcome="failed", problem=f"{self._step}: {said}")
+
+    def _say(self, step: str) -> None:
+        self._step = step
+        self._progress(step)
+
+    def _source(self) -> SourceModel:
+        task = self._entry.task if self._entry.timm or self._entry.architecture else ""
+        return SourceModel(
+            scheme=self._entry.scheme,
+            location=str(self._model),
+            revision=None,
+            licence=None,
+            digest="",
+            random_weights=True,
+            trust_remote_code=False,
+            task=task or None,
+        )
+
+    def _load(self) -> LiveModel:
+        from plansmith.loading import load
+
+        return load(self._source().model_dump(mode="json"), self._model, False, {}, ())
+
+    def _export(self) -> OnnxModel:
+        from plansmith.exporting import export
+
+        self._out.mkdir()
+        made = export(
+            source=self._source().model_dump(mode="json"),
+            folder=str(self._model),
+            allow_pickle=False,
+            shapes={},
+            inputs={},
+            outputs=(),
+            max_opset=_MAX_OPSET,
+            out=str(self._out),
+            progress=lambda text: self._progress(f"exporting: {text}"),
+        )
+        return OnnxModel.model_validate(made)
+
+    def _judge(self, onnx: OnnxModel, accepted: Acceptance, live: LiveModel) -> Row:
+        component = onnx.components["model"]
+        graph = Graph(self._out / component.file, [tensor.name for tensor in component.outputs])
+        problems = []
+        if not is_stable(partial(_ask_afresh, live), accepted.base):
+            problems.append("PyTorch itself answers otherwise after the export")
+        fixed = _fixed_sizes(component, accepted)
+        findings = [_finding(graph, axis, fixed, live) for axis in accepted.axes]
+        checked = list(_reachable(accepted, fixed, live))
+        problems += filter(None, map(graph.problem_at, checked))
+        if not checked:
+            problems.append("the graph takes none of the shapes that PyTorch takes")
+        batch = [f"the batch is fixed: {a.problem}" for a in findings if _is_batch(a) and not a.moves]
+        problems = [*batch, *problems]
+        return Row(
+            name=self._entry.label,
+            scheme=self._entry.scheme,
+            outcome="wrong" if problems else "right",
+            exporter=onnx.exporter,
+            axes=tuple(findings),
+            shapes=len(checked),
+            wrong=tuple(problems[:_MOST_WRONG]),
+            attempts=tuple(f"{a.exporter}: {a.problem}" for a in onnx.attempts if a.problem),
+            graph_bytes=sum((self._out / file).stat().st_size for file in component.files),
+            problem="; ".join(problems[:_MOST_WRONG]),
+        )
+
+
+def _ask_afresh(live: LiveModel, feed: Arrays) -> Arrays:
+    """Ask a copy of the model that shares its weights: some models keep what they saw.
+
+    Swin's windows, for one, shrink for good at an image that is smaller than they are.
+    """
+    tensors = (*live.module.parameters(), *live.module.buffers())
+    module = copy.deepcopy(live.module, {id(tensor): tensor for tensor in tensors})
+    return replace(live, module=module).ask(feed)
+
+
+def _finding(graph: Graph, axis: Axis, fixed: Fixed, live: LiveModel) -> AxisFinding:
+    """Whether an axis of PyTorch's moves in the graph, and is right wherever it does."""
+    held = [size for place in axis.places if (size := fixed.get(place.tensor, {}).get(place.dim))]
+    if held:
+        problem = f"fixed at {held[0]} in the graph"
+    else:
+        moved = (_with_fixed(shape, fixed, live) for shape in axis.shapes.values())
+        problem = next((said for shape in moved if shape and (said := graph.problem_at(shape))), "")
+    return AxisFinding(
+        name=axis.name,
+        dims=tuple(map(str, axis.places)),
+        base=axis.base,
+        sizes=tuple(sorted(axis.shapes)),
+        moves=not problem,
+        problem=problem,
+    )
+
+
+def _is_batch(axis: AxisFinding) -> bool:
+    return axis.name == BATCH or any(dim.endswith(":0") for dim in axis.dims)
+
+
+def _fixed_sizes(component: Component, accepted: Acceptance) -> Fixed:
+    """The dims of the graph's inputs that are numbers, although PyTorch takes other sizes there."""
+    moving = {(place.tensor, place.dim) for axis in accepted.axes for place in axis.places}
+    return {
+        tensor.name: {i: d for i, d in enumerate(tensor.dims) if isinstance(d, int) and (tensor.name, i) in moving}
+        for tensor in component.inputs
+    }
+
+
+def _reachable(accepted: Acceptance, fixed: Fixed, live: LiveModel) -> Iterator[Shape]:
+    """The shapes that the graph's form allows, each once; what it has fixed has its size there."""
+    seen: set[tuple[tuple[int, ...], ...]] = set()
+    for shape in accepted.shapes:
+        allowed = _with_fixed(shape, fixed, live)
+        if allowed is None:
+            continue
+        form = tuple(array.shape for array in allowed.feed.values())
+        if form not in seen:
+            seen.add(form)
+            yield allowed
+
+
+def _with_fixed(shape: Shape, fixed: Fixed, live: LiveModel) -> Shape | None:
+    """A shape with the sizes that the graph has fixed; None where PyTorch does not take that."""
+    feed = shape.feed
+    for tensor, sizes in fixed.items():
+        for dim, size in sizes.items():
+            if feed[tensor].shape[dim] != size:
+                feed = resized(feed, (Place(tensor, dim),), size)
+    if feed is shape.feed:
+        return shape
+    try:
+        return Shape(shape.name, feed, _ask_afresh(live, feed))
+    except Exception:  # noqa: BLE001 - what a model raises is not known; that it does is the answer
+        return None

@@ -1,0 +1,86 @@
+"""Which axes PyTorch takes at other sizes is found by asking it, whatever the plan of inputs names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from plansmith.sources.drawn import plan_drawn
+from plansmith.sources.live import InputPlan
+from plansmith.types import Dim, Tensor
+from plansmith.zoo.axes import Acceptance, find_axes
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def plan(**dims: tuple[Dim, ...]) -> InputPlan:
+    return plan_drawn([Tensor(name=name, dtype="float32", dims=d) for name, d in dims.items()], {})
+
+
+def found(acceptance: Acceptance) -> dict[str, tuple[int, ...]]:
+    return {axis.name: tuple(axis.shapes) for axis in acceptance.axes}
+
+
+def answer(compute: Callable[[Arrays], Any]) -> Callable[[Arrays], Arrays]:
+    return lambda feed: {"out": np.asarray(compute(feed))}
+
+
+def test_a_named_axis_that_the_model_takes_is_found_with_the_sizes_that_it_took() -> None:
+    def at_most_30(feed: Arrays) -> Any:
+        if feed["x"].shape[1] > 30:
+            raise ValueError
+        return feed["x"].sum(axis=1)
+
+    axes = found(find_axes(plan(x=("batch", "length")), answer(at_most_30)))
+    assert axes["batch"] == (1, 3, 5)
+    assert set(axes["length"]) == {1, 10, 16, 27, 30}
+
+
+def test_an_axis_that_the_plan_fixes_is_found_all_the_same() -> None:
+    axes = found(find_axes(plan(x=("batch", 12, 4)), answer(lambda feed: feed["x"] @ np.ones((4, 3)))))
+    assert set(axes) == {"batch", "x:1"}
+    assert min(axes["x:1"]) < 12 < max(axes["x:1"])
+
+
+def test_sides_that_move_only_together_are_one_axis() -> None:
+    def square(feed: Arrays) -> Any:
+        assert feed["x"].shape[2] == feed["x"].shape[3]
+        return feed["x"].mean(axis=(1, 2, 3))
+
+    assert set(found(find_axes(plan(x=("batch", 3, 16, 16)), answer(square)))) == {"batch", "x:1", "x:2+x:3"}
+
+
+def test_an_axis_that_two_inputs_share_moves_in_both() -> None:
+    axes = find_axes(plan(x=("batch", "length"), mask=("batch", "length")), answer(lambda f: f["x"] * f["mask"])).axes
+    assert [tuple(map(str, axis.places)) for axis in axes] == [("x:0", "mask:0"), ("x:1", "mask:1")]
+
+
+def test_what_the_model_refuses_or_answers_with_nan_is_no_axis() -> None:
+    def fixed(feed: Arrays) -> Any:
+        x = feed["x"]
+        assert x.shape[1] == 20
+        return x.mean(axis=(1, 2)) * (np.nan if x.shape[2] != 8 else 1)
+
+    assert set(found(find_axes(plan(x=("batch", "length", 8)), answer(fixed)))) == {"batch"}
+
+
+def test_all_named_axes_are_moved_together_too() -> None:
+    shapes = find_axes(plan(x=("batch", "length")), answer(lambda feed: feed["x"])).together
+    assert [shape.feed["x"].shape for shape in shapes] == [(1, 1), (5, 512)]
+
+
+def test_of_timm_models_only_the_batch_is_asked_for() -> None:
+    asked = find_axes(plan(x=("batch", 3, 16, 16)), answer(lambda feed: feed["x"]), only_batch=True)
+    assert set(found(asked)) == {"batch"}
+
+
+def test_a_model_that_fails_at_the_base_shape_says_so() -> None:
+    def broken(feed: Arrays) -> Any:
+        raise RuntimeError(str(feed["x"].shape))
+
+    with pytest.raises(RuntimeError, match=r"\(2, 20\)"):
+        find_axes(plan(x=("batch", "length")), answer(broken))

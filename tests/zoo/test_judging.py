@@ -1,0 +1,162 @@
+"""The zoo judges by itself: it finds a graph that is wrong, or fixed, whatever the exporter thinks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from plansmith import exporting
+from plansmith.types import OnnxModel
+from plansmith.zoo.entries import Entry
+from plansmith.zoo.rows import Row
+from plansmith.zoo.trial import try_entry
+
+Change = Callable[[onnx.ModelProto], None]
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Entry, Change], Row]:
+    """Try an entry whose exported graph is changed after the exporter was content with it."""
+
+    def run(entry: Entry, change: Change) -> Row:
+        export = exporting.export
+
+        def changed(*, out: str, **arguments: Any) -> dict[str, Any]:
+            made = OnnxModel.model_validate(export(out=out, **arguments))
+            path = Path(out) / made.components["model"].file
+            graph = onnx.load(path)
+            change(graph)
+            onnx.save(graph, path)
+            from plansmith.compilers.onnx_files import describe
+
+            return made.model_copy(update={"components": {"model": describe(path)}}).model_dump(mode="json")
+
+        monkeypatch.setattr(exporting, "export", changed)
+        return try_entry(entry, tmp_path, lambda _: None)
+
+    return run
+
+
+def fix(axis: str, size: int) -> Change:
+    """Make a number of a named dim of all inputs."""
+
+    def change(model: onnx.ModelProto) -> None:
+        for tensor in model.graph.input:
+            for dim in tensor.type.tensor_type.shape.dim:
+                if dim.dim_param == axis:
+                    dim.dim_value = size
+
+    return change
+
+
+def scale_a_weight(model: onnx.ModelProto) -> None:
+    matrix = next(i for i in model.graph.initializer if len(i.dims) == 2 and "query" not in i.name)
+    matrix.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(matrix) * 1.5, matrix.name))
+
+
+def depend_on_length(model: onnx.ModelProto) -> None:
+    """Add a hundredth of what the length has more than the zoo's base of 20: right there, and wrong elsewhere."""
+    graph = model.graph
+    name = graph.output[0].name
+    for node in graph.node:
+        node.output[:] = ["true_answer" if o == name else o for o in node.output]
+    for constant, values in {"place": [1], "twenty": [20.0], "hundredth": [0.01]}.items():
+        kind = np.int64 if constant == "place" else np.float32
+        graph.initializer.append(numpy_helper.from_array(np.array(values, kind), constant))
+    graph.node.extend(
+        [
+            helper.make_node("Shape", ["input_ids"], ["form"]),
+            helper.make_node("Gather", ["form", "place"], ["length"]),
+            helper.make_node("Cast", ["length"], ["length_float"], to=onnx.TensorProto.FLOAT),
+            helper.make_node("Sub", ["length_float", "twenty"], ["beyond"]),
+            helper.make_node("Mul", ["beyond", "hundredth"], ["error"]),
+            helper.make_node("Add", ["true_answer", "error"], [name]),
+        ]
+    )
+
+
+def moving(row: Row) -> dict[str, bool]:
+    return {axis.name: axis.moves for axis in row.axes}
+
+
+def test_a_graph_as_it_was_exported_is_right_at_every_shape_and_all_its_axes_move(
+    planted: Callable[[Entry, Change], Row], bert: Entry
+) -> None:
+    row = planted(bert, lambda _: None)
+    assert (row.outcome, row.problem) == ("right", "")
+    assert moving(row) == {"batch": True, "sequence": True}
+    assert {1, 40, 96} <= set(row.axes[1].sizes)
+    assert row.shapes == 1 + len(row.axes[0].sizes) + len(row.axes[1].sizes) + 2
+    assert row.graph_bytes > 50_000
+    assert row.exporter
+
+
+def test_a_planted_wrong_weight_is_found(planted: Callable[[Entry, Change], Row], bert: Entry) -> None:
+    row = planted(bert, scale_a_weight)
+    assert row.outcome == "wrong"
+    assert "logits: cosine" in row.problem
+
+
+def test_a_graph_that_is_wrong_at_other_lengths_only_is_wrong_and_its_length_does_not_move(
+    planted: Callable[[Entry, Change], Row], bert: Entry
+) -> None:
+    row = planted(bert, depend_on_length)
+    assert row.outcome == "wrong"
+    assert moving(row) == {"batch": True, "sequence": False}
+
+
+def test_a_fixed_batch_is_wrong(planted: Callable[[Entry, Change], Row], bert: Entry) -> None:
+    row = planted(bert, fix("batch", 2))
+    assert row.outcome == "wrong"
+    assert row.problem.startswith("the batch is fixed: fixed at 2 in the graph")
+    assert moving(row) == {"batch": False, "sequence": True}
+
+
+def test_a_fixed_length_is_found_though_every_answer_at_it_is_right(
+    planted: Callable[[Entry, Change], Row], bert: Entry
+) -> None:
+    row = planted(bert, fix("sequence", 20))
+    assert row.outcome == "right"
+    assert moving(row) == {"batch": True, "sequence": False}
+    assert row.axes[1].problem == "fixed at 20 in the graph"
+
+
+def test_a_model_that_cannot_be_exported_gets_a_row_that_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: Any) -> dict[str, Any]:
+        raise ValueError("no such operator\nand more")
+
+    monkeypatch.setattr(exporting, "export", refuse)
+    row = try_entry(Entry(timm="starnet_s050"), tmp_path, lambda _: None)
+    assert (row.outcome, row.exporter) == ("failed", "")
+    assert row.problem == "exporting: ValueError: no such operator"
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"model_type": "bert", "architecture": "BertForEverything"}, "has no class BertForEverything"),
+        ({"model_type": "brt", "architecture": "BertModel"}, "has no model_type 'brt'"),
+        ({"model_type": "bert", "task": "depth-estimation"}, "no bert model for the task 'depth-estimation'"),
+        ({"model_type": "bert", "architecture": "BertModel", "config": {"hiden_size": 3}}, "has no hiden_size"),
+        ({"timm": "resnet10tt"}, "has no model 'resnet10tt'"),
+    ],
+)
+def test_an_entry_that_names_what_is_not_there_is_told_so(tmp_path: Path, fields: dict[str, Any], says: str) -> None:
+    row = try_entry(Entry.model_validate(fields), tmp_path, lambda _: None)
+    assert row.outcome == "failed"
+    assert says in row.problem
+
+
+def test_a_model_that_keeps_what_it_saw_is_asked_afresh_at_every_shape(tmp_path: Path) -> None:
+    sizes = {"image_size": 32, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
+    swin = Entry(model_type="swin", architecture="SwinForImageClassification", config=sizes)
+    row = try_entry(swin, tmp_path, lambda _: None)
+    assert row.outcome == "right", row.problem

@@ -1,0 +1,36 @@
+"""A dozen entries of the shipped list, as they stand there: saved, compiled and judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plansmith.zoo.entries import read_list
+from plansmith.zoo.trial import try_entry
+
+ENTRIES = {entry.label: entry for entry in read_list(Path(__file__).parents[2] / "configs" / "zoo.yaml")}
+
+# Each with the inputs' axes that have to move at least.
+DOZEN = {
+    "distilbert DistilBertForQuestionAnswering": {"batch", "sequence"},
+    "roberta RobertaForTokenClassification": {"batch", "sequence"},
+    "albert AlbertForMaskedLM": {"batch", "sequence"},
+    "mpnet MPNetModel": {"batch", "sequence"},
+    "gpt2 GPT2LMHeadModel": {"batch", "sequence"},
+    "qwen3 Qwen3ForCausalLM": {"batch", "sequence"},
+    "gemma2 Gemma2ForCausalLM": {"batch", "sequence"},
+    "t5 T5EncoderModel": {"batch", "sequence"},
+    "vit ViTForImageClassification": {"batch"},
+    "segformer SegformerForSemanticSegmentation": {"batch"},
+    "timm:starnet_s050": {"batch"},
+    "timm:mobilenetv3_small_050 image-feature-extraction": {"batch"},
+}
+
+
+@pytest.mark.parametrize("label", DOZEN)
+def test_an_entry_of_the_shipped_list_is_right_at_every_shape_and_its_axes_move(label: str, tmp_path: Path) -> None:
+    row = try_entry(ENTRIES[label], tmp_path, lambda _: None)
+    assert row.outcome == "right", row.problem
+    assert DOZEN[label] <= {axis.name for axis in row.axes if axis.moves}
+    assert row.shapes >= 4
