@@ -72,7 +72,7 @@ def sample(
         axes=plan.axes | {axis: AxisRange.model_validate(r) for axis, r in axes.items()},
         ask=ask,
         class_names={} if is_graph else class_names(Path(folder)),
-        pooling=None if is_graph else pooling_of(Path(folder)),
+        pooling=None if is_graph else pooling_of(Path(folder), source["task"] or "", outputs),
         out=Path(out),
         progress=progress,
     )

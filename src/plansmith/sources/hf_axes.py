@@ -77,7 +77,7 @@ def axis_range(axis: str, told: Told, sides: Mapping[str, int]) -> AxisRange:
         low, usual, high = (round((rate or _USUAL_RATE) * seconds) for seconds in _SECONDS)
         return AxisRange(min=low, opt=usual, max=high)
     usual, high, low = {
-        SEQUENCE: (USUAL_LENGTH, _authors_length(told.folder), 1),
+        SEQUENCE: (USUAL_LENGTH, _authors_length(told), 1),
         TARGET_AXIS: (_USUAL_TARGET, _LONGEST_TARGET, 1),
         FRAMES: (_FRAMES.opt, _FRAMES.max, _FRAMES.min),
     }.get(axis, (_OTHERS.opt, _OTHERS.max, _OTHERS.min))
@@ -140,9 +140,8 @@ def _is_other(above: list[str]) -> bool:
     return any(word in part for part in above for word in _NOT_TEXT)
 
 
-def _authors_length(folder: Path) -> int:
+def _authors_length(told: Told) -> int:
     """The longest sequence by default: the authors' own choice, where there is one."""
-    chosen = folder / "sentence_bert_config.json"
-    if not chosen.is_file():
-        return LONGEST_LENGTH
-    return int(json.loads(chosen.read_text()).get("max_seq_length") or LONGEST_LENGTH)
+    chosen = told.folder / "sentence_bert_config.json"
+    said = json.loads(chosen.read_text()).get("max_seq_length") if chosen.is_file() else None
+    return int(said or min(LONGEST_LENGTH, getattr(told.pre.tokenizer, "model_max_length", LONGEST_LENGTH)))
