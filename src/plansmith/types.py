@@ -140,6 +140,12 @@ class FixedAxis(Record):
     by: Literal["model", "exporters"]
     reason: str
 
+    @property
+    def words(self) -> str:
+        """What it means, and why it is so."""
+        who = "the model takes no other" if self.by == "model" else "no exporter's graph follows it"
+        return f"{self.axis} is {self.size} in the graph, and {who}: {self.reason}"
+
 
 class OnnxModel(Record):
     """What export or lowering made. `exporter` is "none" where the source was an ONNX file already.
