@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from plansmith.asking import Asking, Progress, ask_planned, require_repeatable
 from plansmith.errors import UsageError
 from plansmith.loading import axes_of, given_axes, load, plan_graph
+from plansmith.room import require_room
 from plansmith.types import BATCH, AxisRange, EngineKind, FixedAxis, OnnxModel, Precision, ReferenceSet
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def export(
     from plansmith.reference import plan_cases, store_case
     from plansmith.sources import moving
 
+    require_room(Path(folder))
     progress("loading the model")
     live = load(source, Path(folder), allow_pickle, inputs, outputs)
     plan = live.inputs
