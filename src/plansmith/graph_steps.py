@@ -76,6 +76,7 @@ class GraphSteps:
         Raises:
             ExportError: no exporter's graph agrees with the model.
             SourceError: the model cannot be loaded, or changed while it was read.
+            EnvironmentFault: it does not fit into memory, or there is no GPU to hold it.
             UsageError: shapes, inputs or outputs that the model does not have.
         """
         parameters: dict[str, Any] = {
@@ -88,6 +89,7 @@ class GraphSteps:
             function, place = "export", {"folder": str(source.folder)}
             parameters |= {
                 "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
+                "device": self.spec.device,
                 "max_opset": self._onnxruntime.max_opset,
                 "allow_pickle": self.spec.allow_pickle,
             }

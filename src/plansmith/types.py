@@ -26,6 +26,9 @@ Pooling = Literal["none", "mean", "first"]
 Exporter = Literal["torchscript", "dynamo", "patched"]
 """Who writes the ONNX graph of a PyTorch model (see `compilers.exporters`)."""
 
+ExportDevice = Literal["cpu", "cuda"]
+"""Where PyTorch holds a model while it is asked and exported, by torch's names."""
+
 Device = Literal["gpu", "cpu"]
 """What the instances of a served model run on."""
 
