@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from plansmith.asking import Asking, Progress, ask_planned, require_repeatable
 from plansmith.errors import UsageError
 from plansmith.loading import axes_of, given_axes, load, plan_graph
-from plansmith.types import BATCH, AxisRange, EngineKind, FixedAxis, OnnxModel, Precision, ReferenceSet
+from plansmith.room import require_room
+from plansmith.types import BATCH, AxisRange, EngineKind, ExportDevice, FixedAxis, OnnxModel, Precision, ReferenceSet
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +39,7 @@ def export(
     max_opset: int,
     out: str,
     progress: Progress,
+    device: ExportDevice = "cpu",
 ) -> dict[str, Any]:
     """Load the model, find the axes that move, export the graph that agrees with it, and store its answers."""
     import torch
@@ -46,8 +48,9 @@ def export(
     from plansmith.reference import plan_cases, store_case
     from plansmith.sources import moving
 
+    require_room(Path(folder))
     progress("loading the model")
-    live = load(source, Path(folder), allow_pickle, inputs, outputs)
+    live = load(source, Path(folder), allow_pickle, inputs, outputs).on(device)
     plan = live.inputs
     axes, given = axes_of(plan, shapes), given_axes(plan, shapes)
     asking = Asking(live.ask, plan, axes, progress)
@@ -93,7 +96,7 @@ def export(
         attempts=exported.attempts,
         precision=Precision.FP32,
         reference=ReferenceSet(
-            runtime=f"PyTorch {torch.__version__}, FP32",
+            runtime=f"PyTorch {torch.__version__}, FP32{'' if device == 'cpu' else f' on {device}'}",
             data=plan.data,
             cases=tuple(cases),
             guessed=plan.drawn,
@@ -128,6 +131,7 @@ def _job(live: LiveModel, found: Moving, asking: Asking, axes: Mapping[str, Axis
         mask_input=found.plan.mask_input,
         opset=torch_export.OPSET,
         folder=folder,
+        device=live.device,
     )
 
 

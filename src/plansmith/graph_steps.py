@@ -82,6 +82,7 @@ class GraphSteps:
         Raises:
             ExportError: no exporter's graph agrees with the model.
             SourceError: the model cannot be loaded, or changed while it was read.
+            EnvironmentFault: it does not fit into memory, or there is no GPU to hold it.
             UsageError: shapes, inputs or outputs that the model does not have.
         """
         parameters: dict[str, Any] = {
@@ -94,6 +95,7 @@ class GraphSteps:
             function, place = "export", {"folder": str(source.folder)}
             parameters |= {
                 "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
+                "device": self.spec.device,
                 "max_opset": self._onnxruntime.max_opset,
                 "allow_pickle": self.spec.allow_pickle,
             }
@@ -106,6 +108,8 @@ class GraphSteps:
         onnx = self._stages.stage("export", OnnxModel, [source.digest], parameters, build, tools=function)
         if onnx.record.reference.guessed:
             self._stages.notice(f"the checks use {onnx.record.reference.data}; real inputs would tell more")
+        for fixed in onnx.record.fixed:
+            self._stages.notice(fixed.words)
         return onnx
 
     def sample(self, source: Finished[SourceModel], onnx: Finished[OnnxModel]) -> Finished[DataSet]:

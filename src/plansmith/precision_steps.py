@@ -85,7 +85,7 @@ def take_samples(
         "allow_pickle": spec.allow_pickle,
         "axes": {axis: r.model_dump() for axis, r in onnx.record.every_axis().items()},
     }
-    model = source.record.model_dump(include={"scheme", "trust_remote_code", "task"})
+    model = source.record.model_dump(include={"scheme", "trust_remote_code", "task"}) | {"device": spec.device}
     with stages.timed("sample") as clock:
         place = _find_data(stages, spec.data, relative_to) if spec.data else None
         # Digests tell what lies where; limits are the gate's.

@@ -49,7 +49,7 @@ def sample(
     """Store the samples of both sets as the model's inputs, with its FP32 answers and the labels.
 
     Args:
-        source: scheme, location, trust_remote_code and task of the model.
+        source: scheme, location, trust_remote_code, task and device of the model.
         folder: holds its files.
         allow_pickle: whether pickled weights may be read.
         axes: the ranges that the model was exported for; its own for those that are missing.
@@ -72,7 +72,7 @@ def sample(
         axes=plan.axes | {axis: AxisRange.model_validate(r) for axis, r in axes.items()},
         ask=ask,
         class_names={} if is_graph else class_names(Path(folder)),
-        pooling=None if is_graph else pooling_of(Path(folder)),
+        pooling=None if is_graph else pooling_of(Path(folder), source["task"] or "", outputs),
         out=Path(out),
         progress=progress,
     )
@@ -94,7 +94,7 @@ def _open(
 ) -> tuple[InputPlan, Callable[[Arrays], Arrays]]:
     """What the source model is fed with, and the model itself."""
     if source["scheme"] != "onnx":
-        live = load(source, folder, allow_pickle, inputs, outputs)
+        live = load(source, folder, allow_pickle, inputs, outputs).on(source.get("device", "cpu"))
         return live.inputs, live.ask
     from plansmith.compilers import onnx_import
 

@@ -26,6 +26,9 @@ Pooling = Literal["none", "mean", "first"]
 Exporter = Literal["torchscript", "dynamo", "patched"]
 """Who writes the ONNX graph of a PyTorch model (see `compilers.exporters`)."""
 
+ExportDevice = Literal["cpu", "cuda"]
+"""Where PyTorch holds a model while it is asked and exported, by torch's names."""
+
 Device = Literal["gpu", "cpu"]
 """What the instances of a served model run on."""
 
@@ -139,6 +142,12 @@ class FixedAxis(Record):
     size: int
     by: Literal["model", "exporters"]
     reason: str
+
+    @property
+    def words(self) -> str:
+        """What it means, and why it is so."""
+        who = "the model takes no other" if self.by == "model" else "no exporter's graph follows it"
+        return f"{self.axis} is {self.size} in the graph, and {who}: {self.reason}"
 
 
 class OnnxModel(Record):

@@ -79,7 +79,7 @@ def test_minilm_gets_sentences_through_the_real_worker(worker: Worker, minilm_fo
     data = DataSpec(path="a.txt", calibration=12, evaluation=20)
     made = worker.call("sample", **arguments(f"hf:{minilm_folder}", tmp_path, tmp_path / "out", data))
     found = DataSet.model_validate(made)
-    assert (found.metric, found.pooling, found.real, found.available) == ("neighbours", "mean", True, len(SENTENCES))
+    assert (found.metric, found.pooling, found.real, found.available) == ("neighbours", "none", True, len(SENTENCES))
     assert "a.txt" in found.words
     calibration, evaluation = found.calibration, found.evaluation
     assert evaluation is not None
@@ -90,6 +90,7 @@ def test_minilm_gets_sentences_through_the_real_worker(worker: Worker, minilm_fo
     assert (calibration.joined, calibration.count, found.words) == (4, 16, "a.txt (text)")
     case = stored(evaluation, tmp_path / "out")[0]
     assert case.answer["last_hidden_state"].shape == (*case.feed["input_ids"].shape, 384)
+    assert case.answer["sentence_embedding"].shape == (len(case.feed["input_ids"]), 384)
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(minilm_folder)
@@ -104,7 +105,7 @@ def test_minilm_reads_pairs_text_by_text_with_their_scores(worker: Worker, minil
     data = save_rows(tmp_path / "a.jsonl", rows)
     made = worker.call("sample", **arguments(f"hf:{minilm_folder}", tmp_path, tmp_path / "out", data))
     found = DataSet.model_validate(made)
-    assert (found.metric, found.pooling) == ("spearman", "mean")
+    assert (found.metric, found.pooling) == ("spearman", "none")
     assert found.evaluation is not None
     assert found.evaluation.labelled
     assert found.evaluation.rows[::2] == found.evaluation.rows[1::2]

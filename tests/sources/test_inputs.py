@@ -47,8 +47,8 @@ MODELS = {
         "BertForMultipleChoice",
         "BertConfig",
         TEXT,
-        dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), "[batch, 2, sequence]"),
-        {"logits": (3, 2)},
+        dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), "[batch, choices, sequence]"),
+        {"logits": (3, 3)},
     ),
     "words on a page": Known(
         "LayoutLMForTokenClassification",
@@ -206,7 +206,7 @@ MODELS = {
     ),
 }
 
-WANTED = {"batch": 3, "sequence": 11, "target": 7, "samples": 2000}
+WANTED = {"batch": 3, "choices": 3, "sequence": 11, "target": 7, "samples": 2000}
 
 
 @pytest.mark.parametrize("known", MODELS.values(), ids=MODELS.keys())

@@ -116,6 +116,7 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
         "engine": manifest.engine.kind,
         "precision": manifest.engine.precision,
         "verdict": manifest.validation.verdict,
+        "fixed": [fixed.model_dump() for fixed in manifest.onnx.fixed],
         "steps": [step.model_dump() for step in steps],
         "report": str(_report(published) or "") or None,
         "validation": manifest.validation.worst(),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from plansmith.sources.config_facts import IMAGE, Fact, number, stated
-from plansmith.sources.input_kinds import FRAMES, HEIGHT, SAMPLES, TARGET_AXIS, WIDTH
+from plansmith.sources.input_kinds import CHOICES, FRAMES, HEIGHT, SAMPLES, TARGET_AXIS, WIDTH
 from plansmith.sources.live import BATCH_RANGE, SEQUENCE
 from plansmith.sources.preprocessors import Preprocessors
 from plansmith.types import BATCH, AxisRange
@@ -21,6 +21,7 @@ USUAL_LENGTH = 128
 LONGEST_LENGTH = 512
 _USUAL_TARGET, _LONGEST_TARGET = 32, 128
 _FRAMES = AxisRange(min=16, opt=128, max=512)
+_CHOICES = AxisRange(min=2, opt=4, max=4)
 _OTHERS = AxisRange(min=1, opt=16, max=64)
 _USUAL_RATE = 16_000
 _SECONDS = (0.1, 1, 5)
@@ -77,9 +78,10 @@ def axis_range(axis: str, told: Told, sides: Mapping[str, int]) -> AxisRange:
         low, usual, high = (round((rate or _USUAL_RATE) * seconds) for seconds in _SECONDS)
         return AxisRange(min=low, opt=usual, max=high)
     usual, high, low = {
-        SEQUENCE: (USUAL_LENGTH, _authors_length(told.folder), 1),
+        SEQUENCE: (USUAL_LENGTH, _authors_length(told), 1),
         TARGET_AXIS: (_USUAL_TARGET, _LONGEST_TARGET, 1),
         FRAMES: (_FRAMES.opt, _FRAMES.max, _FRAMES.min),
+        CHOICES: (_CHOICES.opt, _CHOICES.max, _CHOICES.min),
     }.get(axis, (_OTHERS.opt, _OTHERS.max, _OTHERS.min))
     high = min(high, told.limits.get(axis) or high)
     return AxisRange(min=min(low, high), opt=min(usual, high), max=high)
@@ -140,9 +142,8 @@ def _is_other(above: list[str]) -> bool:
     return any(word in part for part in above for word in _NOT_TEXT)
 
 
-def _authors_length(folder: Path) -> int:
+def _authors_length(told: Told) -> int:
     """The longest sequence by default: the authors' own choice, where there is one."""
-    chosen = folder / "sentence_bert_config.json"
-    if not chosen.is_file():
-        return LONGEST_LENGTH
-    return int(json.loads(chosen.read_text()).get("max_seq_length") or LONGEST_LENGTH)
+    chosen = told.folder / "sentence_bert_config.json"
+    said = json.loads(chosen.read_text()).get("max_seq_length") if chosen.is_file() else None
+    return int(said or min(LONGEST_LENGTH, getattr(told.pre.tokenizer, "model_max_length", LONGEST_LENGTH)))

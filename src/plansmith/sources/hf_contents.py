@@ -134,7 +134,7 @@ class Source:
             mask_input=mask,
             make=make,
             data=words,
-            takes=self._takes(names, mask),
+            takes=self._takes(tensors, mask),
             encode=self._encode(tensors, mask),
             random_values=is_random,
         )
@@ -209,16 +209,21 @@ class Source:
                 said[f"random {name}"] = True
         return " and ".join(sorted(said, key=lambda words: (not said[words], words))), any(said.values())
 
-    def _takes(self, names: Sequence[str], mask: str | None) -> Takes:
+    def _takes(self, tensors: Sequence[Tensor], mask: str | None) -> Takes:
+        names = [t.name for t in tensors]
         roles: tuple[str, ...] = ()
-        if self._is_text(names):
+        if self._is_text(tensors):
             roles = (TEXT, TEXT_PAIR)
         elif self._is_image(names):
             roles = (IMAGE,)
-        return Takes(roles, tuple(names), optional=() if mask is None else (mask,))
+        # The main input comes first: what the others are made from, where data have that alone.
+        first = [name for name in ("input_ids", "pixel_values") if name in names]
+        return Takes(roles, tuple(dict.fromkeys([*first, *names])), optional=() if mask is None else (mask,))
 
-    def _is_text(self, names: Sequence[str]) -> bool:
-        return self.pre.tokenizer is not None and "input_ids" in names and set(names) <= _TEXTS
+    def _is_text(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether every input is made of texts, one or two a sample."""
+        flat = {t.name for t in tensors if len(t.dims) == 2}
+        return self.pre.tokenizer is not None and "input_ids" in flat and {t.name for t in tensors} == flat & _TEXTS
 
     def _is_image(self, names: Sequence[str]) -> bool:
         return self.pre.images is not None and "pixel_values" in names and set(names) <= _IMAGES
@@ -227,7 +232,7 @@ class Source:
         names = [t.name for t in tensors]
 
         def encode(samples: Sequence[Sample], axes: Mapping[str, AxisRange], align: Align) -> Encoded:
-            if TEXT in samples[0].values and self._is_text(names):
+            if TEXT in samples[0].values and self._is_text(tensors):
                 return encode_texts(self.pre.tokenizer, names, samples, axes[SEQUENCE], align)
             if IMAGE in samples[0].values and self._is_image(names):
                 pixels = next(t for t in tensors if t.name == "pixel_values")

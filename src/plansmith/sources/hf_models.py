@@ -17,7 +17,8 @@ from plansmith.sources.hf_outputs import Answering
 from plansmith.sources.hf_tasks import choose_class
 from plansmith.sources.hf_weights import read_model
 from plansmith.sources.live import InputPlan, LiveModel, enliven
-from plansmith.sources.preprocessors import PROCESSOR_FILES, has_tokenizer
+from plansmith.sources.preprocessors import LENGTH_FILES, PROCESSOR_FILES, has_tokenizer
+from plansmith.sources.sentence_modules import read_modules, write_random_modules
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,7 +52,16 @@ def load(
     """
     model_class, config = choose_class(folder, trust_remote_code=trust_remote_code, task=task)
     model = read_model(model_class, config, folder, allow_pickle=allow_pickle, task=task)
-    return _live(model, folder, trust_remote_code, inputs, outputs)
+    behind = read_modules(folder, task, allow_pickle=allow_pickle)
+    usual = Answering(model, (), behind)
+    plan = plan_inputs(model, folder, trust_remote_code, inputs, partial(_ask, usual))
+    names = _named_outputs(Answering(model, outputs, behind) if outputs else usual, outputs, plan)
+    return LiveModel(
+        module=_positional(Answering(model, names, behind), tuple(t.name for t in plan.tensors)),
+        inputs=plan,
+        output_names=names,
+        exportable=lambda: _plain_attention(model),
+    )
 
 
 def make_random(folder: Path, out: Path, *, seed: int, trust_remote_code: bool, task: str) -> None:
@@ -66,27 +76,10 @@ def make_random(folder: Path, out: Path, *, seed: int, trust_remote_code: bool, 
     model.save_pretrained(out)
     if has_tokenizer(folder):
         AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code).save_pretrained(out)
-    for name in PROCESSOR_FILES:
+    write_random_modules(folder, out, seed=seed)
+    for name in (*PROCESSOR_FILES, *LENGTH_FILES):
         if (folder / name).is_file():
             (out / name).write_bytes((folder / name).read_bytes())
-
-
-def _live(
-    model: PreTrainedModel,
-    folder: Path,
-    trust_remote_code: bool,
-    given: Mapping[str, InputSpec],
-    outputs: Sequence[str],
-) -> LiveModel:
-    usual = Answering(model, ())
-    inputs = plan_inputs(model, folder, trust_remote_code, given, partial(_ask, usual))
-    names = _named_outputs(Answering(model, outputs) if outputs else usual, outputs, inputs)
-    return LiveModel(
-        module=_positional(Answering(model, names), tuple(t.name for t in inputs.tensors)),
-        inputs=inputs,
-        output_names=names,
-        exportable=lambda: _plain_attention(model),
-    )
 
 
 def _ask(answering: Answering, feed: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
@@ -135,7 +128,7 @@ def _positional(answering: Answering, names: tuple[str, ...]) -> Any:
     class Positional(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.model = answering.model
+            self.model, self.behind = answering.model, answering.behind
 
         def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return tuple(answering(dict(zip(names, tensors, strict=True))).values())

@@ -24,6 +24,7 @@ _DROPPED = re.compile(
 # What a loss in the middle of a decoder is taken of: given to whoever asks for it by name.
 _FOR_LOSSES = re.compile(r"^(auxiliary_|intermediate_|init(ial)?_reference_points|enc_(outputs|topk)_|denoising_)")
 # Kept for whoever asks by name: a model gives them only when it is told to.
+_TOKENS, _POOLED = "last_hidden_state", "pooler_output"
 _HIDDEN = "output_hidden_states"
 _ON_REQUEST = {
     _HIDDEN: re.compile(r"hidden_states_\d+$"),
@@ -38,10 +39,11 @@ class Answering:
     Args:
         model: in eval mode. Its configuration is changed: no caches, no hidden states that nobody asked for.
         wanted: names of outputs to keep, in order; all that a server can give when empty.
+        behind: what a directory of sentence-transformers puts behind the encoder (`sentence_modules`).
     """
 
-    def __init__(self, model: PreTrainedModel, wanted: Sequence[str]) -> None:
-        self.model = model
+    def __init__(self, model: PreTrainedModel, wanted: Sequence[str], behind: torch.nn.Module | None = None) -> None:
+        self.model, self.behind = model, behind
         self._wanted = tuple(wanted)
         flags = _QUIET | {flag: any(map(name.search, wanted)) for flag, name in _ON_REQUEST.items()}
         for part in parts(model.config):
@@ -56,7 +58,9 @@ class Answering:
         everything = self.everything(feed)
         if self._wanted:  # nothing but names: exporters, too, come by here
             return {name: everything[name].tensor for name in self._wanted if name in everything}
-        return {name: everything[name].tensor for name in usual(everything)}
+        # What a directory pools itself, its encoder's own pooling is not trained for.
+        left = {_POOLED} if self.behind is not None else set()
+        return {name: everything[name].tensor for name in usual(everything) if name not in left}
 
     def everything(self, feed: Mapping[str, torch.Tensor]) -> dict[str, Found]:
         """All that could be asked for."""
@@ -67,7 +71,11 @@ class Answering:
                 raise
             self._constants[_HIDDEN] = True  # a part of the model reads what another part has to give then
             answer = self.model(**feed, **self._constants)
-        return {found.name: found for found in flat(answer)}
+        everything = {found.name: found for found in flat(answer)}
+        if self.behind is not None:
+            made = self.behind(everything[_TOKENS].tensor, feed.get("attention_mask"))
+            everything |= {name: Found(name, tensor, nested=False) for name, tensor in made.items()}
+        return everything
 
 
 class Found(NamedTuple):

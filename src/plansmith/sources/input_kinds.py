@@ -17,7 +17,7 @@ from plansmith.types import BATCH
 
 # Axes that may move.
 TARGET_AXIS, HEIGHT, WIDTH, FRAMES, SAMPLES = "target", "height", "width", "frames", "samples"
-PATCHES, POINTS, REGIONS = "patches", "points", "regions"
+PATCHES, POINTS, REGIONS, CHOICES = "patches", "points", "regions", "choices"
 
 SIDE = Fact(("image_size", "crop_size", "img_size"))
 """The height and width of images, where the configuration states one; `place` 1 is the width."""
@@ -111,7 +111,7 @@ _KINDS = (
     # Texts
     _ids("input_ids", _TEXT, companions=("attention_mask", "token_type_ids", "bbox")),
     # Several choices, of which one is right, are one sample: [batch, choices, sequence].
-    _ids("input_ids", Form((BATCH, 2, SEQUENCE), length=2), companions=("attention_mask", "token_type_ids")),
+    _ids("input_ids", Form((BATCH, CHOICES, SEQUENCE), length=2), companions=("attention_mask", "token_type_ids")),
     Kind("attention_mask", Fill.MASK, dtype="int64"),
     Kind("padding_mask", Fill.MASK, dtype="int64"),
     # TAPAS knows seven segments at once: rows, columns, ranks.
