@@ -81,7 +81,7 @@ class Acceptance:
 
 
 def base_sizes(plan: InputPlan) -> Iterator[dict[str, int]]:
-    """Sizes for the axes of a plan, at which each is moved in turn: neither smallest nor largest, else the usual ones."""
+    """Sizes at which each axis of a plan is moved in turn: neither smallest nor largest, else the usual ones."""
     usual = {axis: r.opt for axis, r in plan.axes.items()}
     middle = {
         axis: _BASE_LENGTH if r.min < _BASE_LENGTH else (2 * r.min if not plan.guessed else r.opt)
