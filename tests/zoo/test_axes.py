@@ -78,9 +78,19 @@ def test_of_timm_models_only_the_batch_is_asked_for() -> None:
     assert set(found(asked)) == {"batch"}
 
 
-def test_a_model_that_fails_at_the_base_shape_says_so() -> None:
+def test_a_model_that_takes_only_the_usual_size_is_asked_at_that() -> None:
+    def only_128(feed: Arrays) -> Any:
+        assert feed["x"].shape[1] == 128
+        return feed["x"].sum(axis=1)
+
+    acceptance = find_axes(plan(x=("batch", "length")), answer(only_128))
+    assert acceptance.base.feed["x"].shape == (2, 128)
+    assert set(found(acceptance)) == {"batch"}
+
+
+def test_a_model_that_fails_at_every_shape_says_so() -> None:
     def broken(feed: Arrays) -> Any:
         raise RuntimeError(str(feed["x"].shape))
 
-    with pytest.raises(RuntimeError, match=r"\(2, 20\)"):
+    with pytest.raises(RuntimeError, match=r"\(8, 128\)"):
         find_axes(plan(x=("batch", "length")), answer(broken))

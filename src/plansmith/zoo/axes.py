@@ -6,7 +6,8 @@ and, where the model refuses that, together with all that have the same size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -79,13 +80,18 @@ class Acceptance:
         return [self.base, *(shape for axis in self.axes for shape in axis.shapes.values()), *self.together]
 
 
-def base_sizes(plan: InputPlan) -> dict[str, int]:
-    """A size for every axis of a plan, at which the others are moved: neither smallest nor largest."""
-    sizes = {BATCH: _BASE_BATCH}
-    for axis, r in plan.axes.items():
-        middle = _BASE_LENGTH if r.min < _BASE_LENGTH else (2 * r.min if not plan.guessed else r.opt)
-        sizes.setdefault(axis, min(max(middle, r.min), r.max))
-    return {axis: min(max(sizes[axis], r.min), r.max) for axis, r in plan.axes.items()}
+def base_sizes(plan: InputPlan) -> Iterator[dict[str, int]]:
+    """Sizes at which each axis of a plan is moved in turn: neither smallest nor largest, else the usual ones."""
+    usual = {axis: r.opt for axis, r in plan.axes.items()}
+    middle = {
+        axis: _BASE_LENGTH if r.min < _BASE_LENGTH else (2 * r.min if not plan.guessed else r.opt)
+        for axis, r in plan.axes.items()
+    }
+    for sizes in (middle, usual):
+        yield {
+            axis: min(max(_BASE_BATCH if axis == BATCH else sizes[axis], r.min), r.max) for axis, r in plan.axes.items()
+        }
+    yield usual
 
 
 def find_axes(plan: InputPlan, ask: Ask, *, only_batch: bool = False) -> Acceptance:
@@ -109,9 +115,23 @@ def find_axes(plan: InputPlan, ask: Ask, *, only_batch: bool = False) -> Accepta
 class _Search:
     def __init__(self, plan: InputPlan, ask: Ask) -> None:
         self._plan, self._ask = plan, ask
-        self._sizes = base_sizes(plan)
-        feed = plan.make(self._sizes)
-        self.base = Shape("base", feed, ask(feed))
+        self._sizes, self.base = self._first()
+
+    def _first(self) -> tuple[dict[str, int], Shape]:
+        """Sizes that the model takes, and its answer there.
+
+        Raises:
+            Exception: whatever the model raises at the last of them; it takes none.
+        """
+        *others, last = base_sizes(self._plan)
+        for sizes in others:
+            with suppress(Exception):
+                return sizes, self._asked("base", sizes)
+        return last, self._asked("base", last)
+
+    def _asked(self, name: str, sizes: Mapping[str, int]) -> Shape:
+        feed = self._plan.make(sizes)
+        return Shape(name, feed, self._ask(feed))
 
     def named(self) -> list[Axis]:
         """An axis for every name of the plan, with the sizes that the model took."""
