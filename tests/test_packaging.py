@@ -60,7 +60,7 @@ def test_the_wheel_holds_every_module_and_every_data_file(wheel: Path) -> None:
     data = {"plansmith/py.typed", "plansmith/samples/sentences.txt"}
     data |= {f"plansmith/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("configs/*/*.yaml")}
     data |= {path.relative_to(package.parent).as_posix() for path in package.glob("triton/standin/*/*.py")}
-    data |= {path.relative_to(package.parent).as_posix() for path in package.glob("report/templates/*")}
+    data |= {path.relative_to(package.parent).as_posix() for path in package.glob("*/templates/*")}
     assert "plansmith/report/templates/report.css" in data
     assert "plansmith/configs/targets/local-cpu.yaml" in data
     assert "plansmith/triton/standin/onnxruntime/model.py" in data
