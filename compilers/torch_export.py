@@ -36,10 +36,10 @@ _ANSWERED = ("fails at ", "differs from ")
 
 # The cheapest first; `patched` before `dynamo` would be right as often, and costs what importing transformers costs.
 # A second trace, at odd sizes, follows branches that round ones do not enter, such as padding to whole windows.
-_TRACED, _UNTRACED = "traced", "untraced"
+_TRACED, ODD, _UNTRACED = "traced", "odd", "untraced"
 ATTEMPTS: tuple[tuple[Exporter, str], ...] = (
     ("torchscript", _TRACED),
-    ("torchscript", _UNTRACED),
+    ("torchscript", ODD),
     ("dynamo", _TRACED),
     ("patched", _TRACED),
 )
@@ -143,11 +143,13 @@ def _attempts(
 ) -> Component | None:
     """Export with one exporter, at every shape that it is to be shown; adds what was tried to a list."""
     left = f" and {' and '.join(fixed)} fixed" if fixed else ""
-    for shown in (place for e, place in ATTEMPTS if e == exporter):
-        probes = sorted(job.probes, key=lambda probe: probe.name != shown)
-        again = shown != _TRACED
-        if again and (probes[0].name != shown or not str(attempts[-1].problem).startswith(_ANSWERED)):
+    known = {probe.name for probe in job.probes}
+    for wanted in (place for e, place in ATTEMPTS if e == exporter):
+        again = wanted != _TRACED
+        shown = next((name for name in (wanted, _UNTRACED) if name in known), "")
+        if again and not (shown and str(attempts[-1].problem).startswith(_ANSWERED)):
             continue
+        probes = sorted(job.probes, key=lambda probe: again and probe.name != shown)
         progress(f"exporting with {exporter}{left}{', once more' if again else ''}")
         attempt, component = _attempt(exporter, replace(job, probes=probes), fixed)
         attempts.append(attempt)
