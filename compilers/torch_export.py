@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.comparison import TOLERANCES, Padding, compare_output, widened
 from plansmith.compilers import exporters, onnx_files
+from plansmith.compilers.deadline import OutOfTime, cpu_seconds
 from plansmith.compilers.exporters import ExportJob, Probe
 from plansmith.compilers.onnxrt import open_session
 from plansmith.compilers.rewrites.registry import in_force
@@ -43,6 +44,9 @@ ATTEMPTS: tuple[tuple[Exporter, str], ...] = (
     ("dynamo", _TRACED),
     ("patched", _TRACED),
 )
+
+_SECONDS, _SECONDS_PER_GIB = 60, 120
+"""What an exporter may take: small models take up to 20 s of the slow ones."""
 
 _MOST_CAPTURES = 6
 """Tries of the slow exporters with fewer axes: beyond that, the model is refused."""
@@ -100,19 +104,22 @@ def export(
     """
     attempts: list[ExportAttempt] = []
     for exporter in _exporters():
-        component = _attempts(exporter, job, attempts, progress)
-        if component is not None:
-            return Exported(component, tuple(attempts), {})
+        if not _has_run_out(attempts):
+            component = _attempts(exporter, job, attempts, progress)
+            if component is not None:
+                return Exported(component, tuple(attempts), {})
     reasons = {a.exporter: str(a.problem) for a in reversed(attempts)}
     if with_fixed is not None:
-        named = {e: _named_axes(job, reasons[e]) & set(optional) for e in _exporters()}
+        named = {e: _named_axes(job, reason) & set(optional) for e, reason in reasons.items()}
         for fixed, exporter in _fewer_axes(optional, named):
+            if exporter != "torchscript" and _has_run_out(attempts):
+                continue
             fewer = _job_with_fixed(with_fixed, fixed)
             component = _attempts(exporter, fewer, attempts, progress, fixed) if fewer else None
             if component is not None:
                 why = "; ".join(f"{e}: {reason}" for e, reason in reasons.items())
                 return Exported(component, tuple(attempts), dict.fromkeys(fixed, why))
-    told = "\n".join(f"  {exporter}: {reasons[exporter]}" for exporter in _exporters())
+    told = "\n".join(f"  {e}: {reasons[e]}" for e in _exporters() if e in reasons)
     raise ExportError(
         f"no exporter gave a graph that agrees with PyTorch:\n{told}",
         remedy="read the log; if the model branches on its data, export it yourself, then:"
@@ -122,6 +129,11 @@ def export(
 
 def _exporters() -> list[Exporter]:
     return [e for e in dict.fromkeys(exporter for exporter, _ in ATTEMPTS) if exporters.is_available(e)]
+
+
+def _has_run_out(attempts: Sequence[ExportAttempt]) -> bool:
+    """Whether torch.export was given up for its time: it would take as long under patches, or with fewer axes."""
+    return any(str(a.problem).startswith(OutOfTime.__name__) for a in attempts)
 
 
 def _job_with_fixed(with_fixed: Callable[[Sequence[str]], ExportJob], fixed: Sequence[str]) -> ExportJob | None:
@@ -210,6 +222,7 @@ def _try(exporter: Exporter, job: ExportJob, names: list[str]) -> tuple[str | No
         with (
             left_as_it_was(job.module),
             in_force(job.module, exporter, names),
+            cpu_seconds(_limit(job)),
             torch.no_grad(),
             warnings.catch_warnings(),
         ):
@@ -233,6 +246,12 @@ def _try(exporter: Exporter, job: ExportJob, names: list[str]) -> tuple[str | No
         if problem:
             return f"differs from PyTorch at {at}: {problem}", None
     return None, component
+
+
+def _limit(job: ExportJob) -> float:
+    """Processor seconds that an exporter gets: symbolic sizes can keep torch.export busy for hours."""
+    weights = sum(weight.numel() * weight.element_size() for weight in job.module.parameters())
+    return _SECONDS + _SECONDS_PER_GIB * weights / 2**30
 
 
 def _disagreement(job: ExportJob, probe: Probe, answers: Arrays) -> str | None:
