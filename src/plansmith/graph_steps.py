@@ -8,10 +8,11 @@ from typing import Any, Self, TypeVar
 
 from plansmith.config import ModelSpec
 from plansmith.digest import Digester
-from plansmith.errors import EngineError, GateError
+from plansmith.errors import EngineError, GateError, SourceError
 from plansmith.fetching import fetch, require_unchanged
 from plansmith.precision_steps import lower_graph, require_lowered, take_samples
 from plansmith.report import ReportFacts, unfinished, write
+from plansmith.sources.data_places import require_data
 from plansmith.sources.reference import parse_reference, refuse_unfitting
 from plansmith.stages import Finished, Listener, StageRunner
 from plansmith.targets import Target, load_target, require_onnxruntime
@@ -65,9 +66,14 @@ class GraphSteps:
         """Bring the model here: a directory or file by content, a hub model at its commit, or random weights.
 
         Raises:
-            SourceError: there is no such model, or it may not be read.
+            SourceError: there is no such model, or it may not be read; or nothing lies where data should.
             EnvironmentFault: the hub cannot be reached.
         """
+        if self.spec.data is not None:
+            try:
+                require_data(self.spec.data, self._relative_to)
+            except SourceError as error:
+                raise error.located(model=self.name, step="sample") from None
         return fetch(self._stages, self.spec, self.reference)
 
     def export(self, source: Finished[SourceModel]) -> Finished[OnnxModel]:

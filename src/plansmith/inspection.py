@@ -9,7 +9,7 @@ from typing import Any
 
 from plansmith.errors import UsageError, first_line
 from plansmith.manifest import LOWERED_FILE, LoweredGraph, Manifest
-from plansmith.precision_words import cosine_words, doubts, evaluation_lines, held_out_words, recipe_lines
+from plansmith.precision_words import cosine_words, doubts, evaluation_lines, held_out_words, recipe_lines, speed_words
 from plansmith.reports import ValidationReport
 from plansmith.triton.releases import MANIFEST_FILE, read_manifest
 from plansmith.triton.repository import ModelRepository
@@ -178,6 +178,7 @@ def _lowering(lowered: LoweredModel | None) -> dict[str, Any]:
         "higher": [f"{count} {op_type}: {reason}" for (op_type, reason), count in reasons.most_common(_MOST_REASONS)],
         "tried": [
             f"{trial.name}: mean cosine {cosine_words(trial.score)}, {trial.problem or 'accurate enough'}"
+            f"{f', {speed_words(trial.speed)}' if trial.speed else ''}{' (chosen)' if trial.chosen else ''}"
             for trial in lowered.trials
         ],
     }

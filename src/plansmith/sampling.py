@@ -133,8 +133,10 @@ def _given_samples(about: AskedModel, spec: DataSpec, place: DataPlace) -> DataS
     judging = prepared(drawn.evaluation)
     if judging:  # before the model is asked about anything
         require_measurable(metric, judging[: sets.evaluable(len(judging))])
+    is_unused = kind != "none" and labels == "none"
+    unused = "; its labels are not used: no output can be held against them" if is_unused else ""
     return DataSet(
-        words=reading.words,
+        words=f"{reading.words}{unused}",
         digest=place.digest or drawn.digest,
         revision=place.revision,
         available=drawn.available,

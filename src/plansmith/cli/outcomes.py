@@ -169,6 +169,8 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
         f"{published.name} {state} version {published.version}: {manifest.engine.kind}, {manifest.engine.precision},"
         f" gate {manifest.validation.verdict}"
     )
+    if manifest.source.random_weights:
+        click.echo("  the weights are random: its answers mean nothing")
     echo_lines(f"  {line}" for line in accuracy_lines(manifest.lowered, manifest.validation))
     if manifest.served is None:
         click.echo("  not checked on a running Triton (--no-check-served)")

@@ -90,7 +90,7 @@ def _source(source: SourceModel) -> Iterator[Fact]:
 def _data(data: DataSet) -> Iterator[Fact]:
     yield Fact("Samples", data.words)
     kind = "drawn at random" if data.guessed else "plansmith's own"
-    yield Fact("Given by", "the spec" if data.real else kind)
+    yield Fact("Given by", "the spec or --data" if data.real else kind)
     if data.revision is not None:
         yield Fact("Revision", data.revision, exact=True)
     yield Fact("Digest", data.digest, exact=True)

@@ -106,7 +106,8 @@ def _cautions(facts: ReportFacts) -> Iterator[str]:
 def _tiles(facts: ReportFacts) -> Iterator[Tile]:
     chosen = facts.chosen
     if chosen is not None:
-        yield Tile("Lowered", f"{chosen.lowered:,}", f"of {chosen.lowered + chosen.kept:,} nodes, the others kept")
+        kept = ", the others kept" if chosen.kept else ""
+        yield Tile("Lowered", f"{chosen.lowered:,}", f"of {chosen.lowered + chosen.kept:,} nodes{kept}")
     size = _size(facts, chosen)
     if size is not None:
         yield size
