@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
-_SMALLEST = 1e-9
+_FEWEST = 1
+"""Weights are whole: a sum below this is of nothing but padding. (The package's own bound is 0 in FP16.)"""
 
 
 def pool(mode: str, tokens: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
@@ -38,7 +39,7 @@ def pool(mode: str, tokens: torch.Tensor, mask: torch.Tensor | None) -> torch.Te
         # The first token weighs one, the next two: counted from the first that is no padding.
         places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device, dtype=tokens.dtype)
         counted = counted * (places - counted.argmax(dim=1, keepdim=True).to(tokens.dtype))
-    weight = counted.sum(dim=1, keepdim=True).clamp(min=_SMALLEST)
+    weight = counted.sum(dim=1, keepdim=True).clamp(min=_FEWEST)
     total = (tokens * counted.unsqueeze(-1)).sum(dim=1)
     return total / (weight.sqrt() if mode == "mean_sqrt_len_tokens" else weight)
 
