@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from plansmith.sources.live import BATCH
+from plansmith.types import BATCH
 from plansmith.zoo.comparing import difference
 
 if TYPE_CHECKING:

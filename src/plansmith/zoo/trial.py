@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plansmith.errors import PlansmithError, first_line
-from plansmith.sources.live import BATCH
-from plansmith.types import OnnxModel, SourceModel
+from plansmith.types import BATCH, OnnxModel, SourceModel
 from plansmith.zoo.axes import Acceptance, Arrays, Axis, Place, Shape, find_axes, is_stable, resized
 from plansmith.zoo.entries import Entry
 from plansmith.zoo.graphs import Graph
