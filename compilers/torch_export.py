@@ -1,28 +1,30 @@
-"""PyTorch to ONNX: two exporters, and the one whose graph agrees with the model wins.
+"""PyTorch to ONNX: several exporters, and the first whose graph agrees with the model wins.
 
-Each exporter gets some models wrong, and some only at shapes that it did not trace. The TorchScript one
-costs a tenth of the time, so it goes first; what decides is ONNX Runtime's answer beside PyTorch's at
-the traced shape and at shapes that nobody traced.
+Each exporter gets some models wrong, and some only at shapes that it did not trace. The TorchScript one costs a tenth
+of the time, so it goes first; what decides is ONNX Runtime's answer beside PyTorch's at the traced shape and at shapes
+that nobody traced. Where no graph follows all axes, those that matter least are given up, one more at a time.
 """
 
 from __future__ import annotations
 
-import inspect
+import itertools
+import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from plansmith.comparison import TOLERANCES, Padding, compare_output
-from plansmith.compilers import onnx_files
+from plansmith.comparison import TOLERANCES, Padding, compare_output, widened
+from plansmith.compilers import exporters, onnx_files
+from plansmith.compilers.exporters import ExportJob, Probe
 from plansmith.compilers.onnxrt import open_session
+from plansmith.compilers.rewrites.registry import in_force
 from plansmith.errors import ExportError, first_line
-from plansmith.types import Component, Dim, ExportAttempt, Precision, Tensor
+from plansmith.isolation import left_as_it_was
+from plansmith.types import Component, Dim, ExportAttempt, Exporter, Precision, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
     from numpy.typing import NDArray
 
     Arrays = Mapping[str, NDArray[np.generic]]
@@ -30,50 +32,23 @@ if TYPE_CHECKING:
 OPSET = 18
 _RAW_FILE = "exported.onnx"
 
-Exporter = Literal["torchscript", "dynamo"]
+# The cheapest first; `patched` before `dynamo` would be right as often, and costs what importing transformers costs.
+EXPORTERS: tuple[Exporter, ...] = ("torchscript", "dynamo", "patched")
+
+_MOST_CAPTURES = 6
+"""Tries of the slow exporters with fewer axes: beyond that, the model is refused."""
+
+# How torch.export names the dims that a model needs fixed: by where the argument stands in the call, and the place.
+_SPECIALISED = re.compile(r"\[(\d+)\]\.(?:size\(\)|shape)\[(\d+)\]")
 
 
 @dataclass(frozen=True)
-class Probe:
-    """One batch at one shape, with PyTorch's answer; `axes` gives the size of every named dim."""
+class Exported:
+    """The graph that agreed, every attempt up to it, and the axes that had to be given up for it, each with why."""
 
-    name: str
-    axes: Mapping[str, int]
-    feed: Arrays
-    answer: Arrays
-
-
-@dataclass(frozen=True)
-class ExportJob:
-    """What to export and how to judge it.
-
-    Args:
-        module: positional tensors in, a tuple of tensors out.
-        inputs: the module's arguments, with named dims where they vary.
-        outputs: likewise for what it returns.
-        probes: the first one is traced; all are compared.
-        mask_input: the input that marks padding.
-        opset: the ONNX operator set to write.
-        folder: where model.onnx goes; empty.
-    """
-
-    module: torch.nn.Module
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    probes: Sequence[Probe]
-    mask_input: str | None
-    opset: int
-    folder: Path
-
-    def traced_arguments(self) -> tuple[torch.Tensor, ...]:
-        """The first probe as tensors, in the module's order."""
-        import torch
-
-        return tuple(torch.from_numpy(self.probes[0].feed[t.name]) for t in self.inputs)
-
-    def moving_dims(self, tensor: Tensor) -> dict[int, str]:
-        """Place and name of the dims of a tensor that vary."""
-        return {place: dim for place, dim in enumerate(tensor.dims) if isinstance(dim, str)}
+    component: Component
+    attempts: tuple[ExportAttempt, ...]
+    given_up: Mapping[str, str]
 
 
 def output_tensors(names: Sequence[str], probes: Sequence[Probe]) -> tuple[Tensor, ...]:
@@ -96,55 +71,119 @@ def output_tensors(names: Sequence[str], probes: Sequence[Probe]) -> tuple[Tenso
     return tuple(tensors)
 
 
-def export(job: ExportJob, progress: Callable[[str], None]) -> tuple[Component, tuple[ExportAttempt, ...]]:
+def export(
+    job: ExportJob,
+    progress: Callable[[str], None],
+    *,
+    optional: Sequence[str] = (),
+    with_fixed: Callable[[Sequence[str]], ExportJob] | None = None,
+) -> Exported:
     """Export with the first exporter whose graph agrees with PyTorch on all probes.
+
+    Args:
+        job: with every axis that the model itself can move.
+        progress: told what is done.
+        optional: axes that may be given up, the least needed first.
+        with_fixed: the same job with some of those fixed.
 
     Raises:
         ExportError: no exporter's graph agrees; holds the reason of each.
     """
     attempts: list[ExportAttempt] = []
-    exporters: tuple[Exporter, ...] = ("torchscript", "dynamo")
-    for exporter in exporters:
+    for exporter in filter(exporters.is_available, EXPORTERS):
         progress(f"exporting with {exporter}")
-        problem, component = _attempt(exporter, job)
-        attempts.append(ExportAttempt(exporter=exporter, problem=problem))
+        attempt, component = _attempt(exporter, job)
+        attempts.append(attempt)
         if component is not None:
-            return component, tuple(attempts)
-        for leftover in job.folder.glob("*"):
-            leftover.unlink()
-    reasons = "\n".join(f"  {a.exporter}: {a.problem}" for a in attempts)
+            return Exported(component, tuple(attempts), {})
+    reasons = {a.exporter: str(a.problem) for a in attempts}
+    if with_fixed is not None:
+        named = {e: _named_axes(job, reason) & set(optional) for e, reason in reasons.items()}
+        for fixed, exporter in _fewer_axes(optional, named):
+            progress(f"exporting with {exporter} and {' and '.join(fixed)} fixed")
+            attempt, component = _attempt(exporter, with_fixed(fixed), fixed)
+            attempts.append(attempt)
+            if component is not None:
+                why = "; ".join(f"{e}: {reason}" for e, reason in reasons.items())
+                return Exported(component, tuple(attempts), dict.fromkeys(fixed, why))
+    told = "\n".join(f"  {exporter}: {reason}" for exporter, reason in reasons.items())
     raise ExportError(
-        f"neither exporter gave a graph that agrees with PyTorch:\n{reasons}",
+        f"no exporter gave a graph that agrees with PyTorch:\n{told}",
         remedy="read the log; if the model branches on its data, export it yourself, then:"
         " plansmith compile onnx:model.onnx",
     )
 
 
-def _attempt(exporter: Exporter, job: ExportJob) -> tuple[str | None, Component | None]:
-    """Export once; the problem in one line, or the graph that agreed."""
+def _fewer_axes(
+    optional: Sequence[str], named: Mapping[Exporter, set[str]]
+) -> Iterator[tuple[tuple[str, ...], Exporter]]:
+    """Sets of axes to give up, with an exporter to try each with: few before many, the least needed first.
+
+    Args:
+        optional: the axes, the least needed first.
+        named: what each exporter's refusal said about them; it is not asked again without having its way.
+    """
+    captures = 0
+    last = optional[-1:]
+    subsets = [s for n in range(1, len(optional) + 1) for s in itertools.combinations(optional, n)]
+    for fixed in sorted(subsets, key=lambda s: s[-1:] == last):  # the batch, or whatever is needed most, with the last
+        for exporter, axes in named.items():
+            slow = exporter != "torchscript"
+            if not axes <= set(fixed) or (slow and captures == _MOST_CAPTURES):
+                continue
+            captures += slow
+            yield fixed, exporter
+
+
+def _named_axes(job: ExportJob, problem: str) -> set[str]:
+    """The axes that a refusal of torch.export names."""
+    found = set()
+    for argument, place in _SPECIALISED.findall(problem):
+        dims = job.inputs[int(argument)].dims if int(argument) < len(job.inputs) else ()
+        found |= {d for d in dims[int(place) : int(place) + 1] if isinstance(d, str)}
+    return found
+
+
+def _attempt(exporter: Exporter, job: ExportJob, fixed: Sequence[str] = ()) -> tuple[ExportAttempt, Component | None]:
+    """Export once; what was tried, and the graph if it agreed. Only that graph's files are left in the folder."""
+    names: list[str] = []
+    problem, component = _try(exporter, job, names)
+    if component is None:
+        for leftover in job.folder.glob("*"):
+            leftover.unlink()
+    return ExportAttempt(exporter=exporter, problem=problem, fixed=tuple(fixed), rewrites=tuple(names)), component
+
+
+def _try(exporter: Exporter, job: ExportJob, names: list[str]) -> tuple[str | None, Component | None]:
+    """Export once; the problem in one line, or the graph that agreed. The names of the rewrites are added to a list."""
     import torch
 
-    run = _with_torchscript if exporter == "torchscript" else _with_dynamo
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with (
+            left_as_it_was(job.module),
+            in_force(job.module, exporter, names),
+            torch.no_grad(),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")
-            run(job, job.folder / _RAW_FILE)
+            exporters.write(exporter, job, job.folder / _RAW_FILE)
         component = onnx_files.finish(job.folder / _RAW_FILE, (*job.inputs, *job.outputs))
         session = open_session(job.folder / component.file)
-    except Exception as error:  # noqa: BLE001 - exporters raise anything; the next one is tried, both are told
-        return f"{type(error).__name__}: {first_line(_cause(error))}", None
+    except Exception as error:  # noqa: BLE001 - exporters raise anything; the next one is tried, all are told
+        return _told(error), None
     lost = {t.name for t in job.inputs} - {t.name for t in component.inputs}
     if lost:
         return f"the graph does not use the input(s) {', '.join(sorted(lost))}", None
-    names = [t.name for t in job.outputs]
+    outputs = [t.name for t in job.outputs]
     for probe in job.probes:
+        at = f"{probe.name} ({', '.join(f'{axis} {size}' for axis, size in probe.axes.items())})"
         try:
-            answers = dict(zip(names, session.run(names, dict(probe.feed)), strict=True))
+            answers = dict(zip(outputs, session.run(outputs, dict(probe.feed)), strict=True))
         except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors have no common base
-            return f"fails at {probe.name} {probe.axes}: {first_line(_cause(error))}", None
+            return f"fails at {at}: {first_line(_cause(error))}", None
         problem = _disagreement(job, probe, answers)
         if problem:
-            return f"differs from PyTorch at {probe.name} {probe.axes}: {problem}", None
+            return f"differs from PyTorch at {at}: {problem}", None
     return None, component
 
 
@@ -157,7 +196,7 @@ def _disagreement(job: ExportJob, probe: Probe, answers: Arrays) -> str | None:
             tensor.name,
             probe.answer[tensor.name],
             answers[tensor.name],
-            TOLERANCES[Precision.FP32],
+            widened(TOLERANCES[Precision.FP32], job.rounding.get(tensor.name)),
             valid=padding.valid(tensor, probe.feed),
         )
         if row.failures:
@@ -165,40 +204,12 @@ def _disagreement(job: ExportJob, probe: Probe, answers: Arrays) -> str | None:
     return None
 
 
-def _with_torchscript(job: ExportJob, path: Path) -> None:
-    import torch
-
-    torch.onnx.export(
-        job.module,
-        job.traced_arguments(),
-        str(path),
-        input_names=[t.name for t in job.inputs],
-        output_names=[t.name for t in job.outputs],
-        dynamic_axes={t.name: job.moving_dims(t) for t in (*job.inputs, *job.outputs)},
-        opset_version=job.opset,
-        dynamo=False,
-    )
-
-
-def _with_dynamo(job: ExportJob, path: Path) -> None:
-    import torch
-
-    axes = {dim: torch.export.Dim(dim) for t in job.inputs for dim in job.moving_dims(t).values()}
-    shapes = tuple({i: axes[d] for i, d in job.moving_dims(t).items()} for t in job.inputs)
-    # The shapes mirror the signature, where `*tensors` is one argument that holds them all.
-    variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(job.module.forward).parameters.values())
-    program = torch.onnx.export(
-        job.module,
-        job.traced_arguments(),
-        input_names=[t.name for t in job.inputs],
-        output_names=[t.name for t in job.outputs],
-        dynamic_shapes=(shapes,) if variadic else shapes,
-        opset_version=job.opset,
-        dynamo=True,
-        verbose=False,
-    )
-    assert program is not None
-    program.save(str(path))
+def _told(error: BaseException) -> str:
+    """What an exporter says of its failure, in one line: the innermost cause, and the dims that it names."""
+    cause = _cause(error)
+    line = f"{type(cause).__name__}: {first_line(cause)}"
+    more = next((one.strip(" -") for one in str(cause).splitlines()[1:] if _SPECIALISED.search(one)), "")
+    return f"{line} {more}".strip()
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -26,6 +26,7 @@ LEVELS = (
         "targets",
         "durable",
         "external_data",
+        "isolation",
         "memory",
         "output_names",
         "processor",
@@ -34,14 +35,14 @@ LEVELS = (
         "toolchain",
         "units",
     ),
-    ("config", "data", "history", "precision_words", "reference", "process", "stage_cache"),
-    ("roles",),
+    ("config", "data", "history", "limits", "precision_words", "reference", "process", "stage_cache"),
+    ("roles", "room"),
     ("agreement", "task_metrics"),
     ("measuring",),
     ("judging",),
     ("held_out",),
     ("sources", "compilers", "triton", "validation", "probes", "report", "spec_text"),
-    ("loading", "sample_sets", "stages", "trials", "spec_files", "spec_schema"),
+    ("asking", "loading", "sample_sets", "stages", "trials", "spec_files", "spec_schema"),
     ("lowered_graph",),
     (
         "collection",
@@ -66,7 +67,7 @@ _LEVEL = {unit: number for number, units in enumerate(LEVELS) for unit in units}
 
 # Heavy libraries are imported inside functions only; these in a few places only. `probes` may import them all: it is
 # the child process of `plansmith doctor` that tells whether a library can be imported.
-_PYTORCH = ("sources", "compilers", "exporting", "sampling", "probes", "zoo")
+_PYTORCH = ("sources", "compilers", "exporting", "isolation", "sampling", "probes", "zoo")
 _PLACES: dict[str, tuple[str, ...]] = {
     "torch": _PYTORCH,
     "torchvision": _PYTORCH,

@@ -30,6 +30,7 @@ ACCEPTED = {
     "a source": "source: hf:bert\n",
     "every key": "source: hf:bert\nname: a\nengine: tensorrt\nprecision: fp16\ntarget: a-toaster\nrepository: ../r\n"
     "artifacts: a\nrandom_weights: true\ntrust_remote_code: false\nallow_pickle: no\ncheck_served: on\n"
+    "device: cuda\n"
     "allow_interface_change: false\nforce: false\ntritonserver: t\nshapes: {input_ids: '1x1:8x64:32x256', mask: 4x8}\n"
     "tolerances:\n  logits: {max_relative: 1.0e-3, quantile_relative: 0, min_cosine: 0.9}\n"
     "triton: {max_queue_delay_microseconds: 0, instances: 4}\n",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from plansmith.reports import OutputComparison, Tolerance
-from plansmith.types import Precision, Tensor
+from plansmith.types import Precision, Rounding, Tensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,6 +92,11 @@ LIMITS = {
 
 TOLERANCES = {precision: limits.tolerance for precision, limits in LIMITS.items()}
 
+# Beside a model that amplifies roundings, so many times what it does to them itself; what is wrong in a graph begins
+# where the second tolerance ends.
+_ROUNDINGS = 4
+_WIDEST = Tolerance(max_relative=1e-3, quantile_relative=1e-3, min_cosine=0.9999, min_mean_cosine=0.9999)
+
 Moments = tuple[float, float, float]
 """Squared length of the reference, of the candidate, and their product."""
 
@@ -160,6 +165,23 @@ def compare_output(
         failures=(),
     )
     return measured.model_copy(update={"failures": tuple(_breaches(measured, tolerance, exact=exact))})
+
+
+def widened(tolerance: Tolerance, rounding: Rounding | None) -> Tolerance:
+    """FP32's tolerance for an output of a model that amplifies roundings (see `compilers.rounding`)."""
+    if rounding is None:
+        return tolerance
+    cosine = max(_WIDEST.min_cosine, 1 - _ROUNDINGS * (1 - rounding.cosine))
+
+    def allowed(usual: float, moved: float, widest: float) -> float:
+        return max(usual, min(_ROUNDINGS * moved, widest))
+
+    return Tolerance(
+        max_relative=allowed(tolerance.max_relative, rounding.max_relative, _WIDEST.max_relative),
+        quantile_relative=allowed(tolerance.quantile_relative, rounding.quantile_relative, _WIDEST.quantile_relative),
+        min_cosine=min(tolerance.min_cosine, cosine),
+        min_mean_cosine=min(tolerance.min_mean_cosine, cosine),
+    )
 
 
 def _breaches(measured: OutputComparison, tolerance: Tolerance, *, exact: bool) -> Iterator[str]:

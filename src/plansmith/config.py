@@ -27,7 +27,7 @@ from plansmith.problems import words_of
 from plansmith.reports import ToleranceChange
 from plansmith.shapes import InputRange, parse_range
 from plansmith.targets import DEFAULT_TARGET
-from plansmith.types import Dim, EngineKind, Precision, Record
+from plansmith.types import Dim, EngineKind, ExportDevice, Precision, Record
 from plansmith.written import Count, Number, Switch
 
 # What Triton, its Python backend and its clients all take, in paths, arguments and URLs.
@@ -184,6 +184,9 @@ class ModelSpec(Record):
     random_weights: Switch = Field(default=False, description="Draw the weights instead of loading them.")
     trust_remote_code: Switch = Field(default=False, description="Run Python code that comes with the model.")
     allow_pickle: Switch = Field(default=False, description="Read pickled weights, which can run any code.")
+    device: ExportDevice = Field(
+        default="cpu", description="Where PyTorch holds the model while it is asked and exported."
+    )
     check_served: Switch = Field(default=True, description="Load and ask the release on a real Triton.")
     allow_interface_change: Switch = Field(
         default=False, description="Publish even if inputs or outputs differ from those of the version before."

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith.errors import SourceError, UsageError
-from plansmith.loading import axes_of, load, plan_graph
-from plansmith.memory import tells_of_memory
-from plansmith.types import BATCH, AxisRange, EngineKind, OnnxModel, Precision, ReferenceSet
+from plansmith.asking import Asking, Progress, ask_planned, require_repeatable
+from plansmith.errors import UsageError
+from plansmith.loading import axes_of, given_axes, load, plan_graph
+from plansmith.room import require_room
+from plansmith.types import BATCH, AxisRange, EngineKind, ExportDevice, FixedAxis, OnnxModel, Precision, ReferenceSet
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from plansmith.compilers.torch_export import Probe
-    from plansmith.sources.live import InputPlan
+    from plansmith.compilers.exporters import ExportJob
+    from plansmith.sources.live import LiveModel
+    from plansmith.sources.moving import Moving
 
     Arrays = Mapping[str, NDArray[np.generic]]
 
 REFERENCE = "reference"
-_PROBES = ("traced", "single", "untraced")
-
-Progress = Callable[[str], None]
+_GRAPH = "graph"
+_PROBES: tuple[str, ...] = ("traced", "single", "untraced", "min")
 
 
 def export(
@@ -37,54 +39,126 @@ def export(
     max_opset: int,
     out: str,
     progress: Progress,
+    device: ExportDevice = "cpu",
 ) -> dict[str, Any]:
-    """Load the model, store the reference's answers and export the graph that agrees with them."""
+    """Load the model, find the axes that move, export the graph that agrees with it, and store its answers."""
     import torch
 
-    from plansmith.compilers import torch_export
+    from plansmith.compilers import rounding, torch_export
     from plansmith.reference import plan_cases, store_case
+    from plansmith.sources import moving
 
+    require_room(Path(folder))
     progress("loading the model")
-    live = load(source, Path(folder), allow_pickle, inputs, outputs)
+    live = load(source, Path(folder), allow_pickle, inputs, outputs).on(device)
     plan = live.inputs
-    axes = axes_of(plan, shapes)
-    planned = plan_cases(axes, plan.able(axes))
+    axes, given = axes_of(plan, shapes), given_axes(plan, shapes)
+    asking = Asking(live.ask, plan, axes, progress)
+    progress("finding the axes that move")
+    found = moving.find_moving(asking.answer, plan, axes)
+    _require_moving(found.fixed, axes, given)
+    axes = moving.fitted(asking.answer, found, axes, given)
+    traced = asking.kept("traced", found.full(found.traced))
+    require_repeatable(live.ask, *traced)
 
-    def ask(name: str, sizes: Mapping[str, int]) -> Probe:
-        feed, answer = _ask(live.ask, plan, axes, name, sizes, progress)
-        return torch_export.Probe(name, sizes, feed, answer)
+    def job(fixed: Sequence[str]) -> ExportJob:
+        settled = found.without({axis: axes[axis].opt for axis in fixed})
+        return _job(live, settled, asking, {a: r for a, r in axes.items() if a not in fixed}, Path(out))
 
-    probes = [ask(name, sizes) for name, sizes in planned if name in _PROBES]
-    _require_repeatable(live.ask, probes[0].feed, probes[0].answer)
-    job = torch_export.ExportJob(
-        module=live.module,
-        inputs=plan.tensors,
-        outputs=torch_export.output_tensors(live.output_names, probes),
-        probes=probes,
-        mask_input=plan.mask_input,
-        opset=min(torch_export.OPSET, max_opset),
-        folder=Path(out),
-    )
+    first = job(())
+    rounded = rounding.measure(first)
+    opset = min(torch_export.OPSET, max_opset)
     with live.exportable():
-        component, attempts = torch_export.export(job, progress)
-    known = {p.name: p for p in probes}
+        exported = torch_export.export(
+            replace(first, opset=opset, rounding=rounded),
+            progress,
+            optional=()
+            if plan.guessed
+            else moving.least_needed_first(a for a in axes if not _is_wanted(a, axes, given)),
+            with_fixed=lambda fixed: replace(job(fixed), opset=opset, rounding=rounded),
+        )
+    _bring_up(Path(out) / _GRAPH)
+    given_up = [
+        FixedAxis(axis=axis, size=axes[axis].opt, by="exporters", reason=why) for axis, why in exported.given_up.items()
+    ]
+    found = found.without({one.axis: one.size for one in given_up})
+    axes = {axis: r for axis, r in axes.items() if axis in found.plan.axes}
     cases = []
-    for name, sizes in planned:
-        probe = known.get(name) or ask(name, sizes)
+    for name, sizes in plan_cases(axes, found.able, (found.traced, found.untraced)):
+        feed, answer = asking.case(name, found.full(sizes))
         inside = _inside(sizes, axes)
-        cases.append(store_case(name, sizes, probe.feed, probe.answer, Path(out) / REFERENCE, in_range=inside))
+        cases.append(store_case(name, sizes, feed, answer, Path(out) / REFERENCE, in_range=inside))
     onnx = OnnxModel(
-        components={"model": component},
+        components={"model": exported.component},
         axes=axes,
         mask_input=plan.mask_input,
-        exporter=attempts[-1].exporter,
-        attempts=attempts,
+        exporter=exported.attempts[-1].exporter,
+        attempts=exported.attempts,
         precision=Precision.FP32,
         reference=ReferenceSet(
-            runtime=f"PyTorch {torch.__version__}, FP32", data=plan.data, cases=tuple(cases), guessed=plan.guessed
+            runtime=f"PyTorch {torch.__version__}, FP32{'' if device == 'cpu' else f' on {device}'}",
+            data=plan.data,
+            cases=tuple(cases),
+            guessed=plan.drawn,
+            rounding=rounded,
         ),
+        fixed=(*found.fixed, *given_up),
     )
     return onnx.model_dump(mode="json")
+
+
+def _job(live: LiveModel, found: Moving, asking: Asking, axes: Mapping[str, AxisRange], out: Path) -> ExportJob:
+    """What to export with the axes that are left, judged at the shapes that tell most for their price.
+
+    Those are the first ones, the smallest, and the longest single sample: many graphs are wrong only there.
+    """
+    from plansmith.compilers import exporters, torch_export
+    from plansmith.reference import plan_cases
+
+    planned: dict[str, dict[str, int]] = dict(plan_cases(axes, found.able, (found.traced, found.untraced)))
+    shapes = {name: planned[name] for name in _PROBES if name in planned}
+    longest = {axis: r.min if axis == BATCH else r.max for axis, r in axes.items()}
+    if longest not in planned.values():
+        shapes["longest"] = longest
+    probes = [exporters.Probe(name, sizes, *asking.kept(name, found.full(sizes))) for name, sizes in shapes.items()]
+    folder = out / _GRAPH
+    folder.mkdir(exist_ok=True)
+    return exporters.ExportJob(
+        module=live.module,
+        inputs=found.plan.tensors,
+        outputs=torch_export.output_tensors(live.output_names, probes),
+        probes=probes,
+        mask_input=found.plan.mask_input,
+        opset=torch_export.OPSET,
+        folder=folder,
+        device=live.device,
+    )
+
+
+def _bring_up(folder: Path) -> None:
+    """Move the files of a folder to its parent."""
+    for file in folder.iterdir():
+        file.rename(folder.parent / file.name)
+    folder.rmdir()
+
+
+def _is_wanted(axis: str, axes: Mapping[str, AxisRange], given: Collection[str]) -> bool:
+    """Whether a person asked for an axis to move."""
+    return axis in given and axes[axis].min < axes[axis].max
+
+
+def _require_moving(fixed: Sequence[FixedAxis], axes: Mapping[str, AxisRange], given: Collection[str]) -> None:
+    """See that nobody asked for a move that the model refuses.
+
+    Raises:
+        UsageError: somebody did.
+    """
+    for one in fixed:
+        if _is_wanted(one.axis, axes, given):
+            raise UsageError(
+                f"shapes: {one.axis!r} is to move, and the model takes {one.size} only: {one.reason}",
+                remedy=f"write {one.size} for it in min, opt and max",
+            )
 
 
 def take_graph(
@@ -112,12 +186,12 @@ def take_graph(
     cases = []
     for name, sizes in planned:
         try:
-            feed, answer = _ask(asked, plan, axes, name, sizes, progress)
+            feed, answer = ask_planned(asked, plan, axes, (name, sizes), progress)
         except UsageError:
             _require_sound(written, precision)  # a mistake in the graph tells more than the shapes that it fails at
             raise
         if name == "traced":
-            _require_repeatable(asked.run, feed, answer)
+            require_repeatable(asked.run, feed, answer)
         if name == "traced" and all(t.dims[0] == BATCH for t in tensors):
             asked.require_independent_samples(tensors, feed, answer, precision)
         inside = _inside(sizes, axes)
@@ -162,26 +236,6 @@ def describe(
     return plan.signature(names).model_dump(mode="json")
 
 
-def _require_repeatable(ask: Callable[[Arrays], Arrays], feed: Arrays, answer: Arrays) -> None:
-    """See that the same inputs get the same answer: nothing can be compared with a model that draws lots.
-
-    Raises:
-        SourceError: they do not.
-    """
-    import numpy as np
-
-    again = ask(feed)
-    for name, array in answer.items():
-        if array.dtype.kind != "f":
-            continue
-        scale = float(np.abs(array[np.isfinite(array)]).max(initial=0))
-        if again[name].shape != array.shape or not np.allclose(again[name], array, 0, 1e-3 * scale, equal_nan=True):
-            raise SourceError(
-                f"the model gives different answers to the same inputs: {name!r} has changed",
-                remedy="take out of it what is random (dropout, RandomNormal), and export or save it again",
-            )
-
-
 def _require_sound(path: Path, precision: Precision) -> None:
     """See that a graph which came lowered, and does not run, was lowered as ONNX Runtime can read it.
 
@@ -202,29 +256,3 @@ def _already(precision: Precision) -> str:
 
 def _inside(sizes: Mapping[str, int], axes: Mapping[str, AxisRange]) -> bool:
     return all(r.min <= sizes[axis] <= r.max for axis, r in axes.items())
-
-
-def _ask(
-    ask: Callable[[Arrays], Arrays],
-    plan: InputPlan,
-    axes: Mapping[str, AxisRange],
-    name: str,
-    sizes: Mapping[str, int],
-    progress: Progress,
-) -> tuple[Arrays, Arrays]:
-    """Inputs at one shape, and the source model's answer.
-
-    Raises:
-        UsageError: the shape was guessed, and the model refuses it.
-    """
-    progress(f"asking the source model at {name} ({'x'.join(map(str, sizes.values()))})")
-    feed = plan.make(sizes)
-    try:
-        return feed, ask(feed)
-    except Exception as error:
-        if not plan.guessed or tells_of_memory(f"{type(error).__name__}: {error}"):
-            raise
-        from plansmith.sources.probing import explain_failure
-
-        progress("looking for the axis that it refuses")
-        raise explain_failure(lambda sizes: ask(plan.make(sizes)), plan, axes, sizes, error) from error

@@ -8,10 +8,11 @@ from typing import Any, Self, TypeVar
 
 from plansmith.config import ModelSpec
 from plansmith.digest import Digester
-from plansmith.errors import EngineError, GateError
+from plansmith.errors import EngineError, GateError, SourceError
 from plansmith.fetching import fetch, require_unchanged
 from plansmith.precision_steps import lower_graph, require_lowered, take_samples
 from plansmith.report import ReportFacts, unfinished, write
+from plansmith.sources.data_places import require_data
 from plansmith.sources.reference import parse_reference, refuse_unfitting
 from plansmith.stages import Finished, Listener, StageRunner
 from plansmith.targets import Target, load_target, require_onnxruntime
@@ -65,9 +66,14 @@ class GraphSteps:
         """Bring the model here: a directory or file by content, a hub model at its commit, or random weights.
 
         Raises:
-            SourceError: there is no such model, or it may not be read.
+            SourceError: there is no such model, or it may not be read; or nothing lies where data should.
             EnvironmentFault: the hub cannot be reached.
         """
+        if self.spec.data is not None:
+            try:
+                require_data(self.spec.data, self._relative_to)
+            except SourceError as error:
+                raise error.located(model=self.name, step="sample") from None
         return fetch(self._stages, self.spec, self.reference)
 
     def export(self, source: Finished[SourceModel]) -> Finished[OnnxModel]:
@@ -76,6 +82,7 @@ class GraphSteps:
         Raises:
             ExportError: no exporter's graph agrees with the model.
             SourceError: the model cannot be loaded, or changed while it was read.
+            EnvironmentFault: it does not fit into memory, or there is no GPU to hold it.
             UsageError: shapes, inputs or outputs that the model does not have.
         """
         parameters: dict[str, Any] = {
@@ -88,6 +95,7 @@ class GraphSteps:
             function, place = "export", {"folder": str(source.folder)}
             parameters |= {
                 "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
+                "device": self.spec.device,
                 "max_opset": self._onnxruntime.max_opset,
                 "allow_pickle": self.spec.allow_pickle,
             }
@@ -100,6 +108,8 @@ class GraphSteps:
         onnx = self._stages.stage("export", OnnxModel, [source.digest], parameters, build, tools=function)
         if onnx.record.reference.guessed:
             self._stages.notice(f"the checks use {onnx.record.reference.data}; real inputs would tell more")
+        for fixed in onnx.record.fixed:
+            self._stages.notice(fixed.words)
         return onnx
 
     def sample(self, source: Finished[SourceModel], onnx: Finished[OnnxModel]) -> Finished[DataSet]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from plansmith.errors import UsageError, first_line
 from plansmith.manifest import LOWERED_FILE, LoweredGraph, Manifest
-from plansmith.precision_words import cosine_words, doubts, evaluation_lines, held_out_words, recipe_lines
+from plansmith.precision_words import cosine_words, doubts, evaluation_lines, held_out_words, recipe_lines, speed_words
 from plansmith.reports import ValidationReport
 from plansmith.triton.releases import MANIFEST_FILE, read_manifest
 from plansmith.triton.repository import ModelRepository
@@ -100,6 +100,7 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
             "exporter": manifest.onnx.exporter if manifest.onnx.attempts else "none: the source is an ONNX file",
             "refused": [f"{a.exporter}: {a.problem}" for a in manifest.onnx.attempts if a.problem],
             "axes": {name: f"{r.min} : {r.opt} : {r.max}" for name, r in manifest.onnx.axes.items()},
+            **({"fixed": [fixed.words for fixed in manifest.onnx.fixed]} if manifest.onnx.fixed else {}),
         },
         "data": _data(manifest.data),
         "engine": f"{manifest.engine.kind}, {manifest.engine.precision}",
@@ -177,6 +178,7 @@ def _lowering(lowered: LoweredModel | None) -> dict[str, Any]:
         "higher": [f"{count} {op_type}: {reason}" for (op_type, reason), count in reasons.most_common(_MOST_REASONS)],
         "tried": [
             f"{trial.name}: mean cosine {cosine_words(trial.score)}, {trial.problem or 'accurate enough'}"
+            f"{f', {speed_words(trial.speed)}' if trial.speed else ''}{' (chosen)' if trial.chosen else ''}"
             for trial in lowered.trials
         ],
     }

@@ -68,3 +68,8 @@ def axes_of(plan: InputPlan, shapes: Mapping[str, Any]) -> dict[str, AxisRange]:
     """
     given = {name: InputRange.model_validate(fields) for name, fields in shapes.items()}
     return resolve_axes(plan.tensors, plan.axes, plan.limits, given)
+
+
+def given_axes(plan: InputPlan, shapes: Mapping[str, Any]) -> set[str]:
+    """The axes whose range a person gave."""
+    return {dim for t in plan.tensors if t.name in shapes for dim in t.dims if isinstance(dim, str)}

@@ -16,6 +16,7 @@ from plansmith.errors import ExportError, GateError
 from plansmith.fetching import require_unchanged
 from plansmith.held_out import HeldOut
 from plansmith.lowering_options import LoweringRequest
+from plansmith.precision_words import choice_words
 from plansmith.reports import ValidationReport
 from plansmith.sources.data_places import find_data, require_data_unchanged
 from plansmith.stages import Finished, StageRunner, WouldRun
@@ -79,12 +80,12 @@ def take_samples(
         UsageError: there are too few, or columns, labels or inputs that are not there.
     """
     asked: dict[str, Any] = {
-        "shapes": {k: v.model_dump() for k, v in spec.shapes.items()},
         "inputs": {k: v.model_dump() for k, v in spec.inputs.items()},
         "outputs": spec.outputs,
         "allow_pickle": spec.allow_pickle,
+        "axes": {axis: r.model_dump() for axis, r in onnx.record.every_axis().items()},
     }
-    model = source.record.model_dump(include={"scheme", "trust_remote_code", "task"})
+    model = source.record.model_dump(include={"scheme", "trust_remote_code", "task"}) | {"device": spec.device}
     with stages.timed("sample") as clock:
         place = _find_data(stages, spec.data, relative_to) if spec.data else None
         # Digests tell what lies where; limits are the gate's.
@@ -179,6 +180,8 @@ def lower_graph(
     parameters = {"request": request, **_surroundings(spec, request["options"]["autocast"])}
     inputs = [onnx.digest, data.digest]
     lowered = stages.stage("lower", LoweredModel, inputs, parameters, build, require=require)
+    if spec.precision == "auto":
+        stages.notice(choice_words(lowered.record))
     chosen = next((trial for trial in lowered.record.trials if trial.chosen), None)
     if chosen is not None and chosen.speed is not None and chosen.speed.verdict == "slower":
         times = f"{chosen.speed.ratio:.2f} times as fast ({chosen.speed.setting})"
@@ -257,9 +260,10 @@ def require_lowered(record: LoweredModel) -> None:
         )
     best = max(record.trials, key=lambda trial: trial.score)
     raise GateError(
-        f"none of {len(record.trials)} {record.precision} recipes is accurate enough on the calibration data; the best,"
-        f" {best.name}: {best.problem}",
-        remedy="nothing was published; use --precision auto, raise `lowering: budget`, or set `tolerances` in the spec",
+        f"none of {len(record.trials)} {record.precision} recipes is accurate enough on the calibration data; the"
+        f" nearest to FP32, {best.name}: {best.problem}",
+        remedy="nothing was published; use --precision auto, raise `lowering: budget`, or allow more in the spec"
+        " (`tolerances` of an output, `max_metric_drop` under `data`)",
     )
 
 

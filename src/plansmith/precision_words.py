@@ -19,6 +19,7 @@ _MEASURED_AS = {
 _EVIDENCE = {"shipped": "plansmith's own samples", "drawn": "values drawn at random"}
 _MOST_OPERATORS = 5
 _FEWEST_DIGITS, _MOST_DIGITS = 4, 9
+_ROUNDING = 1e-6
 
 
 def recipe_lines(lowered: LoweredModel) -> Iterator[str]:
@@ -45,6 +46,18 @@ def speed_words(speed: SpeedRatio) -> str:
     """A ratio with its interval, and what that does not prove."""
     doubt = "" if speed.verdict == "faster" else f": {speed.verdict}"
     return f"{speed.ratio:.2f} times as fast as FP32 (95 % interval {speed.low:.2f} to {speed.high:.2f}{doubt})"
+
+
+def choice_words(lowered: LoweredModel) -> str:
+    """What a choice by speed took, and beside what."""
+    ratios: dict[Precision, list[float]] = {}
+    for trial in lowered.trials:
+        ratios.setdefault(trial.precision, []).extend([trial.speed.ratio] if trial.speed and not trial.problem else [])
+    told = [
+        f"{precision} {max(found):.2f} times as fast as fp32" if found else f"{precision} not accurate enough"
+        for precision, found in ratios.items()
+    ]
+    return f"auto took {lowered.precision}: {', '.join(told) or 'nothing lower was tried'}"
 
 
 def agreement_words(evaluation: Evaluation, agreement: OutputAgreement) -> str:
@@ -86,16 +99,17 @@ def doubts(validation: ValidationReport) -> Iterator[str]:
         own = _EVIDENCE[validation.evidence]
         yield (
             f"{validation.precision} was judged on {own} alone, which the search for its recipe had looked at too:"
-            " give real ones with --data"
+            " give real ones with --data, and keep some for `evaluation`"
         )
     for words in validation.not_validated:
         yield f"not validated: {words}"
 
 
 def cosine_words(cosine: float) -> str:
-    """A cosine with two digits of what it lacks to 1: 0.9986, 0.99995, 1.000000000."""
+    """A cosine with two digits of what it lacks to 1, cut off rather than rounded up: 0.9986, 0.99995, 1.000000000."""
     digits = 1 + math.ceil(-math.log10(max(1 - cosine, 10.0**-_MOST_DIGITS)))
-    return f"{cosine:.{min(max(digits, _FEWEST_DIGITS), _MOST_DIGITS)}f}"
+    digits = min(max(digits, _FEWEST_DIGITS), _MOST_DIGITS)
+    return f"{math.floor(cosine * 10**digits + _ROUNDING) / 10**digits:.{digits}f}"
 
 
 def _counted(operators: Mapping[str, int]) -> str:

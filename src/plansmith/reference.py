@@ -27,6 +27,9 @@ _UNTRACED_LENGTH = 23
 _APART = 5
 """Further axes get other lengths, so that they can be told apart in an output."""
 
+_SMALL = 32
+"""An axis that begins above this has no size that costs next to nothing: it is asked at its usual one."""
+
 # An output above this is stored for some samples of the batch only: all are computed, these are compared.
 STORED_OUTPUT_BYTES = 256 << 20
 
@@ -45,7 +48,31 @@ class StoredCase:
     labels: Arrays = field(default_factory=dict)
 
 
-def plan_cases(axes: Mapping[str, AxisRange], able: Mapping[str, AxisRange]) -> list[tuple[str, dict[str, int]]]:
+Sizes = Mapping[str, int]
+"""One shape: the size of every named axis."""
+
+
+def first_sizes(able: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[str, int]]:
+    """The shape to trace, and another one that differs in every axis that has room.
+
+    Args:
+        able: the ranges that the model itself can take.
+    """
+    places = {axis: place for place, axis in enumerate(a for a in able if a not in _TRACED)}
+    traced, untraced = {}, {}
+    for axis, r in able.items():
+        small = _TRACED.get(axis) or _TRACED_LENGTH + _APART * places[axis]
+        other = _UNTRACED.get(axis) or _UNTRACED_LENGTH + _APART * places[axis]
+        if r.min > _SMALL:
+            # Less is cheaper than more; an odd size is no multiple of anything that a model might ask for.
+            small, other = r.opt, r.opt - (other | 1) if r.opt - (other | 1) >= r.min else r.opt + (other | 1)
+        traced[axis], untraced[axis] = (min(max(size, r.min), r.max) for size in (small, other))
+    return traced, untraced
+
+
+def plan_cases(
+    axes: Mapping[str, AxisRange], able: Mapping[str, AxisRange], first: tuple[Sizes, Sizes] | None = None
+) -> list[tuple[str, dict[str, int]]]:
     """Name and sizes of the cases: the traced shape first, then untraced ones, then min, opt and max.
 
     A shape that two names share is run once, under the first.
@@ -54,17 +81,14 @@ def plan_cases(axes: Mapping[str, AxisRange], able: Mapping[str, AxisRange]) -> 
         axes: the ranges that the model is compiled for: min, opt and max come from them.
         able: the ranges that the model itself can take: the probes keep to these alone, so that a model
             compiled for one fixed shape is still asked at others, and its dims can be told apart.
+        first: the traced and an untraced shape, where it is known which ones the model answers at.
     """
-    places = {axis: place for place, axis in enumerate(a for a in able if a not in _TRACED)}
-
-    def within(wanted: Mapping[str, int], otherwise: int) -> dict[str, int]:
-        sizes = {**{axis: otherwise + _APART * place for axis, place in places.items()}, **wanted}
-        return {a: min(max(sizes[a], r.min), r.max) for a, r in able.items()}
-
+    traced, untraced = first or first_sizes(able)
+    single = {axis: max(1, able[axis].min) if axis == "batch" else size for axis, size in traced.items()}
     planned = [
-        ("traced", within(_TRACED, _TRACED_LENGTH)),
-        ("single", within({"batch": 1}, _TRACED_LENGTH)),
-        ("untraced", within(_UNTRACED, _UNTRACED_LENGTH)),
+        ("traced", dict(traced)),
+        ("single", single),
+        ("untraced", dict(untraced)),
         ("min", {a: r.min for a, r in axes.items()}),
         ("opt", {a: r.opt for a, r in axes.items()}),
         ("max", {a: r.max for a, r in axes.items()}),

@@ -116,6 +116,8 @@ class TaskMetric(Record):
                 f"{self.name} {self.candidate:.4f}, FP32 {self.reference:.4f}: {self.change.value:+.4f}"
                 f" (95 % {low:+.4f} to {high:+.4f}), allowed -{self.max_drop:g}"
             )
+        if self.reference <= 0:
+            return f"{told}; tells nothing: FP32 gets none right, so that labels or weights are others"
         return told if self.failures or self.proven else f"{told}; not proven by {self.samples} samples"
 
 

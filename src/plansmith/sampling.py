@@ -16,7 +16,7 @@ from plansmith.data.tasks import Answers, choose_metric, describe_answers, label
 from plansmith.data_spec import DEFAULT_CALIBRATION, TEXT_PAIR, DataSpec
 from plansmith.digest import digest_of
 from plansmith.errors import UsageError
-from plansmith.loading import axes_of, load, plan_graph
+from plansmith.loading import load, plan_graph
 from plansmith.reference import store_case
 from plansmith.sample_sets import CALIBRATION, AskedModel, SampleSets
 from plansmith.sources.heads import class_names, pooling_of
@@ -38,7 +38,7 @@ def sample(
     source: Mapping[str, Any],
     folder: str,
     allow_pickle: bool,
-    shapes: Mapping[str, Any],
+    axes: Mapping[str, Any],
     inputs: Mapping[str, Any],
     outputs: Sequence[str],
     data: Mapping[str, Any] | None,
@@ -49,10 +49,10 @@ def sample(
     """Store the samples of both sets as the model's inputs, with its FP32 answers and the labels.
 
     Args:
-        source: scheme, location, trust_remote_code and task of the model.
+        source: scheme, location, trust_remote_code, task and device of the model.
         folder: holds its files.
         allow_pickle: whether pickled weights may be read.
-        shapes: ranges by input, as the spec has them.
+        axes: the ranges that the model was exported for; its own for those that are missing.
         inputs: what the spec says about inputs.
         outputs: those to keep; all when empty.
         data: the spec's DataSpec; None: plansmith's own inputs, for calibration alone.
@@ -69,10 +69,10 @@ def sample(
     is_graph = source["scheme"] == "onnx"
     about = AskedModel(
         plan=plan,
-        axes=axes_of(plan, shapes),
+        axes=plan.axes | {axis: AxisRange.model_validate(r) for axis, r in axes.items()},
         ask=ask,
         class_names={} if is_graph else class_names(Path(folder)),
-        pooling=None if is_graph else pooling_of(Path(folder)),
+        pooling=None if is_graph else pooling_of(Path(folder), source["task"] or "", outputs),
         out=Path(out),
         progress=progress,
     )
@@ -94,7 +94,7 @@ def _open(
 ) -> tuple[InputPlan, Callable[[Arrays], Arrays]]:
     """What the source model is fed with, and the model itself."""
     if source["scheme"] != "onnx":
-        live = load(source, folder, allow_pickle, inputs, outputs)
+        live = load(source, folder, allow_pickle, inputs, outputs).on(source.get("device", "cpu"))
         return live.inputs, live.ask
     from plansmith.compilers import onnx_import
 
@@ -133,8 +133,10 @@ def _given_samples(about: AskedModel, spec: DataSpec, place: DataPlace) -> DataS
     judging = prepared(drawn.evaluation)
     if judging:  # before the model is asked about anything
         require_measurable(metric, judging[: sets.evaluable(len(judging))])
+    is_unused = kind != "none" and labels == "none"
+    unused = "; its labels are not used: no output can be held against them" if is_unused else ""
     return DataSet(
-        words=reading.words,
+        words=f"{reading.words}{unused}",
         digest=place.digest or drawn.digest,
         revision=place.revision,
         available=drawn.available,
@@ -183,7 +185,7 @@ def _own_inputs(about: AskedModel) -> DataSet:
         available=len(set(digests)),
         seed=0,
         real=False,
-        guessed=plan.guessed,
+        guessed=plan.drawn,
         metric="none",
         pooling=about.pooled(answers, "neighbours"),
         calibration=SampleSet(cases=tuple(cases), rows=tuple(range(len(samples))), digests=digests, labelled=False),

@@ -19,9 +19,6 @@ from plansmith.targets import is_target_file
 
 _FOLDERS = ("artifacts", "repository", "tritonserver")
 
-# Paths inside of mappings.
-_INNER_PATHS = {"data": "path", "lowering": "autocast"}
-
 # Keys that are merged instead of replaced, and how many levels deep.
 _MERGED = {"shapes": 1, "tolerances": 2, "triton": 1, "data": 2, "lowering": 1}
 
@@ -104,15 +101,10 @@ def _entries(text: SpecText) -> list[_Entry]:
 
 
 def _with_folders(values: dict[str, Any], start: Path) -> dict[str, Any]:
-    """The values, with folders, a target file, data and an interpreter that start from the spec's own folder."""
+    """The values, with folders and a target file that start from the spec's own folder."""
     named = [key for key in _FOLDERS if isinstance(values.get(key), str) and values[key]]
     named += ["target"] if is_target_file(str(values.get("target"))) else []
-    found = values | {key: str(start / values[key]) for key in named}
-    for key, inner in _INNER_PATHS.items():
-        holder = values.get(key)
-        if isinstance(holder, dict) and isinstance(holder.get(inner), str) and holder[inner]:
-            found[key] = holder | {inner: str(start / holder[inner])}
-    return found
+    return values | {key: str(start / values[key]) for key in named}
 
 
 def _over(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def judged(name: str, samples: int, reference: float, change: Interval, max_drop
     """
     failures = []
     if change.value < -max_drop - _ROUNDING:
-        one = f"; one sample is {1 / samples:.2g} already" if samples * max_drop < 1 else ""
+        one = f", which lets none of {samples} samples change" if samples * max_drop < 1 else ""
         failures.append(
             f"is {reference + change.value:.4f}, that of FP32 {reference:.4f}: lower by {-change.value:.4f}"
             f" (95 % interval {-change.high:.4f} to {-change.low:.4f}), allowed {max_drop:g}{one}"

@@ -22,7 +22,12 @@ _COMMON_CODE = ("types.py", "reports.py", "manifest.py", "comparison.py", "refer
 _GRAPH_CODE = ("compilers/onnxrt.py", "compilers/onnx_files.py", "external_data.py")
 _EXPORT_CODE = (
     "exporting.py",
+    "asking.py",
+    "isolation.py",
     "loading.py",
+    "room.py",
+    "limits.py",
+    "units.py",
     "sources",
     "samples",
     "data",
@@ -31,6 +36,9 @@ _EXPORT_CODE = (
     "shapes.py",
     "memory.py",
     "compilers/torch_export.py",
+    "compilers/exporters.py",
+    "compilers/rounding.py",
+    "compilers/rewrites",
     "compilers/onnx_import.py",
     *_GRAPH_CODE,
 )

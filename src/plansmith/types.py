@@ -23,6 +23,12 @@ Measured = Literal["none", "accuracy", "token-f1", "answer-f1", "spearman", "nei
 Pooling = Literal["none", "mean", "first"]
 """How the vectors of a sample's tokens become one."""
 
+Exporter = Literal["torchscript", "dynamo", "patched"]
+"""Who writes the ONNX graph of a PyTorch model (see `compilers.exporters`)."""
+
+ExportDevice = Literal["cpu", "cuda"]
+"""Where PyTorch holds a model while it is asked and exported, by torch's names."""
+
 Device = Literal["gpu", "cpu"]
 """What the instances of a served model run on."""
 
@@ -57,11 +63,12 @@ class Record(BaseModel):
 
 
 class AxisRange(Record):
-    """The sizes that one axis takes in service: smallest, usual, largest."""
+    """The sizes that one axis takes in service: smallest, usual, largest; multiples of `step` only."""
 
     min: int
     opt: int
     max: int
+    step: int = 1
 
 
 class Tensor(Record):
@@ -113,14 +120,41 @@ class Component(Record):
 
 
 class ExportAttempt(Record):
-    """One exporter's try: `problem` is None for the one that won."""
+    """One exporter's try: `problem` is None for the one that won.
 
-    exporter: Literal["torchscript", "dynamo"]
+    `fixed`: axes that did not have to move in it; `rewrites`: names of the rewrites that were in force.
+    """
+
+    exporter: Exporter
     problem: str | None
+    fixed: tuple[str, ...] = ()
+    rewrites: tuple[str, ...] = ()
+
+
+class FixedAxis(Record):
+    """An axis that might have moved, and does not: the model takes no other size, or no exporter can move it.
+
+    `reason`: what the model said when it was asked at another size, or what was wrong with the exported graphs;
+    `by`: who refuses to move it, "model" or "exporters".
+    """
+
+    axis: str
+    size: int
+    by: Literal["model", "exporters"]
+    reason: str
+
+    @property
+    def words(self) -> str:
+        """What it means, and why it is so."""
+        who = "the model takes no other" if self.by == "model" else "no exporter's graph follows it"
+        return f"{self.axis} is {self.size} in the graph, and {who}: {self.reason}"
 
 
 class OnnxModel(Record):
-    """What export or lowering made. `exporter` is "none" where the source was an ONNX file already."""
+    """What export or lowering made. `exporter` is "none" where the source was an ONNX file already.
+
+    `fixed`: axes that might have moved; releases older than this field have none.
+    """
 
     components: dict[str, Component]
     axes: dict[str, AxisRange]
@@ -129,6 +163,11 @@ class OnnxModel(Record):
     attempts: tuple[ExportAttempt, ...]
     precision: Precision
     reference: ReferenceSet
+    fixed: tuple[FixedAxis, ...] = ()
+
+    def every_axis(self) -> dict[str, AxisRange]:
+        """The ranges of all axes that might have moved: those that do not have one size."""
+        return self.axes | {f.axis: AxisRange(min=f.size, opt=f.size, max=f.size) for f in self.fixed}
 
 
 class Case(Record):
@@ -185,16 +224,26 @@ class DataSet(Record):
     evaluation: SampleSet | None
 
 
+class Rounding(Record):
+    """How far an output moves when every weight is moved by a unit in its last place, in parts of its magnitude."""
+
+    max_relative: float
+    quantile_relative: float
+    cosine: float
+
+
 class ReferenceSet(Record):
     """Inputs and FP32 answers of the source model, stored as one .npz a case.
 
-    `data` says in words what the inputs are; `guessed`: nothing describes them, so that they were drawn at random.
+    `data` says in words what the inputs are; `guessed`: nothing describes them, so that they were drawn at random;
+    `rounding`: what rounding alone does to the outputs; releases older than this field have none.
     """
 
     runtime: str
     data: str
     cases: tuple[Case, ...]
     guessed: bool = False
+    rounding: dict[str, Rounding] = {}
 
 
 class KeptNode(Record):

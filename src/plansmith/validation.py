@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from plansmith.comparison import CONSTANT, TOLERANCES, Padding, compare_output, is_constant
+from plansmith.comparison import CONSTANT, TOLERANCES, Padding, compare_output, is_constant, widened
 from plansmith.errors import GateError, UsageError, first_line
 from plansmith.held_out import HeldOut
 from plansmith.judging import Judge, kept_samples
 from plansmith.reference import StoredCase, read_case
 from plansmith.reports import OutputComparison, Tolerance, ToleranceChange, ValidationReport
 from plansmith.roles import Task
-from plansmith.types import Case, Component, Engine, OnnxModel, Precision, Recipe, Tensor
+from plansmith.types import Case, Component, Engine, OnnxModel, Precision, Recipe, Rounding, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,7 +73,7 @@ def validate(
     _require_interface(component, onnx.components["model"], engine.precision)
     if held_out is not None:
         held_out.require_unseen(candidate.recipe)
-    tolerances = tolerances_of(component.outputs, overrides, engine.precision)
+    tolerances = tolerances_of(component.outputs, overrides, engine.precision, onnx.reference.rounding)
     padding = Padding(component.inputs, onnx.mask_input)
     comparisons: list[OutputComparison] = []
     evaluation = None
@@ -139,9 +139,12 @@ def require_passed(report: ValidationReport) -> None:
 
 
 def tolerances_of(
-    outputs: Sequence[Tensor], overrides: Mapping[str, ToleranceChange], precision: Precision
+    outputs: Sequence[Tensor],
+    overrides: Mapping[str, ToleranceChange],
+    precision: Precision,
+    rounding: Mapping[str, Rounding] | None = None,
 ) -> dict[str, Tolerance]:
-    """What is allowed, by output: the precision's limits with what somebody changed.
+    """What is allowed, by output: the precision's limits, what the model does to roundings, what somebody changed.
 
     Raises:
         UsageError: a change for an output that the model does not have.
@@ -152,7 +155,11 @@ def tolerances_of(
             f"tolerances: the model has no output {', '.join(unknown)}",
             remedy=f"its outputs are {', '.join(t.name for t in outputs)}",
         )
-    return {t.name: overrides.get(t.name, ToleranceChange()).over(TOLERANCES[precision]) for t in outputs}
+    known = rounding or {}
+    limits = {t.name: TOLERANCES[precision] for t in outputs}
+    if precision is Precision.FP32:
+        limits = {name: widened(limit, known.get(name)) for name, limit in limits.items()}
+    return {name: overrides.get(name, ToleranceChange()).over(limit) for name, limit in limits.items()}
 
 
 def _evidence(onnx: OnnxModel, held_out: HeldOut | None) -> Literal["given", "shipped", "drawn"]:

@@ -104,7 +104,7 @@ def _own(code: str, status: int, *says: str) -> Given:
 WRONG = {
     "an empty file": _text("", 3, "a.txt holds no samples"),
     "blank lines": _text("\n \n\n", 3, "a.txt holds no samples"),
-    "one line": _text("the cat\n", 2, "1 different sample(s)", "set calibration: 1 and evaluation: 0"),
+    "one line": _text("the cat\n", 2, "1 different sample(s)", "give samples that differ"),
     "more than there are": _text(LINES, 2, "16 for evaluation", "give more samples", calibration=16, evaluation=16),
     "lines that repeat others": _text(LINES * 9, 2, "180 rows, of which 162 repeat", calibration=8, evaluation=16),
     "Latin-1": _text(LINES.encode() + b"caf\xe9\n", 3, "a.txt:21 is not UTF-8", "iconv -f latin1"),
@@ -242,6 +242,16 @@ def test_data_that_look_odd_and_can_be_used_are(given: Given, run: InProcess, mo
     answer = run("lower", given.lay_out(run.folder, models), "--output", "out", "--artifacts", models / "artifacts")
     assert answer.status == 0, answer
     assert not [words for words in given.says if words not in answer.stdout], answer.stdout
+
+
+def test_data_of_a_spec_in_another_folder_start_from_that_folder(run: InProcess, models: Path) -> None:
+    (run.folder / "there").mkdir()
+    _text(LINES + "a line of its own\n", 0).lay_out(run.folder / "there", models)
+    asked = ("lower", "there/spec.yaml", "--artifacts", models / "artifacts", "--json", "--output")
+    assert run(*asked, "out").status == 0
+    (run.folder / "there" / "a.txt").unlink()
+    missing = f"m · sample: data: there is no file or folder {run.folder / 'there' / 'a.txt'}"
+    check_refusal(run(*asked, "again"), 3, (missing, "mend --data"))
 
 
 def test_parquet_without_its_library_is_something_missing_here(

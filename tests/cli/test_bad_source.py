@@ -71,6 +71,9 @@ EARLY = {
     "random weights for an ONNX file": Refused(
         ("onnx:a.onnx", "--random-weights"), 2, ("holds its weights", "leave random_weights out"), {"a.onnx": "x"}
     ),
+    "a GPU for an ONNX file": Refused(
+        ("onnx:a.onnx", "--device", "cuda"), 2, ("a GPU has nothing to do", "leave device out"), {"a.onnx": "x"}
+    ),
     "a task that timm does not have": Refused(
         ("timm:resnet18", "--task", "fill-mask"), 2, ("no task 'fill-mask'", "image-feature-extraction")
     ),

@@ -100,7 +100,7 @@ def test_more_classes_than_samples_to_draw_are_drawn_plainly() -> None:
     [
         (100, (128, 256), "set calibration: 33 and evaluation: 67"),
         (2, (2, 1), "set calibration: 1 and evaluation: 1"),
-        (1, (1, 1), "set calibration: 1 and evaluation: 0"),
+        (1, (1, 1), "give samples that differ"),
     ],
 )
 def test_too_few_samples_say_how_many_there_are_and_what_to_set(

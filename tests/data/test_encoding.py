@@ -114,10 +114,10 @@ def test_images_go_through_the_models_own_transform(tmp_path: Path) -> None:
 def test_images_go_through_the_processor_of_a_transformers_model(tmp_path: Path) -> None:
     plan = load_live(save_vit(tmp_path / "model")).inputs
     samples = [make_sample(0, {"image": save_image(tmp_path / "a.png", 255)}), make_sample(1, {"image": b"no image"})]
-    feed = plan.encode(samples[:1], {"batch": BATCH}, "").feed["pixel_values"]
+    feed = plan.encode(samples[:1], plan.axes, "").feed["pixel_values"]
     assert (feed.shape, feed.dtype.name, feed.max()) == ((1, 3, 16, 16), "float32", 1)
     with pytest.raises(SourceError, match="the image of row 1 is no image"):
-        plan.encode(samples, {"batch": BATCH}, "")
+        plan.encode(samples, plan.axes, "")
 
 
 @pytest.fixture

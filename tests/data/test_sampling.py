@@ -28,14 +28,14 @@ from .test_readers import save_image
 
 SENTENCES = (files("plansmith") / "samples" / "sentences.txt").read_text(encoding="utf-8").splitlines()
 WORDS = ("the", "cat", "sat", "on", "mat", "dog", "ran", "far")
-SHORT = {"input_ids": {"min": (1, 4), "opt": (4, 8), "max": (8, 48)}}
+SHORT = {"batch": {"min": 1, "opt": 4, "max": 8}, "sequence": {"min": 4, "opt": 8, "max": 48}}
 
 
 def arguments(source: str, folder: Path, out: Path, data: DataSpec | None, **given: Any) -> dict[str, Any]:
     out.mkdir()
     scheme, _, location = source.partition(":")
     place = find_data(data, relative_to=folder, digester=Digester(folder / "memo.sqlite")) if data else None
-    usual: dict[str, Any] = {"shapes": SHORT, "inputs": {}, "outputs": ()}
+    usual: dict[str, Any] = {"axes": SHORT, "inputs": {}, "outputs": ()}
     return {
         "source": {"scheme": scheme, "location": location, "trust_remote_code": False, "task": None},
         "folder": location,
@@ -79,7 +79,7 @@ def test_minilm_gets_sentences_through_the_real_worker(worker: Worker, minilm_fo
     data = DataSpec(path="a.txt", calibration=12, evaluation=20)
     made = worker.call("sample", **arguments(f"hf:{minilm_folder}", tmp_path, tmp_path / "out", data))
     found = DataSet.model_validate(made)
-    assert (found.metric, found.pooling, found.real, found.available) == ("neighbours", "mean", True, len(SENTENCES))
+    assert (found.metric, found.pooling, found.real, found.available) == ("neighbours", "none", True, len(SENTENCES))
     assert "a.txt" in found.words
     calibration, evaluation = found.calibration, found.evaluation
     assert evaluation is not None
@@ -90,6 +90,7 @@ def test_minilm_gets_sentences_through_the_real_worker(worker: Worker, minilm_fo
     assert (calibration.joined, calibration.count, found.words) == (4, 16, "a.txt (text)")
     case = stored(evaluation, tmp_path / "out")[0]
     assert case.answer["last_hidden_state"].shape == (*case.feed["input_ids"].shape, 384)
+    assert case.answer["sentence_embedding"].shape == (len(case.feed["input_ids"]), 384)
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(minilm_folder)
@@ -104,7 +105,7 @@ def test_minilm_reads_pairs_text_by_text_with_their_scores(worker: Worker, minil
     data = save_rows(tmp_path / "a.jsonl", rows)
     made = worker.call("sample", **arguments(f"hf:{minilm_folder}", tmp_path, tmp_path / "out", data))
     found = DataSet.model_validate(made)
-    assert (found.metric, found.pooling) == ("spearman", "mean")
+    assert (found.metric, found.pooling) == ("spearman", "none")
     assert found.evaluation is not None
     assert found.evaluation.labelled
     assert found.evaluation.rows[::2] == found.evaluation.rows[1::2]
@@ -180,7 +181,7 @@ def test_folders_of_images_are_classes_of_a_timm_model(tmp_path: Path) -> None:
     for i in range(40):
         save_image(tmp_path / "images" / ("cat" if i % 2 else "dog") / f"{i:02}.png", 5 * i)
     data = DataSpec(path="images", calibration=10, evaluation=20)
-    found = sampled(f"timm:{folder}", tmp_path, tmp_path / "out", data, shapes={})
+    found = sampled(f"timm:{folder}", tmp_path, tmp_path / "out", data, axes={})
     assert found.metric == "accuracy"
     cases = stored(found.evaluation, tmp_path / "out")
     brightness = np.concatenate([c.feed["pixel_values"][:, 0, 0, 0] for c in cases])
@@ -195,7 +196,7 @@ def test_arrays_reach_an_onnx_file_whose_batch_is_fixed(tmp_path: Path) -> None:
     x = np.random.default_rng(1).normal(size=(40, 6)).astype(np.float32)
     np.savez(tmp_path / "a.npz", x=x, label=np.argmax(x @ weight, axis=1))
     data = DataSpec(path="a.npz", calibration=8, evaluation=22)
-    found = sampled(f"onnx:{path}", tmp_path, tmp_path / "out", data, shapes={})
+    found = sampled(f"onnx:{path}", tmp_path, tmp_path / "out", data, axes={})
     assert found.metric == "accuracy"
     assert found.evaluation is not None
     assert found.evaluation.count == 20
@@ -213,7 +214,7 @@ def test_values_that_the_graph_refuses_are_the_datas_fault(tmp_path: Path) -> No
     np.savez(tmp_path / "a.npz", x=np.arange(20))
     data = DataSpec(path="a.npz", calibration=8, evaluation=8)
     with pytest.raises(UsageError, match=r"does not take these values \(x \[\d+\]\)"):
-        sampled(f"onnx:{path}", tmp_path, tmp_path / "out", data, shapes={})
+        sampled(f"onnx:{path}", tmp_path, tmp_path / "out", data, axes={})
 
 
 def test_answers_that_would_fill_the_disk_are_refused_at_the_first_batch(

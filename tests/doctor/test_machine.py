@@ -10,6 +10,7 @@ import pytest
 
 from plansmith.doctor import folder, machine
 from plansmith.doctor.findings import Severity
+from plansmith.limits import Limits, available_memory, control_group_limits
 from plansmith.processor import sums_bytes_exactly
 from plansmith.units import bytes_in_words
 
@@ -24,10 +25,10 @@ def lay_out(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def limits(tmp_path: Path, membership: str, files: dict[str, str]) -> machine.Limits:
+def limits(tmp_path: Path, membership: str, files: dict[str, str]) -> Limits:
     root = lay_out(tmp_path / "cgroup", files)
     (tmp_path / "membership").write_text(membership)
-    return machine.control_group_limits(root, tmp_path / "membership")
+    return control_group_limits(root, tmp_path / "membership")
 
 
 def test_the_tightest_limit_above_a_process_counts_in_version_2(tmp_path: Path) -> None:
@@ -37,7 +38,7 @@ def test_the_tightest_limit_above_a_process_counts_in_version_2(tmp_path: Path) 
         "pods/one/memory.max": "max\n",
         "pods/one/cpu.max": "max 100000\n",
     }
-    assert limits(tmp_path, "0::/pods/one\n", files) == machine.Limits(4 * GIB, 1.5)
+    assert limits(tmp_path, "0::/pods/one\n", files) == Limits(4 * GIB, 1.5)
 
 
 def test_limits_are_read_in_version_1_and_no_limit_is_none(tmp_path: Path) -> None:
@@ -48,20 +49,20 @@ def test_limits_are_read_in_version_1_and_no_limit_is_none(tmp_path: Path) -> No
         "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
     }
     membership = "5:memory:/job\n4:cpu,cpuacct:/job\n1:name=systemd:/init\n"
-    assert limits(tmp_path, membership, files) == machine.Limits(2 * GIB, None)
+    assert limits(tmp_path, membership, files) == Limits(2 * GIB, None)
 
 
 def test_a_container_that_sees_only_its_own_group_is_limited_by_it(tmp_path: Path) -> None:
     files = {"memory.max": f"{GIB}\n"}
-    assert limits(tmp_path, "0::/kubepods/pod1\n", files) == machine.Limits(GIB, None)
+    assert limits(tmp_path, "0::/kubepods/pod1\n", files) == Limits(GIB, None)
 
 
 def test_a_machine_without_control_groups_has_no_limits(tmp_path: Path) -> None:
-    assert machine.control_group_limits(tmp_path, tmp_path / "none") == machine.Limits(None, None)
+    assert control_group_limits(tmp_path, tmp_path / "none") == Limits(None, None)
 
 
 def test_memory_is_what_is_available_and_not_what_is_free() -> None:
-    found = machine.memory_finding(machine.available_memory(MEMINFO), None)
+    found = machine.memory_finding(available_memory(MEMINFO), None)
     assert (found.severity, found.found) == (Severity.OK, "21.0 GiB available")
 
 

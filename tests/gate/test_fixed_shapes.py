@@ -31,7 +31,7 @@ def test_dims_are_told_apart_and_the_gate_sees_several_samples_whatever_the_fixe
         (tmp_path / name).mkdir()
     sizes = [int(n) for n in shape.split("x")]
     fields = exporting.export(
-        source={"scheme": "hf", "trust_remote_code": False, "task": None},
+        source={"scheme": "hf", "trust_remote_code": False, "task": "feature-extraction"},
         inputs={},
         outputs=(),
         folder=str(tmp_path / "model"),

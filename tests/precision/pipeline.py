@@ -121,13 +121,14 @@ def prepare(model: Path, data: DataSpec, out: Path) -> Prepared:
     exported, samples = out / "exported", out / "samples"
     for folder in (exported, samples):
         folder.mkdir(parents=True)
-    settings: dict[str, Any] = {"inputs": {}, "outputs": (), "shapes": {}, "progress": _silent}
+    settings: dict[str, Any] = {"inputs": {}, "outputs": (), "progress": _silent}
     source = {"scheme": "onnx", "location": str(model), "trust_remote_code": False, "task": None}
     if model.is_dir():
         source |= {"scheme": "timm"}
-        made = export(source=source, folder=str(model), allow_pickle=False, max_opset=18, out=str(exported), **settings)
+        asked = settings | {"shapes": {}, "allow_pickle": False, "max_opset": 18}
+        made = export(source=source, folder=str(model), out=str(exported), **asked)
     else:
-        made = take_graph(path=str(model), out=str(exported), **settings)
+        made = take_graph(path=str(model), out=str(exported), shapes={}, **settings)
     place = find_data(data, relative_to=out, digester=Digester(out / "digests.sqlite"))
     taken = sample(
         source=source,
@@ -136,6 +137,7 @@ def prepare(model: Path, data: DataSpec, out: Path) -> Prepared:
         data=data.model_dump(mode="json"),
         place=place.model_dump(mode="json"),
         out=str(samples),
+        axes={},
         **settings,
     )
     return Prepared(OnnxModel.model_validate(made), exported, DataSet.model_validate(taken), samples)

@@ -23,7 +23,7 @@ class Hub(ThreadingHTTPServer):
     `converted`: the files of a data set's branch refs/convert/parquet, where it has one.
 
     `break_after` cuts the connection of the next large download after so many bytes; so many next requests as
-    `unavailable` says are answered with status 503.
+    `unavailable` says are answered with status 503; a `gated` one gives no files.
     """
 
     def __init__(self, folder: Path, repo: str, kind: str, converted: Path | None) -> None:
@@ -35,6 +35,7 @@ class Hub(ThreadingHTTPServer):
         self.requests: list[tuple[str, str, str | None]] = []
         self.break_after = 0
         self.unavailable = 0
+        self.gated = False
 
     @property
     def url(self) -> str:
@@ -80,6 +81,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
+        if self.server.gated and "/resolve/" in self.path:
+            self._json(None, "GatedRepo", status=403)
+            return
         kind, repo = self.server.kind, re.escape(self.server.repo)
         prefix = "" if kind == "models" else f"{kind}/"
         if found := re.fullmatch(rf"/api/{kind}/{repo}(?:/revision/([^/?]+))?(?:\?.*)?", self.path):
@@ -105,9 +109,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self.server.converted or None, CONVERTED_COMMIT
         return (self.server.files if name in {"main", "v1", COMMIT} else None), COMMIT
 
-    def _json(self, value: Any, error: str) -> None:
+    def _json(self, value: Any, error: str, *, status: int = 404) -> None:
         body = json.dumps({"error": error} if value is None else value).encode()
-        self.send_response(404 if value is None else 200)
+        self.send_response(status if value is None else 200)
         if value is None:
             self.send_header("X-Error-Code", error)
         self.send_header("Content-Type", "application/json")

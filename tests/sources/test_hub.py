@@ -97,6 +97,14 @@ def test_a_repository_that_does_not_exist_is_said_to(published: Path, tmp_path: 
     assert "org/nothing" in error["message"]
 
 
+def test_a_gated_repository_is_told_with_how_to_get_in(published: Path, tmp_path: Path) -> None:
+    with running(published) as hub:
+        hub.gated = True
+        error = fetch(hub, tmp_path / "home")
+    assert (error["exit_code"], error["message"]) == (3, "org/model is gated")
+    assert error["remedy"] == "accept its terms on the hub, then: hf auth login"
+
+
 def test_a_revision_that_does_not_exist_is_said_to(published: Path, tmp_path: Path) -> None:
     with running(published) as hub:
         error = fetch(hub, tmp_path / "home", revision="v9")

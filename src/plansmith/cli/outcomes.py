@@ -116,6 +116,7 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
         "engine": manifest.engine.kind,
         "precision": manifest.engine.precision,
         "verdict": manifest.validation.verdict,
+        "fixed": [fixed.model_dump() for fixed in manifest.onnx.fixed],
         "steps": [step.model_dump() for step in steps],
         "report": str(_report(published) or "") or None,
         "validation": manifest.validation.worst(),
@@ -168,6 +169,8 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
         f"{published.name} {state} version {published.version}: {manifest.engine.kind}, {manifest.engine.precision},"
         f" gate {manifest.validation.verdict}"
     )
+    if manifest.source.random_weights:
+        click.echo("  the weights are random: its answers mean nothing")
     echo_lines(f"  {line}" for line in accuracy_lines(manifest.lowered, manifest.validation))
     if manifest.served is None:
         click.echo("  not checked on a running Triton (--no-check-served)")

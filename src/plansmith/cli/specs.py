@@ -53,6 +53,11 @@ _OPTIONS = (
         "--trust-remote-code/--no-trust-remote-code", default=None, help="Run Python code that comes with the model."
     ),
     click.option(
+        "--device",
+        type=click.Choice(["cpu", "cuda"]),
+        help="Where PyTorch holds the model while it is asked and exported [cpu].",
+    ),
+    click.option(
         "--allow-pickle/--no-allow-pickle", default=None, help="Read pickled weights, which can run any code."
     ),
 )

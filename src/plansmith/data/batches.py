@@ -90,4 +90,4 @@ def _own_batches(batch: AxisRange, samples: int) -> list[int]:
 
 def _between(given: AxisRange, share: float) -> int:
     """A size in the range, by equal ratios: as many short ones as long ones."""
-    return round(given.min * math.pow(given.max / given.min, share))
+    return round(given.min * math.pow(given.max / given.min, share) / given.step) * given.step

@@ -176,7 +176,7 @@ def _too_few(spec: DataSpec, name: str, available: int, rows: int) -> UsageError
         f" {spec.evaluation} for evaluation are wanted"
     )
     if available == 1:
-        return UsageError(words, remedy="set calibration: 1 and evaluation: 0 under `data`, or give more samples")
+        return UsageError(words, remedy="give samples that differ: one cannot both calibrate and judge")
     calibration = max(1, min(spec.calibration, available // 3))
     return UsageError(
         words,

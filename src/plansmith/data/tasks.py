@@ -97,7 +97,8 @@ def choose_metric(asked: Metric, answers: Answers, kind: Kind, *, paired: bool) 
         have = "no labels" if kind == "none" else f"labels that are of the kind {kind!r}"
         raise UsageError(
             f"data: metric {asked} needs {_NEEDS[asked]}; there are {have}, and the outputs hold {_outputs(answers)}",
-            remedy="leave `metric` out, or give such labels (`columns: {label: …}`)",
+            remedy="leave `metric` out, give such labels (`columns: {label: …}`), or take a model with such"
+            " outputs (--task)",
         )
     return asked
 

@@ -6,11 +6,10 @@ import os
 import resource
 import shutil
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from plansmith.doctor.findings import Finding, Severity
-from plansmith.memory import control_groups
+from plansmith.limits import available_memory, control_group_limits
 from plansmith.processor import sums_bytes_exactly
 from plansmith.units import bytes_in_words
 
@@ -20,23 +19,9 @@ _MIB, _GIB = 2**20, 2**30
 _LITTLE_MEMORY = 8 * _GIB
 _LITTLE_SHARED = 64 * _MIB
 _FEW_FILES = 512
-_NO_LIMIT = 2**60  # cgroup v1 says "unlimited" with a number close to 2**63
 
 _SHARED = Path("/dev/shm")  # noqa: S108 - the kernel's, and Triton's choice
 _STUB = "Triton's Python backend"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the control groups of this process leave it; None where they set no limit.
-
-    Args:
-        memory_bytes: of all processes in the group together.
-        processors: may be a fraction.
-    """
-
-    memory_bytes: int | None
-    processors: float | None
 
 
 def machine_findings() -> list[Finding]:
@@ -50,31 +35,6 @@ def machine_findings() -> list[Finding]:
         open_files_finding(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         temporary_finding(),
     ]
-
-
-def available_memory(meminfo: str) -> int:
-    """Bytes that programs can still take, from the text of /proc/meminfo."""
-    fields = dict(line.split(":", 1) for line in meminfo.splitlines() if ":" in line)
-    return int(fields["MemAvailable"].split()[0]) * 1024
-
-
-def control_group_limits(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> Limits:
-    """The tightest limits of this process's control groups and of those above them, version 1 or 2.
-
-    Args:
-        root: where control groups are mounted.
-        membership: the file that names those of this process.
-    """
-    memory: list[int] = []
-    processors: list[float] = []
-    for controllers, group in control_groups(membership):
-        for top in [root / name for name in dict.fromkeys([",".join(controllers), *controllers])]:
-            for folder in (here := top / group, *here.parents):
-                if not folder.is_relative_to(root):
-                    break
-                memory += _memory_limit(folder)
-                processors += _processor_limit(folder)
-    return Limits(min(memory, default=None), min(processors, default=None))
 
 
 def processors_finding(usable: int, limit: float | None) -> Finding:
@@ -139,21 +99,3 @@ def temporary_folder_finding(folder: Path, *, no_programs: bool) -> Finding:
     return Finding(
         AREA, "temporary folder", Severity.WARNING, found, _STUB, "export TMPDIR=<folder where programs run>"
     )
-
-
-def _memory_limit(folder: Path) -> list[int]:
-    found = (_words(folder / name) for name in ("memory.max", "memory.limit_in_bytes"))
-    return [int(words[0]) for words in found if words and words[0].isdigit() and int(words[0]) < _NO_LIMIT]
-
-
-def _processor_limit(folder: Path) -> list[float]:
-    first = _words(folder / "cpu.max")
-    words = first or [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
-    return [int(words[0]) / int(words[1])] if len(words) == 2 and words[0].isdigit() else []
-
-
-def _words(file: Path) -> list[str]:
-    try:
-        return file.read_text().split()
-    except OSError:
-        return []

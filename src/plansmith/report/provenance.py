@@ -90,7 +90,7 @@ def _source(source: SourceModel) -> Iterator[Fact]:
 def _data(data: DataSet) -> Iterator[Fact]:
     yield Fact("Samples", data.words)
     kind = "drawn at random" if data.guessed else "plansmith's own"
-    yield Fact("Given by", "the spec" if data.real else kind)
+    yield Fact("Given by", "the spec or --data" if data.real else kind)
     if data.revision is not None:
         yield Fact("Revision", data.revision, exact=True)
     yield Fact("Digest", data.digest, exact=True)
@@ -125,12 +125,18 @@ def _graph(onnx: OnnxModel) -> Iterator[Fact]:
     yield Fact("Exporter", exporter)
     for attempt in onnx.attempts:
         if attempt.problem is not None:
-            yield Fact(f"Not {attempt.exporter}", attempt.problem)
+            fixed = f" with {' and '.join(attempt.fixed)} fixed" if attempt.fixed else ""
+            yield Fact(f"Not {attempt.exporter}{fixed}", attempt.problem)
+        elif attempt.rewrites:
+            yield Fact("Rewritten for it", ", ".join(attempt.rewrites))
     for component in onnx.components.values():
         yield from _interface(component)
         yield Fact("Opset", f"{component.opset}, IR version {component.ir_version}")
     for name, axis in onnx.axes.items():
-        yield Fact(f"Axis {name}", f"{axis.min} to {axis.max}, usually {axis.opt}")
+        multiples = f", in multiples of {axis.step}" if axis.step > 1 else ""
+        yield Fact(f"Axis {name}", f"{axis.min} to {axis.max}, usually {axis.opt}{multiples}")
+    for one in onnx.fixed:
+        yield Fact(f"Axis {one.axis}", one.words)
 
 
 def _interface(component: Component) -> Iterator[Fact]:

@@ -48,11 +48,9 @@ def find_data(
         )
         paths = [fetched.folder / name for name in fetched.files]
         return _place("files", fetched.folder, paths, digester, words=fetched.words, revision=fetched.commit)
-    path = relative_to / spec.path
+    path = _existing(spec, relative_to)
     if path.is_dir():
         return _place("images", path.resolve(), image_files(path.resolve()), digester, words=f"images of {path.name}")
-    if not path.is_file():
-        raise SourceError(f"there is no file or folder {path}", remedy="mend `path` under `data`")
     if path.suffix.lower() not in READERS:
         raise UsageError(
             f"data: cannot tell what {path.name} is by its name",
@@ -61,6 +59,16 @@ def find_data(
     # The folder is resolved and the file is not: it keeps the suffix that it is named with.
     parent = path.parent.resolve()
     return _place("files", parent, [parent / path.name], digester, words=path.name)
+
+
+def require_data(spec: DataSpec, relative_to: Path) -> None:
+    """See that there is something where the spec says that data lie, before any work; the hub is not asked.
+
+    Raises:
+        SourceError: there is not.
+    """
+    if spec.path:
+        _existing(spec, relative_to)
 
 
 def require_data_unchanged(place: DataPlace, digester: Digester) -> None:
@@ -75,6 +83,13 @@ def require_data_unchanged(place: DataPlace, digester: Digester) -> None:
     paths = image_files(folder) if place.kind == "images" else [folder / name for name in place.files]
     if not all(p.is_file() for p in paths) or _digest(folder, paths, digester) != place.digest:
         raise SourceError(f"{place.words} changed while they were read", remedy="wait, and run again")
+
+
+def _existing(spec: DataSpec, relative_to: Path) -> Path:
+    path = relative_to / spec.path
+    if not path.exists():
+        raise SourceError(f"data: there is no file or folder {path}", remedy="mend --data, or `path` under `data`")
+    return path
 
 
 def _place(

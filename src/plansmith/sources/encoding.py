@@ -11,7 +11,7 @@ from plansmith.data.samples import Sample
 from plansmith.data_spec import IMAGE, TEXT, TEXT_PAIR
 from plansmith.errors import SourceError, UsageError
 from plansmith.sources.live import Align, Encoded
-from plansmith.types import AxisRange, Tensor
+from plansmith.types import AxisRange, Dim, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,31 +124,51 @@ def encode_texts(
     return Encoded(feed, {})
 
 
-def encode_images(tensor: Tensor, samples: Sequence[Sample], one: Callable[[Any, str], NDArray[np.generic]]) -> Encoded:
+def encode_images(
+    tensor: Tensor,
+    samples: Sequence[Sample],
+    one: Callable[[Any, str], NDArray[np.generic]],
+    axes: Mapping[str, AxisRange],
+) -> Encoded:
     """Images, each by itself.
 
     Args:
         tensor: the model's input.
         samples: of one batch.
         one: makes an array of an image; its second argument is the sample's place, for errors.
+        axes: the sizes that the axes may have.
 
     Raises:
-        SourceError: an image cannot be read, or comes out in another size than the model takes.
+        SourceError: an image cannot be read, or comes out in another size than the model, or the batch, takes.
     """
     import numpy as np
 
-    arrays = []
+    arrays: list[NDArray[np.generic]] = []
     for sample in samples:
         value = sample.values[IMAGE]
         where = str(value) if isinstance(value, Path) else f"the image of row {sample.row}"
         array = one(value, where)
-        if array.shape != tensor.dims[1:]:
+        if not _takes(tensor, array.shape, axes) or (arrays and array.shape != arrays[0].shape):
+            takes = list(arrays[0].shape) if arrays else [_words(dim, axes) for dim in tensor.dims[1:]]
             raise SourceError(
-                f"{where} becomes {list(array.shape)}, and the model takes {list(tensor.dims[1:])}",
+                f"{where} becomes {list(array.shape)}, and the {'batch' if arrays else 'model'} takes"
+                f" [{', '.join(map(str, takes))}]",
                 remedy="save the model with a processor that crops to its size",
             )
         arrays.append(array.astype(tensor.dtype))
     return Encoded({tensor.name: np.stack(arrays)}, {})
+
+
+def _takes(tensor: Tensor, shape: tuple[int, ...], axes: Mapping[str, AxisRange]) -> bool:
+    """Whether one sample has sizes that an input takes."""
+    return len(shape) == len(tensor.dims) - 1 and all(
+        axes[dim].min <= size <= axes[dim].max if isinstance(dim, str) else size == dim
+        for dim, size in zip(tensor.dims[1:], shape, strict=True)
+    )
+
+
+def _words(dim: Dim, axes: Mapping[str, AxisRange]) -> str:
+    return f"{axes[dim].min} to {axes[dim].max}" if isinstance(dim, str) else str(dim)
 
 
 def _row(tensor: Tensor, sample: Sample, axes: Mapping[str, AxisRange]) -> NDArray[np.generic]:

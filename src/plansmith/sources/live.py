@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 from plansmith.data.columns import Takes
 from plansmith.data.samples import Sample
-from plansmith.types import BATCH, AxisRange, Record, Tensor
+from plansmith.errors import EnvironmentFault, first_line
+from plansmith.isolation import left_as_it_was
+from plansmith.types import BATCH, AxisRange, ExportDevice, Record, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,6 +66,7 @@ class InputPlan:
         takes: which columns of somebody's data can become inputs.
         encode: makes inputs of such data.
         guessed: nothing describes the inputs: values are drawn at random, and sizes inside of `axes` may be refused.
+        random_values: their form is known, and nothing makes real values: there is no tokenizer or processor.
     """
 
     tensors: tuple[Tensor, ...]
@@ -75,6 +78,12 @@ class InputPlan:
     takes: Takes
     encode: Encode
     guessed: bool = False
+    random_values: bool = False
+
+    @property
+    def drawn(self) -> bool:
+        """Whether values are drawn at random, for whichever reason."""
+        return self.guessed or self.random_values
 
     def signature(self, outputs: Sequence[str]) -> Signature:
         """What can be said of the model without asking it."""
@@ -102,7 +111,7 @@ class LiveModel:
     """A PyTorch module with positional tensors in and a tuple of tensors out, and what is known about it.
 
     Args:
-        module: in eval mode, FP32, on the CPU.
+        module: in eval mode, FP32; on the CPU until it is moved.
         inputs: what to feed it with, in the order of the module's arguments.
         output_names: one per tensor that the module returns.
         exportable: while entered, the module is in the form that exports best; same answers.
@@ -114,12 +123,44 @@ class LiveModel:
     exportable: Callable[[], AbstractContextManager[None]]
 
     def ask(self, feed: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
-        """Run the module on one batch: names to arrays, in and out."""
+        """Run the module on one batch: names to arrays, in and out. Nothing is left in it of what it saw."""
         import torch
 
-        with torch.inference_mode():
-            answers = self.module(*(torch.from_numpy(feed[tensor.name]) for tensor in self.inputs.tensors))
-        return dict(zip(self.output_names, (a.numpy() for a in answers), strict=True))
+        tensors = (torch.from_numpy(feed[tensor.name]).to(self.device) for tensor in self.inputs.tensors)
+        with torch.inference_mode(), left_as_it_was(self.module):
+            answers = self.module(*tensors)
+        return dict(zip(self.output_names, (a.cpu().numpy() for a in answers), strict=True))
+
+    @property
+    def device(self) -> str:
+        """Where the module lies, by torch's name."""
+        weight = next(self.module.parameters(), None)
+        return "cpu" if weight is None else weight.device.type
+
+    def on(self, device: ExportDevice) -> LiveModel:
+        """The same model, moved to a device.
+
+        Raises:
+            EnvironmentFault: PyTorch sees no GPU, or the model does not fit on it.
+        """
+        import torch
+
+        if device == "cpu":
+            return self
+        if not torch.cuda.is_available():
+            raise EnvironmentFault(
+                f"device: cuda, and PyTorch {torch.__version__} sees no GPU here",
+                remedy="use --device cpu, or run it where nvidia-smi lists a GPU, with a PyTorch built for CUDA",
+            )
+        # TF32 keeps 10 bits of a product's factors: answers in it are no reference for FP32.
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        try:
+            self.module.to(device)
+        except torch.cuda.OutOfMemoryError as error:
+            raise EnvironmentFault(
+                f"the model does not fit on the GPU: {first_line(error)}", remedy="use --device cpu, or a larger GPU"
+            ) from error
+        return self
 
 
 def enliven(module: torch.nn.Module, seed: int) -> None:

@@ -101,6 +101,8 @@ def refuse_unfitting(reference: SourceReference, spec: ModelSpec) -> None:
         )
     if reference.scheme == "onnx" and spec.random_weights:
         raise UsageError("an ONNX file holds its weights: there are none to draw", remedy="leave random_weights out")
+    if reference.scheme == "onnx" and spec.device != "cpu":
+        raise UsageError("an ONNX file is not exported: a GPU has nothing to do", remedy="leave device out")
     if reference.scheme == "timm":
         timm_models.require_task(spec.task)
     described = [name for name in ("inputs", "outputs") if getattr(spec, name)]

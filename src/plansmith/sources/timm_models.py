@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +102,17 @@ def make_random(location: str, out: Path, *, seed: int) -> None:
     torch.manual_seed(seed)
     model = timm.create_model(name, pretrained=False)
     enliven(model, seed)
+    model.register_state_dict_post_hook(_apart)
     timm.models.save_for_hf(model, out, safe_serialization=True)
+
+
+def _apart(_module: Any, state: dict[str, torch.Tensor], _prefix: str, _metadata: Any) -> None:
+    """Give layers that share a weight one each: safetensors stores none twice."""
+    seen = set()
+    for name, tensor in state.items():
+        if tensor.data_ptr() in seen:
+            state[name] = tensor.clone()
+        seen.add(tensor.data_ptr())
 
 
 def _require_known(name: str) -> None:
@@ -135,7 +145,9 @@ def _live(model: torch.nn.Module) -> LiveModel:
     def encode(samples: Sequence[Sample], axes: Mapping[str, AxisRange], _: Align) -> Encoded:
         if IMAGE not in samples[0].values:
             return encode_arrays((tensor,), None, samples, axes)
-        return encode_images(tensor, samples, lambda value, where: transform(open_image(value, where, mode)).numpy())
+        return encode_images(
+            tensor, samples, lambda value, where: transform(open_image(value, where, mode)).numpy(), axes
+        )
 
     return LiveModel(
         module=_as_tuple(model),
@@ -150,19 +162,8 @@ def _live(model: torch.nn.Module) -> LiveModel:
             encode=encode,
         ),
         output_names=("logits" if getattr(model, "num_classes", 0) else "features",),
-        exportable=lambda: _plain_attention(model),
+        exportable=nullcontext,
     )
-
-
-@contextmanager
-def _plain_attention(model: torch.nn.Module) -> Iterator[None]:
-    """Attention as plain matrix products, which every exporter and engine knows."""
-    fused: list[Any] = [layer for layer in model.modules() if getattr(layer, "fused_attn", False)]
-    for layer in fused:
-        layer.fused_attn = False
-    yield
-    for layer in fused:
-        layer.fused_attn = True
 
 
 def _as_tuple(model: torch.nn.Module) -> torch.nn.Module:

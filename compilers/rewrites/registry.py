@@ -1,0 +1,62 @@
+"""The rewrites, and which of them a module needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plansmith.types import Exporter
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """Another form of the same computation, which an exporter gets right.
+
+    Args:
+        name: what is recorded of it.
+        reason: what goes wrong without it.
+        link: where that is known, or where the code stands that it is about.
+        exporters: those that need it.
+        applies: whether a module holds what it is about.
+        put: puts it in force for a module; the end of the context takes it away.
+    """
+
+    name: str
+    reason: str
+    link: str
+    exporters: frozenset[Exporter]
+    applies: Callable[[torch.nn.Module], bool]
+    put: Callable[[torch.nn.Module], AbstractContextManager[None]]
+
+
+EVERY: frozenset[Exporter] = frozenset({"torchscript", "dynamo", "patched"})
+CAPTURES: frozenset[Exporter] = frozenset({"dynamo", "patched"})
+TRACER: frozenset[Exporter] = frozenset({"torchscript"})
+
+
+def module_rewrites() -> tuple[Rewrite, ...]:
+    """Those of modules, in the order in which they are put in force."""
+    from plansmith.compilers.rewrites import attention, recurrent, windowed
+
+    return (*attention.REWRITES, *windowed.REWRITES, *recurrent.REWRITES)
+
+
+@contextmanager
+def in_force(module: torch.nn.Module, exporter: Exporter, used: list[str]) -> Iterator[None]:
+    """Put every rewrite in force that a module needs for an exporter; the names of the used ones go to a list."""
+    from plansmith.compilers.rewrites import functions
+
+    with ExitStack() as stack:
+        for rewrite in module_rewrites():
+            if exporter in rewrite.exporters and rewrite.applies(module):
+                stack.enter_context(rewrite.put(module))
+                used.append(rewrite.name)
+        calls = [rewrite for rewrite in functions.REWRITES if exporter in rewrite.exporters]
+        if calls:
+            stack.enter_context(functions.in_their_place(calls, used))
+        yield

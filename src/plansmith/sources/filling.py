@@ -1,0 +1,255 @@
+"""The values of inputs whose kind is known: sentences, drawn images, waves of sound; the same ones for the same shape.
+
+Rows of a batch differ in content and, where padding is marked, in length.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from plansmith.data import drawn
+from plansmith.sources.input_kinds import Fill
+from plansmith.types import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.generic]
+
+_LARGEST_COORDINATE = 1000
+_OBSERVED_SHARE = 0.9
+_LOUDNESS = 0.3
+
+
+@dataclass(frozen=True)
+class Words:
+    """What token ids are taken from.
+
+    Args:
+        vocabulary: ids are below it.
+        special: ids that stand for no word.
+        padding: the id behind the end of a row.
+        start: the first id of a row; None: any.
+        end: the last id of a row, which some models look for; None: any.
+        tokenizer: makes ids of sentences; None: they are drawn.
+    """
+
+    vocabulary: int
+    special: frozenset[int]
+    padding: int = 0
+    start: int | None = None
+    end: int | None = None
+    tokenizer: Any = None
+
+    def rows(self, lengths: Sequence[int]) -> list[list[int]]:
+        """One row of ids for each length."""
+        if self.tokenizer is None:
+            return [self._framed(row) for row in self._drawn(lengths)]
+        texts = drawn.sample_texts(len(lengths), max(lengths), offset=sum(lengths))
+        rows = self.tokenizer(texts, truncation=True, max_length=max(8, *lengths))["input_ids"]
+        # The last token is the model's own end mark; a row is cut before it, never after.
+        alone = slice(0, 1) if self.end is None else slice(-1, None)
+        cut = [row[: n - 1] + row[-1:] if n > 1 else row[alone] for row, n in zip(rows, lengths, strict=True)]
+        return [self._started(row) for row in cut]
+
+    def _drawn(self, lengths: Sequence[int]) -> list[list[int]]:
+        import numpy as np
+
+        rng = np.random.default_rng(sum(lengths))
+        words = np.array(sorted(set(range(self.vocabulary)) - self.special) or [0])
+        return [rng.choice(words, n).tolist() for n in lengths]
+
+    def _framed(self, row: list[int]) -> list[int]:
+        return self._started(row if self.end is None else [*row[:-1], self.end])
+
+    def _started(self, row: list[int]) -> list[int]:
+        return row if self.start is None else [self.start, *row[1:]]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the values of a model's inputs are made of.
+
+    Args:
+        words: by input of token ids.
+        bounds: by input of whole numbers, one more than the largest; those of several columns, column by column.
+        images: makes an image of a size that nothing need change into the array of a model.
+    """
+
+    words: Mapping[str, Words] = field(default_factory=dict)
+    bounds: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    images: Callable[[Sequence[Any]], Array | None] = lambda _: None
+
+
+def fill(tensor: Tensor, kind: Fill, shape: tuple[int, ...], contents: Contents) -> Array:
+    """The values of one input.
+
+    Args:
+        tensor: its name and dtype.
+        kind: what it holds.
+        shape: its sizes, the batch first.
+        contents: what they are made of.
+    """
+    import numpy as np
+
+    return np.ascontiguousarray(_FILLS[kind](tensor, shape, contents), dtype=tensor.dtype)
+
+
+def _ids(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+    import numpy as np
+
+    words = contents.words[tensor.name]
+    count, longest = int(np.prod(shape[:-1])), shape[-1]
+    lengths = np.repeat(drawn.sample_lengths(shape[0], longest), count // shape[0]).tolist()
+    ids = np.full((count, longest), words.padding, dtype=np.int64)
+    for place, row in enumerate(words.rows(lengths)):
+        ids[place, : len(row)] = row
+    return ids.reshape(shape)
+
+
+def _mask(_: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+    del contents
+    return drawn.draw_mask(shape)
+
+
+def _segments(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+    """A second segment, where the model knows one: all zeros would not show that the input is ignored."""
+    import numpy as np
+
+    bounds = contents.bounds.get(tensor.name, (1,))
+    longest = shape[1] if len(bounds) > 1 else shape[-1]
+    content = drawn.draw_mask((shape[0], longest))
+    late = np.where(np.arange(longest) >= longest // 2, content, 0)
+    if len(bounds) > 1:
+        return np.stack([late * (bound > 1) for bound in bounds], axis=-1)
+    late = late * (bounds[0] > 1)
+    return np.broadcast_to(late.reshape(shape[0], *(1,) * (len(shape) - 2), longest), shape)
+
+
+def _positions(_: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+    import numpy as np
+
+    del contents
+    return np.broadcast_to(np.arange(shape[-1]), shape)
+
+
+def _steps(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+    import numpy as np
+
+    bound = contents.bounds.get(tensor.name, (shape[-1],))[0]
+    return (np.arange(shape[-1]) + np.arange(shape[0])[:, None]) % bound
+
+
+def _boxes(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+    """Left, top, right and bottom of words on a page, which is 1000 wide and high."""
+    import numpy as np
+
+    largest = min(_LARGEST_COORDINATE, contents.bounds.get(tensor.name, (_LARGEST_COORDINATE + 1,))[0] - 1)
+    corners = _random(tensor, shape).integers(0, largest, (*shape[:-1], 2, 2), endpoint=True)
+    return np.sort(corners, axis=-2).reshape(shape)
+
+
+def _images(_: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+    import numpy as np
+
+    *before, channels, height, width = shape
+    count = int(np.prod(before))
+    made = contents.images(drawn.sample_images(count, height, width, seed=count))
+    if made is None or made.shape != (count, channels, height, width):
+        made = _any_images((count, channels, height, width))
+    return made.reshape(shape)
+
+
+def _any_images(shape: tuple[int, ...]) -> Array:
+    """Images of any number of channels, normalised as most models want them."""
+    import numpy as np
+
+    if shape[1] in drawn.CHANNELS:
+        return drawn.draw_images(shape, channels_first=True, raw=False)
+    coloured = drawn.draw_images((shape[0], 3, *shape[2:]), channels_first=True, raw=False)
+    return np.take(coloured, np.arange(shape[1]) % 3, axis=1)
+
+
+def _sound(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+    """Waves of a few tones with noise, along the last axis or, in a spectrogram, the longer of the last two."""
+    import numpy as np
+
+    del contents
+    rng = _random(tensor, shape)
+    along = len(shape) - 1 if len(shape) < 3 or shape[-1] >= shape[-2] else len(shape) - 2
+    time = np.linspace(0, 1, shape[along]).reshape([-1 if i == along else 1 for i in range(len(shape))])
+    tones = [1 if i == along else n for i, n in enumerate(shape)]
+    waves = sum(np.sin(2 * np.pi * rng.uniform(2, 60, tones) * time + rng.uniform(0, 6, tones)) for _ in range(3))
+    return _LOUDNESS * waves + 0.1 * rng.standard_normal(shape)
+
+
+def _values(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> NDArray[np.float64]:
+    del contents
+    return _random(tensor, shape).standard_normal(shape)
+
+
+def _patches(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+    """Row and column, from 1 on, then the pixels."""
+    import numpy as np
+
+    values = _values(tensor, shape, contents)
+    columns = max(1, int(np.sqrt(shape[1])))
+    values[..., 0], values[..., 1] = 1 + np.arange(shape[1]) // columns, 1 + np.arange(shape[1]) % columns
+    return values
+
+
+def _observed(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+    del contents
+    return _random(tensor, shape).random(shape) < _OBSERVED_SHARE
+
+
+def _flags(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+    """The first of every row is set."""
+    import numpy as np
+
+    del tensor, contents
+    return np.broadcast_to(np.arange(shape[-1]) == 0, shape)
+
+
+def _labels(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+    import numpy as np
+
+    bounds = contents.bounds.get(tensor.name, (2,))
+    largest = np.array(bounds if len(bounds) == shape[-1] else bounds[:1])
+    return _random(tensor, shape).integers(0, largest, shape)
+
+
+def _ones(_: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+    import numpy as np
+
+    del contents
+    return np.ones(shape)
+
+
+def _random(tensor: Tensor, shape: tuple[int, ...]) -> np.random.Generator:
+    import numpy as np
+
+    return np.random.default_rng([zlib.crc32(tensor.name.encode()), *shape])
+
+
+_FILLS: dict[Fill, Callable[[Tensor, tuple[int, ...], Contents], Array]] = {
+    Fill.IDS: _ids,
+    Fill.MASK: _mask,
+    Fill.SEGMENTS: _segments,
+    Fill.POSITIONS: _positions,
+    Fill.BOXES: _boxes,
+    Fill.IMAGES: _images,
+    Fill.PATCHES: _patches,
+    Fill.VIDEO: _images,
+    Fill.SOUND: _sound,
+    Fill.VALUES: _values,
+    Fill.OBSERVED: _observed,
+    Fill.STEPS: _steps,
+    Fill.FLAGS: _flags,
+    Fill.LABELS: _labels,
+    Fill.ONES: _ones,
+}

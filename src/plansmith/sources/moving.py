@@ -1,0 +1,257 @@
+"""Which axes of a model's inputs move: the model itself is asked, at other sizes than the usual ones.
+
+A plan names the axes that might move. Asked at two shapes that differ in all of them, most models answer; where one
+does not, its axes are moved one at a time, and what it refuses becomes a fixed dim of the plan, with its own words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from plansmith.errors import SourceError, UsageError, first_line
+from plansmith.memory import tells_of_memory
+from plansmith.reference import Sizes, first_sizes
+from plansmith.sources.live import SEQUENCE, InputPlan
+from plansmith.types import BATCH, AxisRange, FixedAxis, Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ask = Callable[[Mapping[str, int]], Mapping[str, NDArray[np.generic]]]
+
+T = TypeVar("T")
+
+_FEWEST_STEPS = 2
+"""An axis with fewer sizes than this besides its usual one does not move."""
+
+
+@dataclass(frozen=True)
+class Moving:
+    """What was found.
+
+    Args:
+        plan: as it was, but that refused axes are fixed dims.
+        fixed: those axes.
+        able: the sizes that the others can take, as far as they were tried.
+        traced: a shape that the model answers at.
+        untraced: another one; every axis that can have two sizes differs.
+        settled: the sizes of the axes that have only one.
+    """
+
+    plan: InputPlan
+    fixed: tuple[FixedAxis, ...]
+    able: dict[str, AxisRange]
+    traced: Sizes
+    untraced: Sizes
+    settled: Sizes = field(default_factory=dict)
+
+    def full(self, sizes: Sizes) -> dict[str, int]:
+        """A shape with the sizes of the axes that do not move: what the model was asked at."""
+        return {**sizes, **self.settled}
+
+    def without(self, sizes: Sizes) -> Moving:
+        """The same with more axes at one size for good."""
+
+        def left(known: Mapping[str, T]) -> dict[str, T]:
+            return {axis: value for axis, value in known.items() if axis not in sizes}
+
+        return replace(
+            self,
+            plan=with_fixed(self.plan, sizes),
+            able=left(self.able),
+            traced=left(self.traced),
+            untraced=left(self.untraced),
+            settled={**self.settled, **sizes},
+        )
+
+
+def with_fixed(plan: InputPlan, sizes: Mapping[str, int]) -> InputPlan:
+    """A plan in which some axes have one size for good."""
+    if not sizes:
+        return plan
+    ranges = {axis: AxisRange(min=size, opt=size, max=size) for axis, size in sizes.items()}
+    return replace(
+        plan,
+        tensors=tuple(_fix(tensor, sizes) for tensor in plan.tensors),
+        axes={axis: r for axis, r in plan.axes.items() if axis not in sizes},
+        limits={axis: limit for axis, limit in plan.limits.items() if axis not in sizes},
+        make=lambda asked: plan.make({**asked, **sizes}),
+        encode=lambda samples, axes, align: plan.encode(samples, {**axes, **ranges}, align),
+    )
+
+
+def _fix(tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
+    return tensor.model_copy(update={"dims": tuple(sizes.get(d, d) if isinstance(d, str) else d for d in tensor.dims)})
+
+
+def least_needed_first(axes: Iterable[str]) -> tuple[str, ...]:
+    """Axes in the order in which they may be given up: sides and lengths of media, then sequences, then the batch."""
+    rank = {SEQUENCE: 1, BATCH: 2}
+    return tuple(sorted(axes, key=lambda axis: rank.get(axis, 0)))
+
+
+def find_moving(ask: Ask, plan: InputPlan, axes: Mapping[str, AxisRange]) -> Moving:
+    """Ask a model which of its axes it takes at other sizes.
+
+    Args:
+        ask: runs the model at given sizes; raises anything where it fails.
+        plan: what it is fed with; where its inputs are guessed, the axes are the user's, and nothing is asked.
+        axes: the ranges that it is to be compiled for.
+
+    Raises:
+        SourceError: it answers at no shape at all.
+    """
+    able = plan.able(axes)
+    traced, untraced = first_sizes(able)
+    if plan.guessed or not able:
+        return Moving(plan, (), dict(able), traced, untraced)
+    model = _Asked(ask)
+    traced = _first_that_works(model, able, axes, traced)
+    if model.takes(traced) and model.takes(untraced := {a: _apart(able[a], traced[a], untraced[a]) for a in able}):
+        return Moving(plan, (), dict(able), traced, untraced)
+    fixed: dict[str, FixedAxis] = {}
+    found = dict(able)
+    for axis in able:
+        moved = _another(model, able[axis], axis, traced, untraced[axis])
+        if isinstance(moved, str):
+            fixed[axis] = _fixed(model, axis, axes[axis].opt, traced, moved)
+        else:
+            untraced[axis], step = moved
+            found[axis] = stepped(able[axis], step)
+    for axis in ("", *least_needed_first(able)):
+        if axis and axis not in fixed:
+            fixed[axis] = _fixed(model, axis, axes[axis].opt, traced, f"not together with others: {model.said}")
+        settled = {a: fixed[a].size if a in fixed else traced[a] for a in able}
+        if model.takes({**settled, **{a: untraced[a] for a in able if a not in fixed}}):
+            break
+    everything = Moving(plan, tuple(fixed.values()), found, traced, untraced)
+    return everything.without({axis: one.size for axis, one in fixed.items()})
+
+
+class _Asked:
+    """Remembers what a model said when it refused."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._known: dict[tuple[int, ...], bool] = {}
+        self.said = ""
+
+    def takes(self, sizes: Sizes) -> bool:
+        """Whether the model answers at a shape.
+
+        Raises:
+            Exception: the machine is out of memory, which tells nothing about the model.
+        """
+        key = tuple(sizes.values())
+        if key in self._known:
+            return self._known[key]
+        try:
+            self._ask(sizes)
+        except Exception as error:
+            if tells_of_memory(f"{type(error).__name__}: {error}"):
+                raise
+            self.said = first_line(error)
+            self._known[key] = False
+        else:
+            self._known[key] = True
+        return self._known[key]
+
+
+def _first_that_works(
+    model: _Asked, able: Mapping[str, AxisRange], axes: Mapping[str, AxisRange], small: Sizes
+) -> dict[str, int]:
+    """The small shape, or the usual one, with a batch of two samples or, where the model refuses that, another."""
+    usual = {axis: r.opt for axis, r in axes.items()}
+    batches = dict.fromkeys([small.get(BATCH, 1), *([axes[BATCH].opt, 1] if BATCH in axes else [])])
+    for shape in (small, usual):
+        for batch in batches:
+            sizes = {axis: batch if axis == BATCH else shape[axis] for axis in able}
+            if model.takes(sizes):
+                return sizes
+    at = ", ".join(f"{axis} {size}" for axis, size in usual.items())
+    raise SourceError(
+        f"the model fails on its own kind of inputs at {at}: {model.said}",
+        remedy="say which shapes it takes (--shapes), or describe its inputs in a spec",
+    )
+
+
+def _apart(axis: AxisRange, traced: int, wanted: int) -> int:
+    """The wanted size, unless it is the traced one and the axis has another."""
+    if wanted != traced:
+        return wanted
+    return next((size for size in (traced + 1, traced - 1) if axis.min <= size <= axis.max), traced)
+
+
+def _another(model: _Asked, able: AxisRange, axis: str, traced: Sizes, wanted: int) -> tuple[int, int] | str:
+    """Another size that the model takes, and the step that sizes go in; what it said where it takes none."""
+    usual = traced[axis]
+    first = _apart(able, usual, wanted)
+    if first == usual or model.takes({**traced, axis: first}):
+        return first, 1
+    said = model.said
+    # A size of the form usual - step: if only multiples are taken, then of a divisor of the usual size.
+    for step in (n for n in range(2, usual // _FEWEST_STEPS + 1) if usual % n == 0):
+        for size in (usual - step, usual + step):
+            if able.min <= size <= able.max and model.takes({**traced, axis: size}):
+                return size, step
+    return said
+
+
+def stepped(given: AxisRange, step: int) -> AxisRange:
+    """A range of multiples; as it was where it holds none."""
+    low, high = -(-given.min // step) * step, given.max // step * step
+    if step == 1 or low > high:
+        return given
+    return AxisRange(min=low, opt=min(max(round(given.opt / step) * step, low), high), max=high, step=step)
+
+
+def _fixed(model: _Asked, axis: str, wanted: int, traced: Sizes, said: str) -> FixedAxis:
+    """The size that an axis has for good: the usual one, where the model takes that."""
+    size = wanted if model.takes({**traced, axis: wanted}) else traced[axis]
+    return FixedAxis(axis=axis, size=size, by="model", reason=said)
+
+
+def fitted(ask: Ask, found: Moving, axes: Mapping[str, AxisRange], given: Collection[str]) -> dict[str, AxisRange]:
+    """The ranges to compile for: of the axes that move, and without what the model refuses at their ends.
+
+    Args:
+        ask: runs the model at given sizes.
+        found: what moves.
+        axes: the ranges that were thought of.
+        given: axes whose range a person gave; those stay as they are.
+
+    Raises:
+        UsageError: the model refuses an end of the ranges, and no single axis whose range nobody gave is to blame.
+    """
+    ranges = {a: axes[a] if a in given else stepped(axes[a], r.step) for a, r in found.able.items()}
+    if found.plan.guessed:
+        return ranges
+    for end in ("min", "max"):
+        model = _Asked(lambda sizes: ask(found.full(sizes)))
+        shape = {axis: r.min if axis == BATCH else getattr(r, end) for axis, r in ranges.items()}
+        if model.takes(shape):
+            continue
+        said = model.said
+        narrower = {a: r if a in given else _narrowed(model, found.traced, a, r, end) for a, r in ranges.items()}
+        if narrower == ranges:
+            at = ", ".join(f"{axis} {size}" for axis, size in shape.items())
+            raise UsageError(f"the model fails at {at}: {said}", remedy="give other shapes: --shapes")
+        ranges = narrower
+    return ranges
+
+
+def _narrowed(model: _Asked, traced: Sizes, axis: str, old: AxisRange, end: str) -> AxisRange:
+    """A range without the sizes that the model refuses at one end of it, found by halving."""
+    good, bad = traced[axis], getattr(old, end)
+    if axis == BATCH or model.takes({**traced, axis: bad}):
+        return old
+    while abs(bad - good) > old.step:
+        middle = (good + bad) // 2 // old.step * old.step
+        if middle in {good, bad}:
+            break
+        good, bad = (middle, bad) if model.takes({**traced, axis: middle}) else (good, middle)
+    low, high = (old.min, good) if end == "max" else (good, old.max)
+    return AxisRange(min=low, opt=min(max(old.opt, low), high), max=high, step=old.step)

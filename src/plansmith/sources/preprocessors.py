@@ -1,0 +1,118 @@
+"""What a directory holds to make a model's inputs with: tokenizer, image processor, feature extractor, video processor.
+
+Runs in the heavy worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plansmith.errors import SourceError, first_line
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
+LENGTH_FILES = ("sentence_bert_config.json", "config_sentence_transformers.json")
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+
+
+@dataclass(frozen=True)
+class Preprocessors:
+    """Those that there are; None for the others.
+
+    Args:
+        tokenizer: of texts.
+        images: of images.
+        sound: of sound.
+        video: of video.
+        names: of the model's inputs, as far as these make them.
+    """
+
+    tokenizer: Any = None
+    images: Any = None
+    sound: Any = None
+    video: Any = None
+    names: tuple[str, ...] = ()
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a directory holds a tokenizer."""
+    return any((folder / name).is_file() for name in TOKENIZER_FILES)
+
+
+def read_preprocessors(folder: Path, *, trust_remote_code: bool) -> Preprocessors:
+    """All that a directory holds.
+
+    Raises:
+        SourceError: there is one, and it cannot be read.
+    """
+    tokenizer = _tokenizer(folder, trust_remote_code=trust_remote_code) if has_tokenizer(folder) else None
+    others = [name for name in PROCESSOR_FILES if (folder / name).is_file()]
+    processor = _processor(folder, others[0], trust_remote_code=trust_remote_code) if others else None
+    tokenizer = tokenizer or _part(processor, "tokenizer")
+    found = {
+        "images": _part(processor, "image_processor"),
+        "sound": _part(processor, "feature_extractor"),
+        "video": _part(processor, "video_processor"),
+    }
+    made = [piece for piece in (tokenizer, *found.values()) if piece is not None]
+    names = tuple(dict.fromkeys(name for piece in made for name in _names(piece)))
+    return Preprocessors(tokenizer=tokenizer, names=names, **found)
+
+
+def _tokenizer(folder: Path, *, trust_remote_code: bool) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise _unreadable("tokenizer", folder, error) from error
+
+
+def _processor(folder: Path, file: str, *, trust_remote_code: bool) -> Any:
+    """The processor of all that the model takes or, where its parts are not all there, the part that is."""
+    import transformers
+
+    problem: Exception | None = None
+    for name in ("AutoProcessor", "AutoImageProcessor", "AutoFeatureExtractor", "AutoVideoProcessor"):
+        try:
+            found = getattr(transformers, name).from_pretrained(folder, trust_remote_code=trust_remote_code)
+        except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError) as error:
+            problem = problem or error
+            continue
+        if not isinstance(found, transformers.PreTrainedTokenizerBase):
+            return found
+    if problem is None:
+        return None
+    raise _unreadable(file, folder, problem) from problem
+
+
+def _part(processor: Any, name: str) -> Any:
+    """One part of a processor; the processor itself, where it is that part."""
+    if processor is None:
+        return None
+    import transformers
+
+    kinds = {
+        "image_processor": getattr(transformers, "ImageProcessingMixin", ()),
+        "feature_extractor": transformers.FeatureExtractionMixin,
+        "video_processor": getattr(transformers, "BaseVideoProcessor", ()),
+        "tokenizer": transformers.PreTrainedTokenizerBase,
+    }
+    if hasattr(processor, name):
+        return getattr(processor, name)
+    is_video = isinstance(processor, kinds["video_processor"])
+    return processor if isinstance(processor, kinds[name]) and (name == "video_processor") == is_video else None
+
+
+def _names(piece: Any) -> tuple[str, ...]:
+    """The inputs that a tokenizer or processor makes; a feature extractor may be told to make no mask."""
+    without = {"attention_mask", "padding_mask"} if getattr(piece, "return_attention_mask", None) is False else set()
+    return tuple(name for name in piece.model_input_names if name not in without)
+
+
+def _unreadable(what: str, folder: Path, error: Exception) -> SourceError:
+    return SourceError(
+        f"the {what} in {folder.name} cannot be read: {first_line(error)}",
+        remedy="save it again beside the model (save_pretrained); without it, inputs are drawn at random",
+    )

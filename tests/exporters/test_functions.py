@@ -1,0 +1,97 @@
+"""Calls that the tracer cannot write get another form, with the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from plansmith.compilers import torch_export
+from plansmith.compilers.rewrites import functions
+from plansmith.types import Tensor
+
+from ..gate.graphs import silent
+from .jobs import job_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+IMAGES = torch.randn(2, 6, 14, 17, generator=torch.Generator().manual_seed(0))
+KERNELS: list[tuple[Any, int, int, Any]] = [(3, 1, 1, 1), (3, 1, 1, 2), ((2, 4), 1, 0, (2, 4)), (3, 2, 1, 2)]
+MOVING = (Tensor(name="x", dtype="float32", dims=("batch", 4, "height", 12)),)
+SHAPES = {
+    "traced": {"batch": 2, "height": 10},
+    "single": {"batch": 1, "height": 10},
+    "untraced": {"batch": 3, "height": 17},
+}
+
+
+@pytest.mark.parametrize(("kernel", "dilation", "padding", "stride"), KERNELS)
+def test_unfolding_and_folding_are_convolutions(kernel: Any, dilation: int, padding: int, stride: Any) -> None:
+    taken = functional.unfold(IMAGES, kernel, dilation, padding, stride)
+    torch.testing.assert_close(
+        functions.unfolded_by_convolution(IMAGES, kernel, dilation, padding, stride), taken, rtol=0, atol=0
+    )
+    laid = functional.fold(taken, (14, 17), kernel, dilation, padding, stride)
+    torch.testing.assert_close(
+        functions.folded_by_convolution(taken, (14, 17), kernel, dilation, padding, stride), laid
+    )
+
+
+@pytest.mark.parametrize("size", [(7, 7), (5, 3), 2, (14, 17), (20, 3)])
+def test_adaptive_pooling_is_two_products(size: Any) -> None:
+    found = functions.pooled_by_products(IMAGES, size)
+    torch.testing.assert_close(found, functional.adaptive_avg_pool2d(IMAGES, size))
+
+
+@pytest.mark.parametrize("size", [1, (1, 1), (None, 3)])
+def test_pooling_that_every_exporter_knows_stays_as_it_is(size: Any) -> None:
+    assert functions.pooled_by_products(IMAGES, size) is NotImplemented
+
+
+@pytest.mark.parametrize(("dimension", "size", "step"), [(2, 5, 3), (-1, 4, 1), (0, 2, 1)])
+def test_windows_are_taken_by_indices(dimension: int, size: int, step: int) -> None:
+    found = functions.windows(IMAGES, dimension, size, step)
+    torch.testing.assert_close(found, IMAGES.unfold(dimension, size, step), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("given", [{}, {"dim": 2}, {"prepend": IMAGES[..., :1]}, {"append": IMAGES[..., :2], "dim": 3}])
+def test_differences_are_taken_by_slices(given: dict[str, Any]) -> None:
+    torch.testing.assert_close(functions.differences(IMAGES, **given), torch.diff(IMAGES, **given), rtol=0, atol=0)
+
+
+class Calling(torch.nn.Module):
+    def __init__(self, call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (self.call(x),)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("adaptive pooling by products", lambda x: functional.adaptive_avg_pool2d(x.relu(), (3, 5))),
+        ("windows by indices", lambda x: x.unfold(2, 3, 2).sum(-1)),
+        ("unfolding by convolution", lambda x: functional.unfold(x, 3, padding=1)),
+        ("differences by slices", lambda x: torch.diff(x, dim=2)),
+    ],
+)
+def test_the_tracer_follows_a_moving_side_through_a_rewritten_call(
+    name: str, call: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path
+) -> None:
+    exported = torch_export.export(job_at(Calling(call), MOVING, SHAPES, tmp_path), silent)
+    assert [(a.exporter, a.rewrites) for a in exported.attempts] == [("torchscript", (name,))]
+
+
+def test_every_rewrite_says_what_goes_wrong_without_it_and_where_that_is_known() -> None:
+    names = [rewrite.name for rewrite in functions.REWRITES]
+    assert len(set(names)) == len(names)
+    for rewrite in functions.REWRITES:
+        assert rewrite.reason
+        assert rewrite.link.startswith("https://github.com/")
+        assert rewrite.functions()

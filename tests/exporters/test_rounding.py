@@ -1,0 +1,77 @@
+"""A model that amplifies roundings has a wider tolerance, and a wrong graph does not fit into it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from plansmith.comparison import TOLERANCES, widened
+from plansmith.compilers import rounding, torch_export
+from plansmith.types import Precision, Rounding, Tensor
+
+from ..gate.graphs import silent
+from .jobs import job_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FP32 = TOLERANCES[Precision.FP32]
+TENSORS = (Tensor(name="x", dtype="float32", dims=("batch", 64)),)
+SHAPES = {"traced": {"batch": 2}, "single": {"batch": 1}, "untraced": {"batch": 3}}
+
+
+class Sums(torch.nn.Module):
+    """Products, of which only the difference from their mean is left, divided by how small it is made."""
+
+    def __init__(self, offset: float, *, wrong: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = torch.nn.Linear(64, 512), torch.nn.Linear(512, 64)
+        self.offset, self.wrong = offset, wrong
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.second(torch.relu(self.first(x)) + self.offset)
+        if self.wrong and torch.onnx.is_in_onnx_export():
+            y = y * 1.01
+        return (y - self.second(torch.full_like(self.first(x), self.offset)),)
+
+
+def test_a_plain_model_keeps_the_tolerance(tmp_path: Path) -> None:
+    found = rounding.measure(job_at(Sums(0), TENSORS, SHAPES, tmp_path))
+    assert 1e-8 < found["y"].max_relative < 1e-5
+    assert widened(FP32, found["y"]) == FP32
+
+
+def test_an_amplifying_model_gets_several_times_its_own_rounding(tmp_path: Path) -> None:
+    job = job_at(Sums(100), TENSORS, SHAPES, tmp_path)
+    found = rounding.measure(job)
+    allowed = widened(FP32, found["y"])
+    assert FP32.quantile_relative < allowed.quantile_relative <= 1e-3
+    assert allowed.min_cosine >= 0.9999
+    exported = torch_export.export(replace(job, rounding=found), silent)
+    assert exported.attempts[-1].problem is None
+
+
+def test_a_wrong_graph_of_an_amplifying_model_is_still_passed_over(tmp_path: Path) -> None:
+    job = job_at(Sums(100, wrong=True), TENSORS, SHAPES, tmp_path)
+    exported = torch_export.export(replace(job, rounding=rounding.measure(job)), silent)
+    problems = {a.exporter: a.problem for a in exported.attempts}
+    assert problems["torchscript"] is not None
+    assert problems["torchscript"].startswith("differs from PyTorch at traced (batch 2): y: maximum error")
+    assert problems["dynamo"] is None
+
+
+def test_the_wider_tolerance_has_an_end() -> None:
+    allowed = widened(FP32, Rounding(max_relative=1, quantile_relative=1, cosine=0.5))
+    assert (allowed.max_relative, allowed.quantile_relative, allowed.min_cosine) == (1e-3, 1e-3, 0.9999)
+
+
+def test_weights_are_as_they_were_after_the_measurement(tmp_path: Path) -> None:
+    module = Sums(100)
+    before = {name: weight.detach().numpy().copy() for name, weight in module.named_parameters()}
+    rounding.measure(job_at(module, TENSORS, SHAPES, tmp_path))
+    for name, weight in module.named_parameters():
+        np.testing.assert_array_equal(weight.detach().numpy(), before[name])

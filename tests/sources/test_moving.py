@@ -1,0 +1,114 @@
+"""Which axes move is asked of the model itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from plansmith.data.columns import Takes
+from plansmith.errors import SourceError, UsageError
+from plansmith.sources import moving
+from plansmith.sources.live import Encoded, InputPlan
+from plansmith.types import AxisRange, Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BATCH = AxisRange(min=1, opt=8, max=32)
+SIDE = AxisRange(min=64, opt=224, max=448)
+TOKENS = AxisRange(min=1, opt=128, max=512)
+
+
+def planned(**axes: AxisRange) -> InputPlan:
+    tensor = Tensor(name="x", dtype="float32", dims=("batch", *axes))
+    return InputPlan(
+        tensors=(tensor,),
+        axes={"batch": BATCH, **axes},
+        limits={},
+        mask_input=None,
+        make=lambda sizes: {"x": np.zeros([sizes[d] for d in ("batch", *axes)], np.float32)},
+        data="zeros",
+        takes=Takes((), ("x",)),
+        encode=lambda *_: Encoded({}, {}),
+    )
+
+
+class Model:
+    """Answers where a condition holds; remembers what it was asked."""
+
+    def __init__(self, plan: InputPlan, condition: Callable[[dict[str, int]], bool]) -> None:
+        self.plan, self.condition = plan, condition
+        self.asked: list[dict[str, int]] = []
+
+    def __call__(self, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+        self.asked.append(dict(sizes))
+        if not self.condition(self.asked[-1]):
+            raise RuntimeError(f"I refuse {self.asked[-1]}\nat some length")
+        return {"y": self.plan.make(sizes)["x"]}
+
+
+def found(plan: InputPlan, condition: Callable[[dict[str, int]], bool]) -> tuple[moving.Moving, Model]:
+    model = Model(plan, condition)
+    return moving.find_moving(model, plan, plan.axes), model
+
+
+def test_a_model_that_takes_every_size_is_asked_twice() -> None:
+    result, model = found(planned(height=SIDE, width=SIDE), lambda _: True)
+    assert (result.fixed, len(model.asked)) == ((), 2)
+    assert all(result.traced[axis] != result.untraced[axis] for axis in ("batch", "height", "width"))
+
+
+def test_a_refused_axis_becomes_a_fixed_dim_with_the_models_words() -> None:
+    result, _ = found(planned(height=SIDE, tokens=TOKENS), lambda sizes: sizes["height"] == 224)
+    assert [(f.axis, f.size, f.by) for f in result.fixed] == [("height", 224, "model")]
+    assert result.fixed[0].reason.startswith("I refuse {'batch': 2, 'height':")
+    assert "\n" not in result.fixed[0].reason
+    assert result.plan.tensors[0].dims == ("batch", 224, "tokens")
+    assert set(result.plan.axes) == set(result.able) == {"batch", "tokens"}
+    assert result.plan.make({"batch": 3, "tokens": 5})["x"].shape == (3, 224, 5)
+
+
+def test_a_model_of_multiples_moves_in_steps_of_them() -> None:
+    plan = planned(height=SIDE)
+    result, model = found(plan, lambda sizes: sizes["height"] % 14 == 0)
+    assert (result.fixed, result.able["height"]) == ((), AxisRange(min=70, opt=224, max=448, step=14))
+    ranges = moving.fitted(model, result, plan.axes, ())
+    assert ranges["height"] == AxisRange(min=70, opt=224, max=448, step=14)
+
+
+def test_a_model_of_one_batch_says_so() -> None:
+    result, _ = found(planned(tokens=TOKENS), lambda sizes: sizes["batch"] == 8)
+    assert [(f.axis, f.size) for f in result.fixed] == [("batch", 8)]
+    assert result.plan.tensors[0].dims == (8, "tokens")
+
+
+def test_of_axes_that_move_only_one_at_a_time_the_least_needed_is_fixed() -> None:
+    result, _ = found(
+        planned(height=SIDE, sequence=TOKENS), lambda sizes: sizes["height"] == 224 or sizes["sequence"] == 21
+    )
+    assert [f.axis for f in result.fixed] == ["height"]
+    assert "not together with others: I refuse" in result.fixed[0].reason
+
+
+def test_ranges_end_where_the_model_refuses() -> None:
+    plan = planned(sequence=TOKENS)
+    result, model = found(plan, lambda sizes: 7 <= sizes["sequence"] <= 300)
+    assert moving.fitted(model, result, plan.axes, ())["sequence"] == AxisRange(min=7, opt=128, max=300)
+
+
+def test_a_range_that_a_person_gave_is_never_narrowed() -> None:
+    plan = planned(sequence=TOKENS)
+    result, model = found(plan, lambda sizes: sizes["sequence"] <= 300)
+    with pytest.raises(UsageError) as caught:
+        moving.fitted(model, result, plan.axes, {"sequence"})
+    assert "the model fails at batch 1, sequence 512: I refuse" in caught.value.message
+
+
+def test_a_model_that_answers_nowhere_is_an_error_with_its_words() -> None:
+    with pytest.raises(SourceError) as caught:
+        found(planned(sequence=TOKENS), lambda _: False)
+    assert "I refuse" in caught.value.message
+    assert caught.value.remedy
