@@ -11,16 +11,18 @@ import itertools
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from plansmith.comparison import TOLERANCES, Padding, compare_output, widened
 from plansmith.compilers import exporters, onnx_files
+from plansmith.compilers.deadline import OutOfTime, cpu_seconds
 from plansmith.compilers.exporters import ExportJob, Probe
 from plansmith.compilers.onnxrt import open_session
 from plansmith.compilers.rewrites.registry import in_force
 from plansmith.errors import ExportError, first_line
 from plansmith.isolation import left_as_it_was
+from plansmith.memory import tells_of_memory
 from plansmith.types import Component, Dim, ExportAttempt, Exporter, Precision, Tensor
 
 if TYPE_CHECKING:
@@ -31,9 +33,20 @@ if TYPE_CHECKING:
 
 OPSET = 18
 _RAW_FILE = "exported.onnx"
+_ANSWERED = ("fails at ", "differs from ")
 
 # The cheapest first; `patched` before `dynamo` would be right as often, and costs what importing transformers costs.
-EXPORTERS: tuple[Exporter, ...] = ("torchscript", "dynamo", "patched")
+# A second trace, at odd sizes, follows branches that round ones do not enter, such as padding to whole windows.
+_TRACED, ODD, _UNTRACED = "traced", "odd", "untraced"
+ATTEMPTS: tuple[tuple[Exporter, str], ...] = (
+    ("torchscript", _TRACED),
+    ("torchscript", ODD),
+    ("dynamo", _TRACED),
+    ("patched", _TRACED),
+)
+
+_SECONDS, _SECONDS_PER_GIB = 60, 120
+"""What an exporter may take: small models take up to 20 s of the slow ones."""
 
 _MOST_CAPTURES = 6
 """Tries of the slow exporters with fewer axes: beyond that, the model is refused."""
@@ -90,28 +103,71 @@ def export(
         ExportError: no exporter's graph agrees; holds the reason of each.
     """
     attempts: list[ExportAttempt] = []
-    for exporter in filter(exporters.is_available, EXPORTERS):
-        progress(f"exporting with {exporter}")
-        attempt, component = _attempt(exporter, job)
-        attempts.append(attempt)
-        if component is not None:
-            return Exported(component, tuple(attempts), {})
-    reasons = {a.exporter: str(a.problem) for a in attempts}
+    for exporter in _exporters():
+        if not _has_run_out(attempts):
+            component = _attempts(exporter, job, attempts, progress)
+            if component is not None:
+                return Exported(component, tuple(attempts), {})
+    reasons = {a.exporter: str(a.problem) for a in reversed(attempts)}
     if with_fixed is not None:
         named = {e: _named_axes(job, reason) & set(optional) for e, reason in reasons.items()}
         for fixed, exporter in _fewer_axes(optional, named):
-            progress(f"exporting with {exporter} and {' and '.join(fixed)} fixed")
-            attempt, component = _attempt(exporter, with_fixed(fixed), fixed)
-            attempts.append(attempt)
+            if exporter != "torchscript" and _has_run_out(attempts):
+                continue
+            fewer = _job_with_fixed(with_fixed, fixed)
+            component = _attempts(exporter, fewer, attempts, progress, fixed) if fewer else None
             if component is not None:
                 why = "; ".join(f"{e}: {reason}" for e, reason in reasons.items())
                 return Exported(component, tuple(attempts), dict.fromkeys(fixed, why))
-    told = "\n".join(f"  {exporter}: {reason}" for exporter, reason in reasons.items())
+    told = "\n".join(f"  {e}: {reasons[e]}" for e in _exporters() if e in reasons)
     raise ExportError(
         f"no exporter gave a graph that agrees with PyTorch:\n{told}",
         remedy="read the log; if the model branches on its data, export it yourself, then:"
         " plansmith compile onnx:model.onnx",
     )
+
+
+def _exporters() -> list[Exporter]:
+    return [e for e in dict.fromkeys(exporter for exporter, _ in ATTEMPTS) if exporters.is_available(e)]
+
+
+def _has_run_out(attempts: Sequence[ExportAttempt]) -> bool:
+    """Whether torch.export was given up for its time: it would take as long under patches, or with fewer axes."""
+    return any(str(a.problem).startswith(OutOfTime.__name__) for a in attempts)
+
+
+def _job_with_fixed(with_fixed: Callable[[Sequence[str]], ExportJob], fixed: Sequence[str]) -> ExportJob | None:
+    """A job with fewer axes; None where the model itself refuses that (some sides move only together)."""
+    try:
+        return with_fixed(fixed)
+    except Exception as error:
+        if tells_of_memory(f"{type(error).__name__}: {error}"):
+            raise
+        return None
+
+
+def _attempts(
+    exporter: Exporter,
+    job: ExportJob,
+    attempts: list[ExportAttempt],
+    progress: Callable[[str], None],
+    fixed: Sequence[str] = (),
+) -> Component | None:
+    """Export with one exporter, at every shape that it is to be shown; adds what was tried to a list."""
+    left = f" and {' and '.join(fixed)} fixed" if fixed else ""
+    known = {probe.name for probe in job.probes}
+    for wanted in (place for e, place in ATTEMPTS if e == exporter):
+        again = wanted != _TRACED
+        shown = next((name for name in (wanted, _UNTRACED) if name in known), "")
+        if again and not (shown and str(attempts[-1].problem).startswith(_ANSWERED)):
+            continue
+        probes = sorted(job.probes, key=lambda probe: again and probe.name != shown)
+        progress(f"exporting with {exporter}{left}{', once more' if again else ''}")
+        attempt, component = _attempt(exporter, replace(job, probes=probes), fixed)
+        attempts.append(attempt)
+        if component is not None:
+            return component
+    return None
 
 
 def _fewer_axes(
@@ -151,7 +207,11 @@ def _attempt(exporter: Exporter, job: ExportJob, fixed: Sequence[str] = ()) -> t
     if component is None:
         for leftover in job.folder.glob("*"):
             leftover.unlink()
-    return ExportAttempt(exporter=exporter, problem=problem, fixed=tuple(fixed), rewrites=tuple(names)), component
+    traced = job.probes[0].name
+    attempt = ExportAttempt(
+        exporter=exporter, problem=problem, traced=traced, fixed=tuple(fixed), rewrites=tuple(dict.fromkeys(names))
+    )
+    return attempt, component
 
 
 def _try(exporter: Exporter, job: ExportJob, names: list[str]) -> tuple[str | None, Component | None]:
@@ -162,6 +222,7 @@ def _try(exporter: Exporter, job: ExportJob, names: list[str]) -> tuple[str | No
         with (
             left_as_it_was(job.module),
             in_force(job.module, exporter, names),
+            cpu_seconds(_limit(job)),
             torch.no_grad(),
             warnings.catch_warnings(),
         ):
@@ -185,6 +246,12 @@ def _try(exporter: Exporter, job: ExportJob, names: list[str]) -> tuple[str | No
         if problem:
             return f"differs from PyTorch at {at}: {problem}", None
     return None, component
+
+
+def _limit(job: ExportJob) -> float:
+    """Processor seconds that an exporter gets: symbolic sizes can keep torch.export busy for hours."""
+    weights = sum(weight.numel() * weight.element_size() for weight in job.module.parameters())
+    return _SECONDS + _SECONDS_PER_GIB * weights / 2**30
 
 
 def _disagreement(job: ExportJob, probe: Probe, answers: Arrays) -> str | None:

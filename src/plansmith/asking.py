@@ -55,6 +55,20 @@ class Asking:
             self._known[key] = self.case(name, sizes)
         return self._known[key]
 
+    def takes(self, sizes: Sizes) -> bool:
+        """Whether the model answers at a shape; its answer is kept.
+
+        Raises:
+            Exception: the machine is out of memory, which tells nothing about the model.
+        """
+        try:
+            self.kept("another shape", sizes)
+        except Exception as error:
+            if tells_of_memory(f"{type(error).__name__}: {error}"):
+                raise
+            return False
+        return True
+
     def case(self, name: str, sizes: Sizes) -> tuple[Arrays, Arrays]:
         """Inputs and answer at a shape.
 

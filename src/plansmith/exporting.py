@@ -113,13 +113,16 @@ def _job(live: LiveModel, found: Moving, asking: Asking, axes: Mapping[str, Axis
     Those are the first ones, the smallest, and the longest single sample: many graphs are wrong only there.
     """
     from plansmith.compilers import exporters, torch_export
-    from plansmith.reference import plan_cases
+    from plansmith.reference import odd_sizes, plan_cases
 
     planned: dict[str, dict[str, int]] = dict(plan_cases(axes, found.able, (found.traced, found.untraced)))
     shapes = {name: planned[name] for name in _PROBES if name in planned}
     longest = {axis: r.min if axis == BATCH else r.max for axis, r in axes.items()}
     if longest not in planned.values():
         shapes["longest"] = longest
+    odd = odd_sizes(found.able, found.untraced)
+    if odd not in shapes.values() and asking.takes(found.full(odd)):
+        shapes[torch_export.ODD] = odd
     probes = [exporters.Probe(name, sizes, *asking.kept(name, found.full(sizes))) for name, sizes in shapes.items()]
     folder = out / _GRAPH
     folder.mkdir(exist_ok=True)

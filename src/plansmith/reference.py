@@ -27,6 +27,9 @@ _UNTRACED_LENGTH = 23
 _APART = 5
 """Further axes get other lengths, so that they can be told apart in an output."""
 
+_COARSE, _PATCH = 32, 4
+"""Most networks for images halve the sides five times, the first two in patches that have to be whole."""
+
 _SMALL = 32
 """An axis that begins above this has no size that costs next to nothing: it is asked at its usual one."""
 
@@ -68,6 +71,23 @@ def first_sizes(able: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[str
             small, other = r.opt, r.opt - (other | 1) if r.opt - (other | 1) >= r.min else r.opt + (other | 1)
         traced[axis], untraced[axis] = (min(max(size, r.min), r.max) for size in (small, other))
     return traced, untraced
+
+
+def odd_sizes(able: Mapping[str, AxisRange], untraced: Sizes) -> dict[str, int]:
+    """A shape whose large axes are whole patches of four, of which there are 8 n + 1: where whatever pads, pads.
+
+    Halved and rounded up, 8 n + 1 stays odd three times, so that maps of features are padded to pairs and to windows.
+
+    Args:
+        able: the ranges that the model itself can take.
+        untraced: the sizes of the other axes.
+    """
+    sizes = dict(untraced)
+    for axis, r in able.items():
+        odd = [n for n in range(_COARSE + _PATCH, r.max + 1, _COARSE) if n >= r.min]
+        if r.min > _SMALL and r.step == 1 and odd:
+            sizes[axis] = odd[len(odd) // 2]
+    return sizes
 
 
 def plan_cases(

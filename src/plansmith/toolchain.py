@@ -38,6 +38,7 @@ _EXPORT_CODE = (
     "compilers/torch_export.py",
     "compilers/exporters.py",
     "compilers/rounding.py",
+    "compilers/deadline.py",
     "compilers/rewrites",
     "compilers/onnx_import.py",
     *_GRAPH_CODE,

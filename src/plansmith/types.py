@@ -122,11 +122,13 @@ class Component(Record):
 class ExportAttempt(Record):
     """One exporter's try: `problem` is None for the one that won.
 
-    `fixed`: axes that did not have to move in it; `rewrites`: names of the rewrites that were in force.
+    `fixed`: axes that did not have to move in it; `rewrites`: names of the rewrites that were in force; `traced`: the
+    shape that the exporter was shown.
     """
 
     exporter: Exporter
     problem: str | None
+    traced: str = "traced"
     fixed: tuple[str, ...] = ()
     rewrites: tuple[str, ...] = ()
 

@@ -1,0 +1,71 @@
+"""Padding of images and maps to whole patches, pairs and windows, without branches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from plansmith.compilers.rewrites.registry import EVERY, Rewrite
+
+if TYPE_CHECKING:
+    import torch
+
+_PADS = "maybe_pad"
+
+
+def _padding(part: Any) -> Callable[..., Any] | None:
+    """What a part's `maybe_pad` does, whatever it is given; None where it is of no known kind."""
+    if not hasattr(part, _PADS):
+        return None
+    if hasattr(part, "projection") and hasattr(part, "patch_size"):
+        sides = part.patch_size if isinstance(part.patch_size, tuple | list) else (part.patch_size,) * 2
+        return _to_patches(int(sides[0]), int(sides[1]))
+    return _to_pairs if hasattr(part, "reduction") else None
+
+
+def _to_patches(rows: int, columns: int) -> Callable[..., Any]:
+    """Images [batch, channels, height, width] to whole patches."""
+
+    def pad(pixel_values: Any, height: Any, width: Any) -> Any:
+        import torch
+
+        missing = (0, (columns - width % columns) % columns, 0, (rows - height % rows) % rows)
+        return torch.nn.functional.pad(pixel_values, missing)
+
+    return pad
+
+
+def _to_pairs(input_feature: Any, height: Any, width: Any) -> Any:
+    """Maps [batch, height, width, channels] to pairs of rows and columns."""
+    import torch
+
+    return torch.nn.functional.pad(input_feature, (0, 0, 0, width % 2, 0, height % 2))
+
+
+def _applies(module: torch.nn.Module) -> bool:
+    return any(_padding(part) is not None for part in module.modules())
+
+
+@contextmanager
+def _without_branches(module: torch.nn.Module) -> Iterator[None]:
+    parts = [(part, padding) for part in module.modules() if (padding := _padding(part)) is not None]
+    for part, padding in parts:
+        setattr(part, _PADS, padding)
+    try:
+        yield
+    finally:
+        for part, _ in parts:
+            delattr(part, _PADS)
+
+
+REWRITES = (
+    Rewrite(
+        name="padding without branches",
+        reason="a branch that pads only sizes that are not whole is written down as it was taken",
+        link="https://github.com/huggingface/transformers/blob/main/src/transformers/models/swin/modeling_swin.py",
+        exporters=EVERY,
+        applies=_applies,
+        put=_without_branches,
+    ),
+)
