@@ -122,7 +122,7 @@ MODELS = {
         "VideoMAEForVideoClassification",
         "VideoMAEConfig",
         VIDEO,
-        {"pixel_values": "[batch, 4, 3, 32, 32]"},
+        {"pixel_values": "[batch, video_frames, 3, height, width]"},
         {"logits": (3, 2)},
     ),
     "images beside texts, whose mask has no say where the end mark is looked for": Known(

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from plansmith.sources.config_facts import IMAGE, Fact, number, stated
-from plansmith.sources.input_kinds import CHOICES, FRAMES, HEIGHT, SAMPLES, TARGET_AXIS, WIDTH
+from plansmith.sources.input_kinds import (
+    CHOICES,
+    CLIP_FRAMES,
+    FRAMES,
+    HEIGHT,
+    SAMPLES,
+    TARGET_AXIS,
+    VIDEO_FRAMES,
+    WIDTH,
+)
 from plansmith.sources.live import BATCH_RANGE, SEQUENCE
 from plansmith.sources.preprocessors import Preprocessors
 from plansmith.types import BATCH, AxisRange
@@ -73,6 +82,9 @@ def axis_range(axis: str, told: Told, sides: Mapping[str, int]) -> AxisRange:
         return BATCH_RANGE
     if axis in {HEIGHT, WIDTH}:
         return side_range(sides[axis], number(told.config, _PATCH, IMAGE) or 1)
+    if axis == VIDEO_FRAMES:
+        frames = number(told.config, CLIP_FRAMES, IMAGE) or 1
+        return AxisRange(min=max(1, frames // 2), opt=frames, max=frames)
     if axis == SAMPLES:
         rate = getattr(told.pre.sound, "sampling_rate", None) or number(told.config, Fact(("sampling_rate",)))
         low, usual, high = (round((rate or _USUAL_RATE) * seconds) for seconds in _SECONDS)

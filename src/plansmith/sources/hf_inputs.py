@@ -22,7 +22,7 @@ from plansmith.sources.drafts import Draft
 from plansmith.sources.drawn import plan_drawn
 from plansmith.sources.hf_contents import Source
 from plansmith.sources.hf_given import given_tensors, odd_inputs, undescribed
-from plansmith.sources.input_kinds import HEIGHT, KINDS, WIDTH, Fill, Kind, kinds_of
+from plansmith.sources.input_kinds import HEIGHT, KINDS, VIDEO_FRAMES, WIDTH, Fill, Kind, kinds_of
 from plansmith.sources.live import InputPlan
 from plansmith.types import BATCH
 
@@ -42,7 +42,7 @@ _MOST_TRIES = 24
 
 def small_sizes(plan: InputPlan) -> dict[str, int]:
     """Two short samples; what may not be cut short, such as images, is as large as usual."""
-    whole = {HEIGHT, WIDTH} if not plan.guessed else set(plan.axes)
+    whole = {VIDEO_FRAMES, HEIGHT, WIDTH} if not plan.guessed else set(plan.axes)
     sizes = {
         axis: r.opt if axis in whole or r.min > _TRIED_LENGTH else _TRIED_LENGTH + _APART * place
         for place, (axis, r) in enumerate(plan.axes.items())

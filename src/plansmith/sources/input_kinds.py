@@ -17,15 +17,16 @@ from plansmith.types import BATCH
 
 # Axes that may move.
 TARGET_AXIS, HEIGHT, WIDTH, FRAMES, SAMPLES = "target", "height", "width", "frames", "samples"
+VIDEO_FRAMES = "video_frames"
 PATCHES, POINTS, REGIONS, CHOICES = "patches", "points", "regions", "choices"
 
 SIDE = Fact(("image_size", "crop_size", "img_size"))
 """The height and width of images, where the configuration states one; `place` 1 is the width."""
 
 _CHANNELS = Fact(("num_channels", "in_channels", "in_chans"), otherwise=3)
-_VIDEO_FRAMES = Fact(("num_frames", "frames_per_clip"))
-_VIDEO_HEIGHT = Fact(SIDE.names, otherwise=224)
-_VIDEO_WIDTH = Fact(SIDE.names, otherwise=224, place=1)
+CLIP_FRAMES = Fact(("num_frames", "frames_per_clip"))
+"""How many images a video has, where the configuration says so: else the model takes none."""
+
 _MELS = Fact(("num_mel_bins", "n_mels", "feature_size"))
 _SERIES_LENGTH = Fact(("context_length",))
 _SERIES_CHANNELS = Fact(("num_input_channels", "input_size"))
@@ -103,7 +104,7 @@ def _ids(name: str, *forms: Form, side: tuple[str, ...] = TEXT, companions: tupl
 _TEXT = Form((BATCH, SEQUENCE))
 _WRITTEN = Form((BATCH, TARGET_AXIS))
 _STILL = Form((BATCH, _CHANNELS, HEIGHT, WIDTH), length=None)
-_CLIP = Form((BATCH, _VIDEO_FRAMES, _CHANNELS, _VIDEO_HEIGHT, _VIDEO_WIDTH), length=None)
+_CLIP = Form((BATCH, VIDEO_FRAMES, _CHANNELS, HEIGHT, WIDTH), needs=(CLIP_FRAMES,), length=None)
 # Two images that are compared.
 _PAIR = Form((BATCH, 2, _CHANNELS, HEIGHT, WIDTH), length=None)
 
