@@ -45,7 +45,7 @@ ATTEMPTS: tuple[tuple[Exporter, str], ...] = (
     ("patched", _TRACED),
 )
 
-_SECONDS, _SECONDS_PER_GIB = 60, 120
+_SECONDS, _SECONDS_PER_GIB = 40, 120
 """What an exporter may take: small models take up to 20 s of the slow ones."""
 
 _MOST_CAPTURES = 6
