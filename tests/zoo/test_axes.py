@@ -59,6 +59,14 @@ def test_an_axis_that_two_inputs_share_moves_in_both() -> None:
     assert [tuple(map(str, axis.places)) for axis in axes] == [("x:0", "mask:0"), ("x:1", "mask:1")]
 
 
+def test_a_single_other_size_that_fits_by_chance_makes_no_axis() -> None:
+    def in_steps(feed: Arrays) -> Any:
+        assert (feed["x"].shape[1] - 16) // 10 == 1
+        return feed["x"].mean(axis=1)
+
+    assert set(found(find_axes(plan(x=("batch", 32)), answer(in_steps)))) == {"batch"}
+
+
 def test_what_the_model_refuses_or_answers_with_nan_is_no_axis() -> None:
     def fixed(feed: Arrays) -> Any:
         x = feed["x"]

@@ -162,14 +162,15 @@ class _Search:
             if isinstance(d, int) and self.base.feed[t.name].shape[i] >= _FEWEST
         ]
         found = [self._moved(str(place), (place,)) for place in fixed]
-        alone = {place for axis in found if axis.shapes for place in axis.places}
+        alone = {place for axis in found if len(axis.shapes) > 1 for place in axis.places}
         by_size: dict[int, list[Place]] = {}
         for place in fixed:
             if place not in alone:
                 by_size.setdefault(self._size(place), []).append(place)
         several = (tuple(places) for places in by_size.values() if len(places) > 1)
         found += [self._moved("+".join(map(str, places)), places) for places in several]
-        return [axis for axis in found if axis.shapes]
+        # Strides and patches round, so that now and then a single other size fits by chance.
+        return [axis for axis in found if len(axis.shapes) > 1]
 
     def together(self, axes: list[Axis]) -> list[Shape]:
         """All named axes moved at once: to their smallest sizes, and to others."""

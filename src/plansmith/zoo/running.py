@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,6 +125,8 @@ class Runner:
                 )
                 return Row.model_validate(answer), True
             except PlansmithError as error:
+                if workers.ended:
+                    raise CancelledError from error
                 problem = watch.verdict or error.message
             finally:
                 watch.close()
@@ -134,19 +136,23 @@ class Runner:
 
 
 class _Workers:
-    """The processes that run, so that an interrupt ends them all."""
+    """The processes that run, so that an interrupt ends them all.
+
+    Attributes:
+        ended: whether it did.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: set[Worker] = set()
-        self._ended = False
+        self.ended = False
 
     @contextmanager
     def open(self, module: str, log: Path, progress: Callable[[str], None]) -> Iterator[Worker]:
         with Worker(module, log, progress) as worker:
             with self._lock:
                 self._open.add(worker)
-                ended = self._ended
+                ended = self.ended
             if ended:
                 worker.kill()
             try:
@@ -157,7 +163,7 @@ class _Workers:
 
     def end(self) -> None:
         with self._lock:
-            self._ended = True
+            self.ended = True
             for worker in self._open:
                 worker.kill()
 

@@ -133,7 +133,8 @@ class _Trial:
         if not is_stable(partial(_ask_afresh, live), accepted.base):
             problems.append("PyTorch itself answers otherwise after the export")
         fixed = _fixed_sizes(component, accepted)
-        findings = [_finding(graph, axis, fixed, live) for axis in accepted.axes]
+        reasons = {one.axis: one.reason for one in onnx.fixed}
+        findings = [_finding(graph, axis, fixed, live, reasons.get(axis.name, "")) for axis in accepted.axes]
         checked = list(_reachable(accepted, fixed, live))
         problems += filter(None, map(graph.problem_at, checked))
         if not checked:
@@ -164,11 +165,11 @@ def _ask_afresh(live: LiveModel, feed: Arrays) -> Arrays:
     return replace(live, module=module).ask(feed)
 
 
-def _finding(graph: Graph, axis: Axis, fixed: Fixed, live: LiveModel) -> AxisFinding:
-    """Whether an axis of PyTorch's moves in the graph, and is right wherever it does."""
+def _finding(graph: Graph, axis: Axis, fixed: Fixed, live: LiveModel, reason: str) -> AxisFinding:
+    """Whether an axis of PyTorch's moves in the graph, and is right wherever it does; `reason`: why it was fixed."""
     held = [size for place in axis.places if (size := fixed.get(place.tensor, {}).get(place.dim))]
     if held:
-        problem = f"fixed at {held[0]} in the graph"
+        problem = f"fixed at {held[0]} in the graph" + (f": {reason}" if reason else "")
     else:
         moved = (_with_fixed(shape, fixed, live) for shape in axis.shapes.values())
         problem = next((said for shape in moved if shape and (said := graph.problem_at(shape))), "")
