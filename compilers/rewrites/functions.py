@@ -137,6 +137,30 @@ def differences(tensor: Any, n: int = 1, dim: int = -1, prepend: Any = None, app
     return whole.narrow(dim, 1, whole.size(dim) - 1) - whole.narrow(dim, 0, whole.size(dim) - 1)
 
 
+def stacked(data: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+    """`torch.tensor` of numbers in lists, of which some are sizes that a trace follows as tensors."""
+    if not _holds_tensors(data):
+        return NotImplemented
+    together = _stack(data, device)
+    return together if dtype is None else together.to(dtype)
+
+
+def _holds_tensors(data: Any) -> bool:
+    import torch
+
+    return isinstance(data, list | tuple) and any(isinstance(d, torch.Tensor) or _holds_tensors(d) for d in data)
+
+
+def _stack(data: Any, device: Any) -> Any:
+    import torch
+
+    if isinstance(data, list | tuple):
+        parts = [_stack(part, device) for part in data]
+        kind = max((part.dtype for part in parts), key=lambda one: one.is_floating_point)
+        return torch.stack([part.to(kind) for part in parts])
+    return data.to(device) if isinstance(data, torch.Tensor) else torch.as_tensor(data, device=device)
+
+
 def _pair(value: Any) -> tuple[Any, Any]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
@@ -147,6 +171,12 @@ def _copying_kernel(tensor: Any, kernel: tuple[int, int]) -> Any:
 
     rows, columns = kernel
     return torch.eye(rows * columns, dtype=tensor.dtype, device=tensor.device).reshape(-1, 1, rows, columns)
+
+
+def _tensors() -> tuple[Any, ...]:
+    import torch
+
+    return (torch.tensor, torch.as_tensor)
 
 
 def _diff() -> tuple[Any, ...]:
@@ -195,6 +225,14 @@ REWRITES = (
         exporters=frozenset({"torchscript"}),
         functions=_fold,
         form=folded_by_convolution,
+    ),
+    FunctionRewrite(
+        name="sizes stacked",
+        reason="a tensor made of a list of sizes is a constant to the tracer, whatever it follows those sizes as",
+        link="https://github.com/pytorch/pytorch/issues/42480",
+        exporters=frozenset({"torchscript"}),
+        functions=_tensors,
+        form=stacked,
     ),
     FunctionRewrite(
         name="differences by slices",

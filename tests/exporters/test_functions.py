@@ -79,6 +79,8 @@ class Calling(torch.nn.Module):
         ("windows by indices", lambda x: x.unfold(2, 3, 2).sum(-1)),
         ("unfolding by convolution", lambda x: functional.unfold(x, 3, padding=1)),
         ("differences by slices", lambda x: torch.diff(x, dim=2)),
+        ("sizes stacked", lambda x: x * torch.tensor([[x.shape[2], 3], [1, x.shape[0]]]).sum(-1).max()),
+        ("sizes stacked", lambda x: x / torch.as_tensor([0.5, x.shape[2]], dtype=torch.float32)[1]),
     ],
 )
 def test_the_tracer_follows_a_moving_side_through_a_rewritten_call(
