@@ -41,9 +41,9 @@ TRACER: frozenset[Exporter] = frozenset({"torchscript"})
 
 def module_rewrites() -> tuple[Rewrite, ...]:
     """Those of modules, in the order in which they are put in force."""
-    from plansmith.compilers.rewrites import attention, padding, recurrent, windowed
+    from plansmith.compilers.rewrites import attention, padding, positions, recurrent, windowed
 
-    return (*attention.REWRITES, *windowed.REWRITES, *recurrent.REWRITES, *padding.REWRITES)
+    return (*attention.REWRITES, *windowed.REWRITES, *recurrent.REWRITES, *padding.REWRITES, *positions.REWRITES)
 
 
 @contextmanager
