@@ -12,6 +12,8 @@ from plansmith.types import Exporter
 if TYPE_CHECKING:
     import torch
 
+    from plansmith.compilers.rewrites.functions import FunctionRewrite
+
 
 @dataclass(frozen=True)
 class Rewrite:
@@ -46,6 +48,13 @@ def module_rewrites() -> tuple[Rewrite, ...]:
     return (*attention.REWRITES, *windowed.REWRITES, *recurrent.REWRITES, *padding.REWRITES, *positions.REWRITES)
 
 
+def function_rewrites() -> tuple[FunctionRewrite, ...]:
+    """Those of functions of torch."""
+    from plansmith.compilers.rewrites import functions, images
+
+    return (*functions.REWRITES, *images.REWRITES)
+
+
 @contextmanager
 def in_force(module: torch.nn.Module, exporter: Exporter, used: list[str]) -> Iterator[None]:
     """Put every rewrite in force that a module needs for an exporter; the names of the used ones go to a list."""
@@ -56,7 +65,7 @@ def in_force(module: torch.nn.Module, exporter: Exporter, used: list[str]) -> It
             if exporter in rewrite.exporters and rewrite.applies(module):
                 stack.enter_context(rewrite.put(module))
                 used.append(rewrite.name)
-        calls = [rewrite for rewrite in functions.REWRITES if exporter in rewrite.exporters]
+        calls = [rewrite for rewrite in function_rewrites() if exporter in rewrite.exporters]
         if calls:
             stack.enter_context(functions.in_their_place(calls, used))
         yield
