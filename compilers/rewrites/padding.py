@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 _PADS = "maybe_pad"
+_SAME = "apply_tf_padding"
 
 
 def _padding(part: Any) -> Callable[..., Any] | None:
@@ -59,7 +61,61 @@ def _without_branches(module: torch.nn.Module) -> Iterator[None]:
             delattr(part, _PADS)
 
 
+def padded_to_same(features: Any, conv_layer: Any) -> Any:
+    """As transformers' apply_tf_padding: so that a convolution gives ceil(size / stride); [..., height, width].
+
+    TensorFlow's "SAME": https://www.tensorflow.org/api_docs/python/tf/nn#notes_on_padding_2
+    """
+    import torch
+
+    if any(1 < kernel < stride for kernel, stride in zip(conv_layer.kernel_size, conv_layer.stride, strict=True)):
+        return NotImplemented
+    missing: list[Any] = []
+    for place in (1, 0):
+        kernel, stride, gap = (getattr(conv_layer, name)[place] for name in ("kernel_size", "stride", "dilation"))
+        size = features.shape[place - 2]
+        # Never negative: a kernel of one takes every stride-th element as it is.
+        whole = ((size + stride - 1) // stride - 1) * stride + kernel - size if kernel >= stride else 0
+        missing += [whole // 2 * gap, (whole - whole // 2) * gap]
+    return torch.nn.functional.pad(features, missing)
+
+
+def _owners(module: torch.nn.Module) -> list[Any]:
+    """The modules of Python whose padding the parts of a model call."""
+    owners = {type(part).__module__: sys.modules.get(type(part).__module__) for part in module.modules()}
+    return [owner for owner in owners.values() if hasattr(owner, _SAME)]
+
+
+def _with_other_form(original: Callable[..., Any]) -> Callable[..., Any]:
+    def pad(features: Any, conv_layer: Any) -> Any:
+        padded = padded_to_same(features, conv_layer)
+        return original(features, conv_layer) if padded is NotImplemented else padded
+
+    return pad
+
+
+@contextmanager
+def _to_same(module: torch.nn.Module) -> Iterator[None]:
+    originals = [(owner, getattr(owner, _SAME)) for owner in _owners(module)]
+    for owner, original in originals:
+        setattr(owner, _SAME, _with_other_form(original))
+    try:
+        yield
+    finally:
+        for owner, original in originals:
+            setattr(owner, _SAME, original)
+
+
 REWRITES = (
+    Rewrite(
+        name="padding to the same size",
+        reason="sizes made whole numbers of Python's own, and what is chosen by them, are constants in a trace",
+        link="https://github.com/huggingface/transformers/blob/main/src/transformers/models/mobilenet_v2/"
+        "modeling_mobilenet_v2.py",
+        exporters=EVERY,
+        applies=lambda module: bool(_owners(module)),
+        put=_to_same,
+    ),
     Rewrite(
         name="padding without branches",
         reason="a branch that pads only sizes that are not whole is written down as it was taken",

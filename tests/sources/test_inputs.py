@@ -331,6 +331,14 @@ def test_sides_go_from_half_the_usual_size_in_whole_patches(usual: int, patch: i
     assert side_range(usual, patch) == AxisRange(min=low, opt=usual, max=high)
 
 
+def test_a_batch_whose_answer_is_too_large_gets_smaller(tmp_path: Path) -> None:
+    fields = {**TEXT, "vocab_size": 60_000, "max_position_embeddings": 512}
+    live = load(save(tmp_path / "model", "GPTNeoXForCausalLM", "GPTNeoXConfig", **fields))
+    assert live.inputs.axes["batch"] == AxisRange(min=1, opt=4, max=8)
+    plain = load(tmp_path / "model", task="feature-extraction")
+    assert plain.inputs.axes["batch"] == AxisRange(min=1, opt=8, max=32)
+
+
 def test_a_tokenizer_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     folder = save(tmp_path / "model", "BertModel", "BertConfig", **TEXT)
     (folder / "tokenizer.json").write_text("{}")

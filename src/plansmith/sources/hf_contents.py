@@ -32,7 +32,7 @@ NO_ID = -1
 RANDOM_IDS = "random token ids (the model has no tokenizer)"
 _TEXTS = {"input_ids", "attention_mask", "token_type_ids"}
 _IMAGES = {"pixel_values", "pixel_mask"}
-_MASKS = ("attention_mask", "padding_mask", "decoder_attention_mask")
+_MASKS = ("attention_mask", "padding_mask", "input_features_mask", "decoder_attention_mask")
 _WHOLE = {"do_resize": False, "do_center_crop": False, "do_pad": False}
 
 
@@ -88,7 +88,8 @@ class Source:
 
     def is_worth(self, kind: Kind) -> bool:
         """Whether an input that the model can do without tells it anything that it knows what to do with."""
-        if kind.fill in {Fill.SEGMENTS, Fill.MASK} and not kind.like and (self.pre.tokenizer or self.pre.sound):
+        is_written = kind.like == "decoder_input_ids"  # no processor gives what stands beside it
+        if kind.fill in {Fill.SEGMENTS, Fill.MASK} and not is_written and (self.pre.tokenizer or self.pre.sound):
             return kind.name in self.offered
         if kind.fill is Fill.SEGMENTS:
             return any(bound > 1 for bound in self._bounds(kind))

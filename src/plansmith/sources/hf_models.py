@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from plansmith.config import InputSpec
 from plansmith.errors import UsageError, first_line
 from plansmith.isolation import left_as_it_was
 from plansmith.sources.config_facts import parts
+from plansmith.sources.hf_axes import affordable
 from plansmith.sources.hf_inputs import plan_inputs, small_sizes
 from plansmith.sources.hf_outputs import Answering
 from plansmith.sources.hf_tasks import choose_class
@@ -55,11 +57,14 @@ def load(
     behind = read_modules(folder, task, allow_pickle=allow_pickle)
     usual = Answering(model, (), behind)
     plan = plan_inputs(model, folder, trust_remote_code, inputs, partial(_ask, usual))
-    names = _named_outputs(Answering(model, outputs, behind) if outputs else usual, outputs, plan)
+    answer = _first_answer(Answering(model, outputs, behind) if outputs else usual, outputs, plan)
+    if not plan.guessed:
+        forms = ((tuple(tensor.shape), tensor.element_size()) for tensor in answer.values())
+        plan = replace(plan, axes=affordable(plan.axes, small_sizes(plan), forms))
     return LiveModel(
-        module=_positional(Answering(model, names, behind), tuple(t.name for t in plan.tensors)),
+        module=_positional(Answering(model, tuple(answer), behind), tuple(t.name for t in plan.tensors)),
         inputs=plan,
-        output_names=names,
+        output_names=tuple(answer),
         exportable=lambda: _plain_attention(model),
     )
 
@@ -91,8 +96,8 @@ def _ask(answering: Answering, feed: Mapping[str, NDArray[np.generic]]) -> dict[
     return {name: tensor.float().numpy() if tensor.is_complex() else tensor.numpy() for name, tensor in answer.items()}
 
 
-def _named_outputs(answering: Answering, wanted: Sequence[str], inputs: InputPlan) -> tuple[str, ...]:
-    """The outputs' names, told by the model's first answer.
+def _first_answer(answering: Answering, wanted: Sequence[str], inputs: InputPlan) -> dict[str, torch.Tensor]:
+    """What the model says to a small batch: its outputs.
 
     Raises:
         UsageError: the model has no such output, or does not take inputs that the spec describes.
@@ -118,7 +123,7 @@ def _named_outputs(answering: Answering, wanted: Sequence[str], inputs: InputPla
             f"outputs: the model has no output {', '.join(unknown) or 'that is a tensor'}",
             remedy=f"its outputs are {', '.join(able) or 'not ones that a server can give'}",
         )
-    return tuple(answer)
+    return answer
 
 
 def _positional(answering: Answering, names: tuple[str, ...]) -> Any:

@@ -115,6 +115,7 @@ _KINDS = (
     _ids("input_ids", Form((BATCH, CHOICES, SEQUENCE), length=2), companions=("attention_mask", "token_type_ids")),
     Kind("attention_mask", Fill.MASK, dtype="int64"),
     Kind("padding_mask", Fill.MASK, dtype="int64"),
+    Kind("input_features_mask", Fill.MASK, dtype="int64", like="input_features"),
     # TAPAS knows seven segments at once: rows, columns, ranks.
     Kind(
         "token_type_ids",
@@ -175,7 +176,7 @@ _KINDS = (
             Form((BATCH, _MELS, FRAMES), length=2),
         ),
         SOUND,
-        companions=("attention_mask", "is_longer"),
+        companions=("attention_mask", "input_features_mask", "is_longer"),
     ),
     Kind("is_longer", Fill.FLAGS, (Form((BATCH, 1)),), SOUND, "bool"),
     Kind("decoder_input_values", Fill.VALUES, (Form((BATCH, TARGET_AXIS, _MELS)),), TARGET),

@@ -159,7 +159,8 @@ def _pooling(settings: Mapping[str, Any]) -> torch.nn.Module:
         pools = True
 
         def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-            return torch.cat([pool(mode, tokens, mask) for mode in modes], dim=-1)
+            pooled = [pool(mode, tokens, mask) for mode in modes]
+            return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=-1)
 
     return Pooling()
 

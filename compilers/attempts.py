@@ -1,0 +1,136 @@
+"""One exporter's try at one job: the graph, beside PyTorch at every shape, or what was wrong."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from plansmith.comparison import TOLERANCES, Padding, compare_output, widened
+from plansmith.compilers import exporters, onnx_files
+from plansmith.compilers.deadline import cpu_seconds
+from plansmith.compilers.exporters import ExportJob, Probe
+from plansmith.compilers.onnxrt import open_session
+from plansmith.compilers.rewrites.registry import in_force
+from plansmith.errors import first_line
+from plansmith.isolation import left_as_it_was
+from plansmith.types import Component, ExportAttempt, Exporter, Precision
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[np.generic]]
+
+_RAW_FILE = "exported.onnx"
+_ANSWERED = ("fails at ", "differs from ")
+
+_SECONDS, _SECONDS_PER_GIB = 40, 120
+"""What an exporter may take: small models take up to 20 s of the slow ones."""
+
+
+# How torch.export names the dims that a model needs fixed: by where the argument stands in the call, and the place.
+_SPECIALISED = re.compile(r"\[(\d+)\]\.(?:size\(\)|shape)\[(\d+)\]")
+
+
+def attempt_export(
+    exporter: Exporter, job: ExportJob, fixed: Sequence[str] = ()
+) -> tuple[ExportAttempt, Component | None]:
+    """Export once; what was tried, and the graph if it agreed. Only that graph's files are left in the folder."""
+    names: list[str] = []
+    problem, component = _try(exporter, job, names)
+    if component is None:
+        for leftover in job.folder.glob("*"):
+            leftover.unlink()
+    traced = job.probes[0].name
+    attempt = ExportAttempt(
+        exporter=exporter, problem=problem, traced=traced, fixed=tuple(fixed), rewrites=tuple(dict.fromkeys(names))
+    )
+    return attempt, component
+
+
+def _try(exporter: Exporter, job: ExportJob, names: list[str]) -> tuple[str | None, Component | None]:
+    """Export once; the problem in one line, or the graph that agreed. The names of the rewrites are added to a list."""
+    import torch
+
+    try:
+        with (
+            left_as_it_was(job.module),
+            in_force(job.module, exporter, names),
+            cpu_seconds(_limit(job)),
+            torch.no_grad(),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            exporters.write(exporter, job, job.folder / _RAW_FILE)
+        component = onnx_files.finish(job.folder / _RAW_FILE, (*job.inputs, *job.outputs))
+        session = open_session(job.folder / component.file)
+    except Exception as error:  # noqa: BLE001 - exporters raise anything; the next one is tried, all are told
+        return _told(error), None
+    lost = {t.name for t in job.inputs} - {t.name for t in component.inputs}
+    if lost:
+        return f"the graph does not use the input(s) {', '.join(sorted(lost))}", None
+    outputs = [t.name for t in job.outputs]
+    for probe in job.probes:
+        at = f"{probe.name} ({', '.join(f'{axis} {size}' for axis, size in probe.axes.items())})"
+        try:
+            answers = dict(zip(outputs, session.run(outputs, dict(probe.feed)), strict=True))
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors have no common base
+            return f"fails at {at}: {first_line(_cause(error))}", None
+        problem = _disagreement(job, probe, answers)
+        if problem:
+            return f"differs from PyTorch at {at}: {problem}", None
+    return None, component
+
+
+def _limit(job: ExportJob) -> float:
+    """Processor seconds that an exporter gets: symbolic sizes can keep torch.export busy for hours."""
+    weights = sum(weight.numel() * weight.element_size() for weight in job.module.parameters())
+    return _SECONDS + _SECONDS_PER_GIB * weights / 2**30
+
+
+def _disagreement(job: ExportJob, probe: Probe, answers: Arrays) -> str | None:
+    """The first output of the graph that differs from PyTorch's, in words."""
+    padding = Padding(job.inputs, job.mask_input)
+    for tensor in job.outputs:
+        row = compare_output(
+            probe.name,
+            tensor.name,
+            probe.answer[tensor.name],
+            answers[tensor.name],
+            widened(TOLERANCES[Precision.FP32], job.rounding.get(tensor.name)),
+            valid=padding.valid(tensor, probe.feed),
+        )
+        if row.failures:
+            return f"{tensor.name}: {row.failures[0]}"
+    return None
+
+
+def _told(error: BaseException) -> str:
+    """What an exporter says of its failure, in one line: the innermost cause, and the dims that it names."""
+    cause = _cause(error)
+    line = f"{type(cause).__name__}: {first_line(cause)}"
+    more = next((one.strip(" -") for one in str(cause).splitlines()[1:] if _SPECIALISED.search(one)), "")
+    return f"{line} {more}".strip()
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The innermost cause, which says what happened: torch wraps it in advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def could_answer(attempt: ExportAttempt) -> bool:
+    """Whether a failed attempt gave a graph that ONNX Runtime could open."""
+    return str(attempt.problem).startswith(_ANSWERED)
+
+
+def named_axes(job: ExportJob, problem: str) -> set[str]:
+    """The axes that a refusal of torch.export names."""
+    found = set()
+    for argument, place in _SPECIALISED.findall(problem):
+        dims = job.inputs[int(argument)].dims if int(argument) < len(job.inputs) else ()
+        found |= {d for d in dims[int(place) : int(place) + 1] if isinstance(d, str)}
+    return found
