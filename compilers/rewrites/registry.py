@@ -12,6 +12,8 @@ from plansmith.types import Exporter
 if TYPE_CHECKING:
     import torch
 
+    from plansmith.compilers.rewrites.functions import FunctionRewrite
+
 
 @dataclass(frozen=True)
 class Rewrite:
@@ -41,9 +43,16 @@ TRACER: frozenset[Exporter] = frozenset({"torchscript"})
 
 def module_rewrites() -> tuple[Rewrite, ...]:
     """Those of modules, in the order in which they are put in force."""
-    from plansmith.compilers.rewrites import attention, padding, recurrent, windowed
+    from plansmith.compilers.rewrites import attention, padding, positions, recurrent, windowed
 
-    return (*attention.REWRITES, *windowed.REWRITES, *recurrent.REWRITES, *padding.REWRITES)
+    return (*attention.REWRITES, *windowed.REWRITES, *recurrent.REWRITES, *padding.REWRITES, *positions.REWRITES)
+
+
+def function_rewrites() -> tuple[FunctionRewrite, ...]:
+    """Those of functions of torch."""
+    from plansmith.compilers.rewrites import functions, images
+
+    return (*functions.REWRITES, *images.REWRITES)
 
 
 @contextmanager
@@ -56,7 +65,7 @@ def in_force(module: torch.nn.Module, exporter: Exporter, used: list[str]) -> It
             if exporter in rewrite.exporters and rewrite.applies(module):
                 stack.enter_context(rewrite.put(module))
                 used.append(rewrite.name)
-        calls = [rewrite for rewrite in functions.REWRITES if exporter in rewrite.exporters]
+        calls = [rewrite for rewrite in function_rewrites() if exporter in rewrite.exporters]
         if calls:
             stack.enter_context(functions.in_their_place(calls, used))
         yield

@@ -10,7 +10,8 @@ import torch
 from torch.nn import functional
 
 from plansmith.compilers import torch_export
-from plansmith.compilers.rewrites import functions
+from plansmith.compilers.rewrites import functions, images
+from plansmith.compilers.rewrites.registry import function_rewrites
 from plansmith.types import Tensor
 
 from ..gate.graphs import silent
@@ -33,23 +34,21 @@ SHAPES = {
 def test_unfolding_and_folding_are_convolutions(kernel: Any, dilation: int, padding: int, stride: Any) -> None:
     taken = functional.unfold(IMAGES, kernel, dilation, padding, stride)
     torch.testing.assert_close(
-        functions.unfolded_by_convolution(IMAGES, kernel, dilation, padding, stride), taken, rtol=0, atol=0
+        images.unfolded_by_convolution(IMAGES, kernel, dilation, padding, stride), taken, rtol=0, atol=0
     )
     laid = functional.fold(taken, (14, 17), kernel, dilation, padding, stride)
-    torch.testing.assert_close(
-        functions.folded_by_convolution(taken, (14, 17), kernel, dilation, padding, stride), laid
-    )
+    torch.testing.assert_close(images.folded_by_convolution(taken, (14, 17), kernel, dilation, padding, stride), laid)
 
 
 @pytest.mark.parametrize("size", [(7, 7), (5, 3), 2, (14, 17), (20, 3)])
 def test_adaptive_pooling_is_two_products(size: Any) -> None:
-    found = functions.pooled_by_products(IMAGES, size)
+    found = images.pooled_by_products(IMAGES, size)
     torch.testing.assert_close(found, functional.adaptive_avg_pool2d(IMAGES, size))
 
 
 @pytest.mark.parametrize("size", [1, (1, 1), (None, 3)])
 def test_pooling_that_every_exporter_knows_stays_as_it_is(size: Any) -> None:
-    assert functions.pooled_by_products(IMAGES, size) is NotImplemented
+    assert images.pooled_by_products(IMAGES, size) is NotImplemented
 
 
 @pytest.mark.parametrize(("dimension", "size", "step"), [(2, 5, 3), (-1, 4, 1), (0, 2, 1)])
@@ -61,6 +60,18 @@ def test_windows_are_taken_by_indices(dimension: int, size: int, step: int) -> N
 @pytest.mark.parametrize("given", [{}, {"dim": 2}, {"prepend": IMAGES[..., :1]}, {"append": IMAGES[..., :2], "dim": 3}])
 def test_differences_are_taken_by_slices(given: dict[str, Any]) -> None:
     torch.testing.assert_close(functions.differences(IMAGES, **given), torch.diff(IMAGES, **given), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("size", [(4, 3), 9, (90, 7), (29, 120), (14, 17)])
+def test_nearest_elements_are_taken_by_indices(size: Any) -> None:
+    for given in (IMAGES, torch.randn(1, 1, 120, 87), torch.randn(1, 2, 49, 3)):
+        found = images.nearest_by_indices(given, size=size)
+        torch.testing.assert_close(found, functional.interpolate(given, size=size), rtol=0, atol=0)
+
+
+def test_other_interpolations_stay_as_they_are() -> None:
+    assert images.nearest_by_indices(IMAGES, scale_factor=2) is NotImplemented
+    assert images.nearest_by_indices(IMAGES, (3, 3), mode="bilinear") is NotImplemented
 
 
 class Calling(torch.nn.Module):
@@ -79,6 +90,9 @@ class Calling(torch.nn.Module):
         ("windows by indices", lambda x: x.unfold(2, 3, 2).sum(-1)),
         ("unfolding by convolution", lambda x: functional.unfold(x, 3, padding=1)),
         ("differences by slices", lambda x: torch.diff(x, dim=2)),
+        ("nearest elements by indices", lambda x: functional.interpolate(x, size=(x.shape[2] // 3, 5))),
+        ("sizes stacked", lambda x: x * torch.tensor([[x.shape[2], 3], [1, x.shape[0]]]).sum(-1).max()),
+        ("sizes stacked", lambda x: x / torch.as_tensor([0.5, x.shape[2]], dtype=torch.float32)[1]),
     ],
 )
 def test_the_tracer_follows_a_moving_side_through_a_rewritten_call(
@@ -89,9 +103,9 @@ def test_the_tracer_follows_a_moving_side_through_a_rewritten_call(
 
 
 def test_every_rewrite_says_what_goes_wrong_without_it_and_where_that_is_known() -> None:
-    names = [rewrite.name for rewrite in functions.REWRITES]
+    names = [rewrite.name for rewrite in function_rewrites()]
     assert len(set(names)) == len(names)
-    for rewrite in functions.REWRITES:
+    for rewrite in function_rewrites():
         assert rewrite.reason
         assert rewrite.link.startswith("https://github.com/")
         assert rewrite.functions()

@@ -1,0 +1,158 @@
+"""Rewrites of functions of torch on images and maps of features, [batch, channels, height, width]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plansmith.compilers.rewrites.functions import FunctionRewrite
+
+
+def pooled_by_products(tensor: Any, output_size: Any) -> Any:
+    """`adaptive_avg_pool2d` as two matrix products, [..., height, width] to [..., rows, columns]."""
+    sizes = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)
+    if any(not isinstance(size, int) for size in sizes) or sizes == (1, 1):
+        return NotImplemented
+    rows, columns = (_shares(tensor, place, size) for place, size in zip((-2, -1), sizes, strict=True))
+    return rows @ tensor @ columns.transpose(0, 1)
+
+
+def _shares(tensor: Any, place: int, size: int) -> Any:
+    """What a cell takes of a position, [cells, positions]: cell i of k those from floor(i n/k) to ceil((i + 1) n/k)."""
+    import torch
+
+    length = tensor.shape[place]
+    cells = torch.arange(size, device=tensor.device)[:, None]
+    positions = torch.arange(length, device=tensor.device)[None, :]
+    begin = torch.div(cells * length, size, rounding_mode="floor")
+    end = torch.div((cells + 1) * length + size - 1, size, rounding_mode="floor")
+    within = ((positions >= begin) & (positions < end)).to(tensor.dtype)
+    return within / within.sum(dim=1, keepdim=True)
+
+
+def unfolded_by_convolution(tensor: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Any:
+    """`torch.nn.functional.unfold` as a convolution that copies: [N, C, H, W] to [N, C * kernel, places]."""
+    import torch
+
+    if tensor.dim() != 4:
+        return NotImplemented
+    copying = _copying_kernel(tensor, _pair(kernel_size))
+    planes = tensor.flatten(0, 1).unsqueeze(1)
+    taken: Any = torch.nn.functional.conv2d(planes, copying, None, stride, padding, dilation)
+    return taken.flatten(2).unflatten(0, (-1, tensor.shape[1])).flatten(1, 2)
+
+
+def folded_by_convolution(
+    tensor: Any, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Any:
+    """`torch.nn.functional.fold` as a transposed convolution: [N, C * kernel, places] to [N, C, H, W]."""
+    import torch
+
+    if tensor.dim() != 3:
+        return NotImplemented
+    kernel, steps, edges, gaps = map(_pair, (kernel_size, stride, padding, dilation))
+    copying = _copying_kernel(tensor, kernel)
+    reach = [gap * (size - 1) for gap, size in zip(gaps, kernel, strict=True)]
+    places = [(n + 2 * e - r - 1) // s for n, e, r, s in zip(_pair(output_size), edges, reach, steps, strict=True)]
+    left = [
+        n - (p * s - 2 * e + r + 1)
+        for n, p, s, e, r in zip(_pair(output_size), places, steps, edges, reach, strict=True)
+    ]
+    channels = tensor.shape[1] // (kernel[0] * kernel[1])
+    grid = tensor.unflatten(1, (channels, -1)).flatten(0, 1).unflatten(2, (places[0] + 1, places[1] + 1))
+    laid: Any = torch.nn.functional.conv_transpose2d(grid, copying, None, steps, edges, left, 1, gaps)
+    return laid.squeeze(1).unflatten(0, (-1, channels))
+
+
+def nearest_by_indices(input: Any, size: Any = None, *_: Any, mode: str = "nearest", **given: Any) -> Any:  # noqa: A002
+    """`interpolate` to a size, in mode nearest: PyTorch takes element floor(i * (in / out)), in single precision."""
+    import torch
+
+    if mode != "nearest" or size is None or given.get("antialias") or given.get("scale_factor") is not None:
+        return NotImplemented
+    sizes = list(size) if isinstance(size, list | tuple) else [size] * (input.dim() - 2)
+    taken = input
+    for place, wanted in enumerate(sizes, start=2):
+        have = _number(input.shape[place], input.device)
+        share = have.to(torch.float32) / _number(wanted, input.device).to(torch.float32)
+        places = torch.floor(torch.arange(wanted, device=input.device).to(torch.float32) * share)
+        taken = taken.index_select(place, torch.minimum(places.to(torch.int64), have - 1))
+    return taken
+
+
+def _number(value: Any, device: Any) -> Any:
+    import torch
+
+    return value.to(device) if isinstance(value, torch.Tensor) else torch.full((), int(value), device=device)
+
+
+def _pair(value: Any) -> tuple[Any, Any]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def _copying_kernel(tensor: Any, kernel: tuple[int, int]) -> Any:
+    """A kernel for every place in it, which takes that place alone: [height * width, 1, height, width]."""
+    import torch
+
+    rows, columns = kernel
+    return torch.eye(rows * columns, dtype=tensor.dtype, device=tensor.device).reshape(-1, 1, rows, columns)
+
+
+def _interpolate() -> tuple[Any, ...]:
+    import torch
+
+    return (torch.nn.functional.interpolate,)
+
+
+def _adaptive_pooling() -> tuple[Any, ...]:
+    import torch
+
+    return (torch.nn.functional.adaptive_avg_pool2d,)
+
+
+def _unfold() -> tuple[Any, ...]:
+    import torch
+
+    return (torch.nn.functional.unfold,)
+
+
+def _fold() -> tuple[Any, ...]:
+    import torch
+
+    return (torch.nn.functional.fold,)
+
+
+REWRITES = (
+    FunctionRewrite(
+        name="unfolding by convolution",
+        reason="the tracer writes im2col as gathers of a size that it has to know, and fails where it does not",
+        link="https://github.com/pytorch/pytorch/issues/67042",
+        exporters=frozenset({"torchscript"}),
+        functions=_unfold,
+        form=unfolded_by_convolution,
+    ),
+    FunctionRewrite(
+        name="folding by convolution",
+        reason="col2im is written for a batch and a size that the tracer has to know, and fails where it does not",
+        link="https://github.com/pytorch/pytorch/issues/30638",
+        exporters=frozenset({"torchscript"}),
+        functions=_fold,
+        form=folded_by_convolution,
+    ),
+    FunctionRewrite(
+        name="nearest elements by indices",
+        reason="Resize divides by out / in where PyTorch multiplies by in / out, and one of the two rounds below a"
+        " whole number: another element is taken",
+        link="https://github.com/onnx/onnx/issues/5266",
+        exporters=frozenset({"torchscript"}),
+        functions=_interpolate,
+        form=nearest_by_indices,
+    ),
+    FunctionRewrite(
+        name="adaptive pooling by products",
+        reason="the tracer writes adaptive pooling only to sizes that divide a size that it knows",
+        link="https://github.com/pytorch/pytorch/issues/42653",
+        exporters=frozenset({"torchscript"}),
+        functions=_adaptive_pooling,
+        form=pooled_by_products,
+    ),
+)
