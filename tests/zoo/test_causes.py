@@ -17,7 +17,7 @@ class Sampled(torch.nn.Module):
     """Draws as many places of each image as its mask leaves, as ViLT's embeddings do."""
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        chosen = torch.multinomial(torch.ones(x.shape[1]), mask.sum(1).max())  # type: ignore[call-overload]
+        chosen = torch.multinomial(torch.ones(x.shape[1]), mask.sum(1).max())  # type: ignore[arg-type]
         return x[:, chosen]
 
 
