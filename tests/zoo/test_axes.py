@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from numpy.typing import NDArray
 
 from plansmith.sources.drawn import plan_drawn
 from plansmith.sources.live import InputPlan
-from plansmith.types import Dim, Tensor
+from plansmith.types import AxisRange, Dim, Tensor
 from plansmith.zoo.axes import Acceptance, find_axes
 
 Arrays = dict[str, NDArray[Any]]
+BATCHES = AxisRange(min=1, opt=8, max=32)
 
 
 def plan(**dims: tuple[Dim, ...]) -> InputPlan:
@@ -94,6 +96,13 @@ def test_a_model_that_takes_only_the_usual_size_is_asked_at_that() -> None:
     acceptance = find_axes(plan(x=("batch", "length")), answer(only_128))
     assert acceptance.base.feed["x"].shape == (2, 128)
     assert set(found(acceptance)) == {"batch"}
+
+
+def test_an_axis_is_asked_within_the_range_that_it_is_compiled_for() -> None:
+    at_most_30 = replace(
+        plan(x=("batch", "length")), axes={"batch": BATCHES, "length": AxisRange(min=1, opt=30, max=30)}
+    )
+    assert max(found(find_axes(at_most_30, answer(lambda feed: feed["x"])))["length"]) == 30
 
 
 def test_a_model_that_fails_at_every_shape_says_so() -> None:

@@ -155,7 +155,7 @@ def test_an_entry_that_names_what_is_not_there_is_told_so(tmp_path: Path, fields
     assert says in row.problem
 
 
-def test_a_model_that_keeps_what_it_saw_is_asked_afresh_at_every_shape(tmp_path: Path) -> None:
+def test_a_model_that_would_keep_what_it_saw_is_asked_at_every_shape_as_it_was_saved(tmp_path: Path) -> None:
     sizes = {"image_size": 32, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
     swin = Entry(model_type="swin", architecture="SwinForImageClassification", config=sizes)
     row = try_entry(swin, tmp_path, lambda _: None)

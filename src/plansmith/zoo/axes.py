@@ -141,7 +141,8 @@ class _Search:
             axis = Axis(name, True, places, base)
             r = self._plan.axes[name]
             lowest = r.min if r.min < base else 1
-            for size in _BATCHES if name == BATCH else _other_sizes(base, lowest, r.max):
+            largest = r.max if r.min < r.max else 0  # the range that it is compiled for; one size is none
+            for size in _BATCHES if name == BATCH else _other_sizes(base, lowest, largest):
                 shape = self._try_named(name, size)
                 if shape is not None:
                     axis.shapes[size] = shape
@@ -236,7 +237,7 @@ def _other_sizes(base: int, lowest: int, largest: int = 0) -> list[int]:
         largest: none is above it where there is one; tried itself where it is not too much.
     """
     wanted = [lowest, base // 2, base - max(1, base // 5), base + 7, base + base // 2, 2 * base]
-    if largest > base:
+    if largest:
         wanted = [size for size in wanted if size <= largest]
         wanted += [largest] if largest <= _LARGEST_TRIED else []
     return sorted({size for size in wanted if size >= lowest and size != base})

@@ -23,7 +23,13 @@ class Cause:
     reference: str
 
 
-CAUSES: tuple[Cause, ...] = ()
+CAUSES = (
+    Cause(
+        r"'num_samples' of node 'multinomial'",
+        "the number of samples that are drawn depends on the inputs' values",
+        "tests/zoo/test_causes.py::sampled_by_torchscript",
+    ),
+)
 
 
 def explained(row: Row) -> Row:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plansmith.errors import PlansmithError, first_line
 from plansmith.types import BATCH, OnnxModel, SourceModel
-from plansmith.zoo.axes import Acceptance, Arrays, Axis, Place, Shape, find_axes, is_stable, resized
+from plansmith.zoo.axes import Acceptance, Axis, Place, Shape, find_axes, is_stable, resized
 from plansmith.zoo.entries import Entry
 from plansmith.zoo.graphs import Graph
 from plansmith.zoo.rows import AxisFinding, Row
@@ -69,8 +66,7 @@ class _Trial:
         save(self._entry, self._model)
         self._say("asking PyTorch which axes move")
         live = self._load()
-        ask = partial(_ask_afresh, live)
-        accepted = find_axes(live.inputs, ask, only_batch=bool(self._entry.timm))
+        accepted = find_axes(live.inputs, live.ask, only_batch=bool(self._entry.timm))
         self._say("exporting")
         onnx = self._export()
         self._say("comparing the graph with PyTorch")
@@ -130,7 +126,7 @@ class _Trial:
         component = onnx.components["model"]
         graph = Graph(self._out / component.file, [tensor.name for tensor in component.outputs])
         problems = []
-        if not is_stable(partial(_ask_afresh, live), accepted.base):
+        if not is_stable(live.ask, accepted.base):
             problems.append("PyTorch itself answers otherwise after the export")
         fixed = _fixed_sizes(component, accepted)
         reasons = {one.axis: one.reason for one in onnx.fixed}
@@ -153,16 +149,6 @@ class _Trial:
             graph_bytes=sum((self._out / file).stat().st_size for file in component.files),
             problem="; ".join(problems[:_MOST_WRONG]),
         )
-
-
-def _ask_afresh(live: LiveModel, feed: Arrays) -> Arrays:
-    """Ask a copy of the model that shares its weights: some models keep what they saw.
-
-    Swin's windows, for one, shrink for good at an image that is smaller than they are.
-    """
-    tensors = (*live.module.parameters(), *live.module.buffers())
-    module = copy.deepcopy(live.module, {id(tensor): tensor for tensor in tensors})
-    return replace(live, module=module).ask(feed)
 
 
 def _finding(graph: Graph, axis: Axis, fixed: Fixed, live: LiveModel, reason: str) -> AxisFinding:
@@ -219,6 +205,6 @@ def _with_fixed(shape: Shape, fixed: Fixed, live: LiveModel) -> Shape | None:
     if feed is shape.feed:
         return shape
     try:
-        return Shape(shape.name, feed, _ask_afresh(live, feed))
+        return Shape(shape.name, feed, live.ask(feed))
     except Exception:  # noqa: BLE001 - what a model raises is not known; that it does is the answer
         return None
