@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,13 @@ def test_the_shipped_list_has_120_models_of_45_architectures_and_70_timm_familie
     assert len({(e.architecture, e.task) for e in entries if e.model_type}) >= 45
     modules = {timm.models.model_entrypoint(e.timm).__module__ for e in entries if e.timm}
     assert len(modules) >= 70
+
+
+def test_the_list_of_the_readme_is_taken(tmp_path: Path) -> None:
+    readme = (SHIPPED.parents[1] / "README.md").read_text()
+    (text,) = re.findall(r"^```yaml\n(models:.*?model_type.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    (tmp_path / "list.yaml").write_text(text)
+    assert [bool(e.timm) for e in read_list(tmp_path / "list.yaml")] == [False, True]
 
 
 def test_no_entry_of_the_shipped_list_says_what_the_model_takes() -> None:
