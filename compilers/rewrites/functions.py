@@ -81,6 +81,15 @@ def differences(tensor: Any, n: int = 1, dim: int = -1, prepend: Any = None, app
     return whole.narrow(dim, 1, whole.size(dim) - 1) - whole.narrow(dim, 0, whole.size(dim) - 1)
 
 
+def counted(tensor: Any, dim: int, *, dtype: Any = None) -> Any:
+    """`torch.cumsum` of flags, as whole numbers."""
+    import torch
+
+    if tensor.dtype is not torch.bool:
+        return NotImplemented
+    return tensor.to(torch.int64 if dtype is None else dtype).cumsum(dim)
+
+
 def stacked(data: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
     """`torch.tensor` of numbers in lists, of which some are sizes that a trace follows as tensors."""
     if not _holds_tensors(data):
@@ -111,6 +120,12 @@ def _tensors() -> tuple[Any, ...]:
     return (torch.tensor, torch.as_tensor)
 
 
+def _cumsum() -> tuple[Any, ...]:
+    import torch
+
+    return (torch.cumsum, torch.Tensor.cumsum)
+
+
 def _diff() -> tuple[Any, ...]:
     import torch
 
@@ -131,6 +146,14 @@ REWRITES = (
         exporters=frozenset({"torchscript"}),
         functions=_tensors,
         form=stacked,
+    ),
+    FunctionRewrite(
+        name="flags counted as numbers",
+        reason="the tracer gives CumSum the flags themselves, which it does not take",
+        link="https://github.com/pytorch/pytorch/issues/74831",
+        exporters=frozenset({"torchscript"}),
+        functions=_cumsum,
+        form=counted,
     ),
     FunctionRewrite(
         name="differences by slices",

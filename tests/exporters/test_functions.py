@@ -91,6 +91,8 @@ class Calling(torch.nn.Module):
         ("unfolding by convolution", lambda x: functional.unfold(x, 3, padding=1)),
         ("differences by slices", lambda x: torch.diff(x, dim=2)),
         ("nearest elements by indices", lambda x: functional.interpolate(x, size=(x.shape[2] // 3, 5))),
+        ("flags counted as numbers", lambda x: x * (x > 0).cumsum(-1)),
+        ("flags counted as numbers", lambda x: x * torch.cumsum(x > 0, dim=2)),
         ("sizes stacked", lambda x: x * torch.tensor([[x.shape[2], 3], [1, x.shape[0]]]).sum(-1).max()),
         ("sizes stacked", lambda x: x / torch.as_tensor([0.5, x.shape[2]], dtype=torch.float32)[1]),
     ],
