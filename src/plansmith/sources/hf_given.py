@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _DIMS = ("batch", 32)
 # Arguments that are no tensors, and those that only training or the model itself gives.
 _FLAGS = {"output_attentions", "output_hidden_states", "return_dict", "use_cache", "interpolate_pos_encoding", "kwargs"}
-_INSIDE = re.compile(r"labels|loss|past_key|cache|embeds$|head_mask|outputs$|logits_to_keep|^position_ids$")
+_INSIDE = re.compile(r"^output_|labels|loss|past_key|cache|embeds$|head_mask|outputs$|logits_to_keep|^position_ids$")
 
 
 def odd_inputs(arguments: Iterable[str]) -> list[str]:
