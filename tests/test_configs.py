@@ -52,7 +52,7 @@ def test_the_int8_example_has_data_where_make_puts_them_and_enough_of_them() -> 
     spec = read_specs(CONFIGS / "models" / "all-MiniLM-L6-v2-int8.yaml", {}).models[0].spec
     assert (spec.precision, spec.engine) == ("int8", "onnxruntime")
     assert spec.data is not None
-    made = Path(spec.data.path).resolve().relative_to(CONFIGS.resolve().parent)
+    made = (CONFIGS / "models" / spec.data.path).resolve().relative_to(CONFIGS.resolve().parent)
     assert f"SENTENCES := {made}\n" in (CONFIGS.parent / "Makefile").read_text()
     sentences = real_sentences()
     assert len(set(sentences)) == len(sentences) >= spec.data.calibration + spec.data.evaluation >= 384

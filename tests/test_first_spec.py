@@ -116,7 +116,7 @@ def test_the_commented_data_and_lowering_are_keys_with_the_values_that_they_have
     assert "As it is when left out:\nlowering:\n" in uncommented[1]
     told = uncommented[1][uncommented[1].index("lowering:") :]
     said = _read(f"{text[:start]}{uncommented[0]}\n\n{told}\n\n{rest}", tmp_path)
-    assert said.data == DataSpec(path=str(tmp_path / path))
+    assert said.data == DataSpec(path=path)
     assert said.lowering == LoweringOptions()
     assert said.lowering.model_fields_set == LoweringOptions.model_fields.keys() - {"autocast"}
 
