@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from plansmith.compilers.exporters import ExportJob
-    from plansmith.sources.live import LiveModel
+    from plansmith.sources.live import InputPlan, LiveModel
     from plansmith.sources.moving import Moving
 
     Arrays = Mapping[str, NDArray[np.generic]]
@@ -235,8 +235,17 @@ def describe(
         names: Sequence[str] = [output.name for output in model.graph.output]
     else:
         live = load(source, Path(folder), allow_pickle, inputs, outputs)
-        plan, names = live.inputs, live.output_names
+        plan, names = _with_found_axes(live, progress), live.output_names
     return plan.signature(names).model_dump(mode="json")
+
+
+def _with_found_axes(live: LiveModel, progress: Progress) -> InputPlan:
+    """What a model is fed with, without the axes and the sizes that it refuses."""
+    from plansmith.sources import moving
+
+    asking = Asking(live.ask, live.inputs, live.inputs.axes, progress)
+    found = moving.find_moving(asking.answer, live.inputs, live.inputs.axes)
+    return replace(found.plan, axes=moving.fitted(asking.answer, found, live.inputs.axes, ()))
 
 
 def _require_sound(path: Path, precision: Precision) -> None:
