@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from plansmith.errors import EnvironmentFault
+from plansmith.errors import EnvironmentFault, first_line
 from plansmith.exporting import describe, export, take_graph
 from plansmith.given_graphs import check_given
 from plansmith.lowering import lower
@@ -126,6 +126,8 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(**arguments)
         except ImportError as error:
+            if error.name is None:  # a library says what it would need for this model
+                raise EnvironmentFault(first_line(error), remedy="install the library that it names") from error
             raise EnvironmentFault(
                 f"{error.name} is not installed", remedy="pip install 'plansmith[compile]'"
             ) from error

@@ -185,6 +185,8 @@ class Source:
 
         if self.pre.images is None:
             return None
+        if getattr(self.pre.images, "apply_ocr", False):  # reading the words in them needs a program of its own
+            options["apply_ocr"] = False
         try:
             made = self.pre.images(list(images), return_tensors="np", **options)["pixel_values"]
         except (ValueError, TypeError, KeyError, IndexError, RuntimeError):
