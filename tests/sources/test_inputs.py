@@ -305,6 +305,19 @@ def test_texts_and_images_of_a_processor_are_real_ones(tmp_path: Path) -> None:
     assert abs(float(feed["pixel_values"].mean())) < 1
 
 
+def test_a_page_needs_no_program_that_reads_it(tmp_path: Path) -> None:
+    """The tokenizer takes words with their boxes, and the image processor would read them off the page itself."""
+    import transformers
+
+    processor: Any = transformers.LayoutLMv3ImageProcessor(size={"height": 32, "width": 32})
+    assert processor.apply_ocr
+    fields = {**TEXT, "input_size": 32, "patch_size": 8, "coordinate_size": 4, "shape_size": 8, "pad_token_id": 1}
+    live = load(save(tmp_path / "model", "LayoutLMv3ForTokenClassification", "LayoutLMv3Config", processor, **fields))
+    assert [t.name for t in live.inputs.tensors] == ["input_ids", "bbox", "attention_mask", "pixel_values"]
+    feed = live.inputs.make({"batch": 2, "sequence": 12, "height": 32, "width": 32})
+    assert live.ask(feed)["logits"].shape == (2, 12, 2)
+
+
 def test_the_model_decides_where_processor_and_configuration_name_different_sizes(tmp_path: Path) -> None:
     from transformers import ViTImageProcessor
 

@@ -5,6 +5,7 @@ Rows of a batch differ in content and, where padding is marked, in length.
 
 from __future__ import annotations
 
+import inspect
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,11 +51,20 @@ class Words:
         if self.tokenizer is None:
             return [self._framed(row) for row in self._drawn(lengths)]
         texts = drawn.sample_texts(len(lengths), max(lengths), offset=sum(lengths))
-        rows = self.tokenizer(texts, truncation=True, max_length=max(8, *lengths))["input_ids"]
+        rows = self._tokenized(texts, max(8, *lengths))
         # The last token is the model's own end mark; a row is cut before it, never after.
         alone = slice(0, 1) if self.end is None else slice(-1, None)
         cut = [row[: n - 1] + row[-1:] if n > 1 else row[alone] for row, n in zip(rows, lengths, strict=True)]
         return [self._started(row) for row in cut]
+
+    def _tokenized(self, texts: Sequence[str], longest: int) -> list[list[int]]:
+        options: dict[str, Any] = {"text": list(texts)}
+        if "boxes" in inspect.signature(self.tokenizer.__call__).parameters:
+            # Tokenizers of pages take words, each with where it stands.
+            words = [text.split() for text in texts]
+            options = {"text": words, "boxes": [[[0] * 4] * len(row) for row in words]}
+        rows: list[list[int]] = self.tokenizer(**options, truncation=True, max_length=longest)["input_ids"]
+        return rows
 
     def _drawn(self, lengths: Sequence[int]) -> list[list[int]]:
         import numpy as np
