@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -50,10 +51,10 @@ class Answer:
 
     @property
     def message(self) -> str:
-        """The error message, without the lines of progress before it."""
-        start = self.stderr.find("plansmith: ")
-        assert start >= 0, self.stderr
-        return self.stderr[start:]
+        """The error message, without the notices and the lines of progress before it."""
+        found = [m.start() for m in re.finditer(r"^plansmith: ", self.stderr, re.MULTILINE)]
+        assert found, self.stderr
+        return self.stderr[found[-1] :]
 
 
 class CommandLine:

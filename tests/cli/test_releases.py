@@ -143,6 +143,7 @@ def test_the_completion_knows_commands_and_options(run: CommandLine) -> None:
         "show",
         "targets",
         "validate",
+        "zoo",
     ]
     assert "--shapes" in complete("plansmith", "compile", "--s")
     assert complete("plansmith", "compile", "--engine", "t") == ["tensorrt"]

@@ -70,7 +70,10 @@ def test_where_nothing_is_accurate_enough_the_best_trial_is_named_and_a_report_l
     out = tmp_path / "out"
     with GraphLowering(spec, relative_to=tmp_path) as lowering:
         error = refused(lambda: lowering.run(out))
-    assert "none of 2 int8 recipes is accurate enough on the calibration data; the best, INT8, dynamic" in error.message
+    assert (
+        "none of 2 int8 recipes is accurate enough on the calibration data; the nearest to FP32, INT8, dynamic"
+        in error.message
+    )
     assert "allowed 1.0" in error.message
     assert error.log is not None
     page = error.log.read_text()
