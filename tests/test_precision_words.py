@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from plansmith.precision_words import cosine_words, doubts, evaluation_lines, recipe_lines, speed_words
+from plansmith.precision_words import choice_words, cosine_words, doubts, evaluation_lines, recipe_lines, speed_words
 from plansmith.reports import Evaluation, Interval, OutputAgreement, TaskMetric, ValidationReport
 from plansmith.types import EngineKind, KeptNode, LoweredModel, Precision, Recipe, SpeedRatio, Trial
 
@@ -37,7 +37,14 @@ def _lines(agreement: OutputAgreement, *metrics: TaskMetric) -> list[str]:
 
 @pytest.mark.parametrize(
     ("cosine", "words"),
-    [(1.0, "1.000000000"), (0.99999999, "0.999999990"), (0.99986, "0.99986"), (0.9931, "0.9931"), (-1.0, "-1.0000")],
+    [
+        (1.0, "1.000000000"),
+        (0.99999999, "0.999999990"),
+        (0.99986, "0.99986"),
+        (0.9931, "0.9931"),
+        (0.9979977, "0.9979"),
+        (-1.0, "-1.0000"),
+    ],
 )
 def test_a_cosine_has_as_many_digits_as_tell_it_from_one(cosine: float, words: str) -> None:
     assert cosine_words(cosine) == words
@@ -62,6 +69,33 @@ def test_an_output_and_a_measure_beyond_the_limits_are_marked() -> None:
 def test_a_speed_says_when_it_proves_nothing(verdict: Literal["faster", "undecided"], end: str) -> None:
     speed = SpeedRatio(ratio=1.1, low=0.9, high=1.3, repeats=9, setting="here", verdict=verdict)
     assert speed_words(speed) == f"1.10 times as fast as FP32 (95 % interval 0.90 to {end}"
+
+
+def test_a_choice_by_speed_says_what_it_was_weighed_against() -> None:
+    (trial,) = _lowered({"MatMul": 1}).trials
+    timed = [
+        trial.model_copy(update={"precision": precision, "speed": _speed(ratio), "problem": problem})
+        for precision, ratio, problem in (
+            (Precision.INT8, 2.4, None),
+            (Precision.INT8, 9.0, "not accurate enough"),
+            (Precision.FP16, 0.93, None),
+            (Precision.BF16, 1.2, "every node has to stay FP32"),
+        )
+    ]
+    chosen = _lowered({"MatMul": 1}).model_copy(update={"precision": Precision.INT8, "trials": tuple(timed)})
+    assert choice_words(chosen) == (
+        "auto took int8: int8 2.40 times as fast as fp32, fp16 0.93 times as fast as fp32, no bf16 that can be taken"
+    )
+
+
+@pytest.mark.parametrize(("reference", "is_told"), [(0.0, True), (0.2, False)])
+def test_a_measure_that_fp32_itself_gets_nothing_of_tells_nothing(reference: float, *, is_told: bool) -> None:
+    metric = _metric("top-1 accuracy").model_copy(update={"reference": reference})
+    assert ("tells nothing: FP32 gets none right" in metric.words()) is is_told
+
+
+def _speed(ratio: float) -> SpeedRatio:
+    return SpeedRatio(ratio=ratio, low=ratio, high=ratio, repeats=9, setting="here", verdict="undecided")
 
 
 def _lowered(operators: dict[str, int], *kept: str, precision: Precision = Precision.FP16) -> LoweredModel:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from plansmith.types import Exporter
@@ -23,7 +24,7 @@ class FunctionRewrite:
         reason: what goes wrong without it.
         link: where that is known.
         exporters: those that need it.
-        functions: the functions of torch that it stands for.
+        functions: what it stands for, by names below torch.
         form: takes the arguments of the call and gives its result, or NotImplemented where the call is fine as it is.
     """
 
@@ -31,8 +32,14 @@ class FunctionRewrite:
     reason: str
     link: str
     exporters: frozenset[Exporter]
-    functions: Callable[[], Sequence[Any]]
+    functions: tuple[str, ...]
     form: Callable[..., Any]
+
+    def found(self) -> list[Any]:
+        """The functions themselves."""
+        import torch
+
+        return [attrgetter(name)(torch) for name in self.functions]
 
 
 @contextmanager
@@ -40,7 +47,7 @@ def in_their_place(rewrites: Sequence[FunctionRewrite], used: list[str]) -> Iter
     """Put rewrites of functions in force; the names of those that something called are added to a list."""
     from torch.overrides import TorchFunctionMode
 
-    table = {function: rewrite for rewrite in rewrites for function in rewrite.functions()}
+    table = {function: rewrite for rewrite in rewrites for function in rewrite.found()}
 
     class Rewritten(TorchFunctionMode):
         def __torch_function__(
@@ -114,37 +121,13 @@ def _stack(data: Any, device: Any) -> Any:
     return data.to(device) if isinstance(data, torch.Tensor) else torch.as_tensor(data, device=device)
 
 
-def _tensors() -> tuple[Any, ...]:
-    import torch
-
-    return (torch.tensor, torch.as_tensor)
-
-
-def _cumsum() -> tuple[Any, ...]:
-    import torch
-
-    return (torch.cumsum, torch.Tensor.cumsum)
-
-
-def _diff() -> tuple[Any, ...]:
-    import torch
-
-    return (torch.diff, torch.Tensor.diff)
-
-
-def _unfold_of_tensors() -> tuple[Any, ...]:
-    import torch
-
-    return (torch.Tensor.unfold,)
-
-
 REWRITES = (
     FunctionRewrite(
         name="sizes stacked",
         reason="a tensor made of a list of sizes is a constant to the tracer, whatever it follows those sizes as",
         link="https://github.com/pytorch/pytorch/issues/42480",
         exporters=frozenset({"torchscript"}),
-        functions=_tensors,
+        functions=("tensor", "as_tensor"),
         form=stacked,
     ),
     FunctionRewrite(
@@ -152,7 +135,7 @@ REWRITES = (
         reason="the tracer gives CumSum the flags themselves, which it does not take",
         link="https://github.com/pytorch/pytorch/issues/74831",
         exporters=frozenset({"torchscript"}),
-        functions=_cumsum,
+        functions=("cumsum", "Tensor.cumsum"),
         form=counted,
     ),
     FunctionRewrite(
@@ -160,7 +143,7 @@ REWRITES = (
         reason="the tracer has no translation of torch.diff, with which masks tell packed sequences apart",
         link="https://github.com/pytorch/pytorch/issues/107966",
         exporters=frozenset({"torchscript"}),
-        functions=_diff,
+        functions=("diff", "Tensor.diff"),
         form=differences,
     ),
     FunctionRewrite(
@@ -168,7 +151,7 @@ REWRITES = (
         reason="the tracer writes Tensor.unfold only where it knows the size of the dim, and has mostly lost it",
         link="https://github.com/pytorch/pytorch/blob/main/torch/onnx/_internal/torchscript_exporter/symbolic_opset12.py",
         exporters=frozenset({"torchscript"}),
-        functions=_unfold_of_tensors,
+        functions=("Tensor.unfold",),
         form=windows,
     ),
 )

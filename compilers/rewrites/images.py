@@ -97,37 +97,13 @@ def _copying_kernel(tensor: Any, kernel: tuple[int, int]) -> Any:
     return torch.eye(rows * columns, dtype=tensor.dtype, device=tensor.device).reshape(-1, 1, rows, columns)
 
 
-def _interpolate() -> tuple[Any, ...]:
-    import torch
-
-    return (torch.nn.functional.interpolate,)
-
-
-def _adaptive_pooling() -> tuple[Any, ...]:
-    import torch
-
-    return (torch.nn.functional.adaptive_avg_pool2d,)
-
-
-def _unfold() -> tuple[Any, ...]:
-    import torch
-
-    return (torch.nn.functional.unfold,)
-
-
-def _fold() -> tuple[Any, ...]:
-    import torch
-
-    return (torch.nn.functional.fold,)
-
-
 REWRITES = (
     FunctionRewrite(
         name="unfolding by convolution",
         reason="the tracer writes im2col as gathers of a size that it has to know, and fails where it does not",
         link="https://github.com/pytorch/pytorch/issues/67042",
         exporters=frozenset({"torchscript"}),
-        functions=_unfold,
+        functions=("nn.functional.unfold",),
         form=unfolded_by_convolution,
     ),
     FunctionRewrite(
@@ -135,7 +111,7 @@ REWRITES = (
         reason="col2im is written for a batch and a size that the tracer has to know, and fails where it does not",
         link="https://github.com/pytorch/pytorch/issues/30638",
         exporters=frozenset({"torchscript"}),
-        functions=_fold,
+        functions=("nn.functional.fold",),
         form=folded_by_convolution,
     ),
     FunctionRewrite(
@@ -144,7 +120,7 @@ REWRITES = (
         " whole number: another element is taken",
         link="https://github.com/onnx/onnx/issues/5266",
         exporters=frozenset({"torchscript"}),
-        functions=_interpolate,
+        functions=("nn.functional.interpolate",),
         form=nearest_by_indices,
     ),
     FunctionRewrite(
@@ -152,7 +128,7 @@ REWRITES = (
         reason="the tracer writes adaptive pooling only to sizes that divide a size that it knows",
         link="https://github.com/pytorch/pytorch/issues/42653",
         exporters=frozenset({"torchscript"}),
-        functions=_adaptive_pooling,
+        functions=("nn.functional.adaptive_avg_pool2d",),
         form=pooled_by_products,
     ),
 )

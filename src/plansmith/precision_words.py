@@ -49,12 +49,12 @@ def speed_words(speed: SpeedRatio) -> str:
 
 
 def choice_words(lowered: LoweredModel) -> str:
-    """What a choice by speed took, and beside what."""
+    """What a choice by speed took, and beside what; a precision with no recipe that passed is said to have none."""
     ratios: dict[Precision, list[float]] = {}
     for trial in lowered.trials:
         ratios.setdefault(trial.precision, []).extend([trial.speed.ratio] if trial.speed and not trial.problem else [])
     told = [
-        f"{precision} {max(found):.2f} times as fast as fp32" if found else f"{precision} not accurate enough"
+        f"{precision} {max(found):.2f} times as fast as fp32" if found else f"no {precision} that can be taken"
         for precision, found in ratios.items()
     ]
     return f"auto took {lowered.precision}: {', '.join(told) or 'nothing lower was tried'}"

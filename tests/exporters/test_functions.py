@@ -110,4 +110,4 @@ def test_every_rewrite_says_what_goes_wrong_without_it_and_where_that_is_known()
     for rewrite in function_rewrites():
         assert rewrite.reason
         assert rewrite.link.startswith("https://github.com/")
-        assert rewrite.functions()
+        assert rewrite.found()
