@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _RAW_FILE = "exported.onnx"
 _ANSWERED = ("fails at ", "differs from ")
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _SECONDS, _SECONDS_PER_GIB = 40, 120
 """What an exporter may take: small models take up to 20 s of the slow ones."""
@@ -51,7 +53,11 @@ def attempt_export(
 
 
 def _try(exporter: Exporter, job: ExportJob, names: list[str]) -> tuple[str | None, Component | None]:
-    """Export once; the problem in one line, or the graph that agreed. The names of the rewrites are added to a list."""
+    """Export once; the problem in one line, or the graph that agreed. The names of the rewrites are added to a list.
+
+    Raises:
+        Exception: there is no room on the disk, which tells nothing about the exporter, nor about the axes.
+    """
     import torch
 
     try:
@@ -66,7 +72,9 @@ def _try(exporter: Exporter, job: ExportJob, names: list[str]) -> tuple[str | No
             exporters.write(exporter, job, job.folder / _RAW_FILE)
         component = onnx_files.finish(job.folder / _RAW_FILE, (*job.inputs, *job.outputs))
         session = open_session(job.folder / component.file)
-    except Exception as error:  # noqa: BLE001 - exporters raise anything; the next one is tried, all are told
+    except Exception as error:
+        if getattr(_cause(error), "errno", None) in _NO_ROOM:
+            raise
         return _told(error), None
     lost = {t.name for t in job.inputs} - {t.name for t in component.inputs}
     if lost:

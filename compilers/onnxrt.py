@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,6 +21,12 @@ _ERRORS_ONLY = 3
 _LACKS_KERNEL = "NOT_IMPLEMENTED"
 _NO_PREPACKING = "session.disable_prepacking"
 _EXTERNAL_WEIGHTS = "session.optimized_model_external_initializers_file_name"
+_threads: ContextVar[int] = ContextVar("threads", default=0)
+
+
+def limit_threads(count: int) -> None:
+    """Have each session that is opened from now on compute with so many threads; 0 for one a core."""
+    _threads.set(count)
 
 
 def open_session(
@@ -46,6 +53,7 @@ def open_session(
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
+    options.intra_op_num_threads = _threads.get()
     levels = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = {
         "all": levels.ORT_ENABLE_ALL,

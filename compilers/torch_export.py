@@ -98,14 +98,20 @@ def export(
             fewer = _job_with_fixed(with_fixed, fixed)
             component = _attempts(exporter, fewer, attempts, progress, fixed) if fewer else None
             if component is not None:
-                why = "; ".join(f"{e}: {reason}" for e, reason in reasons.items())
-                return Exported(component, tuple(attempts), dict.fromkeys(fixed, why))
+                why = {axis: _decisive(axis, reasons, named) for axis in fixed}
+                return Exported(component, tuple(attempts), why)
     told = "\n".join(f"  {e}: {reasons[e]}" for e in _exporters() if e in reasons)
     raise ExportError(
         f"no exporter gave a graph that agrees with PyTorch:\n{told}",
         remedy="read the log; if the model branches on its data, export it yourself, then:"
         " plansmith compile onnx:model.onnx",
     )
+
+
+def _decisive(axis: str, reasons: Mapping[Exporter, str], named: Mapping[Exporter, set[str]]) -> str:
+    """What tells most of why an axis was given up: the refusal that names it, else that of the most able exporter."""
+    exporter = next((e for e in named if axis in named[e]), next(iter(reasons)))
+    return f"{exporter}: {reasons[exporter]}"
 
 
 def _exporters() -> list[Exporter]:

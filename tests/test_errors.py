@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plansmith import errors
-from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, error_from_dict, first_line
+from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, error_from_dict, first_line, in_one_line
 
 PACKAGE = Path(errors.__file__).parent
 KINDS = PlansmithError.__subclasses__()
@@ -59,3 +59,16 @@ def test_every_error_says_what_to_type_next() -> None:
         if not {"remedy", None} & {word.arg for word in call.keywords}
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("it broke\nin many lines", "it broke"),
+        ("no exporter:\n  first: a\n\n  last: b\n", "no exporter: last: b"),
+        ("the worker ended:\n", "the worker ended"),
+        ("\n", ""),
+    ],
+)
+def test_a_text_of_several_lines_comes_to_one_that_holds_the_cause(text: str, line: str) -> None:
+    assert in_one_line(text) == line

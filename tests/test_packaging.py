@@ -58,11 +58,11 @@ def test_the_wheel_holds_every_module_and_every_data_file(wheel: Path) -> None:
     package = ROOT / "src" / "plansmith"
     modules = {path.relative_to(package.parent).as_posix() for _, path in source_files()}
     data = {"plansmith/py.typed", "plansmith/samples/sentences.txt"}
-    data |= {f"plansmith/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("configs/*/*.yaml")}
+    data |= {f"plansmith/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("configs/**/*.yaml")}
     data |= {path.relative_to(package.parent).as_posix() for path in package.glob("triton/standin/*/*.py")}
     data |= {path.relative_to(package.parent).as_posix() for path in package.glob("*/templates/*")}
     assert "plansmith/report/templates/report.css" in data
-    assert "plansmith/configs/targets/local-cpu.yaml" in data
+    assert {"plansmith/configs/targets/local-cpu.yaml", "plansmith/configs/zoo.yaml"} <= data
     assert "plansmith/triton/standin/onnxruntime/model.py" in data
     assert "plansmith/compilers/onnxrt.py" in modules
     assert not (modules | data) - names
@@ -88,6 +88,12 @@ def test_the_installed_command_finds_its_targets(site: Path) -> None:
     done = run_installed(site, "-m", "plansmith", "compile", "hf:x", "--target", "none", "--no-check-served")
     assert done.returncode == 6
     assert "local-cpu" in done.stderr
+
+
+def test_the_installed_command_finds_its_list_of_models(site: Path) -> None:
+    done = run_installed(site, "-m", "plansmith", "zoo", "--only", "no such model")
+    assert done.returncode == 2
+    assert "names are like bert BertForSequenceClassification" in done.stderr
 
 
 def run_installed(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -143,6 +143,14 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
+def in_one_line(text: str) -> str:
+    """What a text of several lines comes to: its first, and where that only announces (ends in ":"), its last, too."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith(":"):
+        return f"{lines[0]} {lines[-1]}"
+    return lines[0].removesuffix(":") if lines else ""
+
+
 def error_from_dict(fields: dict[str, Any]) -> PlansmithError:
     """Rebuild what `PlansmithError.to_dict` wrote, for an error that crossed a process."""
     classes: dict[str, type[PlansmithError]] = {c.__name__: c for c in PlansmithError.__subclasses__()}

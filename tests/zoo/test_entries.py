@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import UsageError
-from plansmith.zoo.entries import Entry, pick, read_list
+from plansmith.zoo.entries import Entry, pick, read_list, shipped_list
 
 SHIPPED = Path(__file__).parents[2] / "configs" / "zoo.yaml"
 
@@ -29,6 +29,10 @@ def test_the_shipped_list_has_120_models_of_45_architectures_and_70_timm_familie
     assert len({(e.architecture, e.task) for e in entries if e.model_type}) >= 45
     modules = {timm.models.model_entrypoint(e.timm).__module__ for e in entries if e.timm}
     assert len(modules) >= 70
+
+
+def test_the_list_that_plansmith_comes_with_is_that_of_the_checkout() -> None:
+    assert read_list(shipped_list()) == read_list(SHIPPED)
 
 
 def test_the_list_of_the_readme_is_taken(tmp_path: Path) -> None:

@@ -60,21 +60,21 @@ def scale_a_weight(model: onnx.ModelProto) -> None:
     matrix.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(matrix) * 1.5, matrix.name))
 
 
-def depend_on_length(model: onnx.ModelProto) -> None:
-    """Add a hundredth of what the length has more than the zoo's base of 20: right there, and wrong elsewhere."""
+def depend_on_size(model: onnx.ModelProto, place: int = 1, base: int = 20) -> None:
+    """Add a hundredth of what a dim has more than the zoo's base: right there, and wrong elsewhere."""
     graph = model.graph
     name = graph.output[0].name
     for node in graph.node:
         node.output[:] = ["true_answer" if o == name else o for o in node.output]
-    for constant, values in {"place": [1], "twenty": [20.0], "hundredth": [0.01]}.items():
+    for constant, values in {"place": [place], "base": [base], "hundredth": [0.01]}.items():
         kind = np.int64 if constant == "place" else np.float32
         graph.initializer.append(numpy_helper.from_array(np.array(values, kind), constant))
     graph.node.extend(
         [
             helper.make_node("Shape", ["input_ids"], ["form"]),
-            helper.make_node("Gather", ["form", "place"], ["length"]),
-            helper.make_node("Cast", ["length"], ["length_float"], to=onnx.TensorProto.FLOAT),
-            helper.make_node("Sub", ["length_float", "twenty"], ["beyond"]),
+            helper.make_node("Gather", ["form", "place"], ["size"]),
+            helper.make_node("Cast", ["size"], ["size_float"], to=onnx.TensorProto.FLOAT),
+            helper.make_node("Sub", ["size_float", "base"], ["beyond"]),
             helper.make_node("Mul", ["beyond", "hundredth"], ["error"]),
             helper.make_node("Add", ["true_answer", "error"], [name]),
         ]
@@ -106,7 +106,7 @@ def test_a_planted_wrong_weight_is_found(planted: Callable[[Entry, Change], Row]
 def test_a_graph_that_is_wrong_at_other_lengths_only_is_wrong_and_its_length_does_not_move(
     planted: Callable[[Entry, Change], Row], bert: Entry
 ) -> None:
-    row = planted(bert, depend_on_length)
+    row = planted(bert, depend_on_size)
     assert row.outcome == "wrong"
     assert moving(row) == {"batch": True, "sequence": False}
 
@@ -114,8 +114,20 @@ def test_a_graph_that_is_wrong_at_other_lengths_only_is_wrong_and_its_length_doe
 def test_a_fixed_batch_is_wrong(planted: Callable[[Entry, Change], Row], bert: Entry) -> None:
     row = planted(bert, fix("batch", 2))
     assert row.outcome == "wrong"
-    assert row.problem.startswith("the batch is fixed: fixed at 2 in the graph")
+    assert row.problem == "the batch is fixed at 2 in the graph"
     assert moving(row) == {"batch": False, "sequence": True}
+    assert [axis.fixed_at for axis in row.axes] == [2, 0]
+
+
+def test_a_graph_that_is_wrong_at_other_batches_is_not_said_to_have_a_fixed_one(
+    planted: Callable[[Entry, Change], Row], bert: Entry
+) -> None:
+    row = planted(bert, lambda model: depend_on_size(model, place=0, base=2))
+    assert row.outcome == "wrong"
+    assert moving(row) == {"batch": False, "sequence": True}
+    assert not row.fixed
+    assert "fixed" not in row.problem
+    assert row.problem.startswith("at input_ids 1x20")
 
 
 def test_a_fixed_length_is_found_though_every_answer_at_it_is_right(
@@ -125,18 +137,19 @@ def test_a_fixed_length_is_found_though_every_answer_at_it_is_right(
     assert row.outcome == "right"
     assert moving(row) == {"batch": True, "sequence": False}
     assert row.axes[1].problem == "fixed at 20 in the graph"
+    assert [axis.name for axis in row.fixed] == ["sequence"]
 
 
 def test_a_model_that_cannot_be_exported_gets_a_row_that_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(**_: Any) -> dict[str, Any]:
-        raise ValueError("no such operator\nand more")
+        raise ValueError("no such operator:\n  deform_conv2d\n")
 
     monkeypatch.setattr(exporting, "export", refuse)
     row = try_entry(Entry(timm="starnet_s050"), tmp_path, lambda _: None)
     assert (row.outcome, row.exporter) == ("failed", "")
-    assert row.problem == "exporting: ValueError: no such operator"
+    assert row.problem == "exporting: ValueError: no such operator: deform_conv2d"
 
 
 @pytest.mark.parametrize(

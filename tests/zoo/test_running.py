@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextvars
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 
+from plansmith.compilers import onnxrt
 from plansmith.zoo.entries import Entry
-from plansmith.zoo.rows import Row
+from plansmith.zoo.rows import Limit, Row
 from plansmith.zoo.running import Listener, Manner, Runner
+
+from ..precision import lint_graphs
 
 MANNER = Manner(jobs=2, timeout=60, memory_bytes=1 << 30, child=f"{__package__}.odd_child")
 
@@ -50,14 +56,25 @@ def test_an_entry_that_takes_too_long_is_ended_and_costs_one_entry(tmp_path: Pat
     rows = Runner(tmp_path, replace(MANNER, timeout=4)).run(entries("hang", "one", "two"))
     assert time.monotonic() - began < 40
     assert [row.outcome for row in rows] == ["failed", "right", "right"]
-    assert rows[0].problem == "it was not finished after 4.0 s"
+    assert rows[0].problem == "it was not finished after 4.0 s (hanging); --timeout 8 gives it longer"
 
 
 def test_an_entry_that_holds_too_much_memory_is_ended_and_costs_one_entry(tmp_path: Path) -> None:
     rows = Runner(tmp_path, replace(MANNER, memory_bytes=300 << 20)).run(entries("eat", "one"))
     assert [row.outcome for row in rows] == ["failed", "right"]
     assert rows[0].problem.startswith("it held 3")
-    assert rows[0].problem.endswith("and may 300.0 MiB")
+    assert rows[0].problem.endswith("(eating), and may hold 300.0 MiB; --memory 0.586 allows it more")
+
+
+def test_what_was_ended_at_a_limit_is_kept_until_it_is_allowed_more(tmp_path: Path) -> None:
+    short = replace(MANNER, timeout=2)
+    (first,) = Runner(tmp_path, short).run(entries("hang"))
+    heard = Heard()
+    assert Runner(tmp_path, replace(short, memory_bytes=2 << 30), heard).run(entries("hang")) == [first]
+    assert heard.kept == {"hang": True}
+    (longer,) = Runner(tmp_path, replace(short, timeout=2.5), heard).run(entries("hang"))
+    assert heard.kept == {"hang": False}
+    assert longer.limit == Limit(kind="time", allowed=2.5)
 
 
 def test_what_is_finished_is_kept_and_what_was_ended_is_tried_again(tmp_path: Path) -> None:
@@ -66,6 +83,14 @@ def test_what_is_finished_is_kept_and_what_was_ended_is_tried_again(tmp_path: Pa
     rows = Runner(tmp_path, MANNER, heard).run(entries("one", "crash", "two"))
     assert heard.kept == {"one": True, "crash": False, "two": False}
     assert rows[0].outcome == "right"
+
+
+def test_a_row_that_is_not_right_names_the_log_of_its_process(tmp_path: Path) -> None:
+    right, failed = Runner(tmp_path, MANNER).run(entries("one", "crash"))
+    assert right.log == ""
+    assert Path(failed.log).parent == tmp_path / "logs"
+    assert Path(failed.log).name.startswith("crash-")
+    assert Path(failed.log).is_file()
 
 
 def test_another_entry_of_the_same_name_is_run_and_force_runs_all(tmp_path: Path) -> None:
@@ -85,8 +110,21 @@ def test_a_damaged_result_is_made_anew(tmp_path: Path) -> None:
     assert Row.model_validate_json(kept.read_text()).outcome == "right"
 
 
-def test_entries_side_by_side_get_a_thread_each_and_one_alone_gets_all(tmp_path: Path) -> None:
+def test_entries_side_by_side_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     heard = Heard()
     Runner(tmp_path, MANNER, heard).run(entries("one"))
-    Runner(tmp_path, replace(MANNER, jobs=1, force=True, compare_bare=True), heard).run(entries("one"))
-    assert heard.said == ["one: with 1 threads", "one: with 0 threads and plain exporters"]
+    Runner(tmp_path, replace(MANNER, jobs=3, force=True, compare_bare=True), heard).run(entries("one"))
+    assert heard.said == ["one: with 4 threads", "one: with 2 threads and plain exporters"]
+    assert replace(MANNER, jobs=16).threads == 1
+
+
+def test_a_session_computes_with_as_many_threads_as_the_entry_may(tmp_path: Path) -> None:
+    def threads_of_a_session() -> int:
+        onnxrt.limit_threads(3)
+        return int(onnxrt.open_session(path).get_session_options().intra_op_num_threads)
+
+    path = tmp_path / "net.onnx"
+    onnx.save(lint_graphs.cnn(), path)
+    assert contextvars.copy_context().run(threads_of_a_session) == 3
+    assert onnxrt.open_session(path).get_session_options().intra_op_num_threads == 0

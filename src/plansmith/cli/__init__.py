@@ -108,7 +108,7 @@ def _run() -> NoReturn:
     except OSError as error:
         _fail(fault_from_os_error(error))
     except (click.Abort, KeyboardInterrupt):
-        click.echo("plansmith: interrupted; run the same command again to go on after the last finished step", err=True)
+        click.echo("plansmith: interrupted; run the same command again to go on after what is finished", err=True)
         sys.exit(EXIT_INTERRUPTED)
     sys.exit(0)
 

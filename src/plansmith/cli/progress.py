@@ -54,7 +54,29 @@ class MovingLine:
             self._status.update(line)
 
 
-class TerminalProgress(Listener):
+class WithMovingLine:
+    """A moving line below lines that stay; a context manager.
+
+    Args:
+        quiet: neither is shown.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._console = open_console(stderr=True)
+        self._quiet = quiet
+        self._line = MovingLine(self._console, quiet=quiet)
+
+    def __enter__(self) -> Self:
+        self._line.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._line.__exit__(kind, value, trace)
+
+
+class TerminalProgress(WithMovingLine, Listener):
     """Shows what is being done; a context manager.
 
     Args:
@@ -65,19 +87,8 @@ class TerminalProgress(Listener):
     """
 
     def __init__(self, *, quiet: bool) -> None:
-        self._console = open_console(stderr=True)
-        self._quiet = quiet
-        self._line = MovingLine(self._console, quiet=quiet)
+        super().__init__(quiet=quiet)
         self.steps: list[StepRecord] = []
-
-    def __enter__(self) -> Self:
-        self._line.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._line.__exit__(kind, value, trace)
 
     def progress(self, step: str, text: str) -> None:
         """Update the moving line."""

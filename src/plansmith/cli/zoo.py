@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 _EPILOG = """\
 \b
 Examples:
-  plansmith zoo configs/zoo.yaml
-  plansmith zoo configs/zoo.yaml --only '^bert|^timm:resnet' --jobs 1
-  plansmith zoo configs/zoo.yaml --require 0.98 --require-axes 0.97 --html zoo.html
-  plansmith zoo configs/zoo.yaml --compare-bare --json
+  plansmith zoo --only '^bert|^timm:resnet'
+  plansmith zoo --require 0.98 --require-axes 0.97 --html zoo.html
+  plansmith zoo ours.yaml --jobs 1 --timeout 600
+  plansmith zoo ours.yaml --compare-bare --json
 
 Exit codes: 2 usage or list, 5 a required share was missed, 9 something missing on this machine, 130 interrupted.
 """
@@ -30,7 +31,9 @@ _SHARE = click.FloatRange(0, 1)
 @click.command(
     "zoo", short_help="Compile a list of small random models, and judge each beside PyTorch.", epilog=_EPILOG
 )
-@click.argument("list_file", metavar="LIST", type=click.Path(path_type=Path), shell_complete=complete_file)
+@click.argument(
+    "list_file", metavar="[LIST]", required=False, type=click.Path(path_type=Path), shell_complete=complete_file
+)
 @click.option("--only", metavar="REGEX", default="", help="Only entries whose name holds a match.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Entries at a time [number of cores].")
 @click.option(
@@ -44,11 +47,11 @@ _SHARE = click.FloatRange(0, 1)
 @click.option("--require-axes", metavar="SHARE", type=_SHARE, help="Likewise, for the axes that move.")
 @click.option("--html", metavar="FILE", shell_complete=complete_file, help="Write the table as a page, too.")
 @artifacts_option("Where finished results and logs go.")
-@click.option("--force", is_flag=True, help="Run finished entries again.")
+@click.option("--force", is_flag=True, help="Run all entries again.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
 @click.option("--quiet", is_flag=True, help="Print no progress.")
 def zoo_command(
-    list_file: Path,
+    list_file: Path | None,
     *,
     only: str,
     require: float | None,
@@ -61,27 +64,32 @@ def zoo_command(
 ) -> None:
     """Compile every model of LIST with random weights, each in a process of its own, and judge the graphs.
 
+    Without LIST it is the one that plansmith comes with, of some 190 models; in a checkout, configs/zoo.yaml.
+
     A graph is right when ONNX Runtime answers as PyTorch does (cosine 0.9999, largest error 0.001 of the largest value)
     at the traced shape, at smaller and larger sizes of every axis that PyTorch takes, and at other batches. What is
-    finished is kept: the same command goes on where it was interrupted.
+    finished is kept: the same command goes on where it was interrupted. An entry that was ended at a limit counts as
+    finished, until --timeout or --memory are larger; one whose process died is tried again.
     """
-    from plansmith.cli.text import write_output
+    from plansmith.cli.streams import columns
+    from plansmith.cli.text import echo_lines, write_output
     from plansmith.cli.zoo_progress import ZooProgress
     from plansmith.cli.zoo_table import table_lines
-    from plansmith.zoo.entries import pick, read_list
+    from plansmith.zoo.entries import pick, read_list, shipped_list
     from plansmith.zoo.running import Runner, run_list
 
-    entries = pick(read_list(list_file), only)
+    named = list_file or shipped_list()
+    entries = pick(read_list(named), only)
     with ZooProgress(len(entries), quiet=quiet) as progress:
         zoo = run_list(Runner(artifacts / "zoo", _manner(**manner), progress), entries)
     if html is not None:
         from plansmith.zoo.page import render
 
-        write_output(Path(html), render(zoo, list_file.name), replace=True)
+        write_output(Path(html), render(zoo, named.name), replace=True)
     if as_json:
         click.echo(zoo.model_dump_json())
     else:
-        click.echo("\n".join(table_lines(zoo)))
+        echo_lines(table_lines(zoo, columns(sys.stdout) if sys.stdout.isatty() else 0))
     _require(zoo, require, require_axes)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import Self
 
 from rich.text import Text
 
-from plansmith.cli.progress import MovingLine
-from plansmith.cli.streams import open_console
+from plansmith.cli.progress import WithMovingLine
+from plansmith.cli.zoo_table import notes
 from plansmith.zoo.entries import Entry
 from plansmith.zoo.rows import Row
 from plansmith.zoo.running import Listener
@@ -17,7 +16,7 @@ from plansmith.zoo.running import Listener
 _STYLES = {"right": "green", "wrong": "red", "failed": "red"}
 
 
-class ZooProgress(Listener):
+class ZooProgress(WithMovingLine, Listener):
     """Shows what is being done; a context manager.
 
     Args:
@@ -26,21 +25,19 @@ class ZooProgress(Listener):
     """
 
     def __init__(self, count: int, *, quiet: bool) -> None:
-        self._console = open_console(stderr=True)
-        self._line = MovingLine(self._console, quiet=quiet)
-        self._count, self._quiet = count, quiet
+        super().__init__(quiet=quiet)
+        self._count = count
         self._lock = threading.Lock()
         self._doing: dict[str, str] = {}
         self._finished = 0
 
-    def __enter__(self) -> Self:
-        self._line.__enter__()
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._line.__exit__(kind, value, trace)
+        """End the moving line; after an interrupt, say how far it came."""
+        super().__exit__(kind, value, trace)
+        if kind is KeyboardInterrupt and not self._quiet:
+            self._console.print(f"  {self._finished} of {self._count} entries are finished")
 
     def doing(self, entry: Entry, text: str) -> None:
         """Update the moving line."""
@@ -54,16 +51,18 @@ class ZooProgress(Listener):
             self._doing.pop(row.name, None)
             self._finished += 1
             if not self._quiet:
-                how = "kept" if kept else f"{row.seconds:.1f} s"
-                words = row.cause or row.problem
-                line = Text.assemble(
-                    (f"  {row.outcome:<7}", _STYLES[row.outcome]),
-                    row.name,
-                    (f"  {row.exporter or 'no graph'}, {row.moving} of {len(row.axes)} axes, {how}", "dim"),
-                )
-                self._console.print(line if row.outcome == "right" else line.append(f"  {words.splitlines()[0]}"))
+                self._console.print(_line(row, kept=kept))
             self._draw()
 
     def _draw(self) -> None:
         at_work = ", ".join(f"{name} ({text})" for name, text in self._doing.items())
         self._line.tell(f"{self._finished} of {self._count}: {at_work}")
+
+
+def _line(row: Row, *, kept: bool) -> Text:
+    facts = [f"{row.exporter}, {row.moving} of {len(row.axes)} axes move"] if row.exporter else []
+    facts.append("kept" if kept else f"{row.seconds:.1f} s")
+    line = Text.assemble((f"  {row.outcome:<7}", _STYLES[row.outcome]), row.name, (f"  {', '.join(facts)}", "dim"))
+    for note in notes(row):
+        line.append(f"; {note}", "yellow" if row.outcome == "right" else "")
+    return line

@@ -6,36 +6,82 @@ from collections.abc import Iterator
 
 from plansmith.cli.text import printable, table
 from plansmith.units import bytes_in_words, seconds_in_words
-from plansmith.zoo.rows import Part, Row, Zoo
+from plansmith.zoo.rows import AxisFinding, Part, Row, Zoo
 from plansmith.zoo.summary import share
 
-_LONGEST_CAUSE = 100
-_HEAD = ("entry", "exporter", "axes", "moving", "right", "shapes", "time", "size", "cause")
+_HEAD = ("entry", "answers", "exporter", "axes move", "shapes", "time", "size")
+_LESS_NEEDED = ("size", "shapes", "time", "exporter")
+_GAP = 2
+_LONGEST_NOTE = 200
 
 
-def table_lines(zoo: Zoo) -> list[str]:
-    """A row for each entry, then what the list comes to."""
+def table_lines(zoo: Zoo, width: int = 0) -> list[str]:
+    """A row for each entry, with what is to be said of it below, then what the list comes to.
+
+    Args:
+        zoo: its rows.
+        width: of a terminal, into which the columns fit then; those that are needed least are left out.
+    """
     bare = [f"bare {result.exporter}" for result in next((row.bare for row in zoo.rows if row.bare), ())]
-    rows = [(*_HEAD[:-1], *bare, _HEAD[-1]), *(_cells(row, len(bare)) for row in zoo.rows)]
-    return [*table(rows), "", *_summary_lines(zoo)]
+    head = (*_HEAD, *bare)
+    columns = list(zip(head, *(_cells(row, len(bare)) for row in zoo.rows), strict=True))
+    first, *lines = table(list(zip(*_fitted(columns, width), strict=True)))
+    told = (line for row, shown in zip(zoo.rows, lines, strict=True) for line in (shown, *_note_lines(row)))
+    return [first, *told, "", *_summary_lines(zoo)]
+
+
+def notes(row: Row) -> Iterator[str]:
+    """What is to be said of a row, each in one line: why it is not right, and which axes are fixed."""
+    if row.why:
+        yield _cut(row.why)
+    for axis in _fixed(row):
+        yield f"{axis.name} is fixed at {axis.fixed_at}"
+
+
+def _note_lines(row: Row) -> Iterator[str]:
+    if row.why:
+        known = f" ({row.reference})" if row.reference else ""
+        yield f"    {row.outcome}: {_cut(row.why)}{known}"
+    for axis in _fixed(row):
+        yield f"    {_cut(f'{axis.name} is {axis.problem}')}"
+    if row.log:
+        yield f"    log: {printable(row.log)}"
+
+
+def _fixed(row: Row) -> list[AxisFinding]:
+    """The axes that the graph has fixed, but for those that are why the row is not right."""
+    return [axis for axis in row.fixed if axis.problem not in row.problem]
+
+
+def _cut(text: str) -> str:
+    shown = printable(text)
+    return shown if len(shown) <= _LONGEST_NOTE else f"{shown[:_LONGEST_NOTE]}…"
 
 
 def _cells(row: Row, bare: int) -> tuple[str, ...]:
-    words = row.cause or row.problem
-    cause = printable(words.splitlines()[0]) if words else ""
     results = ["right" if result.right else "wrong" for result in row.bare]
     return (
         row.name,
+        row.outcome if row.outcome != "failed" else "none",
         row.exporter or "-",
-        str(len(row.axes)),
-        str(row.moving),
-        {"right": "yes", "wrong": "no", "failed": "-"}[row.outcome],
-        str(row.shapes),
+        f"{row.moving} of {len(row.axes)}" if row.axes else "-",
+        str(row.shapes) if row.shapes else "-",
         seconds_in_words(row.seconds),
         bytes_in_words(row.graph_bytes) if row.graph_bytes else "-",
         *(results or ["-"] * bare),
-        cause if len(cause) <= _LONGEST_CAUSE else f"{cause[:_LONGEST_CAUSE]}…",
     )
+
+
+def _fitted(columns: list[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
+    """The columns that fit into a width of a terminal; long names are cut where even few are too wide."""
+    for name in ("", *_LESS_NEEDED):
+        columns = [column for column in columns if column[0] != name]
+        beyond = sum(max(map(len, column)) + _GAP for column in columns) - _GAP - width
+        if not width or beyond <= 0:
+            return columns
+    names, *others = columns
+    longest = max(max(map(len, names)) - beyond, 1)
+    return [tuple(n if len(n) <= longest else f"{n[: longest - 1]}…" for n in names), *others]
 
 
 def _summary_lines(zoo: Zoo) -> Iterator[str]:

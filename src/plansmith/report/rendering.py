@@ -34,6 +34,7 @@ def render(facts: ReportFacts) -> str:
     evaluation = validation.evaluation if validation else None
     recipe = lowered.recipe if lowered else None
     return _template().render(
+        plansmith=facts.plansmith,
         facts=facts,
         verdict=verdict_of(facts),
         tables=shape_tables(facts),

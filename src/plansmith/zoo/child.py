@@ -16,14 +16,15 @@ from plansmith.zoo.entries import Entry
 def try_entry(
     *, entry: Mapping[str, Any], threads: int, compare_bare: bool, progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Make, compile and judge one entry with so many threads; 0 for as many as there are cores."""
+    """Make, compile and judge one entry with so many threads."""
     progress("importing")
     import torch
 
+    from plansmith.compilers.onnxrt import limit_threads
     from plansmith.zoo.trial import try_entry as run
 
-    if threads:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(threads)
+    limit_threads(threads)
     with tempfile.TemporaryDirectory(prefix="zoo-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         row = run(Entry.model_validate(entry), Path(folder), progress, compare_bare=compare_bare)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from plansmith.errors import UsageError, first_line
 from plansmith.problems import words_of
 from plansmith.types import Record
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 _MOST_PROBLEMS = 10
 
@@ -74,7 +78,12 @@ class ZooList(Record):
         return value
 
 
-def read_list(path: Path) -> tuple[Entry, ...]:
+def shipped_list() -> Traversable:
+    """The list that plansmith comes with."""
+    return files("plansmith") / "configs" / "zoo.yaml"
+
+
+def read_list(path: Path | Traversable) -> tuple[Entry, ...]:
     """Read a list of models.
 
     Raises:
@@ -85,7 +94,10 @@ def read_list(path: Path) -> tuple[Entry, ...]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", remedy="name a YAML list of models") from error
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}",
+            remedy="name a YAML list of models, or none for the one that plansmith comes with",
+        ) from error
     except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path} is not YAML: {error}", remedy="mend the file") from error
     try:
@@ -122,7 +134,7 @@ def pick(entries: tuple[Entry, ...], pattern: str) -> tuple[Entry, ...]:
     return found
 
 
-def _refusal(path: Path, problems: list[str]) -> UsageError:
+def _refusal(path: Path | Traversable, problems: list[str]) -> UsageError:
     more = len(problems) - _MOST_PROBLEMS
     shown = problems[:_MOST_PROBLEMS] + ([f"… and {more} more"] if more > 0 else [])
     return UsageError(

@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from plansmith import __version__
+from plansmith.report.rendering import breakable
 from plansmith.units import bytes_in_words, seconds_in_words
 from plansmith.zoo.rows import AxisFinding, Part, Zoo
 from plansmith.zoo.summary import share
@@ -35,7 +36,7 @@ def _template() -> Template:
     )
     environment.filters |= {
         "axis": _axis_words,
-        "breakable": lambda text: text.split(" "),
+        "breakable": breakable,
         "bytes": bytes_in_words,
         "right_share": _right_share,
         "moving_share": _moving_share,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from plansmith.errors import in_one_line
 from plansmith.types import Record
 
 Outcome = Literal["right", "wrong", "failed"]
@@ -16,6 +17,7 @@ class AxisFinding(Record):
     `dims`: the dims that move together, each as input:place.
     `sizes`: those that PyTorch took, besides `base`.
     `moves`: whether the graph has it as an axis, and is right at all of these sizes.
+    `fixed_at`: the size that the graph has instead of an axis; 0 where it has one, right or wrong.
     `problem`: why it does not move.
     """
 
@@ -24,6 +26,7 @@ class AxisFinding(Record):
     base: int
     sizes: tuple[int, ...]
     moves: bool
+    fixed_at: int = 0
     problem: str = ""
 
 
@@ -37,6 +40,13 @@ class BareResult(Record):
     seconds: float
 
 
+class Limit(Record):
+    """What an entry was ended for: it took more seconds of time, or held more bytes of memory, than it was allowed."""
+
+    kind: Literal["time", "memory"]
+    allowed: float
+
+
 class Row(Record):
     """What came of one entry.
 
@@ -45,6 +55,8 @@ class Row(Record):
     `attempts`: what the exporters that were not chosen failed with.
     `seconds`: of the whole entry; `cpu_seconds`: likewise, of the processor.
     `problem`: why it is not right, in full; `cause`: the same in a few words, where it is known, with `reference`.
+    `limit`: the one that it was ended at, if it was.
+    `log`: the file that holds what libraries printed, where it is not right.
     """
 
     name: str
@@ -61,12 +73,24 @@ class Row(Record):
     problem: str = ""
     cause: str = ""
     reference: str = ""
+    limit: Limit | None = None
+    log: str = ""
     bare: tuple[BareResult, ...] = ()
 
     @property
     def moving(self) -> int:
         """How many of the axes move."""
         return sum(axis.moves for axis in self.axes)
+
+    @property
+    def fixed(self) -> tuple[AxisFinding, ...]:
+        """The axes that the graph has fixed."""
+        return tuple(axis for axis in self.axes if axis.fixed_at)
+
+    @property
+    def why(self) -> str:
+        """Why it is not right, in one line; empty where it is."""
+        return "" if self.outcome == "right" else self.cause or in_one_line(self.problem) or "nothing says why"
 
 
 class Part(Record):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,12 +22,15 @@ from plansmith.toolchain import step_toolchain
 from plansmith.units import bytes_in_words, seconds_in_words
 from plansmith.zoo.causes import explained
 from plansmith.zoo.entries import Entry
-from plansmith.zoo.rows import Row, Zoo
+from plansmith.zoo.rows import Limit, Row, Zoo
 from plansmith.zoo.summary import summarise
 
 CHILD = "plansmith.zoo.child"
 _POLL_SECONDS = 0.2
 _PAGE_BYTES = 4096
+_LONGEST_LOG_NAME = 80
+_INTERRUPT_SECONDS = 1
+"""A signal for all processes may end a child before the main thread has heard of it."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,15 @@ class Manner:
     compare_bare: bool = False
     force: bool = False
     child: str = CHILD
+
+    @property
+    def threads(self) -> int:
+        """How many an entry computes with, so that all together fill the cores."""
+        return max(1, len(os.sched_getaffinity(0)) // self.jobs)
+
+    def allows_more(self, limit: Limit) -> bool:
+        """Whether an entry that was ended at a limit may now go beyond it."""
+        return (self.timeout if limit.kind == "time" else self.memory_bytes) > limit.allowed
 
 
 class Listener:
@@ -76,31 +90,30 @@ class Runner:
     def run(self, entries: Sequence[Entry]) -> list[Row]:
         """What came of each entry, in their order.
 
-        On an interrupt the processes end at once, and what is finished stays.
+        What is finished is kept, and so is what was ended at a limit, until it is allowed more. On an interrupt the
+        processes end at once.
         """
         make_folder(self.folder)
         workers = _Workers()
         with ThreadPoolExecutor(self.manner.jobs, thread_name_prefix="zoo") as pool:
             try:
-                futures: dict[Future[Row], int] = {
-                    pool.submit(self._row, entry, workers): place for place, entry in enumerate(entries)
-                }
-                rows = {futures[done]: done.result() for done in as_completed(futures)}
+                return _results([pool.submit(self._row, entry, workers) for entry in entries])
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 workers.end()
                 raise
-        return [rows[place] for place in range(len(entries))]
 
     def _row(self, entry: Entry, workers: _Workers) -> Row:
         place = self.folder / f"{self._key(entry)}.json"
         row = None if self.manner.force else _kept(place)
+        if row is not None and row.limit is not None and self.manner.allows_more(row.limit):
+            row = None
         kept = row is not None
         if row is None:
             row, whole = self._try(entry, workers)
             if whole:
                 write_file(place, row.model_dump_json(indent=1), replace=True)
-        row = explained(row)
+        row = self._with_log(explained(row), entry)
         self.listener.finished(row, kept=kept)
         return row
 
@@ -109,9 +122,18 @@ class Runner:
         asked = {"bare": self.manner.compare_bare, "child": self.manner.child}
         return digest_of([entry.model_dump(mode="json"), step_toolchain("zoo"), asked])
 
+    def _log(self, entry: Entry) -> Path:
+        name = re.sub(r"[^\w.-]+", "-", entry.label)[:_LONGEST_LOG_NAME]
+        return self.folder / "logs" / f"{name}-{self._key(entry)[:8]}.log"
+
+    def _with_log(self, row: Row, entry: Entry) -> Row:
+        log = self._log(entry)
+        told = row.outcome != "right" and log.is_file()
+        return row.model_copy(update={"log": str(log)}) if told else row
+
     def _try(self, entry: Entry, workers: _Workers) -> tuple[Row, bool]:
-        """Run an entry; the row, and whether its process came to its own end."""
-        log = self.folder / "logs" / f"{self._key(entry)[:16]}.log"
+        """Run an entry; the row, and whether the same would come of it again: not where its process died."""
+        log = self._log(entry)
         log.unlink(missing_ok=True)
         began = time.monotonic()
         with workers.open(self.manner.child, log, lambda text: self.listener.doing(entry, text)) as worker:
@@ -120,40 +142,58 @@ class Runner:
                 answer = worker.call(
                     "try_entry",
                     entry=entry.model_dump(mode="json"),
-                    threads=1 if self.manner.jobs > 1 else 0,
+                    threads=self.manner.threads,
                     compare_bare=self.manner.compare_bare,
                 )
                 return Row.model_validate(answer), True
             except PlansmithError as error:
-                if workers.ended:
+                if watch.limit is None and workers.ended.wait(_INTERRUPT_SECONDS):
                     raise CancelledError from error
                 problem = watch.verdict or error.message
             finally:
                 watch.close()
-        seconds = round(time.monotonic() - began, 2)
-        row = Row(name=entry.label, scheme=entry.scheme, outcome="failed", problem=problem, seconds=seconds)
-        return row, False
+        row = Row(
+            name=entry.label,
+            scheme=entry.scheme,
+            outcome="failed",
+            problem=problem,
+            limit=watch.limit,
+            seconds=round(time.monotonic() - began, 2),
+        )
+        return row, watch.limit is not None
+
+
+def _results(futures: Sequence[Future[Row]]) -> list[Row]:
+    """All results, or the first error.
+
+    Waits in short turns: a signal that comes as a wait begins is heard of only at its end.
+    """
+    while True:
+        done, pending = wait(futures, timeout=_POLL_SECONDS, return_when=FIRST_EXCEPTION)
+        for future in done:
+            future.result()
+        if not pending:
+            return [future.result() for future in futures]
 
 
 class _Workers:
     """The processes that run, so that an interrupt ends them all.
 
     Attributes:
-        ended: whether it did.
+        ended: set once it did.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: set[Worker] = set()
-        self.ended = False
+        self.ended = threading.Event()
 
     @contextmanager
     def open(self, module: str, log: Path, progress: Callable[[str], None]) -> Iterator[Worker]:
         with Worker(module, log, progress) as worker:
             with self._lock:
                 self._open.add(worker)
-                ended = self.ended
-            if ended:
+            if self.ended.is_set():
                 worker.kill()
             try:
                 yield worker
@@ -162,8 +202,8 @@ class _Workers:
                     self._open.discard(worker)
 
     def end(self) -> None:
+        self.ended.set()
         with self._lock:
-            self.ended = True
             for worker in self._open:
                 worker.kill()
 
@@ -172,10 +212,12 @@ class _Watch:
     """Ends a process that takes too long or holds too much.
 
     Attributes:
-        verdict: why it was ended; empty where it was not.
+        limit: at which it was ended, if it was.
+        verdict: the same in words.
     """
 
     def __init__(self, worker: Worker, manner: Manner) -> None:
+        self.limit: Limit | None = None
         self.verdict = ""
         self._worker, self._manner = worker, manner
         self._over = threading.Event()
@@ -187,20 +229,26 @@ class _Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        deadline = time.monotonic() + self._manner.timeout
+        seconds, most = self._manner.timeout, self._manner.memory_bytes
+        deadline = time.monotonic() + seconds
         while not self._over.wait(_POLL_SECONDS):
             held = _resident_bytes(self._worker.number)
-            if held > self._manner.memory_bytes:
-                self.verdict = f"it held {bytes_in_words(held)} of memory, and may {self._memory}"
+            doing = self._worker.doing or "starting"
+            if held > most:
+                self.limit = Limit(kind="memory", allowed=most)
+                self.verdict = (
+                    f"it held {bytes_in_words(held)} of memory ({doing}), and may hold {bytes_in_words(most)};"
+                    f" --memory {2 * most / 2**30:.3g} allows it more"
+                )
             elif time.monotonic() > deadline:
-                self.verdict = f"it was not finished after {seconds_in_words(self._manner.timeout)}"
-            if self.verdict:
+                self.limit = Limit(kind="time", allowed=seconds)
+                self.verdict = (
+                    f"it was not finished after {seconds_in_words(seconds)} ({doing});"
+                    f" --timeout {2 * seconds:g} gives it longer"
+                )
+            if self.limit is not None:
                 self._worker.kill()
                 return
-
-    @property
-    def _memory(self) -> str:
-        return bytes_in_words(self._manner.memory_bytes)
 
 
 def _resident_bytes(process: int) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith.errors import PlansmithError, first_line
+from plansmith.errors import PlansmithError, in_one_line
 from plansmith.types import BATCH, OnnxModel, SourceModel
 from plansmith.zoo.axes import Acceptance, Axis, Place, Shape, find_axes, is_stable, resized
 from plansmith.zoo.entries import Entry
@@ -45,6 +46,7 @@ def try_entry(entry: Entry, folder: Path, progress: Progress, *, compare_bare: b
     try:
         row = trial.run(compare_bare=compare_bare)
     except Exception as error:  # noqa: BLE001 - anything that a model or a library raises is this entry's failure
+        traceback.print_exc()  # into the log of the child
         row = trial.failed(error)
     return row.model_copy(
         update={
@@ -80,7 +82,8 @@ class _Trial:
 
     def failed(self, error: Exception) -> Row:
         """The row of an entry that got no graph."""
-        said = error.message if isinstance(error, PlansmithError) else f"{type(error).__name__}: {first_line(error)}"
+        kind, words = type(error).__name__, in_one_line(str(error))
+        said = error.message if isinstance(error, PlansmithError) else f"{kind}: {words}" if words else kind
         return Row(name=self._entry.label, scheme=self._entry.scheme, outcome="failed", problem=f"{self._step}: {said}")
 
     def _say(self, step: str) -> None:
@@ -118,7 +121,7 @@ class _Trial:
             outputs=(),
             max_opset=_MAX_OPSET,
             out=str(self._out),
-            progress=lambda text: self._progress(f"exporting: {text}"),
+            progress=self._progress,
         )
         return OnnxModel.model_validate(made)
 
@@ -135,8 +138,7 @@ class _Trial:
         problems += filter(None, map(graph.problem_at, checked))
         if not checked:
             problems.append("the graph takes none of the shapes that PyTorch takes")
-        batch = [f"the batch is fixed: {a.problem}" for a in findings if _is_batch(a) and not a.moves]
-        problems = [*batch, *problems]
+        problems = [*(_batch_words(axis) for axis in findings if _is_batch(axis) and axis.fixed_at), *problems]
         return Row(
             name=self._entry.label,
             scheme=self._entry.scheme,
@@ -165,12 +167,17 @@ def _finding(graph: Graph, axis: Axis, fixed: Fixed, live: LiveModel, reason: st
         base=axis.base,
         sizes=tuple(sorted(axis.shapes)),
         moves=not problem,
+        fixed_at=held[0] if held else 0,
         problem=problem,
     )
 
 
 def _is_batch(axis: AxisFinding) -> bool:
     return axis.name == BATCH or any(dim.endswith(":0") for dim in axis.dims)
+
+
+def _batch_words(axis: AxisFinding) -> str:
+    return f"{'the batch' if axis.name == BATCH else axis.name} is {axis.problem}"
 
 
 def _fixed_sizes(component: Component, accepted: Acceptance) -> Fixed:
