@@ -58,6 +58,8 @@ Sizes = Mapping[str, int]
 def first_sizes(able: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[str, int]]:
     """The shape to trace, and another one that differs in every axis that has room.
 
+    In neither have two axes the same size, where there is room: a graph that takes one for the other is wrong there.
+
     Args:
         able: the ranges that the model itself can take.
     """
@@ -69,7 +71,10 @@ def first_sizes(able: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[str
         if r.min > _SMALL:
             # Less is cheaper than more; an odd size is no multiple of anything that a model might ask for.
             small, other = r.opt, r.opt - (other | 1) if r.opt - (other | 1) >= r.min else r.opt + (other | 1)
-        traced[axis], untraced[axis] = (min(max(size, r.min), r.max) for size in (small, other))
+        first, second = (min(max(size, r.min), r.max) for size in (small, other))
+        if axis not in _TRACED and (first, second) in [(traced[a], untraced[a]) for a in traced if a not in _TRACED]:
+            first, second = second, first
+        traced[axis], untraced[axis] = first, second
     return traced, untraced
 
 
