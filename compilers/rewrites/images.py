@@ -79,6 +79,16 @@ def nearest_by_indices(input: Any, size: Any = None, *_: Any, mode: str = "neare
     return taken
 
 
+def pooled_apart_from_padding(input: Any, *places: Any, return_indices: bool = False, **given: Any) -> Any:  # noqa: A002
+    """`max_pool2d` of what was padded, with a bound between the two that changes no number."""
+    import torch
+
+    traced = torch._C._get_value_trace(input) if torch.jit.is_tracing() else None  # noqa: SLF001 - torch.jit has no other
+    if return_indices or traced is None or traced.node().kind() not in _PADDING:
+        return NotImplemented
+    return torch.max_pool2d(input.clamp(min=torch.finfo(input.dtype).min), *places, **given)
+
+
 def _number(value: Any, device: Any) -> Any:
     import torch
 
@@ -97,7 +107,18 @@ def _copying_kernel(tensor: Any, kernel: tuple[int, int]) -> Any:
     return torch.eye(rows * columns, dtype=tensor.dtype, device=tensor.device).reshape(-1, 1, rows, columns)
 
 
+_PADDING = ("aten::pad", "aten::constant_pad_nd")
+
 REWRITES = (
+    FunctionRewrite(
+        name="pooling apart from padding",
+        reason="ONNX Runtime makes padding with zeros and the largest of a window one operator, which pads with less"
+        " than anything: zeros are lost wherever a window holds negative numbers alone",
+        link="https://github.com/microsoft/onnxruntime/pull/18136",
+        exporters=frozenset({"torchscript"}),
+        functions=("nn.functional.max_pool2d",),
+        form=pooled_apart_from_padding,
+    ),
     FunctionRewrite(
         name="unfolding by convolution",
         reason="the tracer writes im2col as gathers of a size that it has to know, and fails where it does not",
