@@ -58,7 +58,8 @@ def folded_by_convolution(
         for n, p, s, e, r in zip(_pair(output_size), places, steps, edges, reach, strict=True)
     ]
     channels = tensor.shape[1] // (kernel[0] * kernel[1])
-    grid = tensor.unflatten(1, (channels, -1)).flatten(0, 1).unflatten(2, (places[0] + 1, places[1] + 1))
+    # One reshape, whose first size is what is left: from several of them the exporter makes constants of the batch.
+    grid = tensor.reshape(-1, kernel[0] * kernel[1], places[0] + 1, places[1] + 1)
     laid: Any = torch.nn.functional.conv_transpose2d(grid, copying, None, steps, edges, left, 1, gaps)
     return laid.squeeze(1).unflatten(0, (-1, channels))
 

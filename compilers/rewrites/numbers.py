@@ -7,7 +7,9 @@ tensors of tensors and numbers of everything else.
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +25,9 @@ LINK = "https://github.com/pytorch/pytorch/issues/36454"
 
 _OWN = ("torch.", "plansmith.")
 """Packages whose files are left alone: torch knows what it does with sizes."""
+
+
+_KIND = re.compile(r"dtype\s*=\s*int\b")
 
 
 def whole(value: Any) -> Any:
@@ -142,6 +147,14 @@ def _files(module: torch.nn.Module) -> list[ModuleType]:
     return [sys.modules[name] for name in sorted(names) if name in sys.modules and not name.startswith(_OWN)]
 
 
+def _names_a_kind(file: ModuleType) -> bool:
+    """Whether a file says `int` for a kind of tensors, for which torch takes no other class."""
+    try:
+        return _KIND.search(inspect.getsource(file)) is not None
+    except (OSError, TypeError):  # there is no file
+        return False
+
+
 @contextmanager
 def _named(files: list[ModuleType], names: dict[str, Any], maths: ModuleType) -> Iterator[None]:
     """Give names of builtins other meanings in some files, but for those that a file has a meaning of its own for."""
@@ -149,7 +162,8 @@ def _named(files: list[ModuleType], names: dict[str, Any], maths: ModuleType) ->
     try:
         for file in files:
             known = vars(file)
-            for name in names.keys() - known.keys():
+            kept = known.keys() | ({"int"} if _names_a_kind(file) else set())
+            for name in names.keys() - kept:
                 known[name] = names[name]
                 changed.append((known, name))
             if known.get("math") is math:

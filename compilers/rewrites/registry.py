@@ -50,9 +50,9 @@ def module_rewrites() -> tuple[Rewrite, ...]:
 
 def function_rewrites() -> tuple[FunctionRewrite, ...]:
     """Those of functions of torch."""
-    from plansmith.compilers.rewrites import functions, images
+    from plansmith.compilers.rewrites import functions, images, scatters
 
-    return (*functions.REWRITES, *images.REWRITES)
+    return (*functions.REWRITES, *images.REWRITES, *scatters.REWRITES)
 
 
 @contextmanager
