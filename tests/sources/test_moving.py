@@ -106,6 +106,12 @@ def test_axes_of_one_size_that_move_at_once_only_are_tied() -> None:
     assert moving.fitted(model, result, plan.axes, ())["height"] == SIDE
 
 
+def test_sides_of_one_number_of_patches_are_tied_though_a_pixel_more_may_be_taken_by_chance() -> None:
+    plan = planned(height=AxisRange(min=64, opt=64, max=96), width=AxisRange(min=64, opt=64, max=96))
+    result, _ = found(plan, lambda sizes: sizes["height"] // 16 == sizes["width"] // 16)
+    assert [(t.axis, t.to) for t in result.tied] == [("width", "height")]
+
+
 @pytest.mark.parametrize("sides", [(64, 64, 96), (160, 224, 224), (64, 224, 448)])
 def test_sides_are_tied_however_short_their_range_is(sides: tuple[int, int, int]) -> None:
     side = AxisRange(min=sides[0], opt=sides[1], max=sides[2])

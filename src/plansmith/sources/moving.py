@@ -98,18 +98,32 @@ def find_moving(ask: Ask, plan: InputPlan, axes: Mapping[str, AxisRange]) -> Mov
     if plan.guessed or not able:
         return Moving(plan, (), dict(able), traced, untraced)
     model = _Asked(ask)
-    traced = _first_that_works(model, able, axes, traced)
-    if model.takes(traced) and model.takes(untraced := {a: _apart(able[a], traced[a], untraced[a]) for a in able}):
+    small, traced = traced, _first_that_works(model, able, axes, traced)
+    untraced = {axis: size if size != traced[axis] else small[axis] for axis, size in untraced.items()}
+    untraced = {axis: _apart(able[axis], traced[axis], untraced[axis]) for axis in able}
+    # Two axes of one size in both shapes may be free, or one: each is asked about by itself.
+    are_told_apart = len({(traced[axis], untraced[axis]) for axis in able}) == len(able)
+    if model.takes(traced) and model.takes(untraced) and are_told_apart:
         return Moving(plan, (), dict(able), traced, untraced)
     found = dict(able)
-    refused: dict[str, str] = {}
-    for axis in able:
-        moved = _another(model, able[axis], (axis,), traced, untraced[axis])
-        if isinstance(moved, str):
-            refused[axis] = moved
-        else:
-            untraced[axis], found[axis] = moved
-    tied = _tie(model, refused, found, traced, untraced)
+    refused = dict.fromkeys(able, "")
+    tied: list[TiedAxis] = []
+    # Pairs at the wanted size come before multiples: a size close to the usual one may be taken by chance of rounding.
+    for another in (_wanted, _multiple):
+        for axis in tuple(refused):
+            moved = another(model, able[axis], (axis,), traced, untraced[axis])
+            if moved is None:
+                refused[axis] = refused[axis] or model.said
+            else:
+                untraced[axis], found[axis] = moved
+                del refused[axis]
+        for axis, other in combinations(tuple(refused), 2):
+            if {axis, other} <= refused.keys() and (traced[axis], able[axis]) == (traced[other], able[other]):
+                moved = another(model, able[axis], (axis, other), traced, untraced[axis])
+                if moved is not None:
+                    untraced[axis], found[axis] = moved
+                    tied.append(TiedAxis(axis=other, to=axis, reason=refused.pop(other)))
+                    del refused[axis]
     fixed = {axis: _fixed(model, axis, axes[axis].opt, traced, said) for axis, said in refused.items()}
     followers = {one.axis: one.to for one in tied}
     alone = [axis for axis in able if axis not in followers]
@@ -120,22 +134,7 @@ def find_moving(ask: Ask, plan: InputPlan, axes: Mapping[str, AxisRange]) -> Mov
         if model.takes(with_followers(sizes, followers)):
             break
     everything = Moving(plan, tuple(fixed.values()), found, traced, untraced)
-    return everything.following(tied).without({axis: one.size for axis, one in fixed.items()})
-
-
-def _tie(
-    model: _Asked, refused: dict[str, str], found: dict[str, AxisRange], traced: Sizes, untraced: dict[str, int]
-) -> tuple[TiedAxis, ...]:
-    """Pairs of axes of one size that a model moves at once only; they are taken out of what it refused."""
-    tied = []
-    for axis, other in combinations(tuple(refused), 2):
-        if {axis, other} <= refused.keys() and (traced[axis], found[axis]) == (traced[other], found[other]):
-            moved = _another(model, found[axis], (axis, other), traced, untraced[axis])
-            if not isinstance(moved, str):
-                untraced[axis], found[axis] = moved
-                tied.append(TiedAxis(axis=other, to=axis, reason=refused.pop(other)))
-                del refused[axis]
-    return tuple(tied)
+    return everything.following(tuple(tied)).without({axis: one.size for axis, one in fixed.items()})
 
 
 class _Asked:
@@ -192,25 +191,30 @@ def _apart(axis: AxisRange, traced: int, wanted: int) -> int:
     return next((size for size in (traced + 1, traced - 1) if axis.min <= size <= axis.max), traced)
 
 
-def _another(
+def _wanted(
     model: _Asked, able: AxisRange, axes: tuple[str, ...], traced: Sizes, wanted: int
-) -> tuple[int, AxisRange] | str:
-    """Another size that the model takes for axes of one size, and the sizes that they can have; what it said if none.
+) -> tuple[int, AxisRange] | None:
+    """The wanted size for axes of one size, and the sizes that they can have; None where the model refuses it."""
+    usual = traced[axes[0]]
+    size = _apart(able, usual, wanted)
+    return (size, able) if size == usual or model.takes({**traced, **dict.fromkeys(axes, size)}) else None
+
+
+def _multiple(
+    model: _Asked, able: AxisRange, axes: tuple[str, ...], traced: Sizes, _: int
+) -> tuple[int, AxisRange] | None:
+    """Another size that the model takes for axes of one size, and the sizes that they can have; None where it is none.
 
     Where nothing in the range is taken, something below it may be: strides and patches round.
     """
     usual = traced[axes[0]]
-    first = _apart(able, usual, wanted)
-    if first == usual or model.takes({**traced, **dict.fromkeys(axes, first)}):
-        return first, able
-    said = model.said
     # A size of the form usual - step: if only multiples are taken, then of a divisor of the usual size.
     steps = [n for n in range(2, usual // _FEWEST_STEPS + 1) if usual % n == 0]
     sizes = [(size, step) for step in steps for size in (usual - step, usual + step) if size <= able.max]
     for size, step in sorted(sizes, key=lambda one: one[0] < able.min):
         if model.takes({**traced, **dict.fromkeys(axes, size)}):
             return size, stepped(AxisRange(min=min(size, able.min), opt=able.opt, max=able.max), step)
-    return said
+    return None
 
 
 def stepped(given: AxisRange, step: int) -> AxisRange:
