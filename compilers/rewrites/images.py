@@ -58,7 +58,8 @@ def folded_by_convolution(
         for n, p, s, e, r in zip(_pair(output_size), places, steps, edges, reach, strict=True)
     ]
     channels = tensor.shape[1] // (kernel[0] * kernel[1])
-    grid = tensor.unflatten(1, (channels, -1)).flatten(0, 1).unflatten(2, (places[0] + 1, places[1] + 1))
+    # One reshape, whose first size is what is left: from several of them the exporter makes constants of the batch.
+    grid = tensor.reshape(-1, kernel[0] * kernel[1], places[0] + 1, places[1] + 1)
     laid: Any = torch.nn.functional.conv_transpose2d(grid, copying, None, steps, edges, left, 1, gaps)
     return laid.squeeze(1).unflatten(0, (-1, channels))
 
@@ -79,6 +80,16 @@ def nearest_by_indices(input: Any, size: Any = None, *_: Any, mode: str = "neare
     return taken
 
 
+def pooled_apart_from_padding(input: Any, *places: Any, return_indices: bool = False, **given: Any) -> Any:  # noqa: A002
+    """`max_pool2d` of what was padded, with a bound between the two that changes no number."""
+    import torch
+
+    traced = torch._C._get_value_trace(input) if torch.jit.is_tracing() else None  # noqa: SLF001 - torch.jit has no other
+    if return_indices or traced is None or traced.node().kind() not in _PADDING:
+        return NotImplemented
+    return torch.max_pool2d(input.clamp(min=torch.finfo(input.dtype).min), *places, **given)
+
+
 def _number(value: Any, device: Any) -> Any:
     import torch
 
@@ -97,7 +108,18 @@ def _copying_kernel(tensor: Any, kernel: tuple[int, int]) -> Any:
     return torch.eye(rows * columns, dtype=tensor.dtype, device=tensor.device).reshape(-1, 1, rows, columns)
 
 
+_PADDING = ("aten::pad", "aten::constant_pad_nd")
+
 REWRITES = (
+    FunctionRewrite(
+        name="pooling apart from padding",
+        reason="ONNX Runtime makes padding with zeros and the largest of a window one operator, which pads with less"
+        " than anything: zeros are lost wherever a window holds negative numbers alone",
+        link="https://github.com/microsoft/onnxruntime/pull/18136",
+        exporters=frozenset({"torchscript"}),
+        functions=("nn.functional.max_pool2d",),
+        form=pooled_apart_from_padding,
+    ),
     FunctionRewrite(
         name="unfolding by convolution",
         reason="the tracer writes im2col as gathers of a size that it has to know, and fails where it does not",

@@ -50,21 +50,23 @@ def module_rewrites() -> tuple[Rewrite, ...]:
 
 def function_rewrites() -> tuple[FunctionRewrite, ...]:
     """Those of functions of torch."""
-    from plansmith.compilers.rewrites import functions, images
+    from plansmith.compilers.rewrites import functions, images, scatters
 
-    return (*functions.REWRITES, *images.REWRITES)
+    return (*functions.REWRITES, *images.REWRITES, *scatters.REWRITES)
 
 
 @contextmanager
 def in_force(module: torch.nn.Module, exporter: Exporter, used: list[str]) -> Iterator[None]:
     """Put every rewrite in force that a module needs for an exporter; the names of the used ones go to a list."""
-    from plansmith.compilers.rewrites import functions
+    from plansmith.compilers.rewrites import functions, numbers
 
     with ExitStack() as stack:
         for rewrite in module_rewrites():
             if exporter in rewrite.exporters and rewrite.applies(module):
                 stack.enter_context(rewrite.put(module))
                 used.append(rewrite.name)
+        if exporter in TRACER:
+            stack.enter_context(numbers.followed(module, used))
         calls = [rewrite for rewrite in function_rewrites() if exporter in rewrite.exporters]
         if calls:
             stack.enter_context(functions.in_their_place(calls, used))

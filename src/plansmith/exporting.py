@@ -65,7 +65,7 @@ def export(
     asking = Asking(live.ask, plan, axes, progress)
     progress("finding the axes that move")
     found = moving.find_moving(asking.answer, plan, axes)
-    _require_moving(found.fixed, axes, given)
+    _require_moving(found, axes, given)
     axes = moving.fitted(asking.answer, found, axes, given)
     traced = asking.kept("traced", found.full(found.traced))
     require_repeatable(live.ask, *traced)
@@ -107,6 +107,7 @@ def export(
             rounding=rounded,
         ),
         fixed=(*found.fixed, *given_up),
+        tied=found.tied,
     )
     return onnx.model_dump(mode="json")
 
@@ -165,13 +166,19 @@ def _is_wanted(axis: str, axes: Mapping[str, AxisRange], given: Collection[str])
     return axis in given and axes[axis].min < axes[axis].max
 
 
-def _require_moving(fixed: Sequence[FixedAxis], axes: Mapping[str, AxisRange], given: Collection[str]) -> None:
+def _require_moving(found: Moving, axes: Mapping[str, AxisRange], given: Collection[str]) -> None:
     """See that nobody asked for a move that the model refuses.
 
     Raises:
         UsageError: somebody did.
     """
-    for one in fixed:
+    for pair in found.tied:
+        if pair.axis in given and axes[pair.axis] != axes[pair.to]:
+            raise UsageError(
+                f"shapes: {pair.axis!r} and {pair.to!r} are one for this model: {pair.reason}",
+                remedy="give both the same sizes",
+            )
+    for one in found.fixed:
         if _is_wanted(one.axis, axes, given):
             raise UsageError(
                 f"shapes: {one.axis!r} is to move, and the model takes {one.size} only: {one.reason}",

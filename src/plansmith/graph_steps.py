@@ -108,8 +108,8 @@ class GraphSteps:
         onnx = self._stages.stage("export", OnnxModel, [source.digest], parameters, build, tools=function)
         if onnx.record.reference.guessed:
             self._stages.notice(f"the checks use {onnx.record.reference.data}; real inputs would tell more")
-        for fixed in onnx.record.fixed:
-            self._stages.notice(fixed.words)
+        for held in onnx.record.held:
+            self._stages.notice(held.words)
         return onnx
 
     def sample(self, source: Finished[SourceModel], onnx: Finished[OnnxModel]) -> Finished[DataSet]:

@@ -100,7 +100,7 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
             "exporter": manifest.onnx.exporter if manifest.onnx.attempts else "none: the source is an ONNX file",
             "refused": [f"{a.exporter}: {a.problem}" for a in manifest.onnx.attempts if a.problem],
             "axes": {name: f"{r.min} : {r.opt} : {r.max}" for name, r in manifest.onnx.axes.items()},
-            **({"fixed": [fixed.words for fixed in manifest.onnx.fixed]} if manifest.onnx.fixed else {}),
+            **({"fixed": [held.words for held in manifest.onnx.held]} if manifest.onnx.held else {}),
         },
         "data": _data(manifest.data),
         "engine": f"{manifest.engine.kind}, {manifest.engine.precision}",

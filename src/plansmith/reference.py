@@ -58,6 +58,8 @@ Sizes = Mapping[str, int]
 def first_sizes(able: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[str, int]]:
     """The shape to trace, and another one that differs in every axis that has room.
 
+    In neither have two axes the same size, where there is room: a graph that takes one for the other is wrong there.
+
     Args:
         able: the ranges that the model itself can take.
     """
@@ -67,9 +69,14 @@ def first_sizes(able: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[str
         small = _TRACED.get(axis) or _TRACED_LENGTH + _APART * places[axis]
         other = _UNTRACED.get(axis) or _UNTRACED_LENGTH + _APART * places[axis]
         if r.min > _SMALL:
-            # Less is cheaper than more; an odd size is no multiple of anything that a model might ask for.
-            small, other = r.opt, r.opt - (other | 1) if r.opt - (other | 1) >= r.min else r.opt + (other | 1)
-        traced[axis], untraced[axis] = (min(max(size, r.min), r.max) for size in (small, other))
+            # Less is cheaper than more; an odd size is no multiple of anything that a model might ask for, and sizes
+            # whole patches apart are told apart by models that round them away.
+            change = (other + _COARSE * places.get(axis, 0)) | 1
+            small, other = r.opt, r.opt - change if r.opt - change >= r.min else r.opt + change
+        first, second = (min(max(size, r.min), r.max) for size in (small, other))
+        if axis not in _TRACED and (first, second) in [(traced[a], untraced[a]) for a in traced if a not in _TRACED]:
+            first, second = second, first
+        traced[axis], untraced[axis] = first, second
     return traced, untraced
 
 

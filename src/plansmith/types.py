@@ -152,10 +152,26 @@ class FixedAxis(Record):
         return f"{self.axis} is {self.size} in the graph, and {who}: {self.reason}"
 
 
+class TiedAxis(Record):
+    """An axis that is another one in the graph, whose dims have that one's name: the model moves both only at once.
+
+    `reason`: what the model said when it was asked at another size of this one alone.
+    """
+
+    axis: str
+    to: str
+    reason: str
+
+    @property
+    def words(self) -> str:
+        """What it means, and why it is so."""
+        return f"{self.axis} is always {self.to} in the graph, as the model takes no other: {self.reason}"
+
+
 class OnnxModel(Record):
     """What export or lowering made. `exporter` is "none" where the source was an ONNX file already.
 
-    `fixed`: axes that might have moved; releases older than this field have none.
+    `fixed`: axes that might have moved; `tied`: axes that move with another; releases older than these have none.
     """
 
     components: dict[str, Component]
@@ -166,10 +182,17 @@ class OnnxModel(Record):
     precision: Precision
     reference: ReferenceSet
     fixed: tuple[FixedAxis, ...] = ()
+    tied: tuple[TiedAxis, ...] = ()
+
+    @property
+    def held(self) -> tuple[FixedAxis | TiedAxis, ...]:
+        """The axes that do not move by themselves; each says why in its `words`."""
+        return (*self.fixed, *self.tied)
 
     def every_axis(self) -> dict[str, AxisRange]:
         """The ranges of all axes that might have moved: those that do not have one size."""
-        return self.axes | {f.axis: AxisRange(min=f.size, opt=f.size, max=f.size) for f in self.fixed}
+        known = self.axes | {f.axis: AxisRange(min=f.size, opt=f.size, max=f.size) for f in self.fixed}
+        return known | {one.axis: known[one.to] for one in self.tied}
 
 
 class Case(Record):

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from plansmith.compilers import torch_export
-from plansmith.compilers.rewrites import functions, images
+from plansmith.compilers.rewrites import functions, images, scatters
 from plansmith.compilers.rewrites.registry import function_rewrites
 from plansmith.types import Tensor
 
@@ -74,6 +74,22 @@ def test_other_interpolations_stay_as_they_are() -> None:
     assert images.nearest_by_indices(IMAGES, (3, 3), mode="bilinear") is NotImplemented
 
 
+def grouped(x: torch.Tensor, reduce: str) -> torch.Tensor:
+    """Values of [batch, ...] by groups of five; the last group has none."""
+    values = x.flatten()
+    groups = torch.arange(values.shape[0]) % 5
+    return torch.full((6,), 2.5).scatter_reduce(0, groups, values, reduce, include_self=False) + x[..., :1]
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "amin"])
+def test_scattering_without_what_stood_there_is_sums_and_counts_or_bounds(reduce: str) -> None:
+    values, places = torch.randn(4, 9), torch.randint(0, 4, (4, 9))
+    given = torch.full((4, 5), 3.0)
+    found = scatters.reduced_apart(given, 1, places, values, reduce, include_self=False)
+    torch.testing.assert_close(found, given.scatter_reduce(1, places, values, reduce, include_self=False))
+    assert scatters.reduced_apart(given, 1, places, values, reduce) is NotImplemented
+
+
 class Calling(torch.nn.Module):
     def __init__(self, call: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -87,6 +103,9 @@ class Calling(torch.nn.Module):
     ("name", "call"),
     [
         ("adaptive pooling by products", lambda x: functional.adaptive_avg_pool2d(x.relu(), (3, 5))),
+        ("pooling apart from padding", lambda x: functional.max_pool2d(functional.pad(-x.abs() - 1, (1,) * 4), 3, 2)),
+        ("scattering by sums and counts", lambda x: grouped(x, "mean")),
+        ("scattering by sums and counts", lambda x: grouped(x, "amax")),
         ("windows by indices", lambda x: x.unfold(2, 3, 2).sum(-1)),
         ("unfolding by convolution", lambda x: functional.unfold(x, 3, padding=1)),
         ("differences by slices", lambda x: torch.diff(x, dim=2)),

@@ -93,6 +93,48 @@ def test_of_axes_that_move_only_one_at_a_time_the_least_needed_is_fixed() -> Non
     assert "not together with others: I refuse" in result.fixed[0].reason
 
 
+def test_axes_of_one_size_that_move_at_once_only_are_tied() -> None:
+    plan = planned(height=SIDE, width=SIDE)
+    result, model = found(plan, lambda sizes: sizes["height"] == sizes["width"])
+    assert [(t.axis, t.to) for t in result.tied] == [("width", "height")]
+    assert result.tied[0].words.startswith("width is always height in the graph, as the model takes no other: I refuse")
+    assert result.fixed == ()
+    assert result.plan.tensors[0].dims == ("batch", "height", "height")
+    assert set(result.plan.axes) == set(result.traced) == {"batch", "height"}
+    assert result.plan.make({"batch": 3, "height": 90})["x"].shape == (3, 90, 90)
+    assert result.full({"batch": 1, "height": 70}) == {"batch": 1, "height": 70, "width": 70}
+    assert moving.fitted(model, result, plan.axes, ())["height"] == SIDE
+
+
+def test_sides_of_one_number_of_patches_are_tied_though_a_pixel_more_may_be_taken_by_chance() -> None:
+    plan = planned(height=AxisRange(min=64, opt=64, max=96), width=AxisRange(min=64, opt=64, max=96))
+    result, _ = found(plan, lambda sizes: sizes["height"] // 16 == sizes["width"] // 16)
+    assert [(t.axis, t.to) for t in result.tied] == [("width", "height")]
+
+
+@pytest.mark.parametrize("sides", [(64, 64, 96), (160, 224, 224), (64, 224, 448)])
+def test_sides_are_tied_however_short_their_range_is(sides: tuple[int, int, int]) -> None:
+    side = AxisRange(min=sides[0], opt=sides[1], max=sides[2])
+    result, _ = found(planned(height=side, width=side), lambda sizes: sizes["height"] == sizes["width"])
+    assert [(t.axis, t.to) for t in result.tied] == [("width", "height")]
+
+
+def test_tied_axes_of_multiples_move_in_steps() -> None:
+    result, _ = found(
+        planned(height=SIDE, width=SIDE), lambda sizes: sizes["height"] == sizes["width"] and sizes["width"] % 32 == 0
+    )
+    assert (result.able["height"].step, [t.to for t in result.tied]) == (32, ["height"])
+
+
+def test_an_axis_that_takes_only_less_than_its_range_moves_there() -> None:
+    """Strides and patches round: a model of 64 pixels may take 49 to 64 of them."""
+    plan = planned(height=AxisRange(min=64, opt=64, max=96))
+    result, model = found(plan, lambda sizes: 49 <= sizes["height"] <= 64)
+    assert result.fixed == ()
+    ranges = moving.fitted(model, result, plan.axes, ())
+    assert (ranges["height"].min, ranges["height"].opt, ranges["height"].max) == (62, 64, 64)
+
+
 def test_ranges_end_where_the_model_refuses() -> None:
     plan = planned(sequence=TOKENS)
     result, model = found(plan, lambda sizes: 7 <= sizes["sequence"] <= 300)

@@ -117,6 +117,7 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
         "precision": manifest.engine.precision,
         "verdict": manifest.validation.verdict,
         "fixed": [fixed.model_dump() for fixed in manifest.onnx.fixed],
+        "tied": [tied.model_dump() for tied in manifest.onnx.tied],
         "steps": [step.model_dump() for step in steps],
         "report": str(_report(published) or "") or None,
         "validation": manifest.validation.worst(),

@@ -135,7 +135,7 @@ def _graph(onnx: OnnxModel) -> Iterator[Fact]:
     for name, axis in onnx.axes.items():
         multiples = f", in multiples of {axis.step}" if axis.step > 1 else ""
         yield Fact(f"Axis {name}", f"{axis.min} to {axis.max}, usually {axis.opt}{multiples}")
-    for one in onnx.fixed:
+    for one in onnx.held:
         yield Fact(f"Axis {one.axis}", one.words)
 
 

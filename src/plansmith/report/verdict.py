@@ -92,8 +92,8 @@ def _cautions(facts: ReportFacts) -> Iterator[str]:
         yield f"The samples are not the model's own kind of data but {facts.data.words}: real ones would tell more."
     elif facts.data is None and guessed and facts.validation is not None:
         yield f"The inputs are {facts.validation.data}: real ones would tell more."
-    for fixed in facts.onnx.fixed if facts.onnx else ():
-        yield f"{fixed.words}."
+    for held in facts.onnx.held if facts.onnx else ():
+        yield f"{held.words}."
     if facts.lowered is not None and facts.lowered.warnings:
         doubts = facts.lowered.warnings
         yield f"{figures.count(len(doubts), 'doubtful thing')} in the lowering of the file; the first: {doubts[0]}."

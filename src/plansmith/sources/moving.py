@@ -1,20 +1,23 @@
 """Which axes of a model's inputs move: the model itself is asked, at other sizes than the usual ones.
 
 A plan names the axes that might move. Asked at two shapes that differ in all of them, most models answer; where one
-does not, its axes are moved one at a time, and what it refuses becomes a fixed dim of the plan, with its own words.
+does not, its axes are moved one at a time, then two of one size at once (models of square images): those that move so
+are tied, and what is left becomes a fixed dim of the plan, with the model's own words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import TYPE_CHECKING, TypeVar
 
 from plansmith.errors import SourceError, UsageError, first_line
 from plansmith.memory import tells_of_memory
 from plansmith.reference import Sizes, first_sizes
 from plansmith.sources.live import SEQUENCE, InputPlan
-from plansmith.types import BATCH, AxisRange, FixedAxis, Tensor
+from plansmith.sources.settling import with_fixed, with_followers, with_tied
+from plansmith.types import BATCH, AxisRange, FixedAxis, TiedAxis
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,12 +36,13 @@ class Moving:
     """What was found.
 
     Args:
-        plan: as it was, but that refused axes are fixed dims.
-        fixed: those axes.
+        plan: as it was, but that refused axes are fixed dims, and tied ones have the name of another.
+        fixed: the refused ones.
         able: the sizes that the others can take, as far as they were tried.
         traced: a shape that the model answers at.
         untraced: another one; every axis that can have two sizes differs.
         settled: the sizes of the axes that have only one.
+        tied: the axes that move only with another one, of which alone the rest tells.
     """
 
     plan: InputPlan
@@ -47,44 +51,29 @@ class Moving:
     traced: Sizes
     untraced: Sizes
     settled: Sizes = field(default_factory=dict)
+    tied: tuple[TiedAxis, ...] = ()
 
     def full(self, sizes: Sizes) -> dict[str, int]:
-        """A shape with the sizes of the axes that do not move: what the model was asked at."""
-        return {**sizes, **self.settled}
+        """A shape with the sizes of the axes that do not move, or not by themselves: what the model was asked at."""
+        return with_followers({**sizes, **self.settled}, {one.axis: one.to for one in self.tied})
 
     def without(self, sizes: Sizes) -> Moving:
         """The same with more axes at one size for good."""
+        fewer = replace(self, plan=with_fixed(self.plan, sizes), settled={**self.settled, **sizes})
+        return fewer._left(sizes)
+
+    def following(self, tied: tuple[TiedAxis, ...]) -> Moving:
+        """The same with axes that have the size of another one."""
+        followers = {one.axis: one.to for one in tied}
+        return replace(self, plan=with_tied(self.plan, followers), tied=tied)._left(followers)
+
+    def _left(self, gone: Collection[str]) -> Moving:
+        """What is known, but of some axes."""
 
         def left(known: Mapping[str, T]) -> dict[str, T]:
-            return {axis: value for axis, value in known.items() if axis not in sizes}
+            return {axis: value for axis, value in known.items() if axis not in gone}
 
-        return replace(
-            self,
-            plan=with_fixed(self.plan, sizes),
-            able=left(self.able),
-            traced=left(self.traced),
-            untraced=left(self.untraced),
-            settled={**self.settled, **sizes},
-        )
-
-
-def with_fixed(plan: InputPlan, sizes: Mapping[str, int]) -> InputPlan:
-    """A plan in which some axes have one size for good."""
-    if not sizes:
-        return plan
-    ranges = {axis: AxisRange(min=size, opt=size, max=size) for axis, size in sizes.items()}
-    return replace(
-        plan,
-        tensors=tuple(_fix(tensor, sizes) for tensor in plan.tensors),
-        axes={axis: r for axis, r in plan.axes.items() if axis not in sizes},
-        limits={axis: limit for axis, limit in plan.limits.items() if axis not in sizes},
-        make=lambda asked: plan.make({**asked, **sizes}),
-        encode=lambda samples, axes, align: plan.encode(samples, {**axes, **ranges}, align),
-    )
-
-
-def _fix(tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
-    return tensor.model_copy(update={"dims": tuple(sizes.get(d, d) if isinstance(d, str) else d for d in tensor.dims)})
+        return replace(self, able=left(self.able), traced=left(self.traced), untraced=left(self.untraced))
 
 
 def least_needed_first(axes: Iterable[str]) -> tuple[str, ...]:
@@ -109,26 +98,43 @@ def find_moving(ask: Ask, plan: InputPlan, axes: Mapping[str, AxisRange]) -> Mov
     if plan.guessed or not able:
         return Moving(plan, (), dict(able), traced, untraced)
     model = _Asked(ask)
-    traced = _first_that_works(model, able, axes, traced)
-    if model.takes(traced) and model.takes(untraced := {a: _apart(able[a], traced[a], untraced[a]) for a in able}):
+    small, traced = traced, _first_that_works(model, able, axes, traced)
+    untraced = {axis: size if size != traced[axis] else small[axis] for axis, size in untraced.items()}
+    untraced = {axis: _apart(able[axis], traced[axis], untraced[axis]) for axis in able}
+    # Two axes of one size in both shapes may be free, or one: each is asked about by itself.
+    are_told_apart = len({(traced[axis], untraced[axis]) for axis in able}) == len(able)
+    if model.takes(traced) and model.takes(untraced) and are_told_apart:
         return Moving(plan, (), dict(able), traced, untraced)
-    fixed: dict[str, FixedAxis] = {}
     found = dict(able)
-    for axis in able:
-        moved = _another(model, able[axis], axis, traced, untraced[axis])
-        if isinstance(moved, str):
-            fixed[axis] = _fixed(model, axis, axes[axis].opt, traced, moved)
-        else:
-            untraced[axis], step = moved
-            found[axis] = stepped(able[axis], step)
-    for axis in ("", *least_needed_first(able)):
+    refused = dict.fromkeys(able, "")
+    tied: list[TiedAxis] = []
+    # Pairs at the wanted size come before multiples: a size close to the usual one may be taken by chance of rounding.
+    for another in (_wanted, _multiple):
+        for axis in tuple(refused):
+            moved = another(model, able[axis], (axis,), traced, untraced[axis])
+            if moved is None:
+                refused[axis] = refused[axis] or model.said
+            else:
+                untraced[axis], found[axis] = moved
+                del refused[axis]
+        for axis, other in combinations(tuple(refused), 2):
+            if {axis, other} <= refused.keys() and (traced[axis], able[axis]) == (traced[other], able[other]):
+                moved = another(model, able[axis], (axis, other), traced, untraced[axis])
+                if moved is not None:
+                    untraced[axis], found[axis] = moved
+                    tied.append(TiedAxis(axis=other, to=axis, reason=refused.pop(other)))
+                    del refused[axis]
+    fixed = {axis: _fixed(model, axis, axes[axis].opt, traced, said) for axis, said in refused.items()}
+    followers = {one.axis: one.to for one in tied}
+    alone = [axis for axis in able if axis not in followers]
+    for axis in ("", *least_needed_first(alone)):
         if axis and axis not in fixed:
             fixed[axis] = _fixed(model, axis, axes[axis].opt, traced, f"not together with others: {model.said}")
-        settled = {a: fixed[a].size if a in fixed else traced[a] for a in able}
-        if model.takes({**settled, **{a: untraced[a] for a in able if a not in fixed}}):
+        sizes = {a: fixed[a].size if a in fixed else untraced[a] for a in alone}
+        if model.takes(with_followers(sizes, followers)):
             break
     everything = Moving(plan, tuple(fixed.values()), found, traced, untraced)
-    return everything.without({axis: one.size for axis, one in fixed.items()})
+    return everything.following(tuple(tied)).without({axis: one.size for axis, one in fixed.items()})
 
 
 class _Asked:
@@ -136,7 +142,7 @@ class _Asked:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._known: dict[tuple[int, ...], bool] = {}
+        self._known: dict[frozenset[tuple[str, int]], bool] = {}
         self.said = ""
 
     def takes(self, sizes: Sizes) -> bool:
@@ -145,7 +151,7 @@ class _Asked:
         Raises:
             Exception: the machine is out of memory, which tells nothing about the model.
         """
-        key = tuple(sizes.values())
+        key = frozenset(sizes.items())
         if key in self._known:
             return self._known[key]
         try:
@@ -185,19 +191,30 @@ def _apart(axis: AxisRange, traced: int, wanted: int) -> int:
     return next((size for size in (traced + 1, traced - 1) if axis.min <= size <= axis.max), traced)
 
 
-def _another(model: _Asked, able: AxisRange, axis: str, traced: Sizes, wanted: int) -> tuple[int, int] | str:
-    """Another size that the model takes, and the step that sizes go in; what it said where it takes none."""
-    usual = traced[axis]
-    first = _apart(able, usual, wanted)
-    if first == usual or model.takes({**traced, axis: first}):
-        return first, 1
-    said = model.said
+def _wanted(
+    model: _Asked, able: AxisRange, axes: tuple[str, ...], traced: Sizes, wanted: int
+) -> tuple[int, AxisRange] | None:
+    """The wanted size for axes of one size, and the sizes that they can have; None where the model refuses it."""
+    usual = traced[axes[0]]
+    size = _apart(able, usual, wanted)
+    return (size, able) if size == usual or model.takes({**traced, **dict.fromkeys(axes, size)}) else None
+
+
+def _multiple(
+    model: _Asked, able: AxisRange, axes: tuple[str, ...], traced: Sizes, _: int
+) -> tuple[int, AxisRange] | None:
+    """Another size that the model takes for axes of one size, and the sizes that they can have; None where it is none.
+
+    Where nothing in the range is taken, something below it may be: strides and patches round.
+    """
+    usual = traced[axes[0]]
     # A size of the form usual - step: if only multiples are taken, then of a divisor of the usual size.
-    for step in (n for n in range(2, usual // _FEWEST_STEPS + 1) if usual % n == 0):
-        for size in (usual - step, usual + step):
-            if able.min <= size <= able.max and model.takes({**traced, axis: size}):
-                return size, step
-    return said
+    steps = [n for n in range(2, usual // _FEWEST_STEPS + 1) if usual % n == 0]
+    sizes = [(size, step) for step in steps for size in (usual - step, usual + step) if size <= able.max]
+    for size, step in sorted(sizes, key=lambda one: one[0] < able.min):
+        if model.takes({**traced, **dict.fromkeys(axes, size)}):
+            return size, stepped(AxisRange(min=min(size, able.min), opt=able.opt, max=able.max), step)
+    return None
 
 
 def stepped(given: AxisRange, step: int) -> AxisRange:
@@ -226,7 +243,7 @@ def fitted(ask: Ask, found: Moving, axes: Mapping[str, AxisRange], given: Collec
     Raises:
         UsageError: the model refuses an end of the ranges, and no single axis whose range nobody gave is to blame.
     """
-    ranges = {a: axes[a] if a in given else stepped(axes[a], r.step) for a, r in found.able.items()}
+    ranges = {a: axes[a] if a in given else r for a, r in found.able.items()}
     if found.plan.guessed:
         return ranges
     for end in ("min", "max"):

@@ -45,11 +45,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Shape:
-    """Inputs at one shape, and PyTorch's answer."""
+    """Inputs at one shape, and PyTorch's answer; the sizes of the plan's axes, where the plan alone made the inputs."""
 
     name: str
     feed: Arrays
     answer: Arrays
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class _Search:
 
     def _asked(self, name: str, sizes: Mapping[str, int]) -> Shape:
         feed = self._plan.make(sizes)
-        return Shape(name, feed, self._ask(feed))
+        return Shape(name, feed, self._ask(feed), sizes)
 
     def named(self) -> list[Axis]:
         """An axis for every name of the plan, with the sizes that the model took."""
@@ -180,7 +181,7 @@ class _Search:
         for name, choose in (("smallest", min), ("largest", max)):
             sizes = self._sizes | {axis.name: choose(axis.shapes) for axis in named}
             if sizes != self._sizes and len(named) > 1:
-                shapes.append(self._try(name, partial(self._plan.make, sizes)))
+                shapes.append(self._try(name, partial(self._plan.make, sizes), sizes))
         return [shape for shape in shapes if shape is not None]
 
     def _size(self, place: Place) -> int:
@@ -195,9 +196,10 @@ class _Search:
         return axis
 
     def _try_named(self, name: str, size: int) -> Shape | None:
-        return self._try(f"{name} {size}", partial(self._plan.make, self._sizes | {name: size}))
+        sizes = self._sizes | {name: size}
+        return self._try(f"{name} {size}", partial(self._plan.make, sizes), sizes)
 
-    def _try(self, name: str, make: Callable[[], Arrays]) -> Shape | None:
+    def _try(self, name: str, make: Callable[[], Arrays], sizes: Mapping[str, int] | None = None) -> Shape | None:
         """Inputs and answer, None where the model does not take them."""
         import numpy as np
 
@@ -210,7 +212,7 @@ class _Search:
             return None  # the plan makes nothing else of this size
         if any(np.isnan(array).any() for array in answer.values() if array.dtype.kind == "f"):
             return None
-        return Shape(name, feed, answer)
+        return Shape(name, feed, answer, sizes or {})
 
 
 def resized(feed: Mapping[str, NDArray[np.generic]], places: tuple[Place, ...], size: int) -> Arrays:

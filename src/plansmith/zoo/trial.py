@@ -131,7 +131,7 @@ class _Trial:
         problems = []
         if not is_stable(live.ask, accepted.base):
             problems.append("PyTorch itself answers otherwise after the export")
-        fixed = _fixed_sizes(component, accepted)
+        fixed = _fixed_sizes(component)
         reasons = {one.axis: one.reason for one in onnx.fixed}
         findings = [_finding(graph, axis, fixed, live, reasons.get(axis.name, "")) for axis in accepted.axes]
         checked = list(_reachable(accepted, fixed, live))
@@ -180,13 +180,9 @@ def _batch_words(axis: AxisFinding) -> str:
     return f"{'the batch' if axis.name == BATCH else axis.name} is {axis.problem}"
 
 
-def _fixed_sizes(component: Component, accepted: Acceptance) -> Fixed:
-    """The dims of the graph's inputs that are numbers, although PyTorch takes other sizes there."""
-    moving = {(place.tensor, place.dim) for axis in accepted.axes for place in axis.places}
-    return {
-        tensor.name: {i: d for i, d in enumerate(tensor.dims) if isinstance(d, int) and (tensor.name, i) in moving}
-        for tensor in component.inputs
-    }
+def _fixed_sizes(component: Component) -> Fixed:
+    """The dims of the graph's inputs that are numbers."""
+    return {t.name: {i: d for i, d in enumerate(t.dims) if isinstance(d, int)} for t in component.inputs}
 
 
 def _reachable(accepted: Acceptance, fixed: Fixed, live: LiveModel) -> Iterator[Shape]:
@@ -204,7 +200,14 @@ def _reachable(accepted: Acceptance, fixed: Fixed, live: LiveModel) -> Iterator[
 
 def _with_fixed(shape: Shape, fixed: Fixed, live: LiveModel) -> Shape | None:
     """A shape with the sizes that the graph has fixed; None where PyTorch does not take that."""
-    feed = shape.feed
+    named = {
+        dim: fixed[tensor.name][place]
+        for tensor in live.inputs.tensors
+        for place, dim in enumerate(tensor.dims)
+        if isinstance(dim, str) and place in fixed.get(tensor.name, {})
+    }
+    wanted = {**shape.sizes, **named}
+    feed = shape.feed if not shape.sizes or wanted == shape.sizes else live.inputs.make(wanted)
     for tensor, sizes in fixed.items():
         for dim, size in sizes.items():
             if feed[tensor].shape[dim] != size:

@@ -1,0 +1,178 @@
+"""Numbers that Python makes of sizes, as the tracer can follow them.
+
+While a module is traced, sizes are tensors of no dims, and what `int`, `len`, `min`, `max` and `math` make of those are
+constants of the graph. In the files of a module's classes these names stand for others while it is traced, which make
+tensors of tensors and numbers of everything else.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = "numbers of sizes followed"
+REASON = "what Python's int, len, min, max and math make of a size is a constant to the tracer"
+LINK = "https://github.com/pytorch/pytorch/issues/36454"
+
+_OWN = ("torch.", "plansmith.")
+"""Packages whose files are left alone: torch knows what it does with sizes."""
+
+
+_KIND = re.compile(r"dtype\s*=\s*int\b")
+
+
+def whole(value: Any) -> Any:
+    """`int` of a size, or of what was computed of one."""
+    import torch
+
+    return value.to(torch.int64)
+
+
+def length(value: Any) -> Any:
+    """`len` of a tensor."""
+    return value.shape[0]
+
+
+def smallest(*values: Any) -> Any:
+    """`min` of sizes and numbers."""
+    import torch
+
+    return _pairwise(torch.minimum, values)
+
+
+def largest(*values: Any) -> Any:
+    """`max` of sizes and numbers."""
+    import torch
+
+    return _pairwise(torch.maximum, values)
+
+
+def root(value: Any) -> Any:
+    """`math.sqrt` of a size."""
+    import torch
+
+    return torch.sqrt(value.to(torch.float32))
+
+
+def ceiling(value: Any) -> Any:
+    """`math.ceil` of what was computed of a size."""
+    import torch
+
+    return torch.ceil(value.to(torch.float32)).to(torch.int64)
+
+
+def floor(value: Any) -> Any:
+    """`math.floor` of what was computed of a size."""
+    import torch
+
+    return torch.floor(value.to(torch.float32)).to(torch.int64)
+
+
+def _pairwise(join: Callable[[Any, Any], Any], values: tuple[Any, ...]) -> Any:
+    import torch
+
+    found, *others = (v if isinstance(v, torch.Tensor) else torch.as_tensor(v) for v in values)
+    for other in others:
+        kind = torch.promote_types(found.dtype, other.dtype)
+        found = join(found.to(kind), other.to(kind))
+    return found
+
+
+def _are_sizes(values: tuple[Any, ...]) -> bool:
+    """Whether arguments are numbers, and one of them is a tensor of no dims."""
+    import torch
+
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    numbers = all(isinstance(v, int | float | torch.Tensor) for v in values)
+    return bool(tensors) and numbers and all(t.dim() == 0 and t.dtype is not torch.bool for t in tensors)
+
+
+def _is_tensor(values: tuple[Any, ...]) -> bool:
+    import torch
+
+    return len(values) == 1 and isinstance(values[0], torch.Tensor) and values[0].dim() > 0
+
+
+@contextmanager
+def followed(module: torch.nn.Module, used: list[str]) -> Iterator[None]:
+    """Put the other names in force for a module's files; the rewrite's name is added to a list if anything was one."""
+
+    def other(usual: Callable[..., Any], form: Callable[..., Any], fits: Callable[..., bool]) -> Callable[..., Any]:
+        def call(*values: Any, **given: Any) -> Any:
+            if given or not fits(values):
+                return usual(*values, **given)
+            if NAME not in used:
+                used.append(NAME)
+            return form(*values)
+
+        return call
+
+    class _Whole(type):
+        def __call__(cls, *values: Any, **given: Any) -> Any:
+            return make_whole(*values, **given)
+
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, int)
+
+        def __subclasscheck__(cls, subclass: type) -> bool:
+            return issubclass(subclass, int)
+
+    make_whole = other(int, whole, lambda values: len(values) == 1 and _are_sizes(values))
+    maths = ModuleType("math")
+    vars(maths).update(vars(math))
+    for name, form in (("sqrt", root), ("ceil", ceiling), ("floor", floor)):
+        setattr(maths, name, other(getattr(math, name), form, _are_sizes))
+    names: dict[str, Any] = {
+        "int": _Whole("int", (), {}),
+        "len": other(len, length, _is_tensor),
+        "min": other(min, smallest, lambda values: len(values) > 1 and _are_sizes(values)),
+        "max": other(max, largest, lambda values: len(values) > 1 and _are_sizes(values)),
+    }
+    with _named(_files(module), names, maths):
+        yield
+
+
+def _files(module: torch.nn.Module) -> list[ModuleType]:
+    """The Python modules that hold the classes of a module's parts."""
+    names = {one.__module__ for part in module.modules() for one in type(part).__mro__ if one is not object}
+    return [sys.modules[name] for name in sorted(names) if name in sys.modules and not name.startswith(_OWN)]
+
+
+def _names_a_kind(file: ModuleType) -> bool:
+    """Whether a file says `int` for a kind of tensors, for which torch takes no other class."""
+    try:
+        return _KIND.search(inspect.getsource(file)) is not None
+    except (OSError, TypeError):  # there is no file
+        return False
+
+
+@contextmanager
+def _named(files: list[ModuleType], names: dict[str, Any], maths: ModuleType) -> Iterator[None]:
+    """Give names of builtins other meanings in some files, but for those that a file has a meaning of its own for."""
+    changed: list[tuple[dict[str, Any], str]] = []
+    try:
+        for file in files:
+            known = vars(file)
+            kept = known.keys() | ({"int"} if _names_a_kind(file) else set())
+            for name in names.keys() - kept:
+                known[name] = names[name]
+                changed.append((known, name))
+            if known.get("math") is math:
+                known["math"] = maths
+                changed.append((known, "math"))
+        yield
+    finally:
+        for known, name in changed:
+            if name == "math":
+                known[name] = math
+            else:
+                del known[name]

@@ -1,0 +1,82 @@
+"""Numbers that Python makes of sizes are followed by the tracer, in the files of a model and only while it is traced."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from plansmith.compilers import torch_export
+from plansmith.compilers.rewrites import numbers
+from plansmith.types import Tensor
+
+from ..gate.graphs import silent
+from .jobs import job_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOVING = (Tensor(name="x", dtype="float32", dims=("batch", 4, "places")),)
+SHAPES = {
+    "traced": {"batch": 2, "places": 16},
+    "single": {"batch": 1, "places": 16},
+    "untraced": {"batch": 3, "places": 49},
+}
+
+CALLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "int(math.sqrt)": lambda x: x.unflatten(2, (int(math.sqrt(x.shape[2])), -1)).sum(2),
+    "int of a power": lambda x: x.unflatten(2, (int(x.shape[2] ** 0.5), -1)).sum(2),
+    "math.ceil": lambda x: torch.nn.functional.pad(x, (0, math.ceil(x.shape[2] / 5) * 5 - x.shape[2])),
+    "math.floor": lambda x: x[..., : math.floor(x.shape[2] / 3)],
+    "len": lambda x: x * torch.ones(len(x), 1, 1),
+    "min": lambda x: x[..., : min(20, x.shape[2])],
+    "max": lambda x: torch.nn.functional.pad(x, (0, max(x.shape[2], 20, 30) - x.shape[2])),
+}
+
+
+class Computing(torch.nn.Module):
+    def __init__(self, call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (self.call(x),)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_a_number_made_of_a_size_moves_with_it(call: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path) -> None:
+    exported = torch_export.export(job_at(Computing(call), MOVING, SHAPES, tmp_path), silent)
+    assert [(a.exporter, a.rewrites) for a in exported.attempts] == [("torchscript", (numbers.NAME,))]
+
+
+def test_everything_but_sizes_is_as_usual_and_nothing_is_left_behind() -> None:
+    before = dict(globals())
+    used: list[str] = []
+    with numbers.followed(Computing(CALLS["len"]), used):
+        assert globals()["int"] is not builtins.int
+        check: Any = globals()["int"]
+        assert (check("7"), check(3.9), check("ff", base=16), isinstance(3, check)) == (7, 3, 255, True)
+        assert not isinstance(3.0, check)
+        assert issubclass(bool, check)
+        assert (len([1, 2]), min(3, 2), max([4, 5]), math.sqrt(9), math.pi) == (2, 2, 5, 3.0, sys.modules["math"].pi)
+        assert not used
+    assert dict(globals()) == before
+    assert math is sys.modules["math"]
+
+
+def test_a_file_that_names_a_kind_of_tensors_keeps_its_int(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "of_a_kind.py").write_text(
+        "import torch\n\nclass Counting(torch.nn.Module):\n    def forward(self, x):\n"
+        "        return x * torch.ones(len(x), {kind}=int)[:, None]\n".replace("{kind}", "dtype")
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import of_a_kind  # type: ignore[import-not-found]
+
+    with numbers.followed(of_a_kind.Counting(), []):
+        assert "int" not in vars(of_a_kind)
+        assert vars(of_a_kind)["len"] is not len
