@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from plansmith.compilers.rewrites import functions
+from plansmith.compilers.rewrites.functions import FunctionRewrite
 from plansmith.compilers.rewrites.registry import EVERY, Rewrite
 
 if TYPE_CHECKING:
@@ -30,7 +32,48 @@ def _unfused(module: torch.nn.Module) -> Iterator[None]:
             setattr(part, _FUSED, True)
 
 
+_WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "local_attention")
+"""What configurations of transformers call a window that attention is kept to."""
+
+
+def _may_see_nothing(module: torch.nn.Module) -> bool:
+    """Whether padding may lie further from a text than its model sees, with plain attention in place of fused."""
+    parts = [part for part in module.modules() if getattr(part, "_supports_sdpa", False) and hasattr(part, "config")]
+    return any(
+        any(getattr(part.config, name, None) for name in _WINDOWS)
+        and getattr(part.config, "_attn_implementation", None) == "eager"
+        for part in parts
+    )
+
+
+def weights_of_seen(scores: Any, dim: Any = None, *_: Any, dtype: Any = None, **__: Any) -> Any:
+    """`softmax` of [batch, heads, queries, keys], with no weight where a mask hides every key, as fused attention."""
+    import torch
+
+    if scores.dim() != 4 or dim != -1:
+        return NotImplemented
+    hidden = scores.amax(-1, keepdim=True) <= torch.finfo(scores.dtype).min / 2
+    return torch.softmax(scores, -1, dtype=dtype).masked_fill(hidden, 0)
+
+
+_OF_SEEN = FunctionRewrite(
+    name="no weight on what is hidden",
+    reason="plain attention spreads its weight evenly where a mask hides every key, and fused attention gives zeros",
+    link="https://github.com/pytorch/pytorch/pull/131060",
+    exporters=EVERY,
+    functions=("softmax", "nn.functional.softmax", "Tensor.softmax"),
+    form=weights_of_seen,
+)
+
 REWRITES = (
+    Rewrite(
+        name=_OF_SEEN.name,
+        reason=_OF_SEEN.reason,
+        link=_OF_SEEN.link,
+        exporters=_OF_SEEN.exporters,
+        applies=_may_see_nothing,
+        put=lambda _: functions.in_their_place([_OF_SEEN], []),
+    ),
     Rewrite(
         name="plain attention of timm",
         reason="matrix products and a softmax in place of fused attention: fewer nodes, the pattern that TensorRT and"

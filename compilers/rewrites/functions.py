@@ -77,6 +77,14 @@ def windows(tensor: Any, dimension: int, size: int, step: int) -> Any:
     return torch.unflatten(taken, place, (-1, size)).movedim(place + 1, -1)
 
 
+def permuted(tensor: Any, *dims: Any) -> Any:
+    """`Tensor.permute` to places counted from the front."""
+    given = dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims
+    if all(place >= 0 for place in given):
+        return NotImplemented
+    return tensor.permute([place % tensor.dim() for place in given])
+
+
 def differences(tensor: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """`torch.diff` by slices."""
     import torch
@@ -88,13 +96,13 @@ def differences(tensor: Any, n: int = 1, dim: int = -1, prepend: Any = None, app
     return whole.narrow(dim, 1, whole.size(dim) - 1) - whole.narrow(dim, 0, whole.size(dim) - 1)
 
 
-def counted(tensor: Any, dim: int, *, dtype: Any = None) -> Any:
+def counted(tensor: Any, dim: Any = None, *, axis: Any = None, dtype: Any = None) -> Any:
     """`torch.cumsum` of flags, as whole numbers."""
     import torch
 
     if tensor.dtype is not torch.bool:
         return NotImplemented
-    return tensor.to(torch.int64 if dtype is None else dtype).cumsum(dim)
+    return tensor.to(torch.int64 if dtype is None else dtype).cumsum(axis if dim is None else dim)
 
 
 def stacked(data: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
@@ -145,6 +153,14 @@ REWRITES = (
         exporters=frozenset({"torchscript"}),
         functions=("diff", "Tensor.diff"),
         form=differences,
+    ),
+    FunctionRewrite(
+        name="places counted from the front",
+        reason="the tracer gives Transpose the places of permute as they stand, and it takes none below zero",
+        link="https://github.com/pytorch/pytorch/blob/main/torch/onnx/_internal/torchscript_exporter/symbolic_opset9.py",
+        exporters=frozenset({"torchscript"}),
+        functions=("permute", "Tensor.permute"),
+        form=permuted,
     ),
     FunctionRewrite(
         name="windows by indices",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from plansmith.compilers.rewrites.names import holders, in_place_of
 from plansmith.compilers.rewrites.registry import EVERY, Rewrite
 
 if TYPE_CHECKING:
@@ -80,30 +80,12 @@ def padded_to_same(features: Any, conv_layer: Any) -> Any:
     return torch.nn.functional.pad(features, missing)
 
 
-def _owners(module: torch.nn.Module) -> list[Any]:
-    """The modules of Python whose padding the parts of a model call."""
-    owners = {type(part).__module__: sys.modules.get(type(part).__module__) for part in module.modules()}
-    return [owner for owner in owners.values() if hasattr(owner, _SAME)]
-
-
 def _with_other_form(original: Callable[..., Any]) -> Callable[..., Any]:
     def pad(features: Any, conv_layer: Any) -> Any:
         padded = padded_to_same(features, conv_layer)
         return original(features, conv_layer) if padded is NotImplemented else padded
 
     return pad
-
-
-@contextmanager
-def _to_same(module: torch.nn.Module) -> Iterator[None]:
-    originals = [(owner, getattr(owner, _SAME)) for owner in _owners(module)]
-    for owner, original in originals:
-        setattr(owner, _SAME, _with_other_form(original))
-    try:
-        yield
-    finally:
-        for owner, original in originals:
-            setattr(owner, _SAME, original)
 
 
 REWRITES = (
@@ -113,8 +95,8 @@ REWRITES = (
         link="https://github.com/huggingface/transformers/blob/main/src/transformers/models/mobilenet_v2/"
         "modeling_mobilenet_v2.py",
         exporters=EVERY,
-        applies=lambda module: bool(_owners(module)),
-        put=_to_same,
+        applies=lambda module: bool(holders(module, _SAME)),
+        put=lambda module: in_place_of(module, _SAME, _with_other_form),
     ),
     Rewrite(
         name="padding without branches",

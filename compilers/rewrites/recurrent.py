@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from plansmith.compilers.rewrites.names import holders, in_place_of
 from plansmith.compilers.rewrites.registry import EVERY, Rewrite
 
 if TYPE_CHECKING:
     import torch
 
-_SCAN = "mamba_selective_scan"
-
 _DOUBLINGS = 16
 """Steps of the scan: enough for 65,536 positions, and the longest shape of an export is always compared."""
-
-
-def _owners(module: torch.nn.Module) -> list[Any]:
-    """The modules of Python whose selective scan the parts of a model call."""
-    owners = {type(part).__module__: sys.modules.get(type(part).__module__) for part in module.modules()}
-    return [owner for owner in owners.values() if hasattr(owner, _SCAN)]
-
-
-@contextmanager
-def _doubled(module: torch.nn.Module) -> Iterator[None]:
-    originals = [(owner, getattr(owner, _SCAN)) for owner in _owners(module)]
-    for owner, _ in originals:
-        setattr(owner, _SCAN, selective_scan)
-    try:
-        yield
-    finally:
-        for owner, original in originals:
-            setattr(owner, _SCAN, original)
 
 
 def scanned(factors: Any, terms: Any) -> Any:
@@ -87,13 +68,119 @@ def selective_scan(hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, **given:
     return (output, states[:, :, -1]) if given.get("return_last_state") else output
 
 
-REWRITES = (
-    Rewrite(
-        name="selective scan by doubling",
-        reason="a loop over the positions of a sequence is unrolled at the length that was traced",
+def weighted_average(
+    time_decay: Any, time_first: Any, key: Any, value: Any, state: Any = None, return_state: bool = False
+) -> tuple[Any, Any]:
+    """As transformers' rwkv_linear_attention: averages over the past, weighted by e to keys and to decays.
+
+    Args:
+        time_decay: [width]; e to it is what an exponent loses at every position.
+        time_first: [width]; added to a key at its own position.
+        key: [batch, length, width].
+        value: likewise.
+        state: numerator, denominator and largest exponent of what came before, each [batch, width].
+        return_state: give that of all positions, too.
+    """
+    import torch
+
+    decay = -torch.exp(time_decay)
+    before = _nothing(key) if state is None else tuple(state)
+    numerator, denominator, largest = _summed(decay, before, key.float(), value.float())
+    own = key.float() + time_first
+    top = torch.maximum(largest[:, :-1], own)
+    past, now = torch.exp(largest[:, :-1] - top), torch.exp(own - top)
+    output = (past * numerator[:, :-1] + now * value) / (past * denominator[:, :-1] + now)
+    after = [numerator[:, -1], denominator[:, -1], largest[:, -1]] if return_state or state is not None else None
+    return output.to(key.dtype), after
+
+
+_NEVER = -1e38
+"""The exponent of what has no weight."""
+
+
+def _nothing(key: Any) -> tuple[Any, Any, Any]:
+    import torch
+
+    zeros = torch.zeros_like(key[:, 0], dtype=torch.float32)
+    return zeros, zeros, zeros + _NEVER
+
+
+def _summed(decay: Any, before: Sequence[Any], key: Any, value: Any) -> tuple[Any, Any, Any]:
+    """Numerators, denominators and exponents of the sums up to each position; the first are those from before."""
+    import torch
+
+    numerator = torch.cat([before[0][:, None], value], 1)
+    denominator = torch.cat([before[1][:, None], torch.ones_like(value)], 1)
+    largest = torch.cat([before[2][:, None], key], 1)
+    places = torch.arange(largest.shape[1], device=key.device)
+    for round_ in range(_DOUBLINGS):
+        earlier = places - 2**round_
+        reached = (earlier >= 0)[:, None]
+        earlier = earlier.clamp(min=0)
+        reaching = torch.where(reached, largest.index_select(1, earlier) + decay * 2**round_, _NEVER)
+        top = torch.maximum(largest, reaching)
+        own, other = torch.exp(largest - top), torch.where(reached, torch.exp(reaching - top), 0.0)
+        numerator = own * numerator + other * numerator.index_select(1, earlier)
+        denominator = own * denominator + other * denominator.index_select(1, earlier)
+        largest = top
+    return numerator, denominator, largest
+
+
+def _gated(hidden_states: Any, recurrent_gate: Any, reset: Any, **_: Any) -> tuple[Any, Any]:
+    """As RecurrentGemmaRglru._rnn_scan: whatever came before ends where `reset` says that a text begins.
+
+    Args:
+        hidden_states: [batch, length, width].
+        recurrent_gate: likewise.
+        reset: [batch, length, 1].
+    """
+    states = scanned((recurrent_gate * ~reset).float(), hidden_states.float())
+    return states.to(hidden_states.dtype), states[:, -1]
+
+
+_GATED = "_rnn_scan"
+
+
+def _with_gates(module: torch.nn.Module) -> list[Any]:
+    return [part for part in module.modules() if hasattr(part, _GATED)]
+
+
+@contextmanager
+def _gates_doubled(module: torch.nn.Module) -> Iterator[None]:
+    parts = _with_gates(module)
+    for part in parts:
+        setattr(part, _GATED, _gated)
+    try:
+        yield
+    finally:
+        for part in parts:
+            delattr(part, _GATED)
+
+
+def _doubled(name: str, reference: str, form: Callable[..., Any]) -> Rewrite:
+    """A rewrite of a function that transformers calls by a name."""
+    return Rewrite(
+        name=reference,
+        reason=_UNROLLED,
         link="https://github.com/huggingface/optimum/issues/2094",
         exporters=EVERY,
-        applies=lambda module: bool(_owners(module)),
-        put=_doubled,
+        applies=lambda module: bool(holders(module, name)),
+        put=partial(in_place_of, name=name, other=lambda _: form),
+    )
+
+
+_UNROLLED = "a loop over the positions of a sequence is unrolled at the length that was traced"
+
+REWRITES = (
+    _doubled("mamba_selective_scan", "selective scan by doubling", selective_scan),
+    _doubled("rwkv_linear_attention", "weighted averages by doubling", weighted_average),
+    Rewrite(
+        name="gated recurrence by doubling",
+        reason=_UNROLLED,
+        link="https://github.com/huggingface/transformers/blob/main/src/transformers/models/recurrent_gemma/"
+        "modeling_recurrent_gemma.py",
+        exporters=EVERY,
+        applies=lambda module: bool(_with_gates(module)),
+        put=_gates_doubled,
     ),
 )

@@ -43,9 +43,10 @@ TRACER: frozenset[Exporter] = frozenset({"torchscript"})
 
 def module_rewrites() -> tuple[Rewrite, ...]:
     """Those of modules, in the order in which they are put in force."""
-    from plansmith.compilers.rewrites import attention, padding, positions, recurrent, windowed
+    from plansmith.compilers.rewrites import attention, experts, padding, positions, recurrent, windowed
 
-    return (*attention.REWRITES, *windowed.REWRITES, *recurrent.REWRITES, *padding.REWRITES, *positions.REWRITES)
+    of_sequences = (*windowed.REWRITES, *recurrent.REWRITES, *positions.REWRITES)
+    return (*attention.REWRITES, *experts.REWRITES, *of_sequences, *padding.REWRITES)
 
 
 def function_rewrites() -> tuple[FunctionRewrite, ...]:

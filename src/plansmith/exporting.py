@@ -118,6 +118,7 @@ def _job(live: LiveModel, found: Moving, asking: Asking, axes: Mapping[str, Axis
     Those are the first ones, the smallest, and the longest single sample: many graphs are wrong only there.
     """
     from plansmith.compilers import exporters, torch_export
+    from plansmith.compilers.alike import alike, mixes_experts
     from plansmith.reference import odd_sizes, plan_cases
 
     planned: dict[str, dict[str, int]] = dict(plan_cases(axes, found.able, (found.traced, found.untraced)))
@@ -129,6 +130,8 @@ def _job(live: LiveModel, found: Moving, asking: Asking, axes: Mapping[str, Axis
     if odd not in shapes.values() and asking.takes(found.full(odd)):
         shapes[torch_export.ODD] = odd
     probes = [exporters.Probe(name, sizes, *asking.kept(name, found.full(sizes))) for name, sizes in shapes.items()]
+    same = alike(probes[0], live.ask) if mixes_experts(live.module) else None
+    probes += [same] if same else []
     folder = out / _GRAPH
     folder.mkdir(exist_ok=True)
     return exporters.ExportJob(

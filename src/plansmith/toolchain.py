@@ -37,6 +37,7 @@ _EXPORT_CODE = (
     "memory.py",
     "compilers/torch_export.py",
     "compilers/exporters.py",
+    "compilers/alike.py",
     "compilers/attempts.py",
     "compilers/rounding.py",
     "compilers/deadline.py",

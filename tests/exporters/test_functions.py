@@ -112,6 +112,9 @@ class Calling(torch.nn.Module):
         ("nearest elements by indices", lambda x: functional.interpolate(x, size=(x.shape[2] // 3, 5))),
         ("flags counted as numbers", lambda x: x * (x > 0).cumsum(-1)),
         ("flags counted as numbers", lambda x: x * torch.cumsum(x > 0, dim=2)),
+        ("flags counted as numbers", lambda x: x * torch.cumsum(x > 0, axis=2)),  # type: ignore[call-arg]
+        ("places counted from the front", lambda x: x.permute(0, -2, -1, 1)),
+        ("places counted from the front", lambda x: torch.permute(x, [-1, 2, 1, 0]).flatten()),
         ("sizes stacked", lambda x: x * torch.tensor([[x.shape[2], 3], [1, x.shape[0]]]).sum(-1).max()),
         ("sizes stacked", lambda x: x / torch.as_tensor([0.5, x.shape[2]], dtype=torch.float32)[1]),
     ],
