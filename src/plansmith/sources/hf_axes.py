@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from plansmith.sources.config_facts import IMAGE, Fact, number, stated
+from plansmith.sources.config_facts import CLIP_FRAMES, IMAGE, Fact, number, stated
 from plansmith.sources.input_kinds import (
     CHOICES,
-    CLIP_FRAMES,
     FRAMES,
     HEIGHT,
     SAMPLES,
@@ -114,6 +113,18 @@ def side_range(usual: int, patch: int) -> AxisRange:
         low = min(usual, -(-_SMALLEST // step) * step)
     high = usual if low < usual else (usual + usual // 2) // step * step
     return AxisRange(min=low, opt=usual, max=high)
+
+
+def led_range(usual: AxisRange, led: int, limit: int | None) -> AxisRange:
+    """The sizes of texts that begin with tokens for images or sounds: those, and the usual sizes behind them.
+
+    Args:
+        usual: of texts alone.
+        led: the number of those tokens.
+        limit: the longest text that the model has positions for.
+    """
+    high = min(usual.max + led, limit or usual.max + led)
+    return AxisRange(min=min(led + 1, high), opt=min(usual.opt + led, high), max=high)
 
 
 def affordable(
