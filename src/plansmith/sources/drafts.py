@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from plansmith.sources.hf_axes import USUAL_FRAMES
 from plansmith.sources.hf_contents import Source
-from plansmith.sources.input_kinds import HEIGHT, KINDS, WIDTH, Fill, Form, Kind
+from plansmith.sources.input_kinds import FRAMES, HEIGHT, KINDS, WIDTH, Fill, Form, Kind
 from plansmith.sources.live import InputPlan
 from plansmith.types import Tensor
 
@@ -31,6 +32,7 @@ class Draft:
         source: what values, forms and ranges come from.
         sides: the usual height and width of images.
         forms: of inputs that have several, the one that counts; the first of the others does.
+        whole: whether images and sounds have their usual sizes, and no others.
         led: tokens that every text begins with, for the images or sounds that are put into it.
     """
 
@@ -40,6 +42,7 @@ class Draft:
     source: Source
     sides: tuple[int, int]
     forms: tuple[tuple[Kind, Form], ...] = ()
+    whole: bool = False
     led: tuple[int, ...] = ()
 
     def inputs(self) -> tuple[Chosen, ...]:
@@ -83,8 +86,8 @@ class Draft:
 
     def _chosen(self, kind: Kind, form: Form) -> Chosen:
         dims = self.source.dims(kind, form)
-        if self.led:  # other sizes make other numbers of tokens
-            whole = dict(zip((HEIGHT, WIDTH), self.sides, strict=True))
+        if self.whole:
+            whole = {**dict(zip((HEIGHT, WIDTH), self.sides, strict=True)), FRAMES: USUAL_FRAMES}
             dims = tuple(whole.get(dim, dim) if isinstance(dim, str) else dim for dim in dims)
         return Chosen(kind, Tensor(name=kind.name, dtype=kind.dtype, dims=dims), form.length)
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from plansmith.data import drawn
-from plansmith.sources.input_kinds import Fill
+from plansmith.sources.input_kinds import TARGET_AXIS, Fill
+from plansmith.sources.live import SEQUENCE
 from plansmith.sources.token_rows import Words
 from plansmith.types import Tensor
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     Array = NDArray[np.generic]
 
 _LARGEST_COORDINATE = 1000
+# What stands at the tokens of a text.
+_BESIDE_TEXT = {Fill.IDS, Fill.MASK, Fill.SEGMENTS}
 _OBSERVED_SHARE = 0.9
 _LOUDNESS = 0.3
 
@@ -41,35 +44,25 @@ class Contents:
     images: Callable[[Sequence[Any]], Array | None] = lambda _: None
 
 
-def fill(tensor: Tensor, kind: Fill, shape: tuple[int, ...], contents: Contents) -> Array:
+def filled(tensor: Tensor, kind: Fill, shape: tuple[int, ...], contents: Contents, led: Sequence[int] = ()) -> Array:
     """The values of one input.
 
     Args:
-        tensor: its name and dtype.
+        tensor: its name, dtype and dims.
         kind: what it holds.
         shape: its sizes, the batch first.
         contents: what they are made of.
+        led: ids of tokens that every text begins with, for images or sounds that are put into it; these are whole.
     """
     import numpy as np
 
+    if led and kind in _BESIDE_TEXT and tensor.dims[-1] == SEQUENCE:
+        rest = _FILLS[kind](tensor, (*shape[:-1], shape[-1] - len(led)), contents)
+        first = np.broadcast_to(led if kind is Fill.IDS else [1] * len(led), (*shape[:-1], len(led)))
+        return np.concatenate([first, rest], axis=-1).astype(tensor.dtype)
+    if led and kind is Fill.MASK and tensor.dims[-1] != TARGET_AXIS:
+        kind = Fill.ONES
     return np.ascontiguousarray(_FILLS[kind](tensor, shape, contents), dtype=tensor.dtype)
-
-
-def fill_led(tensor: Tensor, kind: Fill, shape: tuple[int, ...], contents: Contents, led: Sequence[int]) -> Array:
-    """The values of an input beside whose texts stand tokens for images or sounds, which come first in every row.
-
-    Args:
-        tensor: its name and dtype.
-        kind: what it holds.
-        shape: its sizes, those tokens included.
-        contents: what the rest is made of.
-        led: the ids of those tokens.
-    """
-    import numpy as np
-
-    rest = fill(tensor, kind, (*shape[:-1], shape[-1] - len(led)), contents)
-    first = np.array(led if kind is Fill.IDS else [1] * len(led), rest.dtype)
-    return np.concatenate([np.broadcast_to(first, (*shape[:-1], len(led))), rest], axis=-1)
 
 
 def _ids(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:

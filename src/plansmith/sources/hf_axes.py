@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 USUAL_LENGTH = 128
 LONGEST_LENGTH = 512
 _USUAL_TARGET, _LONGEST_TARGET = 32, 128
-_FRAMES = AxisRange(min=16, opt=128, max=512)
+USUAL_FRAMES = 128
+_FRAMES = AxisRange(min=16, opt=USUAL_FRAMES, max=512)
 _CHOICES = AxisRange(min=2, opt=4, max=4)
 _OTHERS = AxisRange(min=1, opt=16, max=64)
 _USUAL_RATE = 16_000
@@ -45,7 +46,14 @@ _LENGTHS = ("max_position_embeddings", "max_seq_len", "max_sequence_length")
 _WRITTEN_LENGTHS = ("max_target_positions", "max_decoder_position_embeddings", *_LENGTHS)
 _READ_LENGTHS = ("max_encoder_position_embeddings", *_LENGTHS)
 # How position tables of one learned vector a place are called; of sines, too, where the table is that long only.
-_TABLES = {"position_embeddings", "position_embedding", "embed_positions", "wpe", "positions_embed"}
+_TABLES = {
+    "position_embeddings",
+    "position_embedding",
+    "embed_positions",
+    "wpe",
+    "positions_embed",
+    "char_position_embeddings",
+}
 _NOT_TEXT = ("vision", "visual", "image", "audio", "speech", "pixel")
 # Models that fill a sequence up to whole windows of this fact need positions for what they add.
 _WINDOWS = ("attention_window",)

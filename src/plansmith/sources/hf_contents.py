@@ -14,7 +14,7 @@ from plansmith.data.samples import Sample
 from plansmith.data_spec import IMAGE, TEXT, TEXT_PAIR
 from plansmith.sources.config_facts import TARGET, Fact, number, special_ids, stated
 from plansmith.sources.encoding import encode_arrays, encode_images, encode_texts
-from plansmith.sources.filling import Contents, fill, fill_led
+from plansmith.sources.filling import Contents, filled
 from plansmith.sources.hf_axes import axis_range, led_range, position_limits
 from plansmith.sources.input_kinds import HEIGHT, KINDS, SIDE, VOCABULARY, WIDTH, WITHOUT_MASK, Fill, Form, Kind
 from plansmith.sources.live import SEQUENCE, Align, Encode, Encoded, InputPlan
@@ -34,8 +34,6 @@ RANDOM_IDS = "random token ids (the model has no tokenizer)"
 _TEXTS = {"input_ids", "attention_mask", "token_type_ids"}
 _IMAGES = {"pixel_values", "pixel_mask"}
 _MASKS = ("attention_mask", "padding_mask", "input_features_mask", "decoder_attention_mask")
-# What stands at the tokens of a text.
-_BESIDE_TEXT = {Fill.IDS, Fill.MASK, Fill.SEGMENTS}
 _WHOLE = {"do_resize": False, "do_center_crop": False, "do_pad": False}
 
 
@@ -141,12 +139,7 @@ class Source:
 
         def make(sizes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
             shapes = {t.name: tuple(sizes[d] if isinstance(d, str) else d for d in t.dims) for t in tensors}
-            return {
-                t.name: fill_led(t, kinds[t.name].fill, shapes[t.name], contents, led)
-                if led and kinds[t.name].fill in _BESIDE_TEXT and t.dims[-1] == SEQUENCE
-                else fill(t, kinds[t.name].fill, shapes[t.name], contents)
-                for t in tensors
-            }
+            return {t.name: filled(t, kinds[t.name].fill, shapes[t.name], contents, led) for t in tensors}
 
         mask = next((name for name in _MASKS if name in names), None)
         words, is_random = self._words(kinds)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _DIMS = ("batch", 32)
 _LISTED = 8
 # How documentations of forward methods say what a tensor is.
-_DOCUMENTED = re.compile(r"^\s*(\w+) \(`(?:torch\.)?(\w+)` of shape `\(([^`]*)\)`", re.MULTILINE)
+_DOCUMENTED = re.compile(r"^ *(\w+) \(`(?:torch\.)?(\w+)`(.*?)(?=^ *\w+ \(`|\Z)", re.MULTILINE | re.DOTALL)
+_SHAPE = re.compile(r"shape `\(([^`]*)\)`")
 _DTYPES = {"LongTensor": "int64", "IntTensor": "int64", "BoolTensor": "bool"}
 _AXES = {"batch_size": BATCH, "sequence_length": SEQUENCE, "target_sequence_length": TARGET_AXIS}
 _BESIDE_TEXT = Form((BATCH, SEQUENCE))
@@ -121,9 +122,10 @@ def _line(model: PreTrainedModel, name: str) -> str:
             dims = [facts[d] if isinstance(d, Fact) else sides.get(str(d)) or d for d in form.dims]
             bound = number(config, kind.bound, kind.side) if kind.bound else None
             return _described(name, kind.dtype, dims, bound or 2)
-    for called, dtype, shape in _DOCUMENTED.findall(type(model).forward.__doc__ or ""):
-        if called == name:
-            dims = [_dim(config, word.strip()) for word in shape.split(",") if word.strip()]
+    for called, dtype, said in _DOCUMENTED.findall(type(model).forward.__doc__ or ""):
+        shape = _SHAPE.search(said) if called == name else None
+        if shape is not None:
+            dims = [_dim(config, word.strip()) for word in shape[1].split(",") if word.strip()]
             return _described(name, _DTYPES.get(dtype, "float32"), dims, 2)
     return ""
 
@@ -136,6 +138,7 @@ def _described(name: str, dtype: str, dims: Sequence[object], bound: int) -> str
 
 def _dim(config: Any, word: str) -> str | int:
     """A dim as documentations call it: a number, a fact of the configuration, or the name of an axis."""
+    word = word.removeprefix("config.")
     if word.isdigit():
         return int(word)
     return _AXES.get(word) or number(config, Fact((word,))) or word.removeprefix("num_")

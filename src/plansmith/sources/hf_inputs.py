@@ -115,8 +115,8 @@ def _forms(name: str, source: Source) -> list[tuple[Kind, Form]]:
 
 def _led(draft: Draft, model: PreTrainedModel) -> Draft:
     """With the tokens that the model puts its images or sounds in the place of, where it has such."""
+    whole = replace(draft, whole=True)  # other sizes would make other numbers of tokens
     with suppress(Exception):  # what it has against them, it says again when it is asked
-        led = leading_tokens(model, feed_of(draft))
-        if led is not None:
-            return replace(draft, led=led)
+        led = leading_tokens(model, lambda: feed_of(whole))
+        return replace(whole, led=led) if led else draft
     return draft

@@ -219,6 +219,7 @@ _KINDS = (
     ),
     # Of sound that is put into a text: whole, as tokens wait for all of it.
     Kind("feature_attention_mask", Fill.ONES, dtype="int64", like="input_features"),
+    Kind("spectrogram", Fill.SOUND, (Form((BATCH, FRAMES, Fact(("model_in_dim",)))),), SOUND),
     # What a vocoder makes sound of, drawn by itself where nobody gives it.
     Kind("noise_sequence", Fill.VALUES, (Form((BATCH, FRAMES, Fact(("model_in_channels",)))),), SOUND),
     Kind("is_longer", Fill.FLAGS, (Form((BATCH, 1)),), SOUND, "bool"),

@@ -6,7 +6,7 @@ As many tokens have to stand there as it makes vectors, which the model itself i
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plansmith.sources.config_facts import stated
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from transformers import PreTrainedModel
+
+    Arrays = Mapping[str, NDArray[np.generic]]
 
 
 class Placed(NamedTuple):
@@ -32,27 +34,28 @@ _PLACED = (
 )
 
 
-def leading_tokens(model: PreTrainedModel, feed: Mapping[str, NDArray[np.generic]]) -> tuple[int, ...] | None:
-    """The tokens of one text that an image or a sound goes into; None where none does.
+def leading_tokens(model: PreTrainedModel, make: Callable[[], Arrays]) -> tuple[int, ...]:
+    """The tokens of one text that an image or a sound goes into; none where none does.
 
     Args:
         model: in eval mode.
-        feed: inputs by name, for whole images and sounds.
+        make: makes inputs by name, of whole images and sounds.
 
     Raises:
         Exception: whatever the model raises where it cannot take them.
     """
     found: list[int] = []
-    for name, tokens, method in _PLACED:
-        token = stated(model.config, tokens)
+    known = [(one, stated(model.config, one.tokens)) for one in _PLACED]
+    feed = make() if any(type(token) is int for _, token in known) else {}
+    for (name, _, method), token in known:
         asked = getattr(model, method, None) or getattr(model.base_model, method, None)
         if name in feed and "input_ids" in feed and type(token) is int and asked is not None:
             count = sum(1 for _ in _vectors(asked, feed))
             found += [token] * (count // len(feed[name]))
-    return tuple(found) or None
+    return tuple(found)
 
 
-def _vectors(method: Any, feed: Mapping[str, NDArray[np.generic]]) -> Iterator[Any]:
+def _vectors(method: Any, feed: Arrays) -> Iterator[Any]:
     """The vectors that a model makes of all its images or sounds."""
     import torch
 

@@ -54,7 +54,9 @@ class Words:
         import numpy as np
 
         rng = np.random.default_rng(sum(lengths))
-        words = np.array(sorted(set(range(self.vocabulary)) - self.special) or [0])
+        is_word = np.ones(self.vocabulary, dtype=bool)
+        is_word[[number for number in self.special if number < self.vocabulary]] = False
+        words = np.flatnonzero(is_word) if is_word.any() else np.array([0])
         return [rng.choice(words, n).tolist() for n in lengths]
 
     def _framed(self, row: list[int]) -> list[int]:
