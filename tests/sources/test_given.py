@@ -118,6 +118,21 @@ def test_an_encoder_decoder_goes_by_its_inputs_and_padding_is_told_from_the_othe
     assert onnx.mask_input == "attention_mask"
 
 
+def test_axes_of_the_spec_go_no_further_than_the_model_has_positions(tmp_path: Path) -> None:
+    from transformers import RobertaConfig, RobertaModel
+
+    from plansmith.config import InputSpec
+    from plansmith.sources import hf_models
+
+    folder = save(RobertaModel(RobertaConfig(**SMALL, vocab_size=50, max_position_embeddings=34)), tmp_path / "model")
+    given = {"input_ids": InputSpec(dtype="int64", dims=("batch", "tokens"), low=2, high=49)}
+    live = hf_models.load(
+        folder, trust_remote_code=False, allow_pickle=False, task="", inputs=given, outputs=("last_hidden_state",)
+    )
+    assert live.inputs.limits == {"tokens": 32}
+    assert live.inputs.axes["tokens"].max == 32
+
+
 def test_a_task_chooses_the_head_where_the_configuration_names_none(headless: Path, tmp_path: Path) -> None:
     shapes = {"input_ids": {"min": (1, 4), "opt": (2, 8), "max": (2, 8)}}
     onnx = exported(headless, tmp_path / "out", task="text-classification", shapes=shapes)

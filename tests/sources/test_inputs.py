@@ -361,17 +361,12 @@ def test_a_tokenizer_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 
 def test_an_input_that_no_kind_describes_is_named_with_the_lines_for_a_spec(tmp_path: Path) -> None:
-    fields: dict[str, Any] = {
-        "model_in_dim": 8,
-        "upsample_initial_channel": 8,
-        "upsample_rates": [2],
-        "upsample_kernel_sizes": [4],
-    }
-    more: dict[str, Any] = {"resblock_kernel_sizes": [3], "resblock_dilation_sizes": [[1]]}
-    folder = save(tmp_path / "model", "SpeechT5HifiGan", "SpeechT5HifiGanConfig", **fields, **more)
-    with pytest.raises(SourceError, match="SpeechT5HifiGan: nothing says what spectrogram looks like") as caught:
+    fields: dict[str, Any] = {**SIZES, "num_patches": 16, "patch_size": 4}
+    folder = save(tmp_path / "model", "Siglip2VisionModel", "Siglip2VisionConfig", **fields)
+    says = "Siglip2VisionModel: nothing says what pixel_attention_mask, spatial_shapes looks like"
+    with pytest.raises(SourceError, match=says) as caught:
         load(folder)
-    assert "  inputs:\n    spectrogram: {dtype: float32" in caught.value.remedy
+    assert "    spatial_shapes: {dtype: int64, dims: [batch, 2], low: 0, high: 1}" in caught.value.remedy
 
 
 def test_a_model_that_needs_what_no_kind_describes_says_what_that_is(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +33,10 @@ class Fact:
     place: int = 0
     times: int = 1
     more: int = 0
+
+
+CLIP_FRAMES = Fact(("num_frames", "frames_per_clip"))
+"""How many images a video has, where the configuration says so: else the model takes none."""
 
 
 def parts(config: Any, side: Sequence[str] = ()) -> Iterator[Any]:
@@ -78,7 +84,27 @@ def _past_length(config: Any) -> int | None:
     return context + max(lags) if lags and context else None
 
 
-_DERIVED: dict[str, Callable[[Any], int | None]] = {"past_length": _past_length}
+def _codepoints(config: Any) -> int | None:
+    """How many ids a model tells apart that hashes them, and so counts no words: all characters."""
+    return sys.maxunicode + 1 if stated(config, ("num_hash_buckets",)) else None
+
+
+def _grid_patches(config: Any) -> int | None:
+    """Into how many patches an image or, where the configuration counts its images, a video is cut."""
+    patch = [number(config, Fact(("patch_size",), place=place), IMAGE) for place in (0, 1)]
+    sides = [number(config, Fact(("image_size",), place=place), IMAGE) for place in (0, 1)]
+    if None in patch or None in sides:
+        return None
+    frames = number(config, CLIP_FRAMES, IMAGE) or 1
+    tubes = frames // (number(config, Fact(("tubelet_size",)), IMAGE) or 1)
+    return tubes * math.prod(side // part for side, part in zip(sides, patch, strict=True) if side and part)
+
+
+_DERIVED: dict[str, Callable[[Any], int | None]] = {
+    "past_length": _past_length,
+    "codepoints": _codepoints,
+    "grid_patches": _grid_patches,
+}
 
 
 def _nested(config: Any, depth: int) -> Iterator[tuple[str, Any]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from plansmith.sources.hf_axes import USUAL_FRAMES
 from plansmith.sources.hf_contents import Source
-from plansmith.sources.input_kinds import KINDS, Fill, Form, Kind
+from plansmith.sources.input_kinds import FRAMES, HEIGHT, KINDS, WIDTH, Fill, Form, Kind
 from plansmith.sources.live import InputPlan
 from plansmith.types import Tensor
 
@@ -30,6 +31,9 @@ class Draft:
         arguments: of the forward method.
         source: what values, forms and ranges come from.
         sides: the usual height and width of images.
+        forms: of inputs that have several, the one that counts; the first of the others does.
+        whole: whether images and sounds have their usual sizes, and no others.
+        led: tokens that every text begins with, for the images or sounds that are put into it.
     """
 
     main: tuple[Kind, Form]
@@ -37,12 +41,16 @@ class Draft:
     arguments: tuple[str, ...]
     source: Source
     sides: tuple[int, int]
+    forms: tuple[tuple[Kind, Form], ...] = ()
+    whole: bool = False
+    led: tuple[int, ...] = ()
 
     def inputs(self) -> tuple[Chosen, ...]:
         """Every input whose form is known."""
         made: dict[str, Chosen] = {}
-        kind, form = self.main
-        made[kind.name] = self._chosen(kind, form)
+        for kind, form in (self.main, *self.forms):
+            if kind.name in {*self.names, self.main[0].name}:
+                made[kind.name] = self._chosen(kind, form)
         for name in self.names:
             for other in KINDS[name] if name not in made else ():
                 found = self._first_form(other) or self._like(other, made)
@@ -64,10 +72,11 @@ class Draft:
     def plan(self) -> InputPlan:
         """As a plan."""
         chosen = self.inputs()
-        return self.source.plan([c.tensor for c in chosen], {c.kind.name: c.kind for c in chosen}, self.sides)
+        kinds = {c.kind.name: c.kind for c in chosen}
+        return self.source.plan([c.tensor for c in chosen], kinds, self.sides, self.led)
 
     def _companions(self, name: str) -> Iterator[str]:
-        for companion in KINDS[name][0].companions if name in KINDS else ():
+        for companion in dict.fromkeys(c for kind in KINDS.get(name, ()) for c in kind.companions):
             if companion in self.arguments and self.source.is_worth(KINDS[companion][0]):
                 yield companion
 
@@ -77,6 +86,9 @@ class Draft:
 
     def _chosen(self, kind: Kind, form: Form) -> Chosen:
         dims = self.source.dims(kind, form)
+        if self.whole:
+            whole = {**dict(zip((HEIGHT, WIDTH), self.sides, strict=True)), FRAMES: USUAL_FRAMES}
+            dims = tuple(whole.get(dim, dim) if isinstance(dim, str) else dim for dim in dims)
         return Chosen(kind, Tensor(name=kind.name, dtype=kind.dtype, dims=dims), form.length)
 
     def _like(self, kind: Kind, made: Mapping[str, Chosen]) -> Chosen | None:
@@ -90,7 +102,7 @@ class Draft:
         if beside is None or beside.length is None:
             return None
         dims = beside.tensor.dims
-        if kind.fill is Fill.MASK:
+        if kind.fill in {Fill.MASK, Fill.ONES}:
             is_text = beside.kind.fill is Fill.IDS
             dims = dims if is_text else (dims[0], dims[beside.length])
         return Chosen(kind, Tensor(name=kind.name, dtype=kind.dtype, dims=dims), beside.length)

@@ -5,14 +5,15 @@ Rows of a batch differ in content and, where padding is marked, in length.
 
 from __future__ import annotations
 
-import inspect
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from plansmith.data import drawn
-from plansmith.sources.input_kinds import Fill
+from plansmith.sources.input_kinds import TARGET_AXIS, Fill
+from plansmith.sources.live import SEQUENCE
+from plansmith.sources.token_rows import Words
 from plansmith.types import Tensor
 
 if TYPE_CHECKING:
@@ -22,62 +23,10 @@ if TYPE_CHECKING:
     Array = NDArray[np.generic]
 
 _LARGEST_COORDINATE = 1000
+# What stands at the tokens of a text.
+_BESIDE_TEXT = {Fill.IDS, Fill.MASK, Fill.SEGMENTS}
 _OBSERVED_SHARE = 0.9
 _LOUDNESS = 0.3
-
-
-@dataclass(frozen=True)
-class Words:
-    """What token ids are taken from.
-
-    Args:
-        vocabulary: ids are below it.
-        special: ids that stand for no word.
-        padding: the id behind the end of a row.
-        start: the first id of a row; None: any.
-        end: the last id of a row, which some models look for; None: any.
-        tokenizer: makes ids of sentences; None: they are drawn.
-    """
-
-    vocabulary: int
-    special: frozenset[int]
-    padding: int = 0
-    start: int | None = None
-    end: int | None = None
-    tokenizer: Any = None
-
-    def rows(self, lengths: Sequence[int]) -> list[list[int]]:
-        """One row of ids for each length."""
-        if self.tokenizer is None:
-            return [self._framed(row) for row in self._drawn(lengths)]
-        texts = drawn.sample_texts(len(lengths), max(lengths), offset=sum(lengths))
-        rows = self._tokenized(texts, max(8, *lengths))
-        # The last token is the model's own end mark; a row is cut before it, never after.
-        alone = slice(0, 1) if self.end is None else slice(-1, None)
-        cut = [row[: n - 1] + row[-1:] if n > 1 else row[alone] for row, n in zip(rows, lengths, strict=True)]
-        return [self._started(row) for row in cut]
-
-    def _tokenized(self, texts: Sequence[str], longest: int) -> list[list[int]]:
-        options: dict[str, Any] = {"text": list(texts)}
-        if "boxes" in inspect.signature(self.tokenizer.__call__).parameters:
-            # Tokenizers of pages take words, each with where it stands.
-            words = [text.split() for text in texts]
-            options = {"text": words, "boxes": [[[0] * 4] * len(row) for row in words]}
-        rows: list[list[int]] = self.tokenizer(**options, truncation=True, max_length=longest)["input_ids"]
-        return rows
-
-    def _drawn(self, lengths: Sequence[int]) -> list[list[int]]:
-        import numpy as np
-
-        rng = np.random.default_rng(sum(lengths))
-        words = np.array(sorted(set(range(self.vocabulary)) - self.special) or [0])
-        return [rng.choice(words, n).tolist() for n in lengths]
-
-    def _framed(self, row: list[int]) -> list[int]:
-        return self._started(row if self.end is None else [*row[:-1], self.end])
-
-    def _started(self, row: list[int]) -> list[int]:
-        return row if self.start is None else [self.start, *row[1:]]
 
 
 @dataclass(frozen=True)
@@ -95,17 +44,24 @@ class Contents:
     images: Callable[[Sequence[Any]], Array | None] = lambda _: None
 
 
-def fill(tensor: Tensor, kind: Fill, shape: tuple[int, ...], contents: Contents) -> Array:
+def filled(tensor: Tensor, kind: Fill, shape: tuple[int, ...], contents: Contents, led: Sequence[int] = ()) -> Array:
     """The values of one input.
 
     Args:
-        tensor: its name and dtype.
+        tensor: its name, dtype and dims.
         kind: what it holds.
         shape: its sizes, the batch first.
         contents: what they are made of.
+        led: ids of tokens that every text begins with, for images or sounds that are put into it; these are whole.
     """
     import numpy as np
 
+    if led and kind in _BESIDE_TEXT and tensor.dims[-1] == SEQUENCE:
+        rest = _FILLS[kind](tensor, (*shape[:-1], shape[-1] - len(led)), contents)
+        first = np.broadcast_to(led if kind is Fill.IDS else [1] * len(led), (*shape[:-1], len(led)))
+        return np.concatenate([first, rest], axis=-1).astype(tensor.dtype)
+    if led and kind is Fill.MASK and tensor.dims[-1] != TARGET_AXIS:
+        kind = Fill.ONES
     return np.ascontiguousarray(_FILLS[kind](tensor, shape, contents), dtype=tensor.dtype)
 
 
@@ -154,13 +110,34 @@ def _steps(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
     return (np.arange(shape[-1]) + np.arange(shape[0])[:, None]) % bound
 
 
-def _boxes(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+def _boxes(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> NDArray[np.int64]:
     """Left, top, right and bottom of words on a page, which is 1000 wide and high."""
     import numpy as np
 
     largest = min(_LARGEST_COORDINATE, contents.bounds.get(tensor.name, (_LARGEST_COORDINATE + 1,))[0] - 1)
     corners = _random(tensor, shape).integers(0, largest, (*shape[:-1], 2, 2), endpoint=True)
     return np.sort(corners, axis=-2).reshape(shape)
+
+
+def _shares(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> NDArray[np.floating]:
+    """Such boxes in shares of the page's sides."""
+    import numpy as np
+
+    return np.divide(_boxes(tensor, shape, contents), _LARGEST_COORDINATE)
+
+
+def _points(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> NDArray[np.float64]:
+    """Places in an image, in pixels from its left and upper side."""
+    return _random(tensor, shape).uniform(0, contents.bounds.get(tensor.name, (1,))[0], shape)
+
+
+def _hidden(_: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
+    """Half of every row, from another place on in each: models cut what is hidden out, and so count on one number."""
+    import numpy as np
+
+    del contents
+    count, length = shape
+    return (np.arange(length) + np.arange(count)[:, None]) % length < length // 2
 
 
 def _images(_: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
@@ -252,6 +229,8 @@ _FILLS: dict[Fill, Callable[[Tensor, tuple[int, ...], Contents], Array]] = {
     Fill.SEGMENTS: _segments,
     Fill.POSITIONS: _positions,
     Fill.BOXES: _boxes,
+    Fill.SHARES: _shares,
+    Fill.POINTS: _points,
     Fill.IMAGES: _images,
     Fill.PATCHES: _patches,
     Fill.VIDEO: _images,
@@ -261,5 +240,6 @@ _FILLS: dict[Fill, Callable[[Tensor, tuple[int, ...], Contents], Array]] = {
     Fill.STEPS: _steps,
     Fill.FLAGS: _flags,
     Fill.LABELS: _labels,
+    Fill.HIDDEN: _hidden,
     Fill.ONES: _ones,
 }

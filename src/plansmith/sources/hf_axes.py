@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from plansmith.sources.config_facts import IMAGE, Fact, number, stated
+from plansmith.sources.config_facts import CLIP_FRAMES, IMAGE, Fact, number, stated
 from plansmith.sources.input_kinds import (
     CHOICES,
-    CLIP_FRAMES,
     FRAMES,
     HEIGHT,
     SAMPLES,
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
 USUAL_LENGTH = 128
 LONGEST_LENGTH = 512
 _USUAL_TARGET, _LONGEST_TARGET = 32, 128
-_FRAMES = AxisRange(min=16, opt=128, max=512)
+USUAL_FRAMES = 128
+_FRAMES = AxisRange(min=16, opt=USUAL_FRAMES, max=512)
 _CHOICES = AxisRange(min=2, opt=4, max=4)
 _OTHERS = AxisRange(min=1, opt=16, max=64)
 _USUAL_RATE = 16_000
@@ -46,7 +46,14 @@ _LENGTHS = ("max_position_embeddings", "max_seq_len", "max_sequence_length")
 _WRITTEN_LENGTHS = ("max_target_positions", "max_decoder_position_embeddings", *_LENGTHS)
 _READ_LENGTHS = ("max_encoder_position_embeddings", *_LENGTHS)
 # How position tables of one learned vector a place are called; of sines, too, where the table is that long only.
-_TABLES = {"position_embeddings", "position_embedding", "embed_positions", "wpe", "positions_embed"}
+_TABLES = {
+    "position_embeddings",
+    "position_embedding",
+    "embed_positions",
+    "wpe",
+    "positions_embed",
+    "char_position_embeddings",
+}
 _NOT_TEXT = ("vision", "visual", "image", "audio", "speech", "pixel")
 # Models that fill a sequence up to whole windows of this fact need positions for what they add.
 _WINDOWS = ("attention_window",)
@@ -114,6 +121,18 @@ def side_range(usual: int, patch: int) -> AxisRange:
         low = min(usual, -(-_SMALLEST // step) * step)
     high = usual if low < usual else (usual + usual // 2) // step * step
     return AxisRange(min=low, opt=usual, max=high)
+
+
+def led_range(usual: AxisRange, led: int, limit: int | None) -> AxisRange:
+    """The sizes of texts that begin with tokens for images or sounds: those, and the usual sizes behind them.
+
+    Args:
+        usual: of texts alone.
+        led: the number of those tokens.
+        limit: the longest text that the model has positions for.
+    """
+    high = min(usual.max + led, limit or usual.max + led)
+    return AxisRange(min=min(led + 1, high), opt=min(usual.opt + led, high), max=high)
 
 
 def affordable(

@@ -14,11 +14,12 @@ from plansmith.data.samples import Sample
 from plansmith.data_spec import IMAGE, TEXT, TEXT_PAIR
 from plansmith.sources.config_facts import TARGET, Fact, number, special_ids, stated
 from plansmith.sources.encoding import encode_arrays, encode_images, encode_texts
-from plansmith.sources.filling import Contents, Words, fill
-from plansmith.sources.hf_axes import axis_range, position_limits
-from plansmith.sources.input_kinds import HEIGHT, SIDE, VOCABULARY, WIDTH, WITHOUT_MASK, Fill, Form, Kind
+from plansmith.sources.filling import Contents, filled
+from plansmith.sources.hf_axes import axis_range, led_range, position_limits
+from plansmith.sources.input_kinds import HEIGHT, KINDS, SIDE, VOCABULARY, WIDTH, WITHOUT_MASK, Fill, Form, Kind
 from plansmith.sources.live import SEQUENCE, Align, Encode, Encoded, InputPlan
 from plansmith.sources.preprocessors import Preprocessors, read_preprocessors
+from plansmith.sources.token_rows import Words
 from plansmith.types import AxisRange, Tensor
 
 if TYPE_CHECKING:
@@ -82,6 +83,15 @@ class Source:
         facts = [*(dim for dim in form.dims if isinstance(dim, Fact)), *form.needs]
         return all(number(self.config, fact, kind.side) is not None for fact in facts)
 
+    def unknown_facts(self, name: str) -> tuple[str, ...]:
+        """The facts that the forms of a known input lack; none where one form is known, or stands beside another."""
+        forms = [(kind, form) for kind in KINDS[name] for form in kind.forms]
+        if not forms or any(not kind.forms for kind in KINDS[name]) or any(self.has(*pair) for pair in forms):
+            return ()
+        kind, form = forms[0]
+        facts = [*(dim for dim in form.dims if isinstance(dim, Fact)), *form.needs]
+        return tuple(fact.names[0] for fact in facts if number(self.config, fact, kind.side) is None)
+
     def dims(self, kind: Kind, form: Form) -> tuple[int | str, ...]:
         """A form's dims: names and numbers."""
         return tuple((number(self.config, dim, kind.side) or 0) if isinstance(dim, Fact) else dim for dim in form.dims)
@@ -109,22 +119,27 @@ class Source:
         found += [(height, width)] if height and width else []
         return tuple(dict.fromkeys(found)) or ((USUAL_SIDE, USUAL_SIDE),)
 
-    def plan(self, tensors: Sequence[Tensor], kinds: Mapping[str, Kind], sides: tuple[int, int]) -> InputPlan:
+    def plan(
+        self, tensors: Sequence[Tensor], kinds: Mapping[str, Kind], sides: tuple[int, int], led: Sequence[int] = ()
+    ) -> InputPlan:
         """A plan for these inputs.
 
         Args:
             tensors: in the model's order, with names for dims that may move.
             kinds: what they hold, by name.
             sides: the usual height and width of images.
+            led: tokens that every text begins with, for what is put into it.
         """
         contents = self._contents(kinds)
         names = list(kinds)
         moving = dict.fromkeys(d for t in tensors for d in t.dims if isinstance(d, str))
         axes = {axis: axis_range(axis, self, dict(zip((HEIGHT, WIDTH), sides, strict=True))) for axis in moving}
+        if led:
+            axes[SEQUENCE] = led_range(axes[SEQUENCE], len(led), self.limits.get(SEQUENCE))
 
         def make(sizes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
             shapes = {t.name: tuple(sizes[d] if isinstance(d, str) else d for d in t.dims) for t in tensors}
-            return {t.name: fill(t, kinds[t.name].fill, shapes[t.name], contents) for t in tensors}
+            return {t.name: filled(t, kinds[t.name].fill, shapes[t.name], contents, led) for t in tensors}
 
         mask = next((name for name in _MASKS if name in names), None)
         words, is_random = self._words(kinds)
@@ -189,7 +204,7 @@ class Source:
             options["apply_ocr"] = False
         try:
             made = self.pre.images(list(images), return_tensors="np", **options)["pixel_values"]
-        except (ValueError, TypeError, KeyError, IndexError, RuntimeError):
+        except (ValueError, TypeError, KeyError, IndexError, RuntimeError, AttributeError):
             return None
         return np.asarray(made, dtype=np.float32)
 

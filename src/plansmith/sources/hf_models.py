@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from plansmith.config import InputSpec
 from plansmith.errors import UsageError, first_line
 from plansmith.isolation import left_as_it_was
+from plansmith.sources.completing import small_sizes
 from plansmith.sources.config_facts import parts
 from plansmith.sources.hf_axes import affordable
-from plansmith.sources.hf_inputs import plan_inputs, small_sizes
+from plansmith.sources.hf_inputs import plan_inputs
 from plansmith.sources.hf_outputs import Answering
 from plansmith.sources.hf_tasks import choose_class
 from plansmith.sources.hf_weights import read_model

@@ -11,27 +11,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from plansmith.sources.config_facts import IMAGE, SOUND, TARGET, TEXT, Fact
+from plansmith.sources.config_facts import CLIP_FRAMES, IMAGE, SOUND, TARGET, TEXT, Fact
 from plansmith.sources.live import SEQUENCE
 from plansmith.types import BATCH
 
 # Axes that may move.
 TARGET_AXIS, HEIGHT, WIDTH, FRAMES, SAMPLES = "target", "height", "width", "frames", "samples"
 VIDEO_FRAMES = "video_frames"
-PATCHES, POINTS, REGIONS, CHOICES = "patches", "points", "regions", "choices"
+PATCHES, POINTS, REGIONS, CHOICES, QUESTION = "patches", "points", "regions", "choices", "question"
 
-SIDE = Fact(("image_size", "crop_size", "img_size"))
+SIDE = Fact(("image_size", "crop_size", "img_size", "max_img_size"))
 """The height and width of images, where the configuration states one; `place` 1 is the width."""
 
 _CHANNELS = Fact(("num_channels", "in_channels", "in_chans"), otherwise=3)
-CLIP_FRAMES = Fact(("num_frames", "frames_per_clip"))
-"""How many images a video has, where the configuration says so: else the model takes none."""
-
 _MELS = Fact(("num_mel_bins", "n_mels", "feature_size"))
 _SERIES_LENGTH = Fact(("context_length",))
 _SERIES_CHANNELS = Fact(("num_input_channels", "input_size"))
 
-VOCABULARY = Fact(("vocab_size",))
+VOCABULARY = Fact(("vocab_size", "codepoints"))
 
 
 class Fill(StrEnum):
@@ -42,6 +39,8 @@ class Fill(StrEnum):
     SEGMENTS = "segments"
     POSITIONS = "positions"
     BOXES = "boxes"
+    POINTS = "points in images"
+    SHARES = "boxes in shares of a page"
     IMAGES = "images"
     PATCHES = "patches of images"
     VIDEO = "video"
@@ -52,6 +51,7 @@ class Fill(StrEnum):
     ONES = "ones"
     FLAGS = "flags"
     LABELS = "labels"
+    HIDDEN = "marks of what is hidden"
 
 
 Dim = str | int | Fact
@@ -105,12 +105,23 @@ _TEXT = Form((BATCH, SEQUENCE))
 _WRITTEN = Form((BATCH, TARGET_AXIS))
 _STILL = Form((BATCH, _CHANNELS, HEIGHT, WIDTH), length=None)
 _CLIP = Form((BATCH, VIDEO_FRAMES, _CHANNELS, HEIGHT, WIDTH), needs=(CLIP_FRAMES,), length=None)
+_SEVERAL = Form((BATCH, Fact(("num_images",)), _CHANNELS, HEIGHT, WIDTH), length=None)
 # Two images that are compared.
+# One image beside a text that there could be several beside.
+_ALONE = Form((BATCH, 1, _CHANNELS, HEIGHT, WIDTH), length=None)
+_NAMED = Form((BATCH, 2))
+_MARKUP = ("xpath_tags_seq", "xpath_subs_seq")
 _PAIR = Form((BATCH, 2, _CHANNELS, HEIGHT, WIDTH), length=None)
 
 _KINDS = (
     # Texts
-    _ids("input_ids", _TEXT, companions=("attention_mask", "token_type_ids", "bbox")),
+    # Nystromformer cuts texts into landmarks of one size, for which they have one length.
+    _ids(
+        "input_ids",
+        _TEXT,
+        Form((BATCH, Fact(("segment_means_seq_len",)))),
+        companions=("attention_mask", "token_type_ids", "bbox", "visual_embeds", *_MARKUP),
+    ),
     # Several choices, of which one is right, are one sample: [batch, choices, sequence].
     _ids("input_ids", Form((BATCH, CHOICES, SEQUENCE), length=2), companions=("attention_mask", "token_type_ids")),
     Kind("attention_mask", Fill.MASK, dtype="int64"),
@@ -127,14 +138,42 @@ _KINDS = (
         like="input_ids",
     ),
     Kind("position_ids", Fill.POSITIONS, (_TEXT,), TEXT, "int64", Fact(("max_position_embeddings",))),
+    # BROS measures pages as shares of their sides.
+    Kind("bbox", Fill.SHARES, (Form((BATCH, SEQUENCE, 4), needs=(Fact(("bbox_scale",)),)),), TEXT),
     Kind("bbox", Fill.BOXES, (Form((BATCH, SEQUENCE, 4)),), TEXT, "int64", Fact(("max_2d_position_embeddings",), 1024)),
     Kind("global_attention_mask", Fill.FLAGS, (_TEXT,), TEXT, "int64"),
+    # Where words stand in a page's tree of tags.
+    Kind(
+        "xpath_tags_seq",
+        Fill.LABELS,
+        (Form((BATCH, SEQUENCE, Fact(("max_depth",)))),),
+        TEXT,
+        "int64",
+        Fact(("max_xpath_tag_unit_embeddings",)),
+    ),
+    Kind(
+        "xpath_subs_seq",
+        Fill.LABELS,
+        (Form((BATCH, SEQUENCE, Fact(("max_depth",)))),),
+        TEXT,
+        "int64",
+        Fact(("max_xpath_subs_unit_embeddings",)),
+    ),
+    # Names in a text: two, as pairs of them are compared.
+    Kind("entity_ids", Fill.LABELS, (_NAMED,), TEXT, "int64", Fact(("entity_vocab_size",))),
+    Kind("entity_attention_mask", Fill.ONES, (_NAMED,), TEXT, "int64"),
+    Kind("entity_position_ids", Fill.POSITIONS, (Form((BATCH, 2, Fact(("max_mention_length",), 30))),), TEXT, "int64"),
     Kind("langs", Fill.LABELS, (_TEXT,), TEXT, "int64", Fact(("n_langs",))),
     _ids("decoder_input_ids", _WRITTEN, side=TARGET, companions=("decoder_attention_mask",)),
     Kind("decoder_attention_mask", Fill.MASK, dtype="int64", like="decoder_input_ids"),
+    # The question once more, for what looks at the image.
+    _ids("qformer_input_ids", Form((BATCH, QUESTION)), side=("qformer",), companions=("qformer_attention_mask",)),
+    Kind("qformer_attention_mask", Fill.MASK, dtype="int64", like="qformer_input_ids"),
     # Images
     Kind("pixel_values", Fill.VIDEO, (_CLIP,), IMAGE),
-    Kind("pixel_values", Fill.IMAGES, (_STILL, _PAIR), IMAGE),
+    Kind("pixel_values", Fill.IMAGES, (_STILL, _SEVERAL, _ALONE, _PAIR), IMAGE, companions=("input_points",)),
+    Kind("bool_masked_pos", Fill.HIDDEN, (Form((BATCH, Fact(("grid_patches",)))),), IMAGE, "bool"),
+    Kind("noise", Fill.VALUES, (Form((BATCH, Fact(("grid_patches",)))),), IMAGE),
     Kind("pixel_values_videos", Fill.VIDEO, (_CLIP,), IMAGE),
     Kind("pixel_mask", Fill.MASK, (Form((BATCH, HEIGHT, WIDTH)),), IMAGE, "int64"),
     Kind("image", Fill.IMAGES, (_STILL,), IMAGE),
@@ -142,7 +181,7 @@ _KINDS = (
     Kind("prompt_masks", Fill.IMAGES, (_STILL,), IMAGE),
     Kind("conditional_pixel_values", Fill.IMAGES, (_STILL,), IMAGE),
     _ids("task_inputs", Form((BATCH, Fact(("task_seq_len",), 77)))),
-    Kind("input_points", Fill.VALUES, (Form((BATCH, 1, POINTS, 2)),), IMAGE),
+    Kind("input_points", Fill.POINTS, (Form((BATCH, 1, POINTS, 2)),), IMAGE, bound=SIDE),
     # Row and column of a patch stand before its pixels.
     Kind(
         "flattened_patches",
@@ -176,8 +215,13 @@ _KINDS = (
             Form((BATCH, _MELS, FRAMES), length=2),
         ),
         SOUND,
-        companions=("attention_mask", "input_features_mask", "is_longer"),
+        companions=("attention_mask", "input_features_mask", "feature_attention_mask", "is_longer"),
     ),
+    # Of sound that is put into a text: whole, as tokens wait for all of it.
+    Kind("feature_attention_mask", Fill.ONES, dtype="int64", like="input_features"),
+    Kind("spectrogram", Fill.SOUND, (Form((BATCH, FRAMES, Fact(("model_in_dim",)))),), SOUND),
+    # What a vocoder makes sound of, drawn by itself where nobody gives it.
+    Kind("noise_sequence", Fill.VALUES, (Form((BATCH, FRAMES, Fact(("model_in_channels",)))),), SOUND),
     Kind("is_longer", Fill.FLAGS, (Form((BATCH, 1)),), SOUND, "bool"),
     Kind("decoder_input_values", Fill.VALUES, (Form((BATCH, TARGET_AXIS, _MELS)),), TARGET),
     # Series of measurements

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plansmith.sources.config_facts import IMAGE, number
+from plansmith.sources.input_kinds import SIDE
 from plansmith.zoo.vocabulary import save_tokenizer
 
 if TYPE_CHECKING:
@@ -31,12 +34,18 @@ def save_processors(model: PreTrainedModel, folder: Path) -> None:
     made = {kind: processor for kind, processor in made.items() if processor is not None}
     if {"input_ids", "decoder_input_ids"} & set(takes):
         made["tokenizer"] = save_tokenizer(model, folder)
+    words = len(made.get("tokenizer", ()))
     both = getattr(transformers, PROCESSOR_MAPPING_NAMES.get(model.config.model_type) or "", None)
     if both is not None and len(made) > 1 and set(made) <= set(inspect.signature(both.__init__).parameters):
-        both(**made).save_pretrained(folder)
-        return
-    for processor in made.values():
-        processor.save_pretrained(folder)
+        # One that wants more than these parts, such as a processor of videos, is left out: its parts stand alone.
+        with suppress(TypeError, AttributeError, ValueError):
+            whole = both(**made)
+            if len(made.get("tokenizer", ())) <= words:  # some add tokens that this model has no vectors of
+                whole.save_pretrained(folder)
+                return
+    for kind, processor in made.items():
+        if kind != "tokenizer":  # which lies there already
+            processor.save_pretrained(folder)
 
 
 def _image_processor(config: PretrainedConfig) -> Any:
@@ -52,7 +61,7 @@ def _image_processor(config: PretrainedConfig) -> Any:
     default = family()
     height, width = _image_sides(config)
     sizes: dict[str, Any] = {}
-    for role in ("size", "crop_size"):
+    for role in ("size", "crop_size", "pad_size"):
         usual = dict(getattr(default, role, None) or {})
         if usual:
             sizes[role] = _scaled(usual, height, width)
@@ -65,26 +74,12 @@ def _scaled(usual: dict[str, int], height: int, width: int) -> dict[str, int]:
         ratio = usual.get("longest_edge", usual["shortest_edge"]) / usual["shortest_edge"]
         edges = {"shortest_edge": min(height, width), "longest_edge": round(min(height, width) * ratio)}
         return {key: edges[key] for key in usual if key in edges}
-    return {"height": height, "width": width}
+    return {"longest_edge": max(height, width)} if "longest_edge" in usual else {"height": height, "width": width}
 
 
 def _image_sides(config: PretrainedConfig) -> tuple[int, int]:
-    for one in _nested(config):
-        size = getattr(one, "image_size", None)
-        if isinstance(size, int):
-            return size, size
-        if isinstance(size, list | tuple):
-            return int(size[0]), int(size[1])
-    return _USUAL_SIDE, _USUAL_SIDE
-
-
-def _nested(config: PretrainedConfig) -> Iterator[PretrainedConfig]:
-    """A configuration and those of its vision part and backbone."""
-    yield config
-    for name in ("vision_config", "backbone_config"):
-        inner = getattr(config, name, None)
-        if inner is not None:
-            yield inner
+    height, width = (number(config, replace(SIDE, place=place), IMAGE) for place in (0, 1))
+    return height or _USUAL_SIDE, width or _USUAL_SIDE
 
 
 def _feature_extractor(config: PretrainedConfig) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
 _TEXTS = 200
 _WORDS = 20
+_PLACE = re.compile(r"^(image|video|audio|speech|vision|boi|eoi|boa|eoa).*_token_(id|index)$")
+_ID = re.compile(r"_token_(id|index)$")
 _USUAL_NAMES = ["input_ids", "attention_mask"]
 
 
@@ -19,6 +22,7 @@ def save_tokenizer(model: PreTrainedModel, folder: Path) -> Any:
     """Train a byte pair encoding, and save it as transformers saves a tokenizer.
 
     The special tokens have the ids that the configuration gives them; those that it does not name stand beside them.
+    A configuration that counts no words goes with a tokenizer that has none: its family's own, which needs no files.
 
     Returns:
         The tokenizer.
@@ -27,10 +31,15 @@ def save_tokenizer(model: PreTrainedModel, folder: Path) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     config = model.config.get_text_config()
-    special = _special_tokens(config, bidirectional=_is_bidirectional(model))
+    if not hasattr(config, "vocab_size"):
+        own = _family(model)()
+        own.save_pretrained(folder)
+        return own
+    places = _places(model.config, config.vocab_size)
+    special = _special_tokens(config, {n for _, n in places.values()}, bidirectional=_is_bidirectional(model))
     tokenizer = Tokenizer(models.BPE(unk_token=special["unk_token"][0]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    by_id = {number: word for word, number in special.values()}
+    by_id = {number: word for word, number in (*places.values(), *special.values())}
     listed = [by_id.get(number, f"<unused{number}>") for number in range(max(by_id) + 1)]
     tokenizer.train_from_iterator(
         drawn.sample_texts(_TEXTS, _WORDS),
@@ -45,7 +54,8 @@ def save_tokenizer(model: PreTrainedModel, folder: Path) -> Any:
         )
     saved = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
-        model_input_names=_input_names(model),
+        model_input_names=list(getattr(_family(model), "model_input_names", _USUAL_NAMES)),
+        extra_special_tokens={role: word for role, (word, _) in places.items()},
         **{role: word for role, (word, _) in special.items()},
     )
     saved.save_pretrained(folder)
@@ -61,13 +71,19 @@ def _is_bidirectional(model: PreTrainedModel) -> bool:
     return not decodes or kind in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING or bool(model.config.is_encoder_decoder)
 
 
-def _special_tokens(config: PretrainedConfig, *, bidirectional: bool) -> dict[str, tuple[str, int]]:
-    """Word and id of each special token by its role; two roles share a token where they share an id."""
+def _special_tokens(config: PretrainedConfig, kept: set[int], *, bidirectional: bool) -> dict[str, tuple[str, int]]:
+    """Word and id of each special token by its role; two roles share a token where they share an id.
+
+    Args:
+        config: of the texts.
+        kept: ids that mean something else.
+        bidirectional: whether texts get marks at both ends.
+    """
     given = {role: getattr(config, f"{role}_id", None) for role in ("pad_token", "bos_token", "eos_token")}
     given |= {"cls_token": given["bos_token"], "sep_token": given["eos_token"]} if bidirectional else {}
-    roles = {role: number for role, number in given.items() if isinstance(number, int) and number >= 0}
+    roles = {role: n for role, n in given.items() if isinstance(n, int) and 0 <= n < config.vocab_size}
     wanted = ("unk_token", "mask_token", "cls_token", "sep_token") if bidirectional else ("unk_token",)
-    taken = {*roles.values()}
+    taken = {*roles.values(), *kept}
     for role in wanted:
         if role not in roles:
             roles[role] = next(number for number in range(config.vocab_size) if number not in taken)
@@ -78,11 +94,17 @@ def _special_tokens(config: PretrainedConfig, *, bidirectional: bool) -> dict[st
     return {role: (words[number], number) for role, number in roles.items()}
 
 
-def _input_names(model: PreTrainedModel) -> list[str]:
-    """What the tokenizer of this family gives to a model."""
+def _places(config: PretrainedConfig, vocabulary: int) -> dict[str, tuple[str, int]]:
+    """Word and id of each token that stands where images or sounds are put into a text, by its role."""
+    roles = {_ID.sub("_token", name): value for name, value in vars(config).items() if _PLACE.search(name)}
+    known = {role: n for role, n in roles.items() if type(n) is int and 0 <= n < vocabulary}
+    return {role: (f"<{role.removesuffix('_token')}>", n) for role, n in known.items()}
+
+
+def _family(model: PreTrainedModel) -> Any:
+    """The class of tokenizers that goes with a model; None where it is the general one."""
     import transformers
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
     name = TOKENIZER_MAPPING_NAMES.get(model.config.model_type)
-    family = getattr(transformers, name, None) if name and name != "TokenizersBackend" else None
-    return list(getattr(family, "model_input_names", _USUAL_NAMES))
+    return getattr(transformers, name, None) if name and name != "TokenizersBackend" else None
