@@ -85,6 +85,17 @@ def permuted(tensor: Any, *dims: Any) -> Any:
     return tensor.permute([place % tensor.dim() for place in given])
 
 
+def pieces(tensor: Any, split_size: Any, dim: int = 0) -> Any:
+    """`Tensor.split` in pieces of a size that the tracer follows; how many there are is what it was told."""
+    import torch
+
+    if not isinstance(split_size, torch.Tensor):
+        return NotImplemented
+    count = -(-int(tensor.shape[dim]) // int(split_size))
+    before = (slice(None),) * (dim % tensor.dim())
+    return tuple(tensor[(*before, slice(i * split_size, (i + 1) * split_size))] for i in range(count))
+
+
 def differences(tensor: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """`torch.diff` by slices."""
     import torch
@@ -145,6 +156,14 @@ REWRITES = (
         exporters=frozenset({"torchscript"}),
         functions=("cumsum", "Tensor.cumsum"),
         form=counted,
+    ),
+    FunctionRewrite(
+        name="pieces by slices",
+        reason="the tracer writes a split into pieces of a size that it follows with the sizes that it saw",
+        link="https://github.com/pytorch/pytorch/blob/main/torch/onnx/_internal/torchscript_exporter/symbolic_opset13.py",
+        exporters=frozenset({"torchscript"}),
+        functions=("split", "Tensor.split"),
+        form=pieces,
     ),
     FunctionRewrite(
         name="differences by slices",

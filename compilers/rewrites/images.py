@@ -80,14 +80,27 @@ def nearest_by_indices(input: Any, size: Any = None, *_: Any, mode: str = "neare
     return taken
 
 
-def pooled_apart_from_padding(input: Any, *places: Any, return_indices: bool = False, **given: Any) -> Any:  # noqa: A002
-    """`max_pool2d` of what was padded, with a bound between the two that changes no number."""
+def largest_of_windows(input: Any, *places: Any, return_indices: bool = False, **given: Any) -> Any:  # noqa: A002
+    """`max_pool2d` of maps without channels as those of one sample; of padded ones, with a bound that changes none."""
     import torch
 
-    traced = torch._C._get_value_trace(input) if torch.jit.is_tracing() else None  # noqa: SLF001 - torch.jit has no other
-    if return_indices or traced is None or traced.node().kind() not in _PADDING:
+    is_padded = _made_by(input) in _PADDING
+    if return_indices or not (is_padded or input.dim() == 3):
         return NotImplemented
-    return torch.max_pool2d(input.clamp(min=torch.finfo(input.dtype).min), *places, **given)
+    known = input.clamp(min=torch.finfo(input.dtype).min) if is_padded else input
+    if input.dim() == 3:
+        return torch.max_pool2d(known.unsqueeze(0), *places, **given).squeeze(0)
+    return torch.max_pool2d(known, *places, **given)
+
+
+def _made_by(tensor: Any) -> str:
+    """The operator that a tensor comes from in the trace; empty where nothing is traced."""
+    import torch
+
+    tracer: Any = torch._C  # noqa: SLF001 - torch.jit says nothing of single values
+    if tracer._get_tracing_state() is None:  # noqa: SLF001
+        return ""
+    return str(tracer._get_value_trace(tensor).node().kind())  # noqa: SLF001
 
 
 def _number(value: Any, device: Any) -> Any:
@@ -112,13 +125,14 @@ _PADDING = ("aten::pad", "aten::constant_pad_nd")
 
 REWRITES = (
     FunctionRewrite(
-        name="pooling apart from padding",
+        name="largest of windows",
         reason="ONNX Runtime makes padding with zeros and the largest of a window one operator, which pads with less"
-        " than anything: zeros are lost wherever a window holds negative numbers alone",
+        " than anything: zeros are lost wherever a window holds negative numbers alone. The tracer writes pooling of"
+        " maps without channels with dilations of a wrong size",
         link="https://github.com/microsoft/onnxruntime/pull/18136",
         exporters=frozenset({"torchscript"}),
         functions=("nn.functional.max_pool2d",),
-        form=pooled_apart_from_padding,
+        form=largest_of_windows,
     ),
     FunctionRewrite(
         name="unfolding by convolution",

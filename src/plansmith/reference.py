@@ -64,7 +64,8 @@ def first_sizes(able: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[str
         able: the ranges that the model itself can take.
     """
     places = {axis: place for place, axis in enumerate(a for a in able if a not in _TRACED)}
-    traced, untraced = {}, {}
+    traced: dict[str, int] = {}
+    untraced: dict[str, int] = {}
     for axis, r in able.items():
         small = _TRACED.get(axis) or _TRACED_LENGTH + _APART * places[axis]
         other = _UNTRACED.get(axis) or _UNTRACED_LENGTH + _APART * places[axis]

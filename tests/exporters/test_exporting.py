@@ -85,6 +85,38 @@ def test_a_mamba_moves_in_its_sequence(tmp_path: Path) -> None:
         np.testing.assert_allclose(answer[valid], stored.answer["logits"][valid], atol=1e-4)
 
 
+def test_sides_that_move_only_together_are_one_axis_of_the_graph(tmp_path: Path) -> None:
+    from transformers import CLIPSegConfig, CLIPSegForImageSegmentation
+
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    text = small | {"vocab_size": 40, "max_position_embeddings": 32, "eos_token_id": 2, "bos_token_id": 1}
+    decoder: dict[str, Any] = {
+        "reduce_dim": 8,
+        "extract_layers": [0, 1],
+        "decoder_num_attention_heads": 2,
+        "conditional_layer": 0,
+    }
+    config = CLIPSegConfig(
+        text_config=text | {"pad_token_id": 0},
+        vision_config=small | {"image_size": 64, "patch_size": 16},
+        projection_dim=16,
+        decoder_intermediate_size=16,
+        **decoder,
+    )
+    CLIPSegForImageSegmentation(config).save_pretrained(tmp_path / "clipseg")
+    onnx = exported(tmp_path / "clipseg", tmp_path / "out", "hf")
+    assert onnx.exporter == "torchscript"
+    assert [(t.axis, t.to) for t in onnx.tied] == [("width", "height")]
+    pixels = next(t for t in onnx.components["model"].inputs if t.name == "pixel_values")
+    assert pixels.dims == ("batch", 3, "height", "height")
+    assert onnx.every_axis()["width"] == onnx.axes["height"]
+    assert {case.axes["height"] for case in onnx.reference.cases} == {64, 96}
+    apart = shapes_of("pixel_values", (1, 3, 64, 64), (1, 3, 64, 64), (1, 3, 64, 96))
+    with pytest.raises(UsageError, match="'width' and 'height' are one for this model"):
+        exported(tmp_path / "clipseg", tmp_path / "other", "hf", shapes=apart)
+
+
 def test_a_size_that_the_model_refuses_is_an_error_where_a_person_asked_for_it(resnet: Path, tmp_path: Path) -> None:
     wide = shapes_of("pixel_values", (1, 3, 160, 160), (2, 3, 160, 160), (2, 3, 160, 320))
     with pytest.raises(UsageError) as caught:

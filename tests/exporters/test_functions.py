@@ -103,7 +103,10 @@ class Calling(torch.nn.Module):
     ("name", "call"),
     [
         ("adaptive pooling by products", lambda x: functional.adaptive_avg_pool2d(x.relu(), (3, 5))),
-        ("pooling apart from padding", lambda x: functional.max_pool2d(functional.pad(-x.abs() - 1, (1,) * 4), 3, 2)),
+        ("pieces by slices", lambda x: torch.split(torch.cat([x, -2 * x, x]), x.shape[0])[1]),
+        ("pieces by slices", lambda x: torch.split(torch.cat([x, x * x], 2), x.shape[2], dim=2)[1]),
+        ("largest of windows", lambda x: functional.max_pool2d(x[:, 0], 3, 1, 1)),
+        ("largest of windows", lambda x: functional.max_pool2d(functional.pad(-x.abs() - 1, (1,) * 4), 3, 2)),
         ("scattering by sums and counts", lambda x: grouped(x, "mean")),
         ("scattering by sums and counts", lambda x: grouped(x, "amax")),
         ("windows by indices", lambda x: x.unfold(2, 3, 2).sum(-1)),

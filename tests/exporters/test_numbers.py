@@ -1,4 +1,4 @@
-"""Numbers that Python makes of sizes are followed by the tracer, in the files of a model and only while it is traced."""
+"""Numbers that Python makes of sizes are followed, in the files of a model and only while it is traced."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SHAPES = {
 }
 
 CALLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "int(math.sqrt)": lambda x: x.unflatten(2, (int(math.sqrt(x.shape[2])), -1)).sum(2),
-    "int of a power": lambda x: x.unflatten(2, (int(x.shape[2] ** 0.5), -1)).sum(2),
+    "int(math.sqrt)": lambda x: x.reshape(-1, 4, int(math.sqrt(x.shape[2])), int(math.sqrt(x.shape[2]))).sum(2),
+    "int of a power": lambda x: x.reshape(-1, 4, int(x.shape[2] ** 0.5), int(x.shape[2] ** 0.5)).sum(2),
     "math.ceil": lambda x: torch.nn.functional.pad(x, (0, math.ceil(x.shape[2] / 5) * 5 - x.shape[2])),
     "math.floor": lambda x: x[..., : math.floor(x.shape[2] / 3)],
     "len": lambda x: x * torch.ones(len(x), 1, 1),

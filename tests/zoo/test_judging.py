@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ import pytest
 from onnx import helper, numpy_helper
 
 from plansmith import exporting
-from plansmith.types import OnnxModel
+from plansmith.sources.drawn import plan_drawn
+from plansmith.types import OnnxModel, Tensor
+from plansmith.zoo.axes import Shape
 from plansmith.zoo.entries import Entry
 from plansmith.zoo.rows import Row
-from plansmith.zoo.trial import try_entry
+from plansmith.zoo.trial import _with_fixed, try_entry
 
 Change = Callable[[onnx.ModelProto], None]
 
@@ -138,6 +141,23 @@ def test_a_fixed_length_is_found_though_every_answer_at_it_is_right(
     assert moving(row) == {"batch": True, "sequence": False}
     assert row.axes[1].problem == "fixed at 20 in the graph"
     assert [axis.name for axis in row.fixed] == ["sequence"]
+
+
+def test_what_the_graph_fixes_is_made_so_by_the_plan_though_pytorch_moves_it_not_by_itself() -> None:
+    plan = plan_drawn([Tensor(name="x", dtype="float32", dims=("batch", "height", "width"))], {})
+
+    def square(feed: dict[str, Any]) -> dict[str, Any]:
+        assert feed["x"].shape[1] == feed["x"].shape[2]
+        return {"y": feed["x"].sum(1)}
+
+    live: Any = SimpleNamespace(inputs=plan, ask=square)
+    sizes = {"batch": 2, "height": 96, "width": 96}
+    feed = plan.make(sizes)
+    made = _with_fixed(Shape("base", feed, square(feed), sizes), {"x": {1: 64, 2: 64}}, live)
+    assert made is not None
+    assert (made.feed["x"].shape, made.answer["y"].shape) == ((2, 64, 64), (2, 64))
+    np.testing.assert_array_equal(made.feed["x"], plan.make({**sizes, "height": 64, "width": 64})["x"])
+    assert _with_fixed(Shape("base", feed, square(feed), sizes), {"x": {1: 64}}, live) is None
 
 
 def test_a_model_that_cannot_be_exported_gets_a_row_that_says_why(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from plansmith.errors import SourceError, UsageError, first_line
 from plansmith.memory import tells_of_memory
@@ -59,21 +59,21 @@ class Moving:
 
     def without(self, sizes: Sizes) -> Moving:
         """The same with more axes at one size for good."""
-        fewer = replace(self, plan=with_fixed(self.plan, sizes), settled={**self.settled, **sizes})
-        return fewer._left(sizes)
+        plan, settled = with_fixed(self.plan, sizes), {**self.settled, **sizes}
+        return replace(self, plan=plan, settled=settled, **self._left(sizes))
 
     def following(self, tied: tuple[TiedAxis, ...]) -> Moving:
         """The same with axes that have the size of another one."""
         followers = {one.axis: one.to for one in tied}
-        return replace(self, plan=with_tied(self.plan, followers), tied=tied)._left(followers)
+        return replace(self, plan=with_tied(self.plan, followers), tied=tied, **self._left(followers))
 
-    def _left(self, gone: Collection[str]) -> Moving:
-        """What is known, but of some axes."""
+    def _left(self, gone: Collection[str]) -> dict[str, Any]:
+        """What is known of the axes, but of some."""
 
         def left(known: Mapping[str, T]) -> dict[str, T]:
             return {axis: value for axis, value in known.items() if axis not in gone}
 
-        return replace(self, able=left(self.able), traced=left(self.traced), untraced=left(self.untraced))
+        return {"able": left(self.able), "traced": left(self.traced), "untraced": left(self.untraced)}
 
 
 def least_needed_first(axes: Iterable[str]) -> tuple[str, ...]:
