@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from plansmith.comparison import TOLERANCES, Padding, compare_output
+from plansmith.isolation import left_as_it_was
 from plansmith.types import Precision, Rounding
 
 if TYPE_CHECKING:
@@ -59,10 +60,10 @@ def _worse(before: Rounding | None, largest: float, quantile: float, cosine: flo
 
 
 def _asked_again(module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """The answers of a module whose weights are rounded another way."""
+    """The answers of a module whose weights are rounded another way; nothing is left in it of what it saw."""
     import torch
 
-    with torch.inference_mode():
+    with torch.inference_mode(), left_as_it_was(module):
         answers: tuple[torch.Tensor, ...] = torch.func.functional_call(module, _moved(module), tuple(tensors))
     return answers
 

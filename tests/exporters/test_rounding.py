@@ -75,3 +75,20 @@ def test_weights_are_as_they_were_after_the_measurement(tmp_path: Path) -> None:
     rounding.measure(job_at(module, TENSORS, SHAPES, tmp_path))
     for name, weight in module.named_parameters():
         np.testing.assert_array_equal(weight.detach().numpy(), before[name])
+
+
+class Remembers(Sums):
+    """It is another model for good once it was asked about few samples, as BigBird is after a short text."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if x.shape[0] < 3:
+            self.offset = 1.0
+        return super().forward(x)
+
+
+def test_the_measurement_leaves_nothing_in_the_model_of_what_it_saw(tmp_path: Path) -> None:
+    model = Remembers(0)
+    job = job_at(model, TENSORS, SHAPES, tmp_path)
+    model.offset = 0.0
+    rounding.measure(job)
+    assert model.offset == 0
