@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from plansmith.compilers import torch_export
+from plansmith.compilers.attempts import attempt_export
+from plansmith.compilers.onnxrt import open_session
 from plansmith.compilers.rewrites import numbers
 from plansmith.types import Tensor
 
@@ -52,6 +54,46 @@ class Computing(torch.nn.Module):
 def test_a_number_made_of_a_size_moves_with_it(call: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path) -> None:
     exported = torch_export.export(job_at(Computing(call), MOVING, SHAPES, tmp_path), silent)
     assert [(a.exporter, a.rewrites) for a in exported.attempts] == [("torchscript", (numbers.NAME,))]
+
+
+EXACT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "quotient": lambda x: x[..., : int(x.shape[2] / 7)],
+    "quotient of a sum": lambda x: x[..., : math.ceil((2 * x.shape[2] + 1) / 7)],
+    "quotient of a quotient": lambda x: x[..., : int(int(x.shape[2] / 2) / 3)],
+    "half": lambda x: x[..., : int(x.shape[2] * 0.5)],
+    "root": lambda x: x[..., : int(math.sqrt(x.shape[2]))],
+    "power": lambda x: x[..., : math.ceil(x.shape[2] ** 0.5)],
+}
+ROUNDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "product with a fraction": lambda x: x[..., : int(x.shape[2] * 0.7)],
+    "quotient by a fraction": lambda x: x[..., : math.floor(x.shape[2] / 1.3)],
+    "product with a quotient": lambda x: x[..., : int(6 * (x.shape[2] / 49))],
+    "quotient of a number": lambda x: x[..., : int(490 / x.shape[2])],
+    "cube root": lambda x: x[..., : int(x.shape[2] ** (1 / 3))],
+    "least product": lambda x: x[..., : int(min(x.shape[2] * 0.7, 90))],
+}
+
+
+@pytest.mark.parametrize("call", EXACT.values(), ids=EXACT.keys())
+def test_a_number_that_is_followed_is_the_one_of_python_at_every_size(
+    call: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path
+) -> None:
+    attempt, component = attempt_export("torchscript", job_at(Computing(call), MOVING, SHAPES, tmp_path))
+    assert component is not None, attempt.problem
+    session = open_session(tmp_path / component.file)
+    for size in range(1, 600):
+        given = torch.zeros(1, 4, size)
+        assert session.run(["y"], {"x": given.numpy()})[0].shape == call(given).shape
+
+
+@pytest.mark.parametrize("call", ROUNDED.values(), ids=ROUNDED.keys())
+def test_a_number_that_single_precision_may_round_otherwise_is_not_followed(
+    call: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path
+) -> None:
+    attempt, component = attempt_export("torchscript", job_at(Computing(call), MOVING, SHAPES, tmp_path))
+    assert component is None
+    assert attempt.problem is not None
+    assert attempt.problem.startswith("differs from")
 
 
 def test_everything_but_sizes_is_as_usual_and_nothing_is_left_behind() -> None:
