@@ -10,12 +10,13 @@ rounds to a whole number otherwise than Python stays the constant that it is to 
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +29,6 @@ LINK = "https://github.com/pytorch/pytorch/issues/36454"
 
 _OWN = ("torch.", "plansmith.")
 """Packages whose files are left alone: torch knows what it does with sizes."""
-
-
-_KIND = re.compile(r"dtype\s*=\s*int\b")
 
 
 def whole(value: Any) -> Any:
@@ -135,8 +133,9 @@ def _constant(made: Any) -> float:
     import torch
 
     value = made.toIValue() if made.node().kind() == "prim::Constant" else None
-    is_number = isinstance(value, int | float) or (isinstance(value, torch.Tensor) and value.numel() == 1)
-    return float(value) if is_number else math.nan
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    return float(value) if isinstance(value, int | float) else math.nan
 
 
 _INT64 = 4
@@ -209,12 +208,33 @@ def _files(module: torch.nn.Module) -> list[ModuleType]:
     return [sys.modules[name] for name in sorted(names) if name in sys.modules and not name.startswith(_OWN)]
 
 
-def _names_a_kind(file: ModuleType) -> bool:
-    """Whether a file says `int` for a kind of tensors, for which torch takes no other class."""
+@cache
+def _only_calls_int(file: ModuleType) -> bool:
+    """Whether a file calls `int`, asks for instances of it and annotates with it, and never passes it on.
+
+    Torch takes no other class for a kind of tensors, and a class that is given to `map` is called elsewhere.
+    """
     try:
-        return _KIND.search(inspect.getsource(file)) is not None
-    except (OSError, TypeError):  # there is no file
-        return False
+        tree = ast.parse(inspect.getsource(file))
+    except (OSError, TypeError, SyntaxError):  # there is no file
+        return True
+    return _named_int(tree) <= {name for node in ast.walk(tree) for used in _suited(node) for name in _named_int(used)}
+
+
+def _suited(node: ast.AST) -> Iterator[ast.AST]:
+    """What lies directly below a node, where the other class serves as well as `int`."""
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Name):
+            yield node.func
+            yield from node.args[1:2] if node.func.id == "isinstance" else ()
+    elif isinstance(node, ast.arg | ast.AnnAssign):
+        yield from [node.annotation] if node.annotation else ()
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield from [node.returns] if node.returns else ()
+
+
+def _named_int(node: ast.AST) -> set[ast.Name]:
+    return {name for name in ast.walk(node) if isinstance(name, ast.Name) and name.id == "int"}
 
 
 @contextmanager
@@ -224,7 +244,7 @@ def _named(files: list[ModuleType], names: dict[str, Any], maths: ModuleType) ->
     try:
         for file in files:
             known = vars(file)
-            kept = known.keys() | ({"int"} if _names_a_kind(file) else set())
+            kept = known.keys() | (set() if _only_calls_int(file) else {"int"})
             for name in names.keys() - kept:
                 known[name] = names[name]
                 changed.append((known, name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import linecache
 import math
 import sys
 from collections.abc import Callable
@@ -111,14 +112,51 @@ def test_everything_but_sizes_is_as_usual_and_nothing_is_left_behind() -> None:
     assert math is sys.modules["math"]
 
 
-def test_a_file_that_names_a_kind_of_tensors_keeps_its_int(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "of_a_kind.py").write_text(
-        "import torch\n\nclass Counting(torch.nn.Module):\n    def forward(self, x):\n"
-        "        return x * torch.ones(len(x), {kind}=int)[:, None]\n".replace("{kind}", "dtype")
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    import of_a_kind  # type: ignore[import-not-found]
+FILE = """
+import torch
 
-    with numbers.followed(of_a_kind.Counting(), []):
-        assert "int" not in vars(of_a_kind)
-        assert vars(of_a_kind)["len"] is not len
+SIZES: dict[int, int] = {}
+
+class Counting(torch.nn.Module):
+    def count(self, size: int | None = None) -> int:
+        return size if isinstance(size, (int, float)) else int(size)
+
+    def forward(self, x):
+        return %s
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "is_kept"),
+    [
+        ("x * torch.ones(len(x), dtype=int)[:, None]", True),
+        ("x * (x > 0).to(int)", True),
+        ("x * sum(map(int, x.shape))", True),
+        ("x * int.from_bytes(b'a')", True),
+        ("x * int(x.shape[1])", False),
+        ("x * (3 if isinstance(x.shape[0], int | float) else 4)", False),
+    ],
+)
+def test_a_file_that_passes_int_on_keeps_it(
+    said: str, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "with_int.py").write_text(FILE % said)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "with_int", raising=False)
+    import with_int  # type: ignore[import-not-found]
+
+    linecache.checkcache(with_int.__file__)
+    with numbers.followed(with_int.Counting(), []):
+        assert ("int" not in vars(with_int)) == is_kept
+        assert vars(with_int)["len"] is not len
+        with_int.Counting()(torch.ones(2, 4))
+
+
+SCALES = {2: 1.0, 3: 0.5, 4: 2.0, 5: 3.0}
+
+
+def test_a_trace_that_fails_on_a_followed_number_is_made_once_more_without(tmp_path: Path) -> None:
+    module = Computing(lambda x: x * SCALES[int(x.shape[1])])
+    attempt, component = attempt_export("torchscript", job_at(module, MOVING, SHAPES, tmp_path))
+    assert component is not None, attempt.problem
+    assert attempt.rewrites == ()
