@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from plansmith.compilers.rewrites import functions
 from plansmith.compilers.rewrites.functions import FunctionRewrite
+from plansmith.compilers.rewrites.names import attributes_set
 from plansmith.compilers.rewrites.registry import EVERY, Rewrite
 
 if TYPE_CHECKING:
@@ -16,20 +15,8 @@ if TYPE_CHECKING:
 _FUSED = "fused_attn"
 
 
-def _is_fused(module: torch.nn.Module) -> bool:
-    return any(getattr(part, _FUSED, False) is True for part in module.modules())
-
-
-@contextmanager
-def _unfused(module: torch.nn.Module) -> Iterator[None]:
-    parts: list[Any] = [part for part in module.modules() if getattr(part, _FUSED, False) is True]
-    for part in parts:
-        setattr(part, _FUSED, False)
-    try:
-        yield
-    finally:
-        for part in parts:
-            setattr(part, _FUSED, True)
+def _fused(module: torch.nn.Module) -> list[Any]:
+    return [part for part in module.modules() if getattr(part, _FUSED, False) is True]
 
 
 _WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "local_attention")
@@ -80,7 +67,7 @@ REWRITES = (
         " ONNX Runtime fuse, and no fused attention of five dims, which has no translation",
         link="https://github.com/pytorch/pytorch/issues/127523",
         exporters=EVERY,
-        applies=_is_fused,
-        put=_unfused,
+        applies=lambda module: bool(_fused(module)),
+        put=lambda module: attributes_set(_fused(module), _FUSED, lambda _: False),
     ),
 )
