@@ -45,6 +45,16 @@ class _Number(int):
         return int(self)
 
 
+class _Numbers(list[_Number]):
+    """The numbers of all experts, as the column of `nonzero` that would hold those with a token."""
+
+    def squeeze(self, *_: int) -> _Numbers:
+        """As of a column: its rows are numbers already."""
+        return self
+
+    view = squeeze
+
+
 class _Chosen:
     """What an expert's loop does with its tokens, done with all of them.
 
@@ -62,7 +72,7 @@ class _Chosen:
         """The result of a call of torch in the loop, NotImplemented where it stays as it is."""
         if name == "nonzero" and args[0].dim() == 1:
             rows = int(args[0].shape[0])
-            return [_Number(n) for n in range(self._experts if self._experts == rows - 1 else rows)]
+            return _Numbers(map(_Number, range(self._experts if self._experts == rows - 1 else rows)))
         if name == "where" and len(args) == 1:
             return self._all_tokens(args[0])
         if name == "__getitem__" and isinstance(args[1], _Number):
