@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from plansmith.compilers.rewrites import functions
 from plansmith.compilers.rewrites.functions import FunctionRewrite
 from plansmith.compilers.rewrites.names import attributes_set
 from plansmith.compilers.rewrites.registry import EVERY, Rewrite
@@ -43,24 +42,20 @@ def weights_of_seen(scores: Any, dim: Any = None, *_: Any, dtype: Any = None, **
     return torch.softmax(scores, -1, dtype=dtype).masked_fill(hidden, 0)
 
 
-_OF_SEEN = FunctionRewrite(
-    name="no weight on what is hidden",
-    reason="plain attention spreads its weight evenly where a mask hides every key, and fused attention gives zeros",
-    link="https://github.com/pytorch/pytorch/pull/131060",
-    exporters=EVERY,
-    functions=("softmax", "nn.functional.softmax", "Tensor.softmax"),
-    form=weights_of_seen,
+FUNCTIONS = (
+    FunctionRewrite(
+        name="no weight on what is hidden",
+        reason="plain attention spreads its weight evenly where a mask hides every key, and fused attention gives"
+        " zeros",
+        link="https://github.com/pytorch/pytorch/pull/131060",
+        exporters=EVERY,
+        functions=("softmax", "nn.functional.softmax", "Tensor.softmax"),
+        form=weights_of_seen,
+        applies=_may_see_nothing,
+    ),
 )
 
 REWRITES = (
-    Rewrite(
-        name=_OF_SEEN.name,
-        reason=_OF_SEEN.reason,
-        link=_OF_SEEN.link,
-        exporters=_OF_SEEN.exporters,
-        applies=_may_see_nothing,
-        put=lambda _: functions.in_their_place([_OF_SEEN], []),
-    ),
     Rewrite(
         name="plain attention of timm",
         reason="matrix products and a softmax in place of fused attention: fewer nodes, the pattern that TensorRT and"

@@ -11,9 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plansmith.types import Exporter
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class FunctionRewrite:
         exporters: those that need it.
         functions: what it stands for, by names below torch.
         form: takes the arguments of the call and gives its result, or NotImplemented where the call is fine as it is.
+        applies: whether a module is one whose calls it is about.
     """
 
     name: str
@@ -35,6 +39,7 @@ class FunctionRewrite:
     exporters: frozenset[Exporter]
     functions: tuple[str, ...]
     form: Callable[..., Any]
+    applies: Callable[[torch.nn.Module], bool] = lambda _: True
 
     def found(self) -> list[Any]:
         """The functions themselves."""

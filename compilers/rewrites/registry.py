@@ -51,9 +51,9 @@ def module_rewrites() -> tuple[Rewrite, ...]:
 
 def function_rewrites() -> tuple[FunctionRewrite, ...]:
     """Those of functions of torch."""
-    from plansmith.compilers.rewrites import functions, images, scatters
+    from plansmith.compilers.rewrites import attention, functions, images, scatters
 
-    return (*functions.REWRITES, *images.REWRITES, *scatters.REWRITES)
+    return (*functions.REWRITES, *images.REWRITES, *scatters.REWRITES, *attention.FUNCTIONS)
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def in_force(module: torch.nn.Module, exporter: Exporter, used: list[str], *, fo
                 used.append(rewrite.name)
         if follow and exporter in TRACER:
             stack.enter_context(numbers.followed(module, used))
-        calls = [rewrite for rewrite in function_rewrites() if exporter in rewrite.exporters]
+        calls = [one for one in function_rewrites() if exporter in one.exporters and one.applies(module)]
         if calls:
             stack.enter_context(functions.in_their_place(calls, used))
         yield
