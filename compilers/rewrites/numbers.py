@@ -212,13 +212,16 @@ def _files(module: torch.nn.Module) -> list[ModuleType]:
 def _only_calls_int(file: ModuleType) -> bool:
     """Whether a file calls `int`, asks for instances of it and annotates with it, and never passes it on.
 
-    Torch takes no other class for a kind of tensors, and a class that is given to `map` is called elsewhere.
+    Torch takes no other class for a kind of tensors, and a class that is given to `map` is called elsewhere. What a
+    file says outside of functions was done when it was imported.
     """
     try:
         tree = ast.parse(inspect.getsource(file))
     except (OSError, TypeError, SyntaxError):  # there is no file
         return True
-    return _named_int(tree) <= {name for node in ast.walk(tree) for used in _suited(node) for name in _named_int(used)}
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    suited = {name for node in ast.walk(tree) for used in _suited(node) for name in _named_int(used)}
+    return all(_named_int(function) <= suited for function in functions)
 
 
 def _suited(node: ast.AST) -> Iterator[ast.AST]:

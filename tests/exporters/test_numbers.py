@@ -116,6 +116,7 @@ FILE = """
 import torch
 
 SIZES: dict[int, int] = {}
+Pair = tuple[int, int]
 
 class Counting(torch.nn.Module):
     def count(self, size: int | None = None) -> int:
