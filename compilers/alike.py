@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[np.generic]]
 
-ALIKE = "alike"
+ALIKE = "one token everywhere"
 _COUNTS = ("num_experts", "experts")
 """What a part with experts is known by."""
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from plansmith.comparison import TOLERANCES, Padding, compare_output, widened
 from plansmith.compilers import exporters, onnx_files
-from plansmith.compilers.deadline import cpu_seconds
+from plansmith.compilers.deadline import OutOfTime, cpu_seconds
 from plansmith.compilers.exporters import ExportJob, Probe
 from plansmith.compilers.onnxrt import open_session
+from plansmith.compilers.rewrites import numbers
 from plansmith.compilers.rewrites.registry import in_force
 from plansmith.errors import first_line
 from plansmith.isolation import left_as_it_was
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[np.generic]]
 
 _RAW_FILE = "exported.onnx"
+_LOST = "the graph does not use"
 _ANSWERED = ("fails at ", "differs from ")
+_NO_CODE_FAILED = (*_ANSWERED, _LOST, OutOfTime.__name__)
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _SECONDS, _SECONDS_PER_GIB = 40, 120
@@ -37,14 +40,19 @@ _SPECIALISED = re.compile(r"\[(\d+)\]\.(?:size\(\)|shape)\[(\d+)\]")
 
 
 def attempt_export(
-    exporter: Exporter, job: ExportJob, fixed: Sequence[str] = ()
+    exporter: Exporter, job: ExportJob, fixed: Sequence[str] = (), *, follow: bool = True
 ) -> tuple[ExportAttempt, Component | None]:
-    """Export once; what was tried, and the graph if it agreed. Only that graph's files are left in the folder."""
+    """Export once; what was tried, and the graph if it agreed. Only that graph's files are left in the folder.
+
+    What Python makes of sizes is followed only as long as no code fails on it: a dict knows no tensor for a key.
+    """
     names: list[str] = []
-    problem, component = _try(exporter, job, names)
+    problem, component = _try(exporter, job, names, follow)
     if component is None:
         for leftover in job.folder.glob("*"):
             leftover.unlink()
+        if numbers.NAME in names and not str(problem).startswith(_NO_CODE_FAILED):
+            return attempt_export(exporter, job, fixed, follow=False)
     traced = job.probes[0].name
     attempt = ExportAttempt(
         exporter=exporter, problem=problem, traced=traced, fixed=tuple(fixed), rewrites=tuple(dict.fromkeys(names))
@@ -52,7 +60,7 @@ def attempt_export(
     return attempt, component
 
 
-def _try(exporter: Exporter, job: ExportJob, names: list[str]) -> tuple[str | None, Component | None]:
+def _try(exporter: Exporter, job: ExportJob, names: list[str], follow: bool) -> tuple[str | None, Component | None]:
     """Export once; the problem in one line, or the graph that agreed. The names of the rewrites are added to a list.
 
     Raises:
@@ -63,7 +71,7 @@ def _try(exporter: Exporter, job: ExportJob, names: list[str]) -> tuple[str | No
     try:
         with (
             left_as_it_was(job.module),
-            in_force(job.module, exporter, names),
+            in_force(job.module, exporter, names, follow=follow),
             cpu_seconds(_limit(job)),
             torch.no_grad(),
             warnings.catch_warnings(),
@@ -78,7 +86,7 @@ def _try(exporter: Exporter, job: ExportJob, names: list[str]) -> tuple[str | No
         return _told(error), None
     lost = {t.name for t in job.inputs} - {t.name for t in component.inputs}
     if lost:
-        return f"the graph does not use the input(s) {', '.join(sorted(lost))}", None
+        return f"{_LOST} the input(s) {', '.join(sorted(lost))}", None
     outputs = [t.name for t in job.outputs]
     for probe in job.probes:
         at = f"{probe.name} ({', '.join(f'{axis} {size}' for axis, size in probe.axes.items())})"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from plansmith.compilers.rewrites import functions
 from plansmith.compilers.rewrites.functions import FunctionRewrite
+from plansmith.compilers.rewrites.names import attributes_set
 from plansmith.compilers.rewrites.registry import EVERY, Rewrite
 
 if TYPE_CHECKING:
@@ -16,20 +14,8 @@ if TYPE_CHECKING:
 _FUSED = "fused_attn"
 
 
-def _is_fused(module: torch.nn.Module) -> bool:
-    return any(getattr(part, _FUSED, False) is True for part in module.modules())
-
-
-@contextmanager
-def _unfused(module: torch.nn.Module) -> Iterator[None]:
-    parts: list[Any] = [part for part in module.modules() if getattr(part, _FUSED, False) is True]
-    for part in parts:
-        setattr(part, _FUSED, False)
-    try:
-        yield
-    finally:
-        for part in parts:
-            setattr(part, _FUSED, True)
+def _fused(module: torch.nn.Module) -> list[Any]:
+    return [part for part in module.modules() if getattr(part, _FUSED, False) is True]
 
 
 _WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "local_attention")
@@ -56,31 +42,27 @@ def weights_of_seen(scores: Any, dim: Any = None, *_: Any, dtype: Any = None, **
     return torch.softmax(scores, -1, dtype=dtype).masked_fill(hidden, 0)
 
 
-_OF_SEEN = FunctionRewrite(
-    name="no weight on what is hidden",
-    reason="plain attention spreads its weight evenly where a mask hides every key, and fused attention gives zeros",
-    link="https://github.com/pytorch/pytorch/pull/131060",
-    exporters=EVERY,
-    functions=("softmax", "nn.functional.softmax", "Tensor.softmax"),
-    form=weights_of_seen,
+FUNCTIONS = (
+    FunctionRewrite(
+        name="no weight on what is hidden",
+        reason="plain attention spreads its weight evenly where a mask hides every key, and fused attention gives"
+        " zeros",
+        link="https://github.com/pytorch/pytorch/pull/131060",
+        exporters=EVERY,
+        functions=("softmax", "nn.functional.softmax", "Tensor.softmax"),
+        form=weights_of_seen,
+        applies=_may_see_nothing,
+    ),
 )
 
 REWRITES = (
-    Rewrite(
-        name=_OF_SEEN.name,
-        reason=_OF_SEEN.reason,
-        link=_OF_SEEN.link,
-        exporters=_OF_SEEN.exporters,
-        applies=_may_see_nothing,
-        put=lambda _: functions.in_their_place([_OF_SEEN], []),
-    ),
     Rewrite(
         name="plain attention of timm",
         reason="matrix products and a softmax in place of fused attention: fewer nodes, the pattern that TensorRT and"
         " ONNX Runtime fuse, and no fused attention of five dims, which has no translation",
         link="https://github.com/pytorch/pytorch/issues/127523",
         exporters=EVERY,
-        applies=_is_fused,
-        put=_unfused,
+        applies=lambda module: bool(_fused(module)),
+        put=lambda module: attributes_set(_fused(module), _FUSED, lambda _: False),
     ),
 )

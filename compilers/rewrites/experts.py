@@ -8,10 +8,10 @@ router chose others, all experts have the same shapes for every text. The price 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from plansmith.compilers.rewrites.names import attributes_set
 from plansmith.compilers.rewrites.registry import CAPTURES, EVERY, Rewrite
 
 if TYPE_CHECKING:
@@ -45,6 +45,16 @@ class _Number(int):
         return int(self)
 
 
+class _Numbers(list[_Number]):
+    """The numbers of all experts, as the column of `nonzero` that would hold those with a token."""
+
+    def squeeze(self, *_: int) -> _Numbers:
+        """As of a column: its rows are numbers already."""
+        return self
+
+    view = squeeze
+
+
 class _Chosen:
     """What an expert's loop does with its tokens, done with all of them.
 
@@ -62,7 +72,7 @@ class _Chosen:
         """The result of a call of torch in the loop, NotImplemented where it stays as it is."""
         if name == "nonzero" and args[0].dim() == 1:
             rows = int(args[0].shape[0])
-            return [_Number(n) for n in range(self._experts if self._experts == rows - 1 else rows)]
+            return _Numbers(map(_Number, range(self._experts if self._experts == rows - 1 else rows)))
         if name == "where" and len(args) == 1:
             return self._all_tokens(args[0])
         if name == "__getitem__" and isinstance(args[1], _Number):
@@ -110,32 +120,8 @@ def _asking_all(part: Any) -> Callable[..., Any]:
     return forward
 
 
-@contextmanager
-def _all_asked(module: torch.nn.Module) -> Iterator[None]:
-    parts = loops(module)
-    for part in parts:
-        part.forward = _asking_all(part)
-    try:
-        yield
-    finally:
-        for part in parts:
-            del part.forward
-
-
 def _routers(module: torch.nn.Module) -> list[Any]:
     return [part for part in module.modules() if hasattr(part, "classifier") and hasattr(part, "expert_capacity")]
-
-
-@contextmanager
-def _left_in_place(module: torch.nn.Module) -> Iterator[None]:
-    parts = [router.classifier for router in _routers(module)]
-    for part in parts:
-        part.to = _moved(part)
-    try:
-        yield
-    finally:
-        for part in parts:
-            del part.to
 
 
 def _moved(part: Any) -> Callable[..., Any]:
@@ -160,7 +146,7 @@ REWRITES = (
         link="https://github.com/huggingface/transformers/issues/38518",
         exporters=EVERY,
         applies=lambda module: bool(loops(module)),
-        put=_all_asked,
+        put=lambda module: attributes_set(loops(module), "forward", _asking_all),
     ),
     Rewrite(
         name="routers left in place",
@@ -168,6 +154,6 @@ REWRITES = (
         link="https://github.com/pytorch/pytorch/issues/186796",
         exporters=CAPTURES,
         applies=lambda module: bool(_routers(module)),
-        put=_left_in_place,
+        put=lambda module: attributes_set([router.classifier for router in _routers(module)], "to", _moved),
     ),
 )

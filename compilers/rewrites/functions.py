@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plansmith.types import Exporter
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class FunctionRewrite:
         exporters: those that need it.
         functions: what it stands for, by names below torch.
         form: takes the arguments of the call and gives its result, or NotImplemented where the call is fine as it is.
+        applies: whether a module is one whose calls it is about.
     """
 
     name: str
@@ -34,6 +39,7 @@ class FunctionRewrite:
     exporters: frozenset[Exporter]
     functions: tuple[str, ...]
     form: Callable[..., Any]
+    applies: Callable[[torch.nn.Module], bool] = lambda _: True
 
     def found(self) -> list[Any]:
         """The functions themselves."""
@@ -44,17 +50,20 @@ class FunctionRewrite:
 
 @contextmanager
 def in_their_place(rewrites: Sequence[FunctionRewrite], used: list[str]) -> Iterator[None]:
-    """Put rewrites of functions in force; the names of those that something called are added to a list."""
+    """Put rewrites of functions in force; the names of those that something called are added to a list.
+
+    A call that names its arguments otherwise than a form does stays as it is.
+    """
     from torch.overrides import TorchFunctionMode
 
-    table = {function: rewrite for rewrite in rewrites for function in rewrite.found()}
+    table = {function: (one, signature(one.form)) for one in rewrites for function in one.found()}
 
     class Rewritten(TorchFunctionMode):
         def __torch_function__(
             self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
-            rewrite = table.get(func)
-            if rewrite is not None:
+            rewrite, parameters = table.get(func, (None, None))
+            if rewrite is not None and _suits(parameters, args, kwargs or {}):
                 result = rewrite.form(*args, **(kwargs or {}))
                 if result is not NotImplemented:
                     if rewrite.name not in used:
@@ -64,6 +73,15 @@ def in_their_place(rewrites: Sequence[FunctionRewrite], used: list[str]) -> Iter
 
     with Rewritten():
         yield
+
+
+def _suits(parameters: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether arguments are those of a signature."""
+    try:
+        parameters.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def windows(tensor: Any, dimension: int, size: int, step: int) -> Any:
@@ -77,16 +95,20 @@ def windows(tensor: Any, dimension: int, size: int, step: int) -> Any:
     return torch.unflatten(taken, place, (-1, size)).movedim(place + 1, -1)
 
 
-def permuted(tensor: Any, *dims: Any) -> Any:
+def permuted(tensor: Any, *places: Any, dims: Any = None) -> Any:
     """`Tensor.permute` to places counted from the front."""
-    given = dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims
+    given = dims or (places[0] if len(places) == 1 and not isinstance(places[0], int) else places)
     if all(place >= 0 for place in given):
         return NotImplemented
     return tensor.permute([place % tensor.dim() for place in given])
 
 
 def pieces(tensor: Any, split_size: Any, dim: int = 0) -> Any:
-    """`Tensor.split` in pieces of a size that the tracer follows; how many there are is what it was told."""
+    """`Tensor.split` in pieces of a size that the tracer follows.
+
+    How many there are is a constant of the trace: a model that gives another number of pieces at another size answers
+    otherwise than its graph at the probes of odd sizes, which refuse it.
+    """
     import torch
 
     if not isinstance(split_size, torch.Tensor):

@@ -3,16 +3,20 @@
 While a module is traced, sizes are tensors of no dims, and what `int`, `len`, `min`, `max` and `math` make of those are
 constants of the graph. In the files of a module's classes these names stand for others while it is traced, which make
 tensors of tensors and numbers of everything else.
+
+Python computes in double precision, and a trace in single: 90 * 0.7 is 62 to the one and 63 to the other. What a graph
+rounds to a whole number otherwise than Python stays the constant that it is to the tracer.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
-import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +29,6 @@ LINK = "https://github.com/pytorch/pytorch/issues/36454"
 
 _OWN = ("torch.", "plansmith.")
 """Packages whose files are left alone: torch knows what it does with sizes."""
-
-
-_KIND = re.compile(r"dtype\s*=\s*int\b")
 
 
 def whole(value: Any) -> Any:
@@ -96,6 +97,62 @@ def _are_sizes(values: tuple[Any, ...]) -> bool:
     return bool(tensors) and numbers and all(t.dim() == 0 and t.dtype is not torch.bool for t in tensors)
 
 
+def _round_alike(values: tuple[Any, ...]) -> bool:
+    """Whether a size, or what was computed of one, is made the same whole number in single precision as in double.
+
+    Below 2^24 those are whole numbers, one division of two of them, a root, and products with powers of two: as far
+    from the next whole number as their operands allow, or equal to it.
+    """
+    import torch
+
+    if len(values) != 1 or not _are_sizes(values):
+        return False
+    if not values[0].dtype.is_floating_point:
+        return True
+    tracer: Any = torch._C  # noqa: SLF001 - torch.jit says nothing of single values
+    if tracer._get_tracing_state() is None:  # noqa: SLF001
+        return False
+    made = tracer._get_value_trace(values[0])  # noqa: SLF001
+    operands = list(made.node().inputs())
+    suits = _SECOND_OPERANDS.get(made.node().kind())
+    return _is_whole(made) or (suits is not None and _is_whole(operands[0]) and all(map(suits, operands[1:])))
+
+
+def _is_whole(made: Any) -> bool:
+    """Whether a value of the trace is a whole number, whatever type it is of."""
+    kind, operands = made.node().kind(), list(made.node().inputs())
+    if kind == "prim::Constant":
+        return _constant(made).is_integer()
+    if kind == "aten::to":
+        return operands[1].toIValue() == _INT64 or _is_whole(operands[0])
+    return kind == "prim::NumToTensor" or (kind in _CLOSED and all(map(_is_whole, operands)))
+
+
+def _constant(made: Any) -> float:
+    """A constant number of the trace; NaN for every other value."""
+    import torch
+
+    value = made.toIValue() if made.node().kind() == "prim::Constant" else None
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+_INT64 = 4
+"""What the trace calls torch.int64."""
+
+_CLOSED = {f"aten::{name}" for name in ("add", "sub", "rsub", "mul", "neg", "floor_divide", "remainder")}
+"""Operators that make whole numbers of whole numbers."""
+
+_SECOND_OPERANDS: Mapping[str, Callable[[Any], bool]] = {
+    "aten::sqrt": _is_whole,
+    "aten::div": _is_whole,
+    "aten::pow": lambda made: _constant(made) == 0.5,
+    "aten::mul": lambda made: math.frexp(_constant(made))[0] == 0.5,
+}
+"""Operators whose results round alike, and with which operands after the first."""
+
+
 def _is_tensor(values: tuple[Any, ...]) -> bool:
     import torch
 
@@ -126,11 +183,15 @@ def followed(module: torch.nn.Module, used: list[str]) -> Iterator[None]:
         def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, int)
 
-    make_whole = other(int, whole, lambda values: len(values) == 1 and _are_sizes(values))
+    make_whole = other(int, whole, _round_alike)
     maths = ModuleType("math")
     vars(maths).update(vars(math))
-    for name, form in (("sqrt", root), ("ceil", ceiling), ("floor", floor)):
-        setattr(maths, name, other(getattr(math, name), form, _are_sizes))
+    for name, form, fits in (
+        ("sqrt", root, _are_sizes),
+        ("ceil", ceiling, _round_alike),
+        ("floor", floor, _round_alike),
+    ):
+        setattr(maths, name, other(getattr(math, name), form, fits))
     names: dict[str, Any] = {
         "int": _Whole("int", (), {}),
         "len": other(len, length, _is_tensor),
@@ -147,12 +208,36 @@ def _files(module: torch.nn.Module) -> list[ModuleType]:
     return [sys.modules[name] for name in sorted(names) if name in sys.modules and not name.startswith(_OWN)]
 
 
-def _names_a_kind(file: ModuleType) -> bool:
-    """Whether a file says `int` for a kind of tensors, for which torch takes no other class."""
+@cache
+def _only_calls_int(file: ModuleType) -> bool:
+    """Whether a file calls `int`, asks for instances of it and annotates with it, and never passes it on.
+
+    Torch takes no other class for a kind of tensors, and a class that is given to `map` is called elsewhere. What a
+    file says outside of functions was done when it was imported.
+    """
     try:
-        return _KIND.search(inspect.getsource(file)) is not None
-    except (OSError, TypeError):  # there is no file
-        return False
+        tree = ast.parse(inspect.getsource(file))
+    except (OSError, TypeError, SyntaxError):  # there is no file
+        return True
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    suited = {name for node in ast.walk(tree) for used in _suited(node) for name in _named_int(used)}
+    return all(_named_int(function) <= suited for function in functions)
+
+
+def _suited(node: ast.AST) -> Iterator[ast.AST]:
+    """What lies directly below a node, where the other class serves as well as `int`."""
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Name):
+            yield node.func
+            yield from node.args[1:2] if node.func.id == "isinstance" else ()
+    elif isinstance(node, ast.arg | ast.AnnAssign):
+        yield from [node.annotation] if node.annotation else ()
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield from [node.returns] if node.returns else ()
+
+
+def _named_int(node: ast.AST) -> set[ast.Name]:
+    return {name for name in ast.walk(node) if isinstance(name, ast.Name) and name.id == "int"}
 
 
 @contextmanager
@@ -162,7 +247,7 @@ def _named(files: list[ModuleType], names: dict[str, Any], maths: ModuleType) ->
     try:
         for file in files:
             known = vars(file)
-            kept = known.keys() | ({"int"} if _names_a_kind(file) else set())
+            kept = known.keys() | (set() if _only_calls_int(file) else {"int"})
             for name in names.keys() - kept:
                 known[name] = names[name]
                 changed.append((known, name))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from plansmith.compilers.rewrites.names import holders, in_place_of
+from plansmith.compilers.rewrites.names import attributes_set, holders, in_place_of
 from plansmith.compilers.rewrites.registry import EVERY, Rewrite
 
 if TYPE_CHECKING:
@@ -45,20 +44,8 @@ def _to_pairs(input_feature: Any, height: Any, width: Any) -> Any:
     return torch.nn.functional.pad(input_feature, (0, 0, 0, width % 2, 0, height % 2))
 
 
-def _applies(module: torch.nn.Module) -> bool:
-    return any(_padding(part) is not None for part in module.modules())
-
-
-@contextmanager
-def _without_branches(module: torch.nn.Module) -> Iterator[None]:
-    parts = [(part, padding) for part in module.modules() if (padding := _padding(part)) is not None]
-    for part, padding in parts:
-        setattr(part, _PADS, padding)
-    try:
-        yield
-    finally:
-        for part, _ in parts:
-            delattr(part, _PADS)
+def _padded(module: torch.nn.Module) -> list[Any]:
+    return [part for part in module.modules() if _padding(part) is not None]
 
 
 def padded_to_same(features: Any, conv_layer: Any) -> Any:
@@ -103,7 +90,7 @@ REWRITES = (
         reason="a branch that pads only sizes that are not whole is written down as it was taken",
         link="https://github.com/huggingface/transformers/blob/main/src/transformers/models/swin/modeling_swin.py",
         exporters=EVERY,
-        applies=_applies,
-        put=_without_branches,
+        applies=lambda module: bool(_padded(module)),
+        put=lambda module: attributes_set(_padded(module), _PADS, _padding),
     ),
 )

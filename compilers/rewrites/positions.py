@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from plansmith.compilers.rewrites.names import attributes_set
 from plansmith.compilers.rewrites.registry import EVERY, Rewrite
 
 if TYPE_CHECKING:
     import torch
 
-_PARTS = ("get_position_embeds", "stride_pool_pos", "relative_pos")
+_EMBEDS = "get_position_embeds"
+_PARTS = (_EMBEDS, "stride_pool_pos", "relative_pos")
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,9 @@ def _is_pooling(part: Any) -> bool:
     return all(hasattr(part, name) for name in _PARTS)
 
 
-def _embedded(part: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+def _embedded(part: Any) -> Callable[..., Any]:
+    original = getattr(part, _EMBEDS)
+
     def embed(seq_len: Any, dtype: Any, device: Any) -> Any:
         """As FunnelAttentionStructure.get_position_embeds, where lists of Python hold every position."""
         import torch
@@ -72,18 +75,6 @@ def _embedded(part: Any, original: Callable[..., Any]) -> Callable[..., Any]:
     return embed
 
 
-@contextmanager
-def _from_lengths(module: torch.nn.Module) -> Iterator[None]:
-    structures = _structures(module)
-    for one in structures:
-        one.get_position_embeds = _embedded(one, one.get_position_embeds)
-    try:
-        yield
-    finally:
-        for one in structures:
-            del one.get_position_embeds
-
-
 def _structures(module: torch.nn.Module) -> list[Any]:
     return [part for part in module.modules() if _is_pooling(part)]
 
@@ -95,6 +86,6 @@ REWRITES = (
         link="https://github.com/huggingface/transformers/blob/main/src/transformers/models/funnel/modeling_funnel.py",
         exporters=EVERY,
         applies=lambda module: bool(_structures(module)),
-        put=_from_lengths,
+        put=lambda module: attributes_set(_structures(module), _EMBEDS, _embedded),
     ),
 )

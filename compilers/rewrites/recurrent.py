@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from plansmith.compilers.rewrites.names import holders, in_place_of
+from plansmith.compilers.rewrites.names import attributes_set, holders, in_place_of
 from plansmith.compilers.rewrites.registry import EVERY, Rewrite
 
 if TYPE_CHECKING:
@@ -145,18 +144,6 @@ def _with_gates(module: torch.nn.Module) -> list[Any]:
     return [part for part in module.modules() if hasattr(part, _GATED)]
 
 
-@contextmanager
-def _gates_doubled(module: torch.nn.Module) -> Iterator[None]:
-    parts = _with_gates(module)
-    for part in parts:
-        setattr(part, _GATED, _gated)
-    try:
-        yield
-    finally:
-        for part in parts:
-            delattr(part, _GATED)
-
-
 def _doubled(name: str, reference: str, form: Callable[..., Any]) -> Rewrite:
     """A rewrite of a function that transformers calls by a name."""
     return Rewrite(
@@ -181,6 +168,6 @@ REWRITES = (
         "modeling_recurrent_gemma.py",
         exporters=EVERY,
         applies=lambda module: bool(_with_gates(module)),
-        put=_gates_doubled,
+        put=lambda module: attributes_set(_with_gates(module), _GATED, lambda _: _gated),
     ),
 )

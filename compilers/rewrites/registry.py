@@ -51,14 +51,21 @@ def module_rewrites() -> tuple[Rewrite, ...]:
 
 def function_rewrites() -> tuple[FunctionRewrite, ...]:
     """Those of functions of torch."""
-    from plansmith.compilers.rewrites import functions, images, scatters
+    from plansmith.compilers.rewrites import attention, functions, images, scatters
 
-    return (*functions.REWRITES, *images.REWRITES, *scatters.REWRITES)
+    return (*functions.REWRITES, *images.REWRITES, *scatters.REWRITES, *attention.FUNCTIONS)
 
 
 @contextmanager
-def in_force(module: torch.nn.Module, exporter: Exporter, used: list[str]) -> Iterator[None]:
-    """Put every rewrite in force that a module needs for an exporter; the names of the used ones go to a list."""
+def in_force(module: torch.nn.Module, exporter: Exporter, used: list[str], *, follow: bool = True) -> Iterator[None]:
+    """Put every rewrite in force that a module needs for an exporter; the names of the used ones go to a list.
+
+    Args:
+        module: in whose parts and files they act.
+        exporter: the one that is about to see the module.
+        used: the list.
+        follow: what Python makes of sizes, where the exporter writes constants of that.
+    """
     from plansmith.compilers.rewrites import functions, numbers
 
     with ExitStack() as stack:
@@ -66,9 +73,9 @@ def in_force(module: torch.nn.Module, exporter: Exporter, used: list[str]) -> It
             if exporter in rewrite.exporters and rewrite.applies(module):
                 stack.enter_context(rewrite.put(module))
                 used.append(rewrite.name)
-        if exporter in TRACER:
+        if follow and exporter in TRACER:
             stack.enter_context(numbers.followed(module, used))
-        calls = [rewrite for rewrite in function_rewrites() if exporter in rewrite.exporters]
+        calls = [one for one in function_rewrites() if exporter in one.exporters and one.applies(module)]
         if calls:
             stack.enter_context(functions.in_their_place(calls, used))
         yield

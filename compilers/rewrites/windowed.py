@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from plansmith.compilers.rewrites.names import attributes_set
 from plansmith.compilers.rewrites.registry import EVERY, Rewrite
 
 if TYPE_CHECKING:
@@ -33,27 +34,15 @@ def _applies(module: torch.nn.Module) -> bool:
 
 @contextmanager
 def _masked(module: torch.nn.Module) -> Iterator[None]:
-    changed: list[tuple[Any, str]] = []
-    try:
-        for part in module.modules():
-            if _is_windowed(part):
-                _put(part, "forward", _attention(part), changed)
-            if hasattr(part, _PADS):
-                _put(part, _PADS, _without_padding(getattr(part, _PADS)), changed)
+    windowed = [part for part in module.modules() if _is_windowed(part)]
+    padding = [part for part in module.modules() if hasattr(part, _PADS)]
+    with attributes_set(windowed, "forward", _attention), attributes_set(padding, _PADS, _without_padding):
         yield
-    finally:
-        for part, name in changed:
-            delattr(part, name)
 
 
-def _put(part: Any, name: str, value: Any, changed: list[tuple[Any, str]]) -> None:
-    setattr(part, name, value)
-    changed.append((part, name))
-
-
-def _without_padding(original: Callable[..., Any]) -> Callable[..., Any]:
+def _without_padding(part: Any) -> Callable[..., Any]:
     """In place of padding to whole windows: nothing is added; as the original gives its arguments back, in order."""
-    signature = inspect.signature(original)
+    signature = inspect.signature(getattr(part, _PADS))
 
     def pad(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
         given = signature.bind(*args, **kwargs).arguments

@@ -63,14 +63,18 @@ def test_padding_beyond_the_window_answers_as_with_fused_attention(tmp_path: Pat
     assert NAME in exported.attempts[0].rewrites
 
 
-@pytest.mark.parametrize(("window", "kind"), [(None, "eager"), (WINDOW, "sdpa")])
-def test_a_model_that_sees_every_text_stays_as_it_is(window: int | None, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("window", "kind", "is_used"), [(None, "eager", False), (WINDOW, "sdpa", False), (WINDOW, "eager", True)]
+)
+def test_a_model_that_sees_every_text_stays_as_it_is(window: int | None, kind: str, is_used: bool) -> None:
     module = Windowed(window)
     module.model.set_attn_implementation(kind)
     used: list[str] = []
-    with in_force(module, "torchscript", used):
-        pass
-    assert NAME not in used
+    with in_force(module, "dynamo", used):
+        module.model.norm(torch.ones(1, 2, 16))
+        assert NAME not in used  # nothing has attended to anything
+        module(*(torch.from_numpy(ids) for ids in texts({"batch": 1, "sequence": 5}).values()))
+    assert (NAME in used) == is_used
 
 
 def test_other_softmaxes_stay_as_they_are() -> None:

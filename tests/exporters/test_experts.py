@@ -71,6 +71,20 @@ KINDS: dict[str, dict[str, Any]] = {
         "zero_expert_num": 2,
         "expert_ffn_hidden_size": 8,
     },
+    "nemotron_h": {
+        "hidden_size": 16,
+        "layers_block_type": ["full_attention", "moe"],
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "intermediate_size": 24,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 8,
+        "n_routed_experts": EXPERTS,
+        "moe_intermediate_size": 8,
+        "moe_shared_expert_intermediate_size": 8,
+        "experts_implementation": "eager",
+    },
 }
 
 
@@ -111,7 +125,7 @@ def test_all_experts_asked_give_the_answers_of_those_that_were_reached(kind: str
     assert not any("forward" in vars(part) for part in loops(module))
 
 
-@pytest.mark.parametrize("kind", ["switch_transformers", "dbrx", "longcat_flash"])
+@pytest.mark.parametrize("kind", ["switch_transformers", "dbrx", "longcat_flash", "nemotron_h"])
 def test_the_tracer_writes_every_expert(kind: str, tmp_path: Path) -> None:
     exported = torch_export.export(job_at(Encoded(kind), IDS, SHAPES, tmp_path, texts), silent)
     assert [(a.exporter, a.traced) for a in exported.attempts] == [("torchscript", "traced")]

@@ -118,6 +118,7 @@ class Calling(torch.nn.Module):
         ("flags counted as numbers", lambda x: x * torch.cumsum(x > 0, axis=2)),  # type: ignore[call-arg]
         ("places counted from the front", lambda x: x.permute(0, -2, -1, 1)),
         ("places counted from the front", lambda x: torch.permute(x, [-1, 2, 1, 0]).flatten()),
+        ("places counted from the front", lambda x: x.permute(dims=(0, -2, -1, 1)).abs()),
         ("sizes stacked", lambda x: x * torch.tensor([[x.shape[2], 3], [1, x.shape[0]]]).sum(-1).max()),
         ("sizes stacked", lambda x: x / torch.as_tensor([0.5, x.shape[2]], dtype=torch.float32)[1]),
     ],
@@ -127,6 +128,27 @@ def test_the_tracer_follows_a_moving_side_through_a_rewritten_call(
 ) -> None:
     exported = torch_export.export(job_at(Calling(call), MOVING, SHAPES, tmp_path), silent)
     assert [(a.exporter, a.rewrites) for a in exported.attempts] == [("torchscript", (name,))]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.permute(x, dims=(0, 2, 1, 3)),
+        lambda x: torch.permute(input=x, dims=(0, 2, 1, 3)),
+        lambda x: torch.cumsum(input=x, dim=1),
+        lambda x: torch.split(tensor=x, split_size_or_sections=2, dim=1)[0],
+        lambda x: functional.max_pool2d(input=x, kernel_size=3),
+        lambda x: torch.scatter_reduce(input=x[0, 0], dim=0, index=x[0, 0].long() * 0, src=x[0, 0], reduce="sum"),
+    ],
+)
+def test_a_call_that_names_all_its_arguments_gives_what_it_gives_without_the_rewrites(
+    call: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    used: list[str] = []
+    with functions.in_their_place(function_rewrites(), used):
+        found = call(IMAGES)
+    torch.testing.assert_close(found, call(IMAGES), rtol=0, atol=0)
+    assert not used
 
 
 def test_every_rewrite_says_what_goes_wrong_without_it_and_where_that_is_known() -> None:
