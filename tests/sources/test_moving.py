@@ -164,6 +164,24 @@ def test_sides_that_differ_too_much_for_the_model_end_where_it_takes_them() -> N
     assert "the model fails at batch 2, height 64, width 448: I refuse" in caught.value.message
 
 
+@pytest.mark.parametrize("takes_others", [lambda h, w: h % 32 == w % 32 == 0, lambda h, w: (h, w) == (320, 448)])
+def test_sides_that_a_person_gave_apart_are_not_tied_where_the_model_takes_them(
+    takes_others: Callable[[int, int], bool],
+) -> None:
+    plan = planned(height=SIDE, width=SIDE)
+    model = Model(
+        plan, lambda sizes: sizes["height"] == sizes["width"] or takes_others(sizes["height"], sizes["width"])
+    )
+    fixed = {"height": AxisRange(min=320, opt=320, max=320), "width": AxisRange(min=448, opt=448, max=448)}
+    axes = plan.axes | fixed
+    result = moving.find_moving(model, plan, axes, set(fixed))
+    ranges = moving.fitted(model, result, axes, set(fixed))
+    assert result.tied == ()
+    assert result.full({axis: r.max for axis, r in ranges.items()}) == {"batch": 32, "height": 320, "width": 448}
+    refused = moving.find_moving(model, plan, axes | {"height": AxisRange(min=250, opt=250, max=250)}, set(fixed))
+    assert [t.axis for t in refused.tied] == ["width"]
+
+
 def test_tied_axes_of_multiples_move_in_steps() -> None:
     result, _ = found(
         planned(height=SIDE, width=SIDE), lambda sizes: sizes["height"] == sizes["width"] and sizes["width"] % 32 == 0

@@ -7,7 +7,7 @@ are tied, and what is left becomes a fixed dim of the plan, with the model's own
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -75,13 +75,14 @@ def least_needed_first(axes: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(axes, key=lambda axis: rank.get(axis, 0)))
 
 
-def find_moving(ask: Ask, plan: InputPlan, axes: Mapping[str, AxisRange]) -> Moving:
+def find_moving(ask: Ask, plan: InputPlan, axes: Mapping[str, AxisRange], given: Collection[str] = ()) -> Moving:
     """Ask a model which of its axes it takes at other sizes.
 
     Args:
         ask: runs the model at given sizes; raises anything where it fails.
         plan: what it is fed with; where its inputs are guessed, the axes are the user's, and nothing is asked.
         axes: the ranges that it is to be compiled for.
+        given: axes whose range a person gave; two of them with different ones, which the model takes, are never tied.
 
     Raises:
         SourceError: it answers at no shape at all.
@@ -94,11 +95,14 @@ def find_moving(ask: Ask, plan: InputPlan, axes: Mapping[str, AxisRange]) -> Mov
     small, traced = traced, _first_that_works(model, able, axes, traced)
     untraced = {axis: size if size != traced[axis] else small[axis] for axis, size in untraced.items()}
     untraced = {axis: _apart(able[axis], traced[axis], untraced[axis]) for axis in able}
-    if model.takes(untraced) and all(model.takes(shape) for *_, shape in _corners(traced, able)):
+    if model.takes(untraced) and all(model.takes(_corner(traced, able, *pair)) for pair in alike(traced, able)):
         return Moving(plan, (), dict(able), traced, untraced)
-    search = Search(model, able, traced, untraced)
-    search.run(_only_together(model, traced, able))
-    fixed = {axis: _fixed(model, axis, axes[axis].opt, traced, said) for axis, said in search.refused.items()}
+    pairs = [pair for pair in alike(traced, able) if not _differ_as_given(model, traced, pair, axes, given)]
+    search = Search(model, able, traced, untraced, pairs)
+    search.run(_only_together(model, traced, able, pairs))
+    usual = {**traced, **{axis: axes[axis].opt for axis in search.refused}}
+    base = usual if model.takes(usual) else traced
+    fixed = {axis: _fixed(model, axis, axes[axis].opt, base, said) for axis, said in search.refused.items()}
     followers = {one.axis: one.to for one in search.tied}
     alone = [axis for axis in able if axis not in followers]
     for axis in ("", *least_needed_first(alone)):
@@ -111,21 +115,33 @@ def find_moving(ask: Ask, plan: InputPlan, axes: Mapping[str, AxisRange]) -> Mov
     return everything.following(tuple(search.tied)).without({axis: one.size for axis, one in fixed.items()})
 
 
-def _corners(traced: Sizes, ranges: Mapping[str, AxisRange]) -> Iterator[tuple[str, str, dict[str, int]]]:
-    """Every two axes that may have to be equal, and a shape in which they differ most."""
-    for axis, other in alike(traced, ranges):
-        yield axis, other, {**traced, axis: ranges[axis].min, other: ranges[other].max}
+def _differ_as_given(
+    model: Asked, traced: Sizes, pair: tuple[str, str], axes: Mapping[str, AxisRange], given: Collection[str]
+) -> bool:
+    """Whether a person gave two axes different ranges, and the model takes their ends and the usual sizes."""
+    one, other = (axes[axis] for axis in pair)
+    if not set(pair) <= set(given) or one == other:
+        return False
+    shapes = zip((one.min, one.opt, one.max), (other.min, other.opt, other.max), strict=True)
+    return all(model.takes({**traced, **dict(zip(pair, shape, strict=True))}) for shape in shapes)
 
 
-def _only_together(model: Asked, traced: Sizes, able: Mapping[str, AxisRange]) -> dict[str, str]:
+def _corner(traced: Sizes, ranges: Mapping[str, AxisRange], axis: str, other: str) -> dict[str, int]:
+    """A shape in which two axes differ most."""
+    return {**traced, axis: ranges[axis].min, other: ranges[other].max}
+
+
+def _only_together(
+    model: Asked, traced: Sizes, able: Mapping[str, AxisRange], pairs: Iterable[tuple[str, str]]
+) -> dict[str, str]:
     """The axes that refuse an end of their range by themselves and take it with another one; what the model said.
 
     Sizes between the ends may be taken by chance: strides round.
     """
     found: dict[str, str] = {}
-    for axis, other, shape in _corners(traced, able):
+    for axis, other in pairs:
         for end in (able[axis].min, able[axis].max):
-            if model.takes(shape) or model.takes({**traced, axis: end}):
+            if model.takes(_corner(traced, able, axis, other)) or model.takes({**traced, axis: end}):
                 continue
             said = model.said
             if model.takes({**traced, axis: end, other: end}):
@@ -206,7 +222,8 @@ def _without_corners(
         UsageError: a person gave both ranges, or the model refuses either end with the other axis at its usual size.
     """
     narrower = dict(ranges)
-    for axis, other, shape in _corners(traced, ranges):
+    for axis, other in alike(traced, ranges):
+        shape = _corner(traced, ranges, axis, other)
         if model.takes(shape):
             continue
         said = model.said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -63,6 +63,7 @@ class Search:
         able: the ranges that were thought of.
         traced: a shape that the model answers at.
         untraced: the size that each axis is to have besides; replaced where it is another one.
+        pairs: the axes that may be tied.
         refused: the axes that are not known to move, with the model's words on each by itself.
         ranges: the sizes of each axis, as far as they were tried.
         tied: the axes that move only with another one.
@@ -72,6 +73,7 @@ class Search:
     able: Mapping[str, AxisRange]
     traced: Sizes
     untraced: dict[str, int]
+    pairs: Sequence[tuple[str, str]]
     refused: dict[str, str] = field(default_factory=dict)
     ranges: dict[str, AxisRange] = field(default_factory=dict)
     tied: list[TiedAxis] = field(default_factory=list)
@@ -90,7 +92,7 @@ class Search:
         for another in (self._wanted, self._multiple):
             for axis in [axis for axis in self.refused if axis not in together]:
                 self._move(another, axis)
-            for axis, other in alike(self.traced, self.able):
+            for axis, other in self.pairs:
                 if {axis, other} <= self.refused.keys():
                     self._move(another, axis, other)
 
