@@ -182,6 +182,23 @@ def test_sides_that_a_person_gave_apart_are_not_tied_where_the_model_takes_them(
     assert [t.axis for t in refused.tied] == ["width"]
 
 
+def test_a_model_that_names_its_only_size_is_not_asked_at_multiples() -> None:
+    class Vit(Model):
+        def __call__(self, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+            try:
+                return super().__call__(sizes)
+            except RuntimeError:
+                raise ValueError(f"{sizes['height']}*{sizes['width']} doesn't match model (224*224)") from None
+
+    plan = planned(height=SIDE, width=SIDE)
+    model = Vit(plan, lambda sizes: sizes["height"] == sizes["width"] == 224)
+    result = moving.find_moving(model, plan, plan.axes)
+    assert [f.axis for f in result.fixed] == ["height", "width"]
+    assert len(model.asked) <= 12
+    multiples = Vit(plan, lambda sizes: sizes["height"] == sizes["width"] and sizes["width"] % 32 == 0)
+    assert [t.axis for t in moving.find_moving(multiples, plan, plan.axes).tied] == ["width"]
+
+
 def test_tied_axes_of_multiples_move_in_steps() -> None:
     result, _ = found(
         planned(height=SIDE, width=SIDE), lambda sizes: sizes["height"] == sizes["width"] and sizes["width"] % 32 == 0

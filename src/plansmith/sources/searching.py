@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -89,12 +90,37 @@ class Search:
         """
         self.ranges = dict(self.able)
         self.refused = {axis: together.get(axis, "") for axis in self.able}
-        for another in (self._wanted, self._multiple):
-            for axis in [axis for axis in self.refused if axis not in together]:
-                self._move(another, axis)
-            for axis, other in self.pairs:
-                if {axis, other} <= self.refused.keys():
-                    self._move(another, axis, other)
+        for axes in self._unmoved(together):
+            self._move(self._wanted, *axes)
+        final = self._final_words()
+        for axes in self._unmoved(together):
+            if not final or self._words(axes, self.untraced[axes[0]]) not in final:
+                self._move(self._multiple, *axes)
+
+    def _unmoved(self, together: Collection[str]) -> Iterator[tuple[str, ...]]:
+        """Axes by themselves, then pairs, as long as they are not known to move."""
+        yield from [(axis,) for axis in self.refused if axis not in together]
+        yield from (pair for pair in self.pairs if self.refused.keys() >= set(pair))
+
+    def _final_words(self) -> set[str]:
+        """What the model says of axes that have their usual size for good, whatever else moves.
+
+        It names that size when two axes are far below and above it, in the words that it has for one of them.
+        """
+        found: set[str] = set()
+        for pair in self._unmoved(self.refused):
+            usual, r = self.traced[pair[0]], self.able[pair[0]]
+            alone = {self._words((axis,), self.untraced[axis]) for axis in pair}
+            both = {self._words(pair, size) for size in {self.untraced[pair[0]], r.min, r.max} - {usual}}
+            if len(both) == 1 and both <= alone and re.search(rf"(?<!\d){usual}(?!\d)", self.model.said):
+                found |= both
+        return found
+
+    def _words(self, axes: tuple[str, ...], size: int) -> str:
+        """What the model says of axes at a size, but for that and the usual one; nothing where it takes them."""
+        if self._takes(axes, size):
+            return ""
+        return re.sub(rf"(?<!\d)({size}|{self.traced[axes[0]]})(?!\d)", "a size", self.model.said)
 
     def _move(self, another: Callable[[tuple[str, ...]], tuple[int, AxisRange] | None], *axes: str) -> None:
         """Move axes at once, and see whether the model follows."""
