@@ -100,18 +100,30 @@ def find_moving(ask: Ask, plan: InputPlan, axes: Mapping[str, AxisRange], given:
     pairs = [pair for pair in alike(traced, able) if not _differ_as_given(model, traced, pair, axes, given)]
     search = Search(model, able, traced, untraced, pairs)
     search.run(_only_together(model, traced, able, pairs))
+    return _settled(search, plan, axes)
+
+
+def _settled(search: Search, plan: InputPlan, axes: Mapping[str, AxisRange]) -> Moving:
+    """What a search found, with axes given up until those that are left move together.
+
+    Args:
+        search: ended.
+        plan: what the model is fed with.
+        axes: the ranges that it is to be compiled for.
+    """
+    model, traced = search.model, search.traced
     usual = {**traced, **{axis: axes[axis].opt for axis in search.refused}}
     base = usual if model.takes(usual) else traced
     fixed = {axis: _fixed(model, axis, axes[axis].opt, base, said) for axis, said in search.refused.items()}
     followers = {one.axis: one.to for one in search.tied}
-    alone = [axis for axis in able if axis not in followers]
+    alone = [axis for axis in search.able if axis not in followers]
     for axis in ("", *least_needed_first(alone)):
         if axis and axis not in fixed:
             fixed[axis] = _fixed(model, axis, axes[axis].opt, traced, f"not together with others: {model.said}")
-        sizes = {a: fixed[a].size if a in fixed else untraced[a] for a in alone}
+        sizes = {a: fixed[a].size if a in fixed else search.untraced[a] for a in alone}
         if model.takes(with_followers(sizes, followers)):
             break
-    everything = Moving(plan, tuple(fixed.values()), search.ranges, traced, untraced)
+    everything = Moving(plan, tuple(fixed.values()), search.ranges, traced, search.untraced)
     return everything.following(tuple(search.tied)).without({axis: one.size for axis, one in fixed.items()})
 
 
