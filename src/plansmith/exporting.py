@@ -64,7 +64,7 @@ def export(
     axes, given = axes_of(plan, shapes), given_axes(plan, shapes)
     asking = Asking(live.ask, plan, axes, progress)
     progress("finding the axes that move")
-    found = moving.find_moving(asking.answer, plan, axes)
+    found = moving.find_moving(asking.answer, plan, axes, given)
     _require_moving(found, axes, given)
     axes = moving.fitted(asking.answer, found, axes, given)
     traced = asking.kept("traced", found.full(found.traced))
@@ -170,7 +170,7 @@ def _is_wanted(axis: str, axes: Mapping[str, AxisRange], given: Collection[str])
 
 
 def _require_moving(found: Moving, axes: Mapping[str, AxisRange], given: Collection[str]) -> None:
-    """See that nobody asked for a move that the model refuses.
+    """See that nobody asked for a move, or a size, that the model refuses.
 
     Raises:
         UsageError: somebody did.
@@ -182,9 +182,11 @@ def _require_moving(found: Moving, axes: Mapping[str, AxisRange], given: Collect
                 remedy="give both the same sizes",
             )
     for one in found.fixed:
-        if _is_wanted(one.axis, axes, given):
+        r = axes[one.axis]
+        if one.axis in given and {r.min, r.opt, r.max} != {one.size}:
+            wanted = "move" if r.min < r.max else f"be {r.opt}"
             raise UsageError(
-                f"shapes: {one.axis!r} is to move, and the model takes {one.size} only: {one.reason}",
+                f"shapes: {one.axis!r} is to {wanted}, and the model takes {one.size} only: {one.reason}",
                 remedy=f"write {one.size} for it in min, opt and max",
             )
 

@@ -83,7 +83,8 @@ def take_samples(
         "inputs": {k: v.model_dump() for k, v in spec.inputs.items()},
         "outputs": spec.outputs,
         "allow_pickle": spec.allow_pickle,
-        "axes": {axis: r.model_dump() for axis, r in onnx.record.every_axis().items()},
+        "axes": {axis: r.model_dump() for axis, r in onnx.record.every_axis().items()}
+        | {one.axis: one.to for one in onnx.record.tied},
     }
     model = source.record.model_dump(include={"scheme", "trust_remote_code", "task"}) | {"device": spec.device}
     with stages.timed("sample") as clock:

@@ -6,7 +6,7 @@ and every later comparison reads them: neither the gate nor its repetition needs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +58,8 @@ Sizes = Mapping[str, int]
 def first_sizes(able: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[str, int]]:
     """The shape to trace, and another one that differs in every axis that has room.
 
-    In neither have two axes the same size, where there is room: a graph that takes one for the other is wrong there.
+    Small axes have other sizes than each other in both, so that a graph that takes one for another is wrong there;
+    axes that begin above _SMALL are traced at their usual sizes, which may be one, and differ in the other shape.
 
     Args:
         able: the ranges that the model itself can take.
@@ -66,19 +67,31 @@ def first_sizes(able: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[str
     places = {axis: place for place, axis in enumerate(a for a in able if a not in _TRACED)}
     traced: dict[str, int] = {}
     untraced: dict[str, int] = {}
+    changes: set[int] = set()
     for axis, r in able.items():
         small = _TRACED.get(axis) or _TRACED_LENGTH + _APART * places[axis]
         other = _UNTRACED.get(axis) or _UNTRACED_LENGTH + _APART * places[axis]
         if r.min > _SMALL:
             # Less is cheaper than more; an odd size is no multiple of anything that a model might ask for, and sizes
             # whole patches apart are told apart by models that round them away.
-            change = (other + _COARSE * places.get(axis, 0)) | 1
+            change = _change(r, (other + _COARSE * places.get(axis, 0)) | 1, changes)
+            changes.add(change)
             small, other = r.opt, r.opt - change if r.opt - change >= r.min else r.opt + change
         first, second = (min(max(size, r.min), r.max) for size in (small, other))
         if axis not in _TRACED and (first, second) in [(traced[a], untraced[a]) for a in traced if a not in _TRACED]:
             first, second = second, first
         traced[axis], untraced[axis] = first, second
     return traced, untraced
+
+
+def _change(r: AxisRange, wanted: int, others: Collection[int]) -> int:
+    """By how much an axis is moved from its usual size: as wanted, or the most for which its range has room.
+
+    Odd, and by as much as no other axis, where there is room for that.
+    """
+    room = max(r.opt - r.min, r.max - r.opt)
+    odd = [n for n in range(room - 1 + room % 2, 0, -2) if n not in others]
+    return wanted if wanted <= room else next(iter(odd), room)
 
 
 def odd_sizes(able: Mapping[str, AxisRange], untraced: Sizes) -> dict[str, int]:

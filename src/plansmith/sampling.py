@@ -20,6 +20,7 @@ from plansmith.loading import load, plan_graph
 from plansmith.reference import store_case
 from plansmith.sample_sets import CALIBRATION, AskedModel, SampleSets
 from plansmith.sources.heads import class_names, pooling_of
+from plansmith.sources.settling import with_tied
 from plansmith.types import BATCH, AxisRange, Case, DataSet, SampleSet
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def sample(
         source: scheme, location, trust_remote_code, task and device of the model.
         folder: holds its files.
         allow_pickle: whether pickled weights may be read.
-        axes: the ranges that the model was exported for; its own for those that are missing.
+        axes: the ranges that the model was exported for, or the name of the axis that one always is in the graph;
+            the model's own range for those that are missing.
         inputs: what the spec says about inputs.
         outputs: those to keep; all when empty.
         data: the spec's DataSpec; None: plansmith's own inputs, for calibration alone.
@@ -66,10 +68,11 @@ def sample(
     """
     progress("loading the model")
     plan, ask = _open(source, Path(folder), allow_pickle, inputs, outputs)
+    plan = with_tied(plan, {axis: known for axis, known in axes.items() if isinstance(known, str)})
     is_graph = source["scheme"] == "onnx"
     about = AskedModel(
         plan=plan,
-        axes=plan.axes | {axis: AxisRange.model_validate(r) for axis, r in axes.items()},
+        axes=plan.axes | {a: AxisRange.model_validate(r) for a, r in axes.items() if not isinstance(r, str)},
         ask=ask,
         class_names={} if is_graph else class_names(Path(folder)),
         pooling=None if is_graph else pooling_of(Path(folder), source["task"] or "", outputs),

@@ -190,9 +190,8 @@ class OnnxModel(Record):
         return (*self.fixed, *self.tied)
 
     def every_axis(self) -> dict[str, AxisRange]:
-        """The ranges of all axes that might have moved: those that do not have one size."""
-        known = self.axes | {f.axis: AxisRange(min=f.size, opt=f.size, max=f.size) for f in self.fixed}
-        return known | {one.axis: known[one.to] for one in self.tied}
+        """The ranges of all axes that might have moved by themselves: those that do not have one size."""
+        return self.axes | {f.axis: AxisRange(min=f.size, opt=f.size, max=f.size) for f in self.fixed}
 
 
 class Case(Record):

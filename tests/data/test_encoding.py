@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers import CLIPImageProcessor
 
 from plansmith.data.labels import Span
 from plansmith.data.samples import Sample, make_sample
 from plansmith.errors import SourceError, UsageError
 from plansmith.loading import plan_graph
 from plansmith.sources.live import InputPlan
+from plansmith.sources.settling import with_tied
 from plansmith.types import AxisRange
 
 from ..sources import graphs
@@ -118,6 +120,21 @@ def test_images_go_through_the_processor_of_a_transformers_model(tmp_path: Path)
     assert (feed.shape, feed.dtype.name, feed.max()) == ((1, 3, 16, 16), "float32", 1)
     with pytest.raises(SourceError, match="the image of row 1 is no image"):
         plan.encode(samples, plan.axes, "")
+
+
+def test_an_image_of_two_sides_is_refused_where_the_graph_has_one_axis_for_both(tmp_path: Path) -> None:
+    """A processor may keep the shape of images, which fits both ranges; the model would refuse it in its own words."""
+    folder = save_vit(tmp_path / "model")
+    CLIPImageProcessor(size={"shortest_edge": 16}, do_center_crop=False).save_pretrained(folder)
+    plan = load_live(folder).inputs
+    tied = with_tied(plan, {"width": "height"})
+    axes = {"batch": BATCH, "height": AxisRange(min=16, opt=16, max=64)}
+    square, wide = (np.zeros((16, width, 3), np.uint8) for width in (16, 22))
+    assert tied.encode([make_sample(0, {"image": square})], axes, "").feed["pixel_values"].shape == (1, 3, 16, 16)
+    with pytest.raises(SourceError) as caught:
+        tied.encode([make_sample(3, {"image": wide})], axes, "")
+    assert "the image of row 3 becomes [3, 16, 22], and the model takes [3, height, height]" in caught.value.message
+    assert "crops" in (caught.value.remedy or "")
 
 
 @pytest.fixture

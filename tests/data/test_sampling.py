@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
+from transformers import CLIPImageProcessor
 
 from plansmith import sample_sets, sampling
 from plansmith.config import make_spec
@@ -23,7 +25,7 @@ from plansmith.sources.data_places import find_data
 from plansmith.types import DataSet, SampleSet
 
 from ..sources import graphs
-from .models import save_bert, save_timm
+from .models import save_bert, save_timm, save_vit
 from .test_readers import save_image
 
 SENTENCES = (files("plansmith") / "samples" / "sentences.txt").read_text(encoding="utf-8").splitlines()
@@ -187,6 +189,18 @@ def test_folders_of_images_are_classes_of_a_timm_model(tmp_path: Path) -> None:
     brightness = np.concatenate([c.feed["pixel_values"][:, 0, 0, 0] for c in cases])
     grey = np.round((brightness * 0.5 + 0.5) * 255 / 5).astype(int)
     assert np.concatenate([c.labels["class"] for c in cases]).tolist() == (grey % 2).tolist()
+
+
+def test_images_of_two_sides_are_refused_where_the_exported_graph_has_one_axis_for_both(tmp_path: Path) -> None:
+    folder = save_vit(tmp_path / "model")
+    CLIPImageProcessor(size={"shortest_edge": 16}, do_center_crop=False).save_pretrained(folder)
+    (tmp_path / "images").mkdir()
+    for i in range(40):
+        Image.new("RGB", (22, 16), (5 * i, i, i)).save(tmp_path / "images" / f"{i:02}.png")
+    data = DataSpec(path="images", calibration=12, evaluation=16)
+    side = {"min": 16, "opt": 16, "max": 64}
+    with pytest.raises(SourceError, match=r"png becomes \[3, 16, 22\], and the model takes \[3, height, height\]"):
+        sampled(f"hf:{folder}", tmp_path, tmp_path / "out", data, axes={"height": side, "width": "height"})
 
 
 def test_arrays_reach_an_onnx_file_whose_batch_is_fixed(tmp_path: Path) -> None:

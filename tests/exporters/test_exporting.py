@@ -15,6 +15,7 @@ from plansmith.reference import read_case
 from plansmith.sources import timm_models
 from plansmith.types import OnnxModel
 
+from ..data.models import save_vit
 from ..gate.graphs import silent
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ def test_sides_that_move_only_together_are_one_axis_of_the_graph(tmp_path: Path)
     assert [(t.axis, t.to) for t in onnx.tied] == [("width", "height")]
     pixels = next(t for t in onnx.components["model"].inputs if t.name == "pixel_values")
     assert pixels.dims == ("batch", 3, "height", "height")
-    assert onnx.every_axis()["width"] == onnx.axes["height"]
-    assert {case.axes["height"] for case in onnx.reference.cases} == {64, 96}
+    assert set(onnx.every_axis()) == {"batch", "height", "sequence"}
+    assert {case.axes["height"] for case in onnx.reference.cases} == {64, 95, 96}
     apart = shapes_of("pixel_values", (1, 3, 64, 64), (1, 3, 64, 64), (1, 3, 64, 96))
     with pytest.raises(UsageError, match="'width' and 'height' are one for this model"):
         exported(tmp_path / "clipseg", tmp_path / "other", "hf", shapes=apart)
@@ -122,6 +123,15 @@ def test_a_size_that_the_model_refuses_is_an_error_where_a_person_asked_for_it(r
     with pytest.raises(UsageError) as caught:
         exported(resnet, tmp_path / "out", "timm", shapes=wide)
     assert "fixed at 160" in caught.value.message
+
+
+def test_a_fixed_size_that_the_model_refuses_is_an_error_too(tmp_path: Path) -> None:
+    sides = shapes_of("pixel_values", (1, 3, 32, 16), (1, 3, 32, 16), (2, 3, 32, 16))
+    with pytest.raises(
+        UsageError, match="'height' is to be 32, and the model takes 16 only: Input image size"
+    ) as caught:
+        exported(save_vit(tmp_path / "vit"), tmp_path / "out", "hf", shapes=sides)
+    assert "write 16 for it" in caught.value.remedy
 
 
 def test_a_model_without_room_is_refused_before_it_is_loaded(

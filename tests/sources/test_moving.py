@@ -10,6 +10,7 @@ import pytest
 
 from plansmith.data.columns import Takes
 from plansmith.errors import SourceError, UsageError
+from plansmith.reference import first_sizes
 from plansmith.sources import moving
 from plansmith.sources.live import Encoded, InputPlan
 from plansmith.types import AxisRange, Tensor
@@ -55,9 +56,10 @@ def found(plan: InputPlan, condition: Callable[[dict[str, int]], bool]) -> tuple
     return moving.find_moving(model, plan, plan.axes), model
 
 
-def test_a_model_that_takes_every_size_is_asked_twice() -> None:
+def test_a_model_that_takes_every_size_is_asked_twice_and_where_its_sides_differ_most() -> None:
     result, model = found(planned(height=SIDE, width=SIDE), lambda _: True)
-    assert (result.fixed, len(model.asked)) == ((), 2)
+    assert result.fixed == ()
+    assert [(sizes["height"], sizes["width"]) for sizes in model.asked] == [(224, 224), (201, 163), (64, 448)]
     assert all(result.traced[axis] != result.untraced[axis] for axis in ("batch", "height", "width"))
 
 
@@ -117,6 +119,84 @@ def test_sides_are_tied_however_short_their_range_is(sides: tuple[int, int, int]
     side = AxisRange(min=sides[0], opt=sides[1], max=sides[2])
     result, _ = found(planned(height=side, width=side), lambda sizes: sizes["height"] == sizes["width"])
     assert [(t.axis, t.to) for t in result.tied] == [("width", "height")]
+
+
+def strided(size: int, halvings: int) -> int:
+    """The side of the map of features that a network has of an image of one size."""
+    for _ in range(halvings):
+        size = -(-size // 2)
+    return size
+
+
+@pytest.mark.parametrize("usual", range(64, 130, 4))
+@pytest.mark.parametrize("halvings", [3, 4, 5])
+@pytest.mark.parametrize("largest", [1, 2])
+def test_a_model_of_square_images_has_no_side_of_its_own(usual: int, halvings: int, largest: int) -> None:
+    """Strides round small sizes to one map of features: whatever the graph is to take, the model has to."""
+
+    def takes(sizes: dict[str, int]) -> bool:
+        return strided(sizes["height"], halvings) == strided(sizes["width"], halvings)
+
+    side = AxisRange(min=64, opt=usual, max=usual * largest)
+    plan = planned(height=side, width=side)
+    result, model = found(plan, takes)
+    ranges = moving.fitted(model, result, plan.axes, ())
+    lowest, highest = ({axis: getattr(r, end) for axis, r in ranges.items()} for end in ("min", "max"))
+    for mixed in ({**lowest, "width": highest.get("width", 0)}, {**lowest, "height": highest.get("height", 0)}):
+        assert takes(result.full({axis: mixed[axis] for axis in ranges}))
+    if side.min < side.max:
+        assert [t.axis for t in result.tied] == ["width"]
+
+
+def test_sides_of_small_images_are_asked_far_from_their_usual_sizes_and_from_each_other() -> None:
+    """An odd number of pixels away, as far as there is room: one pixel away is rounded to the usual size."""
+    side = AxisRange(min=64, opt=96, max=96)
+    assert first_sizes({"height": side, "width": side, "depth": side})[1] == {"height": 73, "width": 65, "depth": 67}
+
+
+def test_sides_that_differ_too_much_for_the_model_end_where_it_takes_them() -> None:
+    plan = planned(height=SIDE, width=SIDE)
+    result, model = found(plan, lambda sizes: sizes["width"] <= 4 * sizes["height"])
+    ranges = moving.fitted(model, result, plan.axes, ())
+    assert (result.tied, ranges["height"], ranges["width"].max) == ((), SIDE, 256)
+    with pytest.raises(UsageError) as caught:
+        moving.fitted(model, result, plan.axes, {"height", "width"})
+    assert "the model fails at batch 2, height 64, width 448: I refuse" in caught.value.message
+
+
+@pytest.mark.parametrize("takes_others", [lambda h, w: h % 32 == w % 32 == 0, lambda h, w: (h, w) == (320, 448)])
+def test_sides_that_a_person_gave_apart_are_not_tied_where_the_model_takes_them(
+    takes_others: Callable[[int, int], bool],
+) -> None:
+    plan = planned(height=SIDE, width=SIDE)
+    model = Model(
+        plan, lambda sizes: sizes["height"] == sizes["width"] or takes_others(sizes["height"], sizes["width"])
+    )
+    fixed = {"height": AxisRange(min=320, opt=320, max=320), "width": AxisRange(min=448, opt=448, max=448)}
+    axes = plan.axes | fixed
+    result = moving.find_moving(model, plan, axes, set(fixed))
+    ranges = moving.fitted(model, result, axes, set(fixed))
+    assert result.tied == ()
+    assert result.full({axis: r.max for axis, r in ranges.items()}) == {"batch": 32, "height": 320, "width": 448}
+    refused = moving.find_moving(model, plan, axes | {"height": AxisRange(min=250, opt=250, max=250)}, set(fixed))
+    assert [t.axis for t in refused.tied] == ["width"]
+
+
+def test_a_model_that_names_its_only_size_is_not_asked_at_multiples() -> None:
+    class Vit(Model):
+        def __call__(self, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+            try:
+                return super().__call__(sizes)
+            except RuntimeError:
+                raise ValueError(f"{sizes['height']}*{sizes['width']} doesn't match model (224*224)") from None
+
+    plan = planned(height=SIDE, width=SIDE)
+    model = Vit(plan, lambda sizes: sizes["height"] == sizes["width"] == 224)
+    result = moving.find_moving(model, plan, plan.axes)
+    assert [f.axis for f in result.fixed] == ["height", "width"]
+    assert len(model.asked) <= 12
+    multiples = Vit(plan, lambda sizes: sizes["height"] == sizes["width"] and sizes["width"] % 32 == 0)
+    assert [t.axis for t in moving.find_moving(multiples, plan, plan.axes).tied] == ["width"]
 
 
 def test_tied_axes_of_multiples_move_in_steps() -> None:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    Arrays = Mapping[str, NDArray[np.generic]]
+
+_CROP = "save the model with a processor that crops to its size"
+
 # Below this a tokenizer has no room for its marks around a word or two: such rows are cut afterwards.
 _SHORTEST_TRUNCATION = 8
 
@@ -145,18 +149,47 @@ def encode_images(
 
     arrays: list[NDArray[np.generic]] = []
     for sample in samples:
-        value = sample.values[IMAGE]
-        where = str(value) if isinstance(value, Path) else f"the image of row {sample.row}"
-        array = one(value, where)
+        where = _where(sample)
+        array = one(sample.values[IMAGE], where)
         if not _takes(tensor, array.shape, axes) or (arrays and array.shape != arrays[0].shape):
             takes = list(arrays[0].shape) if arrays else [_words(dim, axes) for dim in tensor.dims[1:]]
             raise SourceError(
                 f"{where} becomes {list(array.shape)}, and the {'batch' if arrays else 'model'} takes"
                 f" [{', '.join(map(str, takes))}]",
-                remedy="save the model with a processor that crops to its size",
+                remedy=_CROP,
             )
         arrays.append(array.astype(tensor.dtype))
     return Encoded({tensor.name: np.stack(arrays)}, {})
+
+
+def require_one_size(tensors: Sequence[Tensor], samples: Sequence[Sample], feed: Arrays) -> None:
+    """See that dims of one name have one size in a batch.
+
+    Args:
+        tensors: the model's inputs.
+        samples: of the batch, which were encoded with a name for each dim.
+        feed: what became of them.
+
+    Raises:
+        SourceError: they have not; a processor that keeps the shape of images makes such.
+    """
+    sizes: dict[str, int] = {}
+    for tensor in (tensor for tensor in tensors if tensor.name in feed):
+        shape = feed[tensor.name].shape
+        for dim, size in zip(tensor.dims, shape, strict=True):
+            if isinstance(dim, str) and sizes.setdefault(dim, size) != size:
+                raise SourceError(
+                    f"{_where(samples[0])} becomes {list(shape[1:])}, and the model takes"
+                    f" [{', '.join(map(str, tensor.dims[1:]))}], {dim!r} always of one size",
+                    remedy=_CROP,
+                )
+
+
+def _where(sample: Sample) -> str:
+    value = sample.values.get(IMAGE)
+    if value is None:
+        return f"row {sample.row}"
+    return str(value) if isinstance(value, Path) else f"the image of row {sample.row}"
 
 
 def _takes(tensor: Tensor, shape: tuple[int, ...], axes: Mapping[str, AxisRange]) -> bool:

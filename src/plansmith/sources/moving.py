@@ -7,28 +7,21 @@ are tied, and what is left becomes a fixed dim of the plan, with the model's own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from plansmith.errors import SourceError, UsageError, first_line
-from plansmith.memory import tells_of_memory
+from plansmith.errors import SourceError, UsageError
 from plansmith.reference import Sizes, first_sizes
 from plansmith.sources.live import SEQUENCE, InputPlan
+from plansmith.sources.searching import Asked, Search, alike
 from plansmith.sources.settling import with_fixed, with_followers, with_tied
 from plansmith.types import BATCH, AxisRange, FixedAxis, TiedAxis
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Ask = Callable[[Mapping[str, int]], Mapping[str, NDArray[np.generic]]]
+    from plansmith.sources.searching import Ask
 
 T = TypeVar("T")
-
-_FEWEST_STEPS = 2
-"""An axis with fewer sizes than this besides its usual one does not move."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +75,14 @@ def least_needed_first(axes: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(axes, key=lambda axis: rank.get(axis, 0)))
 
 
-def find_moving(ask: Ask, plan: InputPlan, axes: Mapping[str, AxisRange]) -> Moving:
+def find_moving(ask: Ask, plan: InputPlan, axes: Mapping[str, AxisRange], given: Collection[str] = ()) -> Moving:
     """Ask a model which of its axes it takes at other sizes.
 
     Args:
         ask: runs the model at given sizes; raises anything where it fails.
         plan: what it is fed with; where its inputs are guessed, the axes are the user's, and nothing is asked.
         axes: the ranges that it is to be compiled for.
+        given: axes whose range a person gave; two of them with different ones, which the model takes, are never tied.
 
     Raises:
         SourceError: it answers at no shape at all.
@@ -97,77 +91,78 @@ def find_moving(ask: Ask, plan: InputPlan, axes: Mapping[str, AxisRange]) -> Mov
     traced, untraced = first_sizes(able)
     if plan.guessed or not able:
         return Moving(plan, (), dict(able), traced, untraced)
-    model = _Asked(ask)
+    model = Asked(ask)
     small, traced = traced, _first_that_works(model, able, axes, traced)
     untraced = {axis: size if size != traced[axis] else small[axis] for axis, size in untraced.items()}
     untraced = {axis: _apart(able[axis], traced[axis], untraced[axis]) for axis in able}
-    # Two axes of one size in both shapes may be free, or one: each is asked about by itself.
-    are_told_apart = len({(traced[axis], untraced[axis]) for axis in able}) == len(able)
-    if model.takes(traced) and model.takes(untraced) and are_told_apart:
+    if model.takes(untraced) and all(model.takes(_corner(traced, able, *pair)) for pair in alike(traced, able)):
         return Moving(plan, (), dict(able), traced, untraced)
-    found = dict(able)
-    refused = dict.fromkeys(able, "")
-    tied: list[TiedAxis] = []
-    # Pairs at the wanted size come before multiples: a size close to the usual one may be taken by chance of rounding.
-    for another in (_wanted, _multiple):
-        for axis in tuple(refused):
-            moved = another(model, able[axis], (axis,), traced, untraced[axis])
-            if moved is None:
-                refused[axis] = refused[axis] or model.said
-            else:
-                untraced[axis], found[axis] = moved
-                del refused[axis]
-        for axis, other in combinations(tuple(refused), 2):
-            if {axis, other} <= refused.keys() and (traced[axis], able[axis]) == (traced[other], able[other]):
-                moved = another(model, able[axis], (axis, other), traced, untraced[axis])
-                if moved is not None:
-                    untraced[axis], found[axis] = moved
-                    tied.append(TiedAxis(axis=other, to=axis, reason=refused.pop(other)))
-                    del refused[axis]
-    fixed = {axis: _fixed(model, axis, axes[axis].opt, traced, said) for axis, said in refused.items()}
-    followers = {one.axis: one.to for one in tied}
-    alone = [axis for axis in able if axis not in followers]
+    pairs = [pair for pair in alike(traced, able) if not _differ_as_given(model, traced, pair, axes, given)]
+    search = Search(model, able, traced, untraced, pairs)
+    search.run(_only_together(model, traced, able, pairs))
+    return _settled(search, plan, axes)
+
+
+def _settled(search: Search, plan: InputPlan, axes: Mapping[str, AxisRange]) -> Moving:
+    """What a search found, with axes given up until those that are left move together.
+
+    Args:
+        search: ended.
+        plan: what the model is fed with.
+        axes: the ranges that it is to be compiled for.
+    """
+    model, traced = search.model, search.traced
+    usual = {**traced, **{axis: axes[axis].opt for axis in search.refused}}
+    base = usual if model.takes(usual) else traced
+    fixed = {axis: _fixed(model, axis, axes[axis].opt, base, said) for axis, said in search.refused.items()}
+    followers = {one.axis: one.to for one in search.tied}
+    alone = [axis for axis in search.able if axis not in followers]
     for axis in ("", *least_needed_first(alone)):
         if axis and axis not in fixed:
             fixed[axis] = _fixed(model, axis, axes[axis].opt, traced, f"not together with others: {model.said}")
-        sizes = {a: fixed[a].size if a in fixed else untraced[a] for a in alone}
+        sizes = {a: fixed[a].size if a in fixed else search.untraced[a] for a in alone}
         if model.takes(with_followers(sizes, followers)):
             break
-    everything = Moving(plan, tuple(fixed.values()), found, traced, untraced)
-    return everything.following(tuple(tied)).without({axis: one.size for axis, one in fixed.items()})
+    everything = Moving(plan, tuple(fixed.values()), search.ranges, traced, search.untraced)
+    return everything.following(tuple(search.tied)).without({axis: one.size for axis, one in fixed.items()})
 
 
-class _Asked:
-    """Remembers what a model said when it refused."""
+def _differ_as_given(
+    model: Asked, traced: Sizes, pair: tuple[str, str], axes: Mapping[str, AxisRange], given: Collection[str]
+) -> bool:
+    """Whether a person gave two axes different ranges, and the model takes their ends and the usual sizes."""
+    one, other = (axes[axis] for axis in pair)
+    if not set(pair) <= set(given) or one == other:
+        return False
+    shapes = zip((one.min, one.opt, one.max), (other.min, other.opt, other.max), strict=True)
+    return all(model.takes({**traced, **dict(zip(pair, shape, strict=True))}) for shape in shapes)
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-        self._known: dict[frozenset[tuple[str, int]], bool] = {}
-        self.said = ""
 
-    def takes(self, sizes: Sizes) -> bool:
-        """Whether the model answers at a shape.
+def _corner(traced: Sizes, ranges: Mapping[str, AxisRange], axis: str, other: str) -> dict[str, int]:
+    """A shape in which two axes differ most."""
+    return {**traced, axis: ranges[axis].min, other: ranges[other].max}
 
-        Raises:
-            Exception: the machine is out of memory, which tells nothing about the model.
-        """
-        key = frozenset(sizes.items())
-        if key in self._known:
-            return self._known[key]
-        try:
-            self._ask(sizes)
-        except Exception as error:
-            if tells_of_memory(f"{type(error).__name__}: {error}"):
-                raise
-            self.said = first_line(error)
-            self._known[key] = False
-        else:
-            self._known[key] = True
-        return self._known[key]
+
+def _only_together(
+    model: Asked, traced: Sizes, able: Mapping[str, AxisRange], pairs: Iterable[tuple[str, str]]
+) -> dict[str, str]:
+    """The axes that refuse an end of their range by themselves and take it with another one; what the model said.
+
+    Sizes between the ends may be taken by chance: strides round.
+    """
+    found: dict[str, str] = {}
+    for axis, other in pairs:
+        for end in (able[axis].min, able[axis].max):
+            if model.takes(_corner(traced, able, axis, other)) or model.takes({**traced, axis: end}):
+                continue
+            said = model.said
+            if model.takes({**traced, axis: end, other: end}):
+                found |= dict.fromkeys((axis, other), said)
+    return found
 
 
 def _first_that_works(
-    model: _Asked, able: Mapping[str, AxisRange], axes: Mapping[str, AxisRange], small: Sizes
+    model: Asked, able: Mapping[str, AxisRange], axes: Mapping[str, AxisRange], small: Sizes
 ) -> dict[str, int]:
     """The small shape, or the usual one, with a batch of two samples or, where the model refuses that, another."""
     usual = {axis: r.opt for axis, r in axes.items()}
@@ -191,41 +186,7 @@ def _apart(axis: AxisRange, traced: int, wanted: int) -> int:
     return next((size for size in (traced + 1, traced - 1) if axis.min <= size <= axis.max), traced)
 
 
-def _wanted(
-    model: _Asked, able: AxisRange, axes: tuple[str, ...], traced: Sizes, wanted: int
-) -> tuple[int, AxisRange] | None:
-    """The wanted size for axes of one size, and the sizes that they can have; None where the model refuses it."""
-    usual = traced[axes[0]]
-    size = _apart(able, usual, wanted)
-    return (size, able) if size == usual or model.takes({**traced, **dict.fromkeys(axes, size)}) else None
-
-
-def _multiple(
-    model: _Asked, able: AxisRange, axes: tuple[str, ...], traced: Sizes, _: int
-) -> tuple[int, AxisRange] | None:
-    """Another size that the model takes for axes of one size, and the sizes that they can have; None where it is none.
-
-    Where nothing in the range is taken, something below it may be: strides and patches round.
-    """
-    usual = traced[axes[0]]
-    # A size of the form usual - step: if only multiples are taken, then of a divisor of the usual size.
-    steps = [n for n in range(2, usual // _FEWEST_STEPS + 1) if usual % n == 0]
-    sizes = [(size, step) for step in steps for size in (usual - step, usual + step) if size <= able.max]
-    for size, step in sorted(sizes, key=lambda one: one[0] < able.min):
-        if model.takes({**traced, **dict.fromkeys(axes, size)}):
-            return size, stepped(AxisRange(min=min(size, able.min), opt=able.opt, max=able.max), step)
-    return None
-
-
-def stepped(given: AxisRange, step: int) -> AxisRange:
-    """A range of multiples; as it was where it holds none."""
-    low, high = -(-given.min // step) * step, given.max // step * step
-    if step == 1 or low > high:
-        return given
-    return AxisRange(min=low, opt=min(max(round(given.opt / step) * step, low), high), max=high, step=step)
-
-
-def _fixed(model: _Asked, axis: str, wanted: int, traced: Sizes, said: str) -> FixedAxis:
+def _fixed(model: Asked, axis: str, wanted: int, traced: Sizes, said: str) -> FixedAxis:
     """The size that an axis has for good: the usual one, where the model takes that."""
     size = wanted if model.takes({**traced, axis: wanted}) else traced[axis]
     return FixedAxis(axis=axis, size=size, by="model", reason=said)
@@ -247,20 +208,47 @@ def fitted(ask: Ask, found: Moving, axes: Mapping[str, AxisRange], given: Collec
     if found.plan.guessed:
         return ranges
     for end in ("min", "max"):
-        model = _Asked(lambda sizes: ask(found.full(sizes)))
+        model = Asked(lambda sizes: ask(found.full(sizes)))
         shape = {axis: r.min if axis == BATCH else getattr(r, end) for axis, r in ranges.items()}
         if model.takes(shape):
             continue
         said = model.said
         narrower = {a: r if a in given else _narrowed(model, found.traced, a, r, end) for a, r in ranges.items()}
         if narrower == ranges:
-            at = ", ".join(f"{axis} {size}" for axis, size in shape.items())
-            raise UsageError(f"the model fails at {at}: {said}", remedy="give other shapes: --shapes")
+            raise _failing(shape, said)
         ranges = narrower
-    return ranges
+    return _without_corners(Asked(lambda sizes: ask(found.full(sizes))), found.traced, ranges, given)
 
 
-def _narrowed(model: _Asked, traced: Sizes, axis: str, old: AxisRange, end: str) -> AxisRange:
+def _failing(shape: Sizes, said: str) -> UsageError:
+    at = ", ".join(f"{axis} {size}" for axis, size in shape.items())
+    return UsageError(f"the model fails at {at}: {said}", remedy="give other shapes: --shapes")
+
+
+def _without_corners(
+    model: Asked, traced: Sizes, ranges: Mapping[str, AxisRange], given: Collection[str]
+) -> dict[str, AxisRange]:
+    """Ranges without the sizes that two axes of one range refuse when they differ most.
+
+    Raises:
+        UsageError: a person gave both ranges, or the model refuses either end with the other axis at its usual size.
+    """
+    narrower = dict(ranges)
+    for axis, other in alike(traced, ranges):
+        shape = _corner(traced, ranges, axis, other)
+        if model.takes(shape):
+            continue
+        said = model.said
+        ends = [(one, end) for one, end in ((other, "max"), (axis, "min")) if one not in given]
+        good = next((one for one in ends if model.takes({**shape, one[0]: traced[one[0]]})), None)
+        if good is None:
+            raise _failing(shape, said)
+        one, end = good
+        narrower[one] = _narrowed(model, {**shape, one: traced[one]}, one, ranges[one], end)
+    return narrower
+
+
+def _narrowed(model: Asked, traced: Sizes, axis: str, old: AxisRange, end: str) -> AxisRange:
     """A range without the sizes that the model refuses at one end of it, found by halving."""
     good, bad = traced[axis], getattr(old, end)
     if axis == BATCH or model.takes({**traced, axis: bad}):

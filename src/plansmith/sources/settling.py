@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from plansmith.sources.live import InputPlan
+from plansmith.data.samples import Sample
+from plansmith.sources.encoding import require_one_size
+from plansmith.sources.live import Align, Encoded, InputPlan
 from plansmith.types import AxisRange, Dim, Tensor
 
 T = TypeVar("T")
@@ -28,11 +30,14 @@ def with_tied(plan: InputPlan, tied: Mapping[str, str]) -> InputPlan:
     """A plan in which some axes are others: the dims of both have one name, be they of one tensor or of two."""
     if not tied:
         return plan
-    return replace(
-        _without(plan, tied, lambda axis: tied[axis]),
-        make=lambda asked: plan.make(with_followers(asked, tied)),
-        encode=lambda samples, axes, align: plan.encode(samples, with_followers(axes, tied), align),
-    )
+    changed = _without(plan, tied, lambda axis: tied[axis])
+
+    def encode(samples: Sequence[Sample], axes: Mapping[str, AxisRange], align: Align) -> Encoded:
+        encoded = plan.encode(samples, with_followers(axes, tied), align)
+        require_one_size(changed.tensors, samples, encoded.feed)
+        return encoded
+
+    return replace(changed, make=lambda asked: plan.make(with_followers(asked, tied)), encode=encode)
 
 
 def with_followers(known: Mapping[str, T], tied: Mapping[str, str]) -> dict[str, T]:
