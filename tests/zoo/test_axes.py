@@ -78,6 +78,16 @@ def test_what_the_model_refuses_or_answers_with_nan_is_no_axis() -> None:
     assert set(found(find_axes(plan(x=("batch", "length", 8)), answer(fixed)))) == {"batch"}
 
 
+def test_a_lack_of_memory_is_no_answer_of_the_model() -> None:
+    def hungry(feed: Arrays) -> Any:
+        if feed["x"].shape[1] > 30:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return feed["x"].sum(axis=1)
+
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        find_axes(plan(x=("batch", "length")), answer(hungry))
+
+
 def test_all_named_axes_are_moved_together_too() -> None:
     shapes = find_axes(plan(x=("batch", "length")), answer(lambda feed: feed["x"])).together
     assert [shape.feed["x"].shape for shape in shapes] == [(1, 1), (5, 512)]

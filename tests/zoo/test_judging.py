@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +15,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 from plansmith import exporting
+from plansmith.errors import EnvironmentFault, ExportError
 from plansmith.sources.drawn import plan_drawn
 from plansmith.types import OnnxModel, Tensor
+from plansmith.zoo import trial
 from plansmith.zoo.axes import Shape
 from plansmith.zoo.entries import Entry
 from plansmith.zoo.rows import Row
@@ -170,6 +174,38 @@ def test_a_model_that_cannot_be_exported_gets_a_row_that_says_why(
     row = try_entry(Entry(timm="starnet_s050"), tmp_path, lambda _: None)
     assert (row.outcome, row.exporter) == ("failed", "")
     assert row.problem == "exporting: ValueError: no such operator: deform_conv2d"
+
+
+@pytest.mark.parametrize(
+    ("error", "machine"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), True),
+        (RuntimeError("I/O error: No space left on device (os error 28)"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), True),
+        (MemoryError(), True),
+        (EnvironmentFault("the model does not fit into memory"), True),
+        (ValueError("no such operator"), False),
+        (ExportError("no exporter gave a graph"), False),
+    ],
+    ids=str,
+)
+def test_a_failure_of_the_machine_is_told_apart_from_one_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, machine: bool
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("saving failed") from error
+
+    monkeypatch.setattr(trial, "save", fail)
+    row = try_entry(Entry(timm="starnet_s050"), tmp_path, lambda _: None)
+    assert (row.outcome, row.machine) == ("failed", machine)
+
+
+def test_a_row_one_of_whose_exporters_got_no_memory_is_the_machine_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Row(name="x", scheme="timm", outcome="right", attempts=("dynamo: RuntimeError: can't allocate memory",))
+    monkeypatch.setattr(trial._Trial, "run", lambda *_, **__: said)
+    assert try_entry(Entry(timm="starnet_s050"), tmp_path, lambda _: None).machine
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.types import BATCH
 from plansmith.zoo.comparing import difference
+from plansmith.zoo.faults import is_of_the_machine
 
 if TYPE_CHECKING:
     import numpy as np
@@ -206,8 +207,10 @@ class _Search:
         try:
             feed = make()
             answer = self._ask(feed)
-        except Exception:  # noqa: BLE001 - what a model raises is not known; that it does is the answer
-            return None
+        except Exception as error:
+            if is_of_the_machine(error):
+                raise
+            return None  # what a model raises is not known; that it does is the answer
         if all(feed[key].shape == array.shape for key, array in self.base.feed.items()):
             return None  # the plan makes nothing else of this size
         if any(np.isnan(array).any() for array in answer.values() if array.dtype.kind == "f"):
