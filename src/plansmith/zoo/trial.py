@@ -137,7 +137,10 @@ class _Trial:
             problems.append("PyTorch itself answers otherwise after the export")
         fixed = _fixed_sizes(component)
         reasons = {one.axis: one.reason for one in onnx.fixed}
-        findings = [_finding(graph, axis, fixed, live, reasons.get(axis.name, "")) for axis in accepted.axes]
+        findings = [
+            _finding(graph, axis, fixed, live, next((reasons[name] for name in axis.names if name in reasons), ""))
+            for axis in accepted.axes
+        ]
         checked = list(_reachable(accepted, fixed, live))
         problems += filter(None, map(graph.problem_at, checked))
         if not checked:
