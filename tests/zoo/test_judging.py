@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,12 +18,12 @@ from onnx import helper, numpy_helper
 from plansmith import exporting
 from plansmith.errors import EnvironmentFault, ExportError
 from plansmith.sources.drawn import plan_drawn
-from plansmith.types import OnnxModel, Tensor
+from plansmith.types import AxisRange, OnnxModel, Tensor
 from plansmith.zoo import trial
-from plansmith.zoo.axes import Shape
+from plansmith.zoo.axes import Shape, find_axes
 from plansmith.zoo.entries import Entry
 from plansmith.zoo.rows import Row
-from plansmith.zoo.trial import _with_fixed, try_entry
+from plansmith.zoo.trial import _finding, _reachable, _with_fixed, try_entry
 
 Change = Callable[[onnx.ModelProto], None]
 
@@ -145,6 +146,28 @@ def test_a_fixed_length_is_found_though_every_answer_at_it_is_right(
     assert moving(row) == {"batch": True, "sequence": False}
     assert row.axes[1].problem == "fixed at 20 in the graph"
     assert [axis.name for axis in row.fixed] == ["sequence"]
+
+
+@pytest.mark.parametrize(("held", "moves"), [((), True), ((64, 64), False)], ids=["tied", "fixed"])
+def test_a_graph_of_sides_that_move_only_together_is_judged_at_other_squares(
+    held: tuple[int, ...], moves: bool
+) -> None:
+    plan = plan_drawn([Tensor(name="x", dtype="float32", dims=("batch", "height", "width"))], {})
+    side = AxisRange(min=64, opt=64, max=96)
+    plan = replace(plan, axes={**plan.axes, "height": side, "width": side})
+
+    def square(feed: dict[str, Any]) -> dict[str, Any]:
+        assert feed["x"].shape[1] == feed["x"].shape[2]
+        return {"y": feed["x"].sum(1)}
+
+    live: Any = SimpleNamespace(inputs=plan, ask=square)
+    accepted = find_axes(plan, square)
+    fixed = {"x": dict(zip((1, 2), held, strict=False))}
+    asked = {shape.feed["x"].shape[1:] for shape in _reachable(accepted, fixed, live)}
+    assert ((64, 64) in asked, len(asked) > 1) == (True, moves)
+    graph: Any = SimpleNamespace(problem_at=lambda _: "")
+    sides = _finding(graph, accepted.axes[-1], fixed, live, "why")
+    assert (sides.name, sides.dims, sides.moves) == ("height+width", ("x:1", "x:2"), moves)
 
 
 def test_what_the_graph_fixes_is_made_so_by_the_plan_though_pytorch_moves_it_not_by_itself() -> None:
