@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from plansmith.errors import SourceError
 from plansmith.sources.hf_axes import side_range
+from plansmith.sources.hf_inputs import plan_inputs
 from plansmith.types import AxisRange
 
 from .architectures import IMAGE, SERIES, SIZES, SPEECH, TEXT, VIDEO, WHISPER, WRITER, load, save, tokenizer
@@ -350,6 +352,23 @@ def test_a_batch_whose_answer_is_too_large_gets_smaller(tmp_path: Path) -> None:
     assert live.inputs.axes["batch"] == AxisRange(min=1, opt=4, max=8)
     plain = load(tmp_path / "model", task="feature-extraction")
     assert plain.inputs.axes["batch"] == AxisRange(min=1, opt=8, max=32)
+
+
+def test_the_model_is_asked_for_one_answer_twice_and_rounding_makes_it_no_other(tmp_path: Path) -> None:
+    from transformers import BertConfig, BertModel
+
+    model = BertModel(BertConfig(**TEXT)).eval()
+    asked: list[bytes] = []
+
+    def ask(feed: Any) -> Any:
+        asked.append(b"".join(array.tobytes() for array in feed.values()))
+        with torch.inference_mode():
+            answer = model(**{name: torch.from_numpy(array) for name, array in feed.items()})[0].numpy()
+        return {"y": answer * np.float32(1.000001 if len(asked) == 2 else 1)}
+
+    plan = plan_inputs(model, tmp_path, False, {}, ask)
+    assert [tensor.name for tensor in plan.tensors] == ["input_ids", "attention_mask", "token_type_ids"]
+    assert asked.count(asked[0]) == 2
 
 
 def test_a_tokenizer_that_cannot_be_read_is_told(tmp_path: Path) -> None:

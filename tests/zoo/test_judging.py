@@ -149,9 +149,7 @@ def test_a_fixed_length_is_found_though_every_answer_at_it_is_right(
 
 
 @pytest.mark.parametrize(("held", "moves"), [((), True), ((64, 64), False)], ids=["tied", "fixed"])
-def test_a_graph_of_sides_that_move_only_together_is_judged_at_other_squares(
-    held: tuple[int, ...], moves: bool
-) -> None:
+def test_a_graph_of_sides_that_move_only_together_is_judged_at_squares(held: tuple[int, ...], moves: bool) -> None:
     plan = plan_drawn([Tensor(name="x", dtype="float32", dims=("batch", "height", "width"))], {})
     side = AxisRange(min=64, opt=64, max=96)
     plan = replace(plan, axes={**plan.axes, "height": side, "width": side})

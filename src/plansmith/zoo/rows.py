@@ -92,8 +92,8 @@ class Row(Record):
     @property
     def told(self) -> tuple[str, ...]:
         """Everything that is said against it, or against one of its exporters or axes."""
-        parts = (*self.axes, *self.bare)
-        return (self.problem, *self.wrong, *self.attempts, *(part.problem for part in parts))
+        axes, bare = (axis.problem for axis in self.axes), (one.problem for one in self.bare)
+        return (self.problem, *self.wrong, *self.attempts, *axes, *bare)
 
     @property
     def why(self) -> str:
