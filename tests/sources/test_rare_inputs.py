@@ -11,6 +11,7 @@ import pytest
 
 from plansmith.errors import SourceError, UsageError
 from plansmith.sources.hf_contents import Source
+from plansmith.sources.hf_inputs import _drafts
 from plansmith.sources.input_kinds import KINDS
 from plansmith.sources.preprocessors import Preprocessors
 from plansmith.types import Tensor
@@ -175,9 +176,7 @@ def test_an_image_stands_in_a_text_as_often_as_the_model_makes_vectors_of_it(tmp
 
 
 def test_a_model_without_positions_for_its_image_and_a_text_says_so(tmp_path: Path) -> None:
-    with pytest.raises(
-        SourceError, match="holds 16 image or sound tokens, and the model has positions for 16"
-    ):
+    with pytest.raises(SourceError, match="holds 16 image or sound tokens, and the model has positions for 16"):
         load(llava(tmp_path / "model", max_position_embeddings=16))
 
 
@@ -185,6 +184,16 @@ def test_a_text_of_one_length_may_hold_an_image() -> None:
     source = Source(SimpleNamespace(vocab_size=50), Preprocessors(), Path(), {})
     ids = Tensor(name="input_ids", dtype="int64", dims=("batch", 32))
     assert set(source.plan([ids], {"input_ids": KINDS["input_ids"][0]}, (32, 32), (5, 5)).axes) == {"batch"}
+
+
+def test_sizes_of_images_that_no_form_has_cost_no_try() -> None:
+    """A dozen combinations are tried; thirteen sizes for a text would be all of them."""
+    sides = tuple((side, side) for side in range(32, 45))
+    source: Any = SimpleNamespace(has=lambda *_: True, is_worth=lambda _: False, usual_sides=lambda: sides)
+    drafts = list(_drafts("input_ids", [], ("input_ids",), source))
+    forms = [form for kind in KINDS["input_ids"] for form in kind.forms]
+    assert [draft.main[1] for draft in drafts] == forms
+    assert len(forms) > 1
 
 
 def test_a_model_is_never_compiled_without_its_images(tmp_path: Path) -> None:
