@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from plansmith.errors import SourceError
 from plansmith.sources.hf_axes import side_range
+from plansmith.sources.hf_given import undescribed
 from plansmith.sources.hf_inputs import plan_inputs
 from plansmith.types import AxisRange
 
@@ -396,3 +398,28 @@ def test_a_model_that_needs_what_no_kind_describes_says_what_that_is(tmp_path: P
     assert caught.value.message.startswith("Siglip2Model: it does not answer: ")
     assert "input_ids: {dtype: int64, dims: [batch, sequence], low: 0, high: 98}" in caught.value.remedy
     assert "spatial_shapes: {dtype:" in caught.value.remedy
+
+
+def test_what_nothing_tells_of_an_input_is_to_be_filled_in_by_name() -> None:
+    class Odd:
+        config = SimpleNamespace()
+
+        def forward(self) -> None:
+            """Args:
+            halves (`torch.FloatTensor` of shape `(batch_size, sequence_length // 2)`):
+                one dim is no name.
+            wholes (`torch.FloatTensor` of shape `(batch_size, 4)`):
+                all are.
+            """
+
+    model: Any = Odd()
+    error = undescribed(model, "nothing says it", ["wholes", "halves", "foo"])
+    first, *lines = error.remedy.splitlines()
+    assert first.startswith("write this as model.yaml, fill in … for source, halves, foo, and compile it; ")
+    assert lines == [
+        "  source: hf:…",
+        "  inputs:",
+        "    wholes: {dtype: float32, dims: [batch, 4]}",
+        "    halves: {dtype: float32, dims: […]}",
+        "    foo: {dtype: …, dims: […]}",
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 
 from plansmith.errors import EnvironmentFault
 from plansmith.memory import tells_of_memory
@@ -14,12 +15,19 @@ _FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, err
 
 def is_of_the_machine(error: BaseException) -> bool:
     """Whether an error, or one that it came of, is a lack of memory, of room on a disk, or of something installed."""
-    reason = error.__cause__ or error.__context__
-    return (
-        isinstance(error, EnvironmentFault)
-        or tells_of_the_machine(f"{type(error).__name__}: {error}")
-        or (reason is not None and is_of_the_machine(reason))
+    return any(
+        isinstance(one, EnvironmentFault) or tells_of_the_machine(f"{type(one).__name__}: {one}")
+        for one in _reasons(error)
     )
+
+
+def _reasons(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and all that it came of; some libraries raise errors from themselves."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def tells_of_the_machine(text: str) -> bool:
