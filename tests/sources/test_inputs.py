@@ -359,7 +359,8 @@ def test_a_batch_whose_answer_is_too_large_gets_smaller(tmp_path: Path) -> None:
 def test_the_model_is_asked_for_one_answer_twice_and_rounding_makes_it_no_other(tmp_path: Path) -> None:
     from transformers import BertConfig, BertModel
 
-    model = BertModel(BertConfig(**TEXT)).eval()
+    model: Any = BertModel(BertConfig(**TEXT))
+    model.eval()
     asked: list[bytes] = []
 
     def ask(feed: Any) -> Any:
