@@ -30,6 +30,7 @@ LEVELS = (
         "memory",
         "output_names",
         "processor",
+        "repeating",
         "scratch",
         "shapes",
         "toolchain",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from plansmith.errors import SourceError
 from plansmith.memory import tells_of_memory
 from plansmith.reference import Sizes
+from plansmith.repeating import changed_output
 from plansmith.types import AxisRange
 
 if TYPE_CHECKING:
@@ -116,15 +117,9 @@ def require_repeatable(ask: Callable[[Arrays], Arrays], feed: Arrays, answer: Ar
     Raises:
         SourceError: they do not.
     """
-    import numpy as np
-
-    again = ask(feed)
-    for name, array in answer.items():
-        if array.dtype.kind != "f":
-            continue
-        scale = float(np.abs(array[np.isfinite(array)]).max(initial=0))
-        if again[name].shape != array.shape or not np.allclose(again[name], array, 0, 1e-3 * scale, equal_nan=True):
-            raise SourceError(
-                f"the model gives different answers to the same inputs: {name!r} has changed",
-                remedy="take out of it what is random (dropout, RandomNormal), and export or save it again",
-            )
+    changed = changed_output(answer, ask(feed))
+    if changed is not None:
+        raise SourceError(
+            f"the model gives different answers to the same inputs: {changed!r} has changed",
+            remedy="take out of it what is random (dropout, RandomNormal), and export or save it again",
+        )

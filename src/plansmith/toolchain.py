@@ -35,6 +35,7 @@ _EXPORT_CODE = (
     "output_names.py",
     "shapes.py",
     "memory.py",
+    "repeating.py",
     "compilers/torch_export.py",
     "compilers/exporters.py",
     "compilers/alike.py",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from plansmith.errors import SourceError
 from plansmith.sources.hf_axes import side_range
+from plansmith.sources.hf_given import undescribed
+from plansmith.sources.hf_inputs import plan_inputs
 from plansmith.types import AxisRange
 
 from .architectures import IMAGE, SERIES, SIZES, SPEECH, TEXT, VIDEO, WHISPER, WRITER, load, save, tokenizer
@@ -352,6 +356,24 @@ def test_a_batch_whose_answer_is_too_large_gets_smaller(tmp_path: Path) -> None:
     assert plain.inputs.axes["batch"] == AxisRange(min=1, opt=8, max=32)
 
 
+def test_the_model_is_asked_for_one_answer_twice_and_rounding_makes_it_no_other(tmp_path: Path) -> None:
+    from transformers import BertConfig, BertModel
+
+    model: Any = BertModel(BertConfig(**TEXT))
+    model.eval()
+    asked: list[bytes] = []
+
+    def ask(feed: Any) -> Any:
+        asked.append(b"".join(array.tobytes() for array in feed.values()))
+        with torch.inference_mode():
+            answer = model(**{name: torch.from_numpy(array) for name, array in feed.items()})[0].numpy()
+        return {"y": answer * np.float32(1.000001 if len(asked) == 2 else 1)}
+
+    plan = plan_inputs(model, tmp_path, False, {}, ask)
+    assert [tensor.name for tensor in plan.tensors] == ["input_ids", "attention_mask", "token_type_ids"]
+    assert asked.count(asked[0]) == 2
+
+
 def test_a_tokenizer_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     folder = save(tmp_path / "model", "BertModel", "BertConfig", **TEXT)
     (folder / "tokenizer.json").write_text("{}")
@@ -377,3 +399,28 @@ def test_a_model_that_needs_what_no_kind_describes_says_what_that_is(tmp_path: P
     assert caught.value.message.startswith("Siglip2Model: it does not answer: ")
     assert "input_ids: {dtype: int64, dims: [batch, sequence], low: 0, high: 98}" in caught.value.remedy
     assert "spatial_shapes: {dtype:" in caught.value.remedy
+
+
+def test_what_nothing_tells_of_an_input_is_to_be_filled_in_by_name() -> None:
+    class Odd:
+        config = SimpleNamespace()
+
+        def forward(self) -> None:
+            """Args:
+            halves (`torch.FloatTensor` of shape `(batch_size, sequence_length // 2)`):
+                one dim is no name.
+            wholes (`torch.FloatTensor` of shape `(batch_size, 4)`):
+                all are.
+            """
+
+    model: Any = Odd()
+    error = undescribed(model, "nothing says it", ["wholes", "halves", "foo"])
+    first, *lines = error.remedy.splitlines()
+    assert first.startswith("write this as model.yaml, fill in … for source, halves, foo, and compile it; ")
+    assert lines == [
+        "  source: hf:…",
+        "  inputs:",
+        "    wholes: {dtype: float32, dims: [batch, 4]}",
+        "    halves: {dtype: float32, dims: […]}",
+        "    foo: {dtype: …, dims: […]}",
+    ]

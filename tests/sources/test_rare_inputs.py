@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from plansmith.errors import SourceError
+from plansmith.errors import SourceError, UsageError
+from plansmith.sources.hf_contents import Source
+from plansmith.sources.hf_inputs import _drafts
+from plansmith.sources.input_kinds import KINDS
+from plansmith.sources.preprocessors import Preprocessors
+from plansmith.types import Tensor
 
 from .architectures import IMAGE, SIZES, SPEECH, TEXT, VIDEO, load, save, tokenizer
 
@@ -141,18 +147,22 @@ def test_of_two_names_for_one_input_the_one_that_the_tokenizer_makes_is_fed(tmp_
     assert live.inputs.data == "plansmith's sample sentences"
 
 
-def test_an_image_stands_in_a_text_as_often_as_the_model_makes_vectors_of_it(tmp_path: Path) -> None:
+def llava(folder: Path, **text: Any) -> Path:
+    """A model of texts that hold 16 tokens of an image."""
     from transformers import CLIPImageProcessor
 
     sides: Any = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
     fields: dict[str, Any] = {
-        "text_config": {**TEXT, "model_type": "llama"},
+        "text_config": {**TEXT, "model_type": "llama", **text},
         "vision_config": {**IMAGE, "model_type": "clip_vision_model"},
         "image_token_id": 5,
     }
     processors = (words(), CLIPImageProcessor(**sides))
-    config, model = "LlavaConfig", "LlavaForConditionalGeneration"
-    live = load(save(tmp_path / "model", model, config, *processors, **fields))
+    return save(folder, "LlavaForConditionalGeneration", "LlavaConfig", *processors, **fields)
+
+
+def test_an_image_stands_in_a_text_as_often_as_the_model_makes_vectors_of_it(tmp_path: Path) -> None:
+    live = load(llava(tmp_path / "model"))
     assert {t.name: t.dims for t in live.inputs.tensors}["pixel_values"] == ("batch", 3, 32, 32)
     assert live.inputs.axes["sequence"].min == 17
     feed = live.inputs.make({"batch": 3, "sequence": 30})
@@ -160,6 +170,30 @@ def test_an_image_stands_in_a_text_as_often_as_the_model_makes_vectors_of_it(tmp
     assert feed["attention_mask"][:, :16].all()
     assert feed["attention_mask"].sum(axis=1).tolist() == [30, 25, 20]
     assert live.ask(feed)["logits"].shape == (3, 30, 99)
+    for length in (8, 16):
+        with pytest.raises(UsageError, match="sequence holds 16 image or sound tokens: give 17 or more"):
+            live.inputs.make({"batch": 1, "sequence": length})
+
+
+def test_a_model_without_positions_for_its_image_and_a_text_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="holds 16 image or sound tokens, and the model has positions for 16"):
+        load(llava(tmp_path / "model", max_position_embeddings=16))
+
+
+def test_a_text_of_one_length_may_hold_an_image() -> None:
+    source = Source(SimpleNamespace(vocab_size=50), Preprocessors(), Path(), {})
+    ids = Tensor(name="input_ids", dtype="int64", dims=("batch", 32))
+    assert set(source.plan([ids], {"input_ids": KINDS["input_ids"][0]}, (32, 32), (5, 5)).axes) == {"batch"}
+
+
+def test_sizes_of_images_that_no_form_has_cost_no_try() -> None:
+    """A dozen combinations are tried; thirteen sizes for a text would be all of them."""
+    sides = tuple((side, side) for side in range(32, 45))
+    source: Any = SimpleNamespace(has=lambda *_: True, is_worth=lambda _: False, usual_sides=lambda: sides)
+    drafts = list(_drafts("input_ids", [], ("input_ids",), source))
+    forms = [form for kind in KINDS["input_ids"] for form in kind.forms]
+    assert [draft.main[1] for draft in drafts] == forms
+    assert len(forms) > 1
 
 
 def test_a_model_is_never_compiled_without_its_images(tmp_path: Path) -> None:

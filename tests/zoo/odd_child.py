@@ -16,7 +16,7 @@ from plansmith.zoo.rows import Row
 def try_entry(
     *, entry: Mapping[str, Any], threads: int, compare_bare: bool, progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Crash, hang, eat memory, or be right."""
+    """Crash, hang, eat memory, find a full disk, or be right."""
     progress(f"with {threads} threads{' and plain exporters' if compare_bare else ''}")
     match entry["name"]:
         case "crash":
@@ -28,6 +28,9 @@ def try_entry(
             progress("eating")
             eaten = [bytearray(os.urandom(1 << 20)) for _ in range(1000)]
             time.sleep(600 + len(eaten))
+        case "full":
+            row = Row(name="full", scheme="timm", outcome="failed", problem="no room", machine=True)
+            return row.model_dump(mode="json")
     return Row(name=entry["name"], scheme="timm", outcome="right", seconds=0.1).model_dump(mode="json")
 
 

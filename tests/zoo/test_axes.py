@@ -56,6 +56,20 @@ def test_sides_that_move_only_together_are_one_axis() -> None:
     assert set(found(find_axes(plan(x=("batch", 3, 16, 16)), answer(square)))) == {"batch", "x:1", "x:2+x:3"}
 
 
+def test_named_sides_that_move_only_together_are_one_axis_and_move_with_the_others() -> None:
+    def square(feed: Arrays) -> Any:
+        assert feed["x"].shape[2] == feed["x"].shape[3]
+        return feed["x"].mean(axis=(2, 3))
+
+    sides = AxisRange(min=16, opt=32, max=48)
+    squares = replace(plan(x=("batch", 1, "height", "width")), axes={"batch": BATCHES, "height": sides, "width": sides})
+    accepted = find_axes(squares, answer(square))
+    assert found(accepted) == {"batch": (1, 3, 5), "height+width": (16, 27, 30, 40, 48)}
+    assert [shape.feed["x"].shape for shape in accepted.together] == [(1, 1, 16, 16), (5, 1, 48, 48)]
+    free = find_axes(squares, answer(lambda feed: feed["x"].mean(axis=(2, 3))))
+    assert set(found(free)) == {"batch", "height", "width"}
+
+
 def test_an_axis_that_two_inputs_share_moves_in_both() -> None:
     axes = find_axes(plan(x=("batch", "length"), mask=("batch", "length")), answer(lambda f: f["x"] * f["mask"])).axes
     assert [tuple(map(str, axis.places)) for axis in axes] == [("x:0", "mask:0"), ("x:1", "mask:1")]
@@ -76,6 +90,16 @@ def test_what_the_model_refuses_or_answers_with_nan_is_no_axis() -> None:
         return x.mean(axis=(1, 2)) * (np.nan if x.shape[2] != 8 else 1)
 
     assert set(found(find_axes(plan(x=("batch", "length", 8)), answer(fixed)))) == {"batch"}
+
+
+def test_a_lack_of_memory_is_no_answer_of_the_model() -> None:
+    def hungry(feed: Arrays) -> Any:
+        if feed["x"].shape[1] > 30:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return feed["x"].sum(axis=1)
+
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        find_axes(plan(x=("batch", "length")), answer(hungry))
 
 
 def test_all_named_axes_are_moved_together_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ def test_the_list_of_the_readme_is_taken(tmp_path: Path) -> None:
 
 def test_no_entry_of_the_shipped_list_says_what_the_model_takes() -> None:
     assert set(Entry.model_fields) == {"name", "timm", "model_type", "architecture", "task", "config"}
+
+
+def test_speech_of_the_shipped_list_is_cut_into_as_few_frames_as_real_models_cut_it() -> None:
+    """Five seconds are hundreds of frames then: the memory of some grows with their square."""
+    strides = [prod(e.config["conv_stride"]) for e in read_list(SHIPPED) if "conv_stride" in e.config]
+    assert len(strides) >= 4
+    assert set(strides) == {320}
 
 
 def test_every_problem_of_a_list_is_told_at_once(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +16,14 @@ import pytest
 from onnx import helper, numpy_helper
 
 from plansmith import exporting
+from plansmith.errors import EnvironmentFault, ExportError
 from plansmith.sources.drawn import plan_drawn
-from plansmith.types import OnnxModel, Tensor
-from plansmith.zoo.axes import Shape
+from plansmith.types import AxisRange, OnnxModel, Tensor
+from plansmith.zoo import trial
+from plansmith.zoo.axes import Shape, find_axes
 from plansmith.zoo.entries import Entry
 from plansmith.zoo.rows import Row
-from plansmith.zoo.trial import _with_fixed, try_entry
+from plansmith.zoo.trial import _finding, _reachable, _with_fixed, try_entry
 
 Change = Callable[[onnx.ModelProto], None]
 
@@ -143,6 +148,26 @@ def test_a_fixed_length_is_found_though_every_answer_at_it_is_right(
     assert [axis.name for axis in row.fixed] == ["sequence"]
 
 
+@pytest.mark.parametrize(("held", "moves"), [((), True), ((64, 64), False)], ids=["tied", "fixed"])
+def test_a_graph_of_sides_that_move_only_together_is_judged_at_squares(held: tuple[int, ...], moves: bool) -> None:
+    plan = plan_drawn([Tensor(name="x", dtype="float32", dims=("batch", "height", "width"))], {})
+    side = AxisRange(min=64, opt=64, max=96)
+    plan = replace(plan, axes={**plan.axes, "height": side, "width": side})
+
+    def square(feed: dict[str, Any]) -> dict[str, Any]:
+        assert feed["x"].shape[1] == feed["x"].shape[2]
+        return {"y": feed["x"].sum(1)}
+
+    live: Any = SimpleNamespace(inputs=plan, ask=square)
+    accepted = find_axes(plan, square)
+    fixed = {"x": dict(zip((1, 2), held, strict=False))}
+    asked = {shape.feed["x"].shape[1:] for shape in _reachable(accepted, fixed, live)}
+    assert ((64, 64) in asked, len(asked) > 1) == (True, moves)
+    graph: Any = SimpleNamespace(problem_at=lambda _: "")
+    sides = _finding(graph, accepted.axes[-1], fixed, live, "why")
+    assert (sides.name, sides.dims, sides.moves) == ("height+width", ("x:1", "x:2"), moves)
+
+
 def test_what_the_graph_fixes_is_made_so_by_the_plan_though_pytorch_moves_it_not_by_itself() -> None:
     plan = plan_drawn([Tensor(name="x", dtype="float32", dims=("batch", "height", "width"))], {})
 
@@ -170,6 +195,38 @@ def test_a_model_that_cannot_be_exported_gets_a_row_that_says_why(
     row = try_entry(Entry(timm="starnet_s050"), tmp_path, lambda _: None)
     assert (row.outcome, row.exporter) == ("failed", "")
     assert row.problem == "exporting: ValueError: no such operator: deform_conv2d"
+
+
+@pytest.mark.parametrize(
+    ("error", "machine"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), True),
+        (RuntimeError("I/O error: No space left on device (os error 28)"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), True),
+        (MemoryError(), True),
+        (EnvironmentFault("the model does not fit into memory"), True),
+        (ValueError("no such operator"), False),
+        (ExportError("no exporter gave a graph"), False),
+    ],
+    ids=str,
+)
+def test_a_failure_of_the_machine_is_told_apart_from_one_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, machine: bool
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("saving failed") from error
+
+    monkeypatch.setattr(trial, "save", fail)
+    row = try_entry(Entry(timm="starnet_s050"), tmp_path, lambda _: None)
+    assert (row.outcome, row.machine) == ("failed", machine)
+
+
+def test_a_row_one_of_whose_exporters_got_no_memory_is_the_machine_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Row(name="x", scheme="timm", outcome="right", attempts=("dynamo: RuntimeError: can't allocate memory",))
+    monkeypatch.setattr(trial._Trial, "run", lambda *_, **__: said)
+    assert try_entry(Entry(timm="starnet_s050"), tmp_path, lambda _: None).machine
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,14 @@ def test_what_is_finished_is_kept_and_what_was_ended_is_tried_again(tmp_path: Pa
     assert rows[0].outcome == "right"
 
 
+def test_what_the_machine_failed_at_is_told_and_tried_again(tmp_path: Path) -> None:
+    (row,) = Runner(tmp_path, MANNER).run(entries("full"))
+    assert (row.outcome, row.problem) == ("failed", "no room")
+    heard = Heard()
+    Runner(tmp_path, MANNER, heard).run(entries("full"))
+    assert heard.kept == {"full": False}
+
+
 def test_a_row_that_is_not_right_names_the_log_of_its_process(tmp_path: Path) -> None:
     right, failed = Runner(tmp_path, MANNER).run(entries("one", "crash"))
     assert right.log == ""

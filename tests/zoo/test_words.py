@@ -44,6 +44,13 @@ def test_a_failure_is_told_with_its_cause_in_one_line() -> None:
     assert lines[5] == "    failed: nothing says why"
 
 
+def test_no_share_of_axes_is_told_where_there_are_none() -> None:
+    (line,) = [line for line in table_lines(zoo(FAILED)) if line.startswith("transformers: ")]
+    assert line == "transformers: 0 of 1 right (0.0%); 0 of 0 axes move"
+    assert "0 axes that PyTorch takes" not in render(zoo(FAILED), "ours.yaml")
+    assert "100.0%" not in render(zoo(FAILED), "ours.yaml")
+
+
 def test_a_fixed_batch_that_makes_a_row_wrong_is_told_once() -> None:
     batch = axis("batch", 4)
     wrong = FIXED.model_copy(update={"outcome": "wrong", "axes": (batch,), "problem": f"the batch is {batch.problem}"})

@@ -69,7 +69,8 @@ def zoo_command(
     A graph is right when ONNX Runtime answers as PyTorch does (cosine 0.9999, largest error 0.001 of the largest value)
     at the traced shape, at smaller and larger sizes of every axis that PyTorch takes, and at other batches. What is
     finished is kept: the same command goes on where it was interrupted. An entry that was ended at a limit counts as
-    finished, until --timeout or --memory are larger; one whose process died is tried again.
+    finished, until --timeout or --memory are larger; one whose process died, or that lacked memory or room on the disk,
+    is tried again.
     """
     from plansmith.cli.streams import columns
     from plansmith.cli.text import echo_lines, write_output

@@ -94,7 +94,8 @@ def _summary_lines(zoo: Zoo) -> Iterator[str]:
 
 def _share_words(part: Part) -> str:
     known = f", {part.explained} more with a known cause" if part.explained else ""
+    moving = f" ({share(part.moving, part.axes):.1%})" if part.axes else ""
     return (
         f"{part.right} of {part.entries} right ({share(part.right, part.entries):.1%}){known};"
-        f" {part.moving} of {part.axes} axes move ({share(part.moving, part.axes):.1%})"
+        f" {part.moving} of {part.axes} axes move{moving}"
     )

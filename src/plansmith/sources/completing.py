@@ -6,9 +6,10 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from plansmith.memory import tells_of_memory
+from plansmith.repeating import changed_output
 from plansmith.sources.drafts import Draft
 from plansmith.sources.input_kinds import HEIGHT, KINDS, VIDEO_FRAMES, WIDTH, Fill, Kind
 from plansmith.sources.live import InputPlan
@@ -31,6 +32,14 @@ class RefusedError(Exception):
     """The model does not answer to a draft; the cause is what it said."""
 
 
+class Answered(NamedTuple):
+    """A draft that the model answers to, and its answer."""
+
+    draft: Draft
+    feed: Arrays
+    answer: Arrays
+
+
 def small_sizes(plan: InputPlan) -> dict[str, int]:
     """Two short samples; what may not be cut short, such as images, is as large as usual."""
     whole = {VIDEO_FRAMES, HEIGHT, WIDTH} if not plan.guessed else set(plan.axes)
@@ -41,48 +50,49 @@ def small_sizes(plan: InputPlan) -> dict[str, int]:
     return {axis: min(size if axis != BATCH else 2, plan.axes[axis].max) for axis, size in sizes.items()}
 
 
-def completed(draft: Draft, ask: Ask, needed: set[str]) -> Draft:
+def completed(draft: Draft, ask: Ask, needed: set[str]) -> Answered:
     """With the inputs that the model says it lacks, or without which it fails.
 
     Raises:
         RefusedError: it answers to none of that.
     """
-    problem = _problem(draft, ask)
-    if problem is None:
-        return draft
+    answered = _answered(draft, ask)
     for _ in range(_MOST_TRIES):
-        named = [n for n in _others(draft) if re.search(rf"\b{n}\b", str(problem))]
+        if isinstance(answered, Answered):
+            break
+        named = [n for n in _others(draft) if re.search(rf"\b{n}\b", str(answered))]
         if not named:
             break
         draft = draft.adding(named[0])
-        problem = _problem(draft, ask)
-        if problem is None:
-            return draft
+        answered = _answered(draft, ask)
+    if isinstance(answered, Answered):
+        return answered
     for tried in _guesses(draft, needed):
-        if _problem(tried, ask) is None:
-            return _without_luck(tried, draft, ask)
-    raise RefusedError from problem
+        lucky = _answered(tried, ask)
+        if isinstance(lucky, Answered):
+            return _without_luck(lucky, draft, ask)
+    raise RefusedError from answered
 
 
-def _without_luck(tried: Draft, before: Draft, ask: Ask) -> Draft:
+def _without_luck(tried: Answered, before: Draft, ask: Ask) -> Answered:
     """Without those of the tried inputs that it answers without as well."""
-    for name in tried.names:
-        if name not in before.names and _problem(tried.without(name), ask) is None:
-            tried = tried.without(name)
+    for name in tried.draft.names:
+        if name not in before.names:
+            less = _answered(tried.draft.without(name), ask)
+            tried = less if isinstance(less, Answered) else tried
     return tried
 
 
-def steady(draft: Draft, ask: Ask) -> Draft:
+def steady(first: Answered, ask: Ask) -> Answered:
     """With what the model draws at random where nobody gives it, as far as that makes its answer one and the same."""
-    if _is_steady(draft, ask):
-        return draft
-    more = (draft.adding(name) for name in _others(draft))
-    return next((one for one in more if _problem(one, ask) is None and _is_steady(one, ask)), draft)
+    if _is_steady(first, ask):
+        return first
+    more = (_answered(first.draft.adding(name), ask) for name in _others(first.draft))
+    return next((one for one in more if isinstance(one, Answered) and _is_steady(one, ask)), first)
 
 
-def _is_steady(draft: Draft, ask: Ask) -> bool:
-    feed = feed_of(draft)
-    return not _differ(ask(feed), ask(feed))
+def _is_steady(answered: Answered, ask: Ask) -> bool:
+    return changed_output(answered.answer, ask(answered.feed)) is None
 
 
 def _guesses(draft: Draft, needed: set[str]) -> Iterator[Draft]:
@@ -103,17 +113,17 @@ def _others(draft: Draft) -> list[str]:
     return [name for name in draft.arguments if name in KINDS and name not in made]
 
 
-def _problem(draft: Draft, ask: Ask) -> Exception | None:
-    """What the model says against some inputs; None where it answers."""
+def _answered(draft: Draft, ask: Ask) -> Answered | Exception:
+    """What the model answers to some inputs, or says against them."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ask(feed_of(draft))
+            feed = feed_of(draft)
+            return Answered(draft, feed, ask(feed))
     except Exception as error:
         if tells_of_memory(f"{type(error).__name__}: {error}"):
             raise
         return error
-    return None
 
 
 def feed_of(draft: Draft) -> Arrays:
@@ -122,10 +132,9 @@ def feed_of(draft: Draft) -> Arrays:
     return plan.make(small_sizes(plan))
 
 
-def without_idle(draft: Draft, ask: Ask, needed: set[str]) -> Draft:
-    """Without the inputs that change no answer: no graph would have them."""
-    feed = dict(feed_of(draft))
-    expected = ask(feed)
+def without_idle(first: Answered, ask: Ask, needed: set[str]) -> Draft:
+    """Without the inputs that change no answer, be it in the last bit: no graph would have them."""
+    draft, feed, expected = first
     for chosen in draft.inputs():
         name = chosen.kind.name
         is_placed = bool(draft.led) and chosen.kind.fill in _SEEN
@@ -134,7 +143,7 @@ def without_idle(draft: Draft, ask: Ask, needed: set[str]) -> Draft:
         changes = True
         with suppress(Exception):
             changes = _differ(expected, ask({**feed, name: other}))
-        if not changes and _problem(draft.without(name), ask) is None:
+        if not changes and isinstance(_answered(draft.without(name), ask), Answered):
             draft = draft.without(name)
     return draft
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from plansmith.data import drawn
+from plansmith.errors import UsageError
 from plansmith.sources.input_kinds import TARGET_AXIS, Fill
 from plansmith.sources.live import SEQUENCE
 from plansmith.sources.token_rows import Words
@@ -53,10 +54,18 @@ def filled(tensor: Tensor, kind: Fill, shape: tuple[int, ...], contents: Content
         shape: its sizes, the batch first.
         contents: what they are made of.
         led: ids of tokens that every text begins with, for images or sounds that are put into it; these are whole.
+
+    Raises:
+        UsageError: no text fits behind these tokens.
     """
     import numpy as np
 
     if led and kind in _BESIDE_TEXT and tensor.dims[-1] == SEQUENCE:
+        if shape[-1] <= len(led):
+            raise UsageError(
+                f"{SEQUENCE} holds {len(led)} image or sound tokens: give {len(led) + 1} or more",
+                remedy="make the smallest shape larger (--shapes)",
+            )
         rest = _FILLS[kind](tensor, (*shape[:-1], shape[-1] - len(led)), contents)
         first = np.broadcast_to(led if kind is Fill.IDS else [1] * len(led), (*shape[:-1], len(led)))
         return np.concatenate([first, rest], axis=-1).astype(tensor.dtype)

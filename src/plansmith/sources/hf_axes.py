@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from plansmith.errors import SourceError
 from plansmith.sources.config_facts import CLIP_FRAMES, IMAGE, Fact, number, stated
 from plansmith.sources.input_kinds import (
     CHOICES,
@@ -130,7 +131,15 @@ def led_range(usual: AxisRange, led: int, limit: int | None) -> AxisRange:
         usual: of texts alone.
         led: the number of those tokens.
         limit: the longest text that the model has positions for.
+
+    Raises:
+        SourceError: it has none for a text behind those tokens.
     """
+    if limit is not None and limit <= led:
+        raise SourceError(
+            f"{SEQUENCE} holds {led} image or sound tokens, and the model has positions for {limit}",
+            remedy="correct its configuration: it has to have positions for these tokens and for a text",
+        )
     high = min(usual.max + led, limit or usual.max + led)
     return AxisRange(min=min(led + 1, high), opt=min(usual.opt + led, high), max=high)
 

@@ -134,7 +134,7 @@ class Source:
         names = list(kinds)
         moving = dict.fromkeys(d for t in tensors for d in t.dims if isinstance(d, str))
         axes = {axis: axis_range(axis, self, dict(zip((HEIGHT, WIDTH), sides, strict=True))) for axis in moving}
-        if led:
+        if led and SEQUENCE in axes:
             axes[SEQUENCE] = led_range(axes[SEQUENCE], len(led), self.limits.get(SEQUENCE))
 
         def make(sizes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:

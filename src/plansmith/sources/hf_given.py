@@ -101,19 +101,17 @@ def undescribed(model: PreTrainedModel, why: str, names: Sequence[str]) -> Sourc
         names: of the inputs that it is known, or likely, to need.
     """
     lines = {name: _line(model, name) for name in list(dict.fromkeys(names))[:_LISTED]}
-    unknown = [name for name, line in lines.items() if not line]
-    said = [f"    {name}: {line or '{dtype: …, dims: […]}'}" for name, line in lines.items()]
+    unknown = [name for name, line in lines.items() if "…" in line]
+    said = [f"    {name}: {line}" for name, line in lines.items()]
     return SourceError(
         f"{type(model).__name__}: {why}",
-        remedy="say what it takes in a spec, where names in dims vary and numbers are fixed, and compile that,"
-        + (f" once you know what {', '.join(unknown)} hold," if unknown else "")
-        + " model.yaml:\n"
-        + "\n".join(["  source: hf:…", "  inputs:", *said]),
+        remedy=f"write this as model.yaml, fill in … for {', '.join(['source', *unknown])}, and compile it;"
+        " names in dims vary, and numbers are fixed:\n" + "\n".join(["  source: hf:…", "  inputs:", *said]),
     )
 
 
 def _line(model: PreTrainedModel, name: str) -> str:
-    """What a spec says of an input, as its kind or its documentation has it; empty where neither tells."""
+    """What a spec says of an input, as its kind or its documentation has it; "…" stands for what neither tells."""
     config = model.config
     sides = {HEIGHT: number(config, SIDE, IMAGE), WIDTH: number(config, replace(SIDE, place=1), IMAGE)}
     for kind, form in ((one, form) for one in KINDS.get(name, ()) for form in one.forms or (_BESIDE_TEXT,)):
@@ -127,12 +125,13 @@ def _line(model: PreTrainedModel, name: str) -> str:
         if shape is not None:
             dims = [_dim(config, word.strip()) for word in shape[1].split(",") if word.strip()]
             return _described(name, _DTYPES.get(dtype, "float32"), dims, 2)
-    return ""
+    return "{dtype: …, dims: […]}"
 
 
 def _described(name: str, dtype: str, dims: Sequence[object], bound: int) -> str:
     """A line of a spec; masks and truth values are drawn as such, other whole numbers below a bound."""
-    said = f"dtype: {dtype}, dims: [{', '.join(map(str, dims))}]"
+    are_plain = all(isinstance(dim, int) or str(dim).isidentifier() for dim in dims)  # some are sums of others
+    said = f"dtype: {dtype}, dims: [{', '.join(map(str, dims)) if are_plain else '…'}]"
     return f"{{{said}, low: 0, high: {bound - 1}}}" if dtype == "int64" and "mask" not in name else f"{{{said}}}"
 
 

@@ -101,10 +101,13 @@ def _drafts(main: str, wanted: Sequence[str], arguments: tuple[str, ...], source
     names = [main, *(name for name in kinds_of(wanted) if name != main)]
     forms = [_forms(name, source) for name in names]
     several = product(*(known for known in forms[1:] if len(known) > 1))
-    every = ((first, sides, more) for more in several for first in forms[0] for sides in source.usual_sides())
+    usual = source.usual_sides()
+
+    def sides_of(chosen: Sequence[tuple[Kind, Form]]) -> tuple[tuple[int, int], ...]:
+        return usual if any(HEIGHT in form.dims for _, form in chosen) else usual[:1]
+
+    every = ((first, sides, more) for more in several for first in forms[0] for sides in sides_of((first, *more)))
     for first, sides, more in islice(every, _MOST_DRAFTS):
-        if all(HEIGHT not in form.dims for _, form in (first, *more)) and sides != source.usual_sides()[0]:
-            continue
         draft = Draft(first, tuple(names), arguments, source, sides, more)
         yield draft.adding()
 

@@ -106,11 +106,11 @@ _WRITTEN = Form((BATCH, TARGET_AXIS))
 _STILL = Form((BATCH, _CHANNELS, HEIGHT, WIDTH), length=None)
 _CLIP = Form((BATCH, VIDEO_FRAMES, _CHANNELS, HEIGHT, WIDTH), needs=(CLIP_FRAMES,), length=None)
 _SEVERAL = Form((BATCH, Fact(("num_images",)), _CHANNELS, HEIGHT, WIDTH), length=None)
-# Two images that are compared.
 # One image beside a text that there could be several beside.
 _ALONE = Form((BATCH, 1, _CHANNELS, HEIGHT, WIDTH), length=None)
 _NAMED = Form((BATCH, 2))
 _MARKUP = ("xpath_tags_seq", "xpath_subs_seq")
+# Two images that are compared.
 _PAIR = Form((BATCH, 2, _CHANNELS, HEIGHT, WIDTH), length=None)
 
 _KINDS = (

@@ -6,7 +6,7 @@ As many tokens have to stand there as it makes vectors, which the model itself i
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plansmith.sources.config_facts import stated
@@ -50,18 +50,16 @@ def leading_tokens(model: PreTrainedModel, make: Callable[[], Arrays]) -> tuple[
     for (name, _, method), token in known:
         asked = getattr(model, method, None) or getattr(model.base_model, method, None)
         if name in feed and "input_ids" in feed and type(token) is int and asked is not None:
-            count = sum(1 for _ in _vectors(asked, feed))
-            found += [token] * (count // len(feed[name]))
+            found += [token] * (_vectors(asked, feed) // len(feed[name]))
     return tuple(found)
 
 
-def _vectors(method: Any, feed: Arrays) -> Iterator[Any]:
-    """The vectors that a model makes of all its images or sounds."""
+def _vectors(method: Any, feed: Arrays) -> int:
+    """How many vectors a model makes of all its images or sounds."""
     import torch
 
     takes = inspect.signature(method).parameters
     with torch.inference_mode():
         answer = method(**{name: torch.from_numpy(array) for name, array in feed.items() if name in takes})
     made = getattr(answer, "pooler_output", answer)
-    for part in made if isinstance(made, Sequence) else [made]:
-        yield from part.reshape(-1, part.shape[-1])
+    return sum(part.numel() // part.shape[-1] for part in (made if isinstance(made, Sequence) else [made]))

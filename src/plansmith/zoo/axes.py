@@ -1,7 +1,8 @@
 """Which axes of its inputs PyTorch's model takes at other sizes: found by asking it, whatever the plan of inputs names.
 
-An axis is a group of dims that move together: those which share a name in the plan; those without one each by itself,
-and, where the model refuses that, together with all that have the same size.
+An axis is a group of dims that move together: those which share a name in the plan, or, where the model refuses that,
+one of two names of the same size and range; those without a name each by itself, or, where the model refuses that,
+all of the same size.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from plansmith.types import BATCH
 from plansmith.zoo.comparing import difference
+from plansmith.zoo.faults import is_of_the_machine
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from plansmith.sources.live import InputPlan
+    from plansmith.types import AxisRange
 
 Arrays = dict[str, "NDArray[np.generic]"]
 Ask = Callable[[Arrays], Arrays]
@@ -30,6 +34,8 @@ _BATCHES = (1, 3, 5)
 _LARGEST_TRIED = 512
 _FEWEST = 2
 """A size of 1 is broadcast, and says nothing of an axis that nobody named."""
+_FEWEST_SIZES = 2
+"""Strides and patches round, so that now and then a single other size fits by chance."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +63,12 @@ class Shape:
 class Axis:
     """A group of dims that PyTorch takes at other sizes together.
 
-    `named`: the plan's name for them, empty where it has none; `shapes`: one for each of the sizes that it took.
+    `names`: the plan's for them: none, one, or two that move only together; `shapes`: one for each of the sizes that it
+    took.
     """
 
     name: str
-    named: bool
+    names: tuple[str, ...]
     places: tuple[Place, ...]
     base: int
     shapes: dict[int, Shape] = field(default_factory=dict)
@@ -106,7 +113,7 @@ def find_axes(plan: InputPlan, ask: Ask, *, only_batch: bool = False) -> Accepta
     search = _Search(plan, ask)
     axes = [axis for axis in search.named() if axis.name == BATCH or not only_batch]
     if not only_batch:
-        axes += search.unnamed()
+        axes = [*search.tied(axes), *search.unnamed()]
     elif not axes:
         axes = [axis for axis in search.unnamed_batch() if axis.shapes]
     axes = [axis for axis in axes if axis.shapes]
@@ -136,19 +143,34 @@ class _Search:
 
     def named(self) -> list[Axis]:
         """An axis for every name of the plan, with the sizes that the model took."""
-        found = []
-        for name, base in self._sizes.items():
-            places = tuple(Place(t.name, i) for t in self._plan.tensors for i, d in enumerate(t.dims) if d == name)
-            axis = Axis(name, True, places, base)
-            r = self._plan.axes[name]
-            lowest = r.min if r.min < base else 1
-            largest = r.max if r.min < r.max else 0  # the range that it is compiled for; one size is none
-            for size in _BATCHES if name == BATCH else _other_sizes(base, lowest, largest):
-                shape = self._try_named(name, size)
-                if shape is not None:
-                    axis.shapes[size] = shape
-            found.append(axis)
-        return found
+        return [self._of_names((name,)) for name in self._sizes]
+
+    def tied(self, axes: list[Axis]) -> list[Axis]:
+        """The same, but that two which the model refuses are one where it takes them together."""
+        refused = [axis for axis in axes if axis.name != BATCH and len(axis.shapes) < _FEWEST_SIZES]
+        for one, other in combinations(refused, 2):
+            if one in axes and other in axes and self._sized(one) == self._sized(other):
+                both = self._of_names((*one.names, *other.names))
+                if len(both.shapes) >= _FEWEST_SIZES:
+                    axes = [both if axis is one else axis for axis in axes if axis is not other]
+        return axes
+
+    def _sized(self, axis: Axis) -> tuple[int, AxisRange]:
+        return axis.base, self._plan.axes[axis.name]
+
+    def _of_names(self, names: tuple[str, ...]) -> Axis:
+        """The axis of dims that the plan calls so, with the sizes that the model took."""
+        base, r = self._sizes[names[0]], self._plan.axes[names[0]]
+        places = tuple(Place(t.name, i) for t in self._plan.tensors for i, d in enumerate(t.dims) if d in names)
+        axis = Axis("+".join(names), names, places, base)
+        lowest = r.min if r.min < base else 1
+        largest = r.max if r.min < r.max else 0  # the range that it is compiled for; one size is none
+        for size in _BATCHES if names == (BATCH,) else _other_sizes(base, lowest, largest):
+            sizes = self._sizes | dict.fromkeys(names, size)
+            shape = self._try(f"{axis.name} {size}", partial(self._plan.make, sizes), sizes)
+            if shape is not None:
+                axis.shapes[size] = shape
+        return axis
 
     def unnamed_batch(self) -> list[Axis]:
         """The first dims of all inputs, where the plan does not name them."""
@@ -164,22 +186,21 @@ class _Search:
             if isinstance(d, int) and self.base.feed[t.name].shape[i] >= _FEWEST
         ]
         found = [self._moved(str(place), (place,)) for place in fixed]
-        alone = {place for axis in found if len(axis.shapes) > 1 for place in axis.places}
+        alone = {place for axis in found if len(axis.shapes) >= _FEWEST_SIZES for place in axis.places}
         by_size: dict[int, list[Place]] = {}
         for place in fixed:
             if place not in alone:
                 by_size.setdefault(self._size(place), []).append(place)
         several = (tuple(places) for places in by_size.values() if len(places) > 1)
         found += [self._moved("+".join(map(str, places)), places) for places in several]
-        # Strides and patches round, so that now and then a single other size fits by chance.
-        return [axis for axis in found if len(axis.shapes) > 1]
+        return [axis for axis in found if len(axis.shapes) >= _FEWEST_SIZES]
 
     def together(self, axes: list[Axis]) -> list[Shape]:
         """All named axes moved at once: to their smallest sizes, and to others."""
-        named = [axis for axis in axes if axis.named]
+        named = [axis for axis in axes if axis.names]
         shapes = []
         for name, choose in (("smallest", min), ("largest", max)):
-            sizes = self._sizes | {axis.name: choose(axis.shapes) for axis in named}
+            sizes = self._sizes | {name: choose(axis.shapes) for axis in named for name in axis.names}
             if sizes != self._sizes and len(named) > 1:
                 shapes.append(self._try(name, partial(self._plan.make, sizes), sizes))
         return [shape for shape in shapes if shape is not None]
@@ -188,16 +209,12 @@ class _Search:
         return int(self.base.feed[place.tensor].shape[place.dim])
 
     def _moved(self, name: str, places: tuple[Place, ...]) -> Axis:
-        axis = Axis(name, False, places, self._size(places[0]))
+        axis = Axis(name, (), places, self._size(places[0]))
         for size in _other_sizes(axis.base, max(_FEWEST, axis.base // 2)):
             shape = self._try(f"{name} {size}", partial(resized, self.base.feed, places, size))
             if shape is not None:
                 axis.shapes[size] = shape
         return axis
-
-    def _try_named(self, name: str, size: int) -> Shape | None:
-        sizes = self._sizes | {name: size}
-        return self._try(f"{name} {size}", partial(self._plan.make, sizes), sizes)
 
     def _try(self, name: str, make: Callable[[], Arrays], sizes: Mapping[str, int] | None = None) -> Shape | None:
         """Inputs and answer, None where the model does not take them."""
@@ -206,8 +223,10 @@ class _Search:
         try:
             feed = make()
             answer = self._ask(feed)
-        except Exception:  # noqa: BLE001 - what a model raises is not known; that it does is the answer
-            return None
+        except Exception as error:
+            if is_of_the_machine(error):
+                raise
+            return None  # what a model raises is not known; that it does is the answer
         if all(feed[key].shape == array.shape for key, array in self.base.feed.items()):
             return None  # the plan makes nothing else of this size
         if any(np.isnan(array).any() for array in answer.values() if array.dtype.kind == "f"):

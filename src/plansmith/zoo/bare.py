@@ -104,5 +104,5 @@ def _names(live: LiveModel, accepted: Acceptance) -> dict[str, dict[int, str]]:
     named: dict[str, dict[int, str]] = {tensor.name: {} for tensor in live.inputs.tensors}
     for number, axis in enumerate(accepted.axes):
         for place in axis.places:
-            named[place.tensor][place.dim] = axis.name if axis.named else f"axis_{number}"
+            named[place.tensor][place.dim] = axis.names[0] if axis.names else f"axis_{number}"
     return named

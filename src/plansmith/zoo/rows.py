@@ -56,6 +56,7 @@ class Row(Record):
     `seconds`: of the whole entry; `cpu_seconds`: likewise, of the processor.
     `problem`: why it is not right, in full; `cause`: the same in a few words, where it is known, with `reference`.
     `limit`: the one that it was ended at, if it was.
+    `machine`: whether it lacked memory, room or something installed: it tells nothing of the model, and is not kept.
     `log`: the file that holds what libraries printed, where it is not right.
     """
 
@@ -74,6 +75,7 @@ class Row(Record):
     cause: str = ""
     reference: str = ""
     limit: Limit | None = None
+    machine: bool = False
     log: str = ""
     bare: tuple[BareResult, ...] = ()
 
@@ -86,6 +88,12 @@ class Row(Record):
     def fixed(self) -> tuple[AxisFinding, ...]:
         """The axes that the graph has fixed."""
         return tuple(axis for axis in self.axes if axis.fixed_at)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Everything that is said against it, or against one of its exporters or axes."""
+        axes, bare = (axis.problem for axis in self.axes), (one.problem for one in self.bare)
+        return (self.problem, *self.wrong, *self.attempts, *axes, *bare)
 
     @property
     def why(self) -> str:

@@ -90,8 +90,8 @@ class Runner:
     def run(self, entries: Sequence[Entry]) -> list[Row]:
         """What came of each entry, in their order.
 
-        What is finished is kept, and so is what was ended at a limit, until it is allowed more. On an interrupt the
-        processes end at once.
+        What is finished is kept, unless the machine failed, and so is what was ended at a limit, until it is allowed
+        more. On an interrupt the processes end at once.
         """
         make_folder(self.folder)
         workers = _Workers()
@@ -132,7 +132,10 @@ class Runner:
         return row.model_copy(update={"log": str(log)}) if told else row
 
     def _try(self, entry: Entry, workers: _Workers) -> tuple[Row, bool]:
-        """Run an entry; the row, and whether the same would come of it again: not where its process died."""
+        """Run an entry; the row, and whether the same would come of it again.
+
+        Not where its process died, or the machine failed.
+        """
         log = self._log(entry)
         log.unlink(missing_ok=True)
         began = time.monotonic()
@@ -145,11 +148,13 @@ class Runner:
                     threads=self.manner.threads,
                     compare_bare=self.manner.compare_bare,
                 )
-                return Row.model_validate(answer), True
+                row = Row.model_validate(answer)
             except PlansmithError as error:
                 if watch.limit is None and workers.ended.wait(_INTERRUPT_SECONDS):
                     raise CancelledError from error
                 problem = watch.verdict or error.message
+            else:
+                return row, not row.machine
             finally:
                 watch.close()
         row = Row(

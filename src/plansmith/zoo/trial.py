@@ -12,6 +12,7 @@ from plansmith.errors import PlansmithError, in_one_line
 from plansmith.types import BATCH, OnnxModel, SourceModel
 from plansmith.zoo.axes import Acceptance, Axis, Place, Shape, find_axes, is_stable, resized
 from plansmith.zoo.entries import Entry
+from plansmith.zoo.faults import is_of_the_machine, tells_of_the_machine
 from plansmith.zoo.graphs import Graph
 from plansmith.zoo.rows import AxisFinding, Row
 from plansmith.zoo.saving import save
@@ -45,11 +46,14 @@ def try_entry(entry: Entry, folder: Path, progress: Progress, *, compare_bare: b
     trial = _Trial(entry, folder, progress)
     try:
         row = trial.run(compare_bare=compare_bare)
+        machine = any(map(tells_of_the_machine, row.told))
     except Exception as error:  # noqa: BLE001 - anything that a model or a library raises is this entry's failure
         traceback.print_exc()  # into the log of the child
         row = trial.failed(error)
+        machine = is_of_the_machine(error)
     return row.model_copy(
         update={
+            "machine": machine,
             "seconds": round(time.monotonic() - began, 2),
             "cpu_seconds": round(time.process_time() - cpu_began, 2),
         }
@@ -133,7 +137,10 @@ class _Trial:
             problems.append("PyTorch itself answers otherwise after the export")
         fixed = _fixed_sizes(component)
         reasons = {one.axis: one.reason for one in onnx.fixed}
-        findings = [_finding(graph, axis, fixed, live, reasons.get(axis.name, "")) for axis in accepted.axes]
+        findings = [
+            _finding(graph, axis, fixed, live, next((reasons[name] for name in axis.names if name in reasons), ""))
+            for axis in accepted.axes
+        ]
         checked = list(_reachable(accepted, fixed, live))
         problems += filter(None, map(graph.problem_at, checked))
         if not checked:
@@ -216,5 +223,7 @@ def _with_fixed(shape: Shape, fixed: Fixed, live: LiveModel) -> Shape | None:
         return shape
     try:
         return Shape(shape.name, feed, live.ask(feed))
-    except Exception:  # noqa: BLE001 - what a model raises is not known; that it does is the answer
+    except Exception as error:
+        if is_of_the_machine(error):
+            raise
         return None
