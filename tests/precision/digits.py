@@ -146,9 +146,11 @@ def save(model: torch.nn.Module, folder: Path) -> Path:
 
 
 def _trained(model: torch.nn.Module, half: Half, *, epochs: int, batch: int, rate: float) -> torch.nn.Module:
+    """The model, trained in double precision: in single precision each kind of processor makes another one of it."""
     import torch
 
-    images, labels = half.normalised(), torch.from_numpy(half.labels)
+    images, labels = half.normalised().double(), torch.from_numpy(half.labels)
+    model.double()
     optimiser = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.05)
     steps = epochs * -(-len(images) // batch)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps)
@@ -160,7 +162,7 @@ def _trained(model: torch.nn.Module, half: Half, *, epochs: int, batch: int, rat
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             schedule.step()
-    return model.eval()
+    return model.float().eval()
 
 
 @contextmanager
