@@ -17,11 +17,10 @@ from plansmith.data_spec import DataSpec
 from plansmith.errors import UsageError
 from plansmith.reports import ToleranceChange
 from plansmith.reproduction import reproduction
-from plansmith.shapes import InputRange
 from plansmith.sources.reference import parse_reference
 from plansmith.spec_files import SpecFile, read_specs
 from plansmith.spec_text import option_for
-from plansmith.types import SourceModel
+from plansmith.types import InputRange, SourceModel
 
 from .spec_examples import ACCEPTED, REFUSED, TWO, RefusedSpec
 

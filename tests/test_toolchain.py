@@ -50,7 +50,18 @@ WORK = {
 """The modules that do the work of a step."""
 
 # Words, the disk, the spec's form (its values are in the key), and what only refuses or carries a step out.
-NO_SAY = {"errors", "problems", "units", "written", "target_names", "targets", "durable", "scratch", "config"}
+NO_SAY = {
+    "errors",
+    "problems",
+    "units",
+    "written",
+    "target_names",
+    "targets",
+    "durable",
+    "scratch",
+    "config",
+    "tensorrt_options",
+}
 NO_SAY_IN = {
     "export": {"compilers/precision", "lowering_options"},
     "take_graph": {"compilers/precision", "lowering_options"},

@@ -13,7 +13,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
     ValidationError,
     WithJsonSchema,
     field_validator,
@@ -25,8 +24,9 @@ from plansmith.errors import UsageError
 from plansmith.lowering_options import LoweringOptions
 from plansmith.problems import words_of
 from plansmith.reports import ToleranceChange
-from plansmith.shapes import InputRange, parse_range
+from plansmith.shapes import WrittenRange
 from plansmith.targets import DEFAULT_TARGET
+from plansmith.tensorrt_options import TensorRTOptions
 from plansmith.types import Dim, EngineKind, ExportDevice, Precision, Record
 from plansmith.written import Count, Number, Switch
 
@@ -45,26 +45,7 @@ INPUT_DTYPES = (
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 200, 200
 
-_SIZES = "[0-9]*[1-9][0-9]*(x[0-9]*[1-9][0-9]*)*"
-_RANGE_SCHEMA = {
-    "type": "string",
-    "pattern": f"^{_SIZES}(:{_SIZES}:{_SIZES})?$",
-    "description": "min:opt:max, each with its sizes joined by x, batch first; a single shape stands for all three.",
-    "examples": ["1x8:8x64:32x256"],
-}
 _DIM_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": f"^{_AXIS.pattern}$"}]}
-
-
-def _read_range(given: Any) -> InputRange:
-    """A range as a person writes it: YAML makes a number of 1:8:32 without quotes."""
-    if isinstance(given, InputRange):
-        return given
-    if not isinstance(given, str):
-        raise ValueError("write it as text in quotes, like '1x8:8x64:32x256'")  # noqa: TRY004 - what pydantic collects
-    try:
-        return parse_range("", given)
-    except UsageError as error:
-        raise ValueError(error.message.partition(": ")[2]) from error
 
 
 def _read_dim(given: Any) -> Dim:
@@ -74,14 +55,6 @@ def _read_dim(given: Any) -> Dim:
     if isinstance(given, int | float) and not isinstance(given, bool) and given >= 1 and given == given // 1:
         return int(given)
     raise ValueError("dims are sizes of 1 or more, or names of letters, digits and _, like [batch, 3, 224]")
-
-
-_WrittenRange = Annotated[
-    InputRange,
-    BeforeValidator(_read_range),
-    PlainSerializer(str, return_type=str),
-    WithJsonSchema(_RANGE_SCHEMA),
-]
 
 
 class TritonOptions(Record):
@@ -164,7 +137,7 @@ class ModelSpec(Record):
     lowering: LoweringOptions = Field(
         default=LoweringOptions(), description="What may be lowered, how, and how long a recipe is looked for."
     )
-    shapes: dict[str, _WrittenRange] = Field(
+    shapes: dict[str, WrittenRange] = Field(
         default_factory=dict,
         description="Smallest, usual and largest shape (min:opt:max) per input, batch first; inputs that share axes"
         " follow. Derived from the model when left out.",
@@ -198,6 +171,9 @@ class ModelSpec(Record):
     tolerances: dict[str, ToleranceChange] = Field(
         default_factory=dict,
         description="What the gate allows, per output; what is left out follows the precision.",
+    )
+    tensorrt: TensorRTOptions = Field(
+        default=TensorRTOptions(), description="How a TensorRT plan is built, and for which GPUs."
     )
     triton: TritonOptions = Field(
         default=TritonOptions(), description="What the served configuration says beyond what the graph determines."

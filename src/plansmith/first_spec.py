@@ -15,11 +15,10 @@ from plansmith.data_spec import DataSpec
 from plansmith.fetching import fetch
 from plansmith.lowering_options import LoweringOptions
 from plansmith.reports import Tolerance
-from plansmith.shapes import InputRange
 from plansmith.sources.live import Signature
 from plansmith.sources.reference import SourceReference, parse_reference, refuse_unfitting
 from plansmith.stages import Listener, StageRunner
-from plansmith.types import AxisRange, Precision, SourceModel, Tensor
+from plansmith.types import AxisRange, InputRange, Precision, SourceModel, Tensor
 
 _WIDTH = 100
 _DATA_EXAMPLE = ("calibration", "evaluation", "metric")

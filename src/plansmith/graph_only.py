@@ -8,6 +8,7 @@ from pathlib import Path
 from plansmith import toolchain
 from plansmith.config import ModelSpec
 from plansmith.durable import fsync_tree, move_into_place
+from plansmith.engines import Engine
 from plansmith.errors import UsageError
 from plansmith.graph_steps import GraphSteps, require_kernels
 from plansmith.manifest import LOWERED_FILE, LoweredGraph
@@ -15,7 +16,7 @@ from plansmith.precision_steps import Judged, judge_engine, needs_samples
 from plansmith.reports import ValidationReport
 from plansmith.scratch import scratch_folder
 from plansmith.stages import Finished
-from plansmith.types import DataSet, Engine, EngineKind, LoweredModel, Precision
+from plansmith.types import DataSet, EngineKind, LoweredModel, Precision
 from plansmith.validation import require_passed
 
 

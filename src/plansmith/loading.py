@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.config import InputSpec
-from plansmith.shapes import InputRange, resolve_axes
-from plansmith.types import AxisRange
+from plansmith.shapes import resolve_axes
+from plansmith.types import AxisRange, InputRange
 
 if TYPE_CHECKING:
     import onnx

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from plansmith.engines import Engine
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.types import (
     SCHEMA_VERSION,
     DataSet,
-    Engine,
     FileEntry,
     LoweredModel,
     OnnxModel,

@@ -7,11 +7,12 @@ from typing import Any
 
 from plansmith.config import TritonOptions
 from plansmith.durable import link_or_copy
+from plansmith.engines import Engine
 from plansmith.manifest import Package
 from plansmith.stages import Finished, StageRunner
 from plansmith.triton import model_config
 from plansmith.triton.releases import MODEL_FOLDER
-from plansmith.types import Device, Engine, OnnxModel
+from plansmith.types import Device, OnnxModel
 
 
 def lay_out(

@@ -12,6 +12,7 @@ from plansmith.compilers.precision.speed import machine
 from plansmith.config import ModelSpec
 from plansmith.data.reading import DataPlace
 from plansmith.data_spec import DataSpec
+from plansmith.engines import Engine
 from plansmith.errors import ExportError, GateError
 from plansmith.fetching import require_unchanged
 from plansmith.held_out import HeldOut
@@ -20,7 +21,7 @@ from plansmith.precision_words import choice_words
 from plansmith.reports import ValidationReport
 from plansmith.sources.data_places import find_data, require_data_unchanged
 from plansmith.stages import Finished, StageRunner, WouldRun
-from plansmith.types import DataSet, Device, Engine, EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
+from plansmith.types import DataSet, Device, EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
 
 _NOT_SAMPLED = {"path", "dataset", "subset", "split", "max_metric_drop"}
 """What a spec says of data that makes no other samples: where they come from stands in their place, by digest."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from plansmith import __version__
 from plansmith.config import ModelSpec
 from plansmith.digest import digest_of_files
+from plansmith.engines import Engine
 from plansmith.manifest import Manifest, Package, PublishedVersion
 from plansmith.report import REPORT_FILE, facts_of, render
 from plansmith.reports import ServedReport, ValidationReport
@@ -17,7 +18,7 @@ from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner, WouldRun
 from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository
-from plansmith.types import DataSet, Engine, LoweredModel, OnnxModel, SourceModel
+from plansmith.types import DataSet, LoweredModel, OnnxModel, SourceModel
 
 
 @dataclass(frozen=True)

@@ -8,22 +8,22 @@ A graph has named axes that inputs share, so that one range for `input_ids` also
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from plansmith.errors import UsageError
-from plansmith.types import AxisRange, Record, Tensor
+from plansmith.types import AxisRange, InputRange, Tensor
 
 _EXAMPLE = "input_ids=1x8:8x64:32x256"
 
-
-class InputRange(Record):
-    """Smallest, usual and largest shape of one input, batch included."""
-
-    min: tuple[int, ...]
-    opt: tuple[int, ...]
-    max: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return ":".join("x".join(map(str, shape)) for shape in (self.min, self.opt, self.max))
+_SIZES = "[0-9]*[1-9][0-9]*(x[0-9]*[1-9][0-9]*)*"
+_RANGE_SCHEMA = {
+    "type": "string",
+    "pattern": f"^{_SIZES}(:{_SIZES}:{_SIZES})?$",
+    "description": "min:opt:max, each with its sizes joined by x, batch first; a single shape stands for all three.",
+    "examples": ["1x8:8x64:32x256"],
+}
 
 
 def parse_shapes(text: str) -> dict[str, InputRange]:
@@ -131,3 +131,24 @@ def _size(text: str) -> int:
     if not text.removeprefix("-").isdecimal():
         raise ValueError(text)
     return int(text)
+
+
+def _read_range(given: Any) -> InputRange:
+    """A range as a person writes it: YAML makes a number of 1:8:32 without quotes."""
+    if isinstance(given, InputRange):
+        return given
+    if not isinstance(given, str):
+        raise ValueError("write it as text in quotes, like '1x8:8x64:32x256'")  # noqa: TRY004 - what pydantic collects
+    try:
+        return parse_range("", given)
+    except UsageError as error:
+        raise ValueError(error.message.partition(": ")[2]) from error
+
+
+WrittenRange = Annotated[
+    InputRange,
+    BeforeValidator(_read_range),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema(_RANGE_SCHEMA),
+]
+"""A range as it stands in a spec."""

@@ -20,7 +20,7 @@ from plansmith.targets import is_target_file
 _FOLDERS = ("artifacts", "repository", "tritonserver")
 
 # Keys that are merged instead of replaced, and how many levels deep.
-_MERGED = {"shapes": 1, "tolerances": 2, "triton": 1, "data": 2, "lowering": 1}
+_MERGED = {"shapes": 1, "tolerances": 2, "triton": 1, "data": 2, "lowering": 1, "tensorrt": 1}
 
 # What says where data come from; another place replaces all of it.
 _PLACE = {"path", "dataset", "entry_point", "subset", "split"}

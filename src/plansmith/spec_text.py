@@ -28,7 +28,7 @@ PATHS = {("repository",), ("artifacts",), ("tritonserver",), ("target",), ("data
 _TEXT = "tag:yaml.org,2002:str"
 _HOME = re.compile(r"^((?:hf|timm|onnx):)?~")
 
-_NO_OPTION = {"inputs", "lowering", "outputs", "tolerances", "triton"}
+_NO_OPTION = {"inputs", "lowering", "outputs", "tensorrt", "tolerances", "triton"}
 
 
 @dataclass

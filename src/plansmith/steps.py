@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from plansmith.config import ModelSpec
 from plansmith.digest import Digester
 from plansmith.durable import require_writable
+from plansmith.engines import Engine
 from plansmith.errors import EngineError, PlansmithError
 from plansmith.graph_steps import GraphSteps, require_kernels
 from plansmith.history import HISTORY, History
@@ -27,7 +28,7 @@ from plansmith.stages import Finished, Listener, WouldRun
 from plansmith.targets import Target
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.serving_runtime import find_serving_runtime
-from plansmith.types import DataSet, Engine, EngineKind, LoweredModel, OnnxModel, Precision
+from plansmith.types import DataSet, EngineKind, LoweredModel, OnnxModel, Precision
 from plansmith.validation import require_passed
 
 STEPS = ("fetch", "export", "sample", "lower", "compile", "validate", "package", "check_served", "publish")

@@ -18,7 +18,16 @@ _BUILDS = ("", "-gpu", "-openvino", "-directml", "-migraphx", "-rocm", "-qnn", "
 
 # Our modules and the distributions that decide the result of a step, or of a part that has its own: `graph_files`
 # finds what an ONNX file consists of, `take_graph` is the export of one. Records and numbers count everywhere.
-_COMMON_CODE = ("types.py", "reports.py", "manifest.py", "comparison.py", "reference.py", "worker.py", "digest.py")
+_COMMON_CODE = (
+    "types.py",
+    "engines.py",
+    "reports.py",
+    "manifest.py",
+    "comparison.py",
+    "reference.py",
+    "worker.py",
+    "digest.py",
+)
 _GRAPH_CODE = ("compilers/onnxrt.py", "compilers/onnx_files.py", "external_data.py")
 _EXPORT_CODE = (
     "exporting.py",

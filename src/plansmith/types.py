@@ -1,4 +1,4 @@
-"""The records that flow between steps, processes and machines: models, graphs and engines.
+"""The records that flow between steps, processes and machines: models and graphs.
 
 Each is frozen and survives JSON: names, numbers, digests and paths, never tensors. A path inside a
 record is relative to the folder that the record lies in, so that a folder can be moved or linked.
@@ -69,6 +69,17 @@ class AxisRange(Record):
     opt: int
     max: int
     step: int = 1
+
+
+class InputRange(Record):
+    """Smallest, usual and largest shape of one input, batch included; or contents, of an input that holds a shape."""
+
+    min: tuple[int, ...]
+    opt: tuple[int, ...]
+    max: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return ":".join("x".join(map(str, shape)) for shape in (self.min, self.opt, self.max))
 
 
 class Tensor(Record):
@@ -356,13 +367,3 @@ class LoweredModel(Record):
     trials: tuple[Trial, ...]
     layers: tuple[LayerError, ...]
     warnings: tuple[str, ...] = ()
-
-
-class Engine(Record):
-    """What compile made for one backend."""
-
-    kind: EngineKind
-    components: dict[str, Component]
-    precision: Precision
-    options: dict[str, str]
-    toolchain: dict[str, str]

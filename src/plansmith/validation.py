@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from plansmith.comparison import CONSTANT, TOLERANCES, Padding, compare_output, is_constant, widened
+from plansmith.engines import Engine
 from plansmith.errors import GateError, UsageError, first_line
 from plansmith.held_out import HeldOut
 from plansmith.judging import Judge, kept_samples
 from plansmith.reference import StoredCase, read_case
 from plansmith.reports import OutputComparison, Tolerance, ToleranceChange, ValidationReport
 from plansmith.roles import Task
-from plansmith.types import Case, Component, Engine, OnnxModel, Precision, Recipe, Rounding, Tensor
+from plansmith.types import Case, Component, OnnxModel, Precision, Recipe, Rounding, Tensor
 
 if TYPE_CHECKING:
     import numpy as np

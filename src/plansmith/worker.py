@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from plansmith.engines import Engine
 from plansmith.errors import EnvironmentFault, first_line
 from plansmith.exporting import describe, export, take_graph
 from plansmith.given_graphs import check_given
@@ -17,7 +18,7 @@ from plansmith.lowering import lower
 from plansmith.process import serve
 from plansmith.reports import ToleranceChange
 from plansmith.sampling import entry_point_digest, sample
-from plansmith.types import Engine, LoweredModel, OnnxModel, Recipe
+from plansmith.types import LoweredModel, OnnxModel, Recipe
 
 RANDOM_SEED = 0
 

@@ -10,6 +10,8 @@ from pydantic import BeforeValidator, Field, Strict, WithJsonSchema
 # YAML 1.1 reads 1e-4, which has no dot, as text.
 _DIGITS = r"([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+"
 _POWER_OF_TEN = re.compile(f"[-+]?{_DIGITS}")
+_BYTES = re.compile("([0-9]+)([KMG])")
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def _read_number(given: Any) -> Any:
@@ -21,6 +23,11 @@ def _read_count(given: Any) -> Any:
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
+def _read_bytes(given: Any) -> Any:
+    found = _BYTES.fullmatch(given) if isinstance(given, str) else None
+    return int(found[1]) * _UNITS[found[2]] if found else _read_count(given)
+
+
 def _number_schema(sign: str, **limits: int) -> dict[str, Any]:
     return {"anyOf": [{"type": "number", **limits}, {"type": "string", "pattern": f"^{sign}{_DIGITS}$"}]}
 
@@ -30,6 +37,17 @@ Switch = Annotated[bool, Strict()]
 
 Count = Annotated[int, Strict(), BeforeValidator(_read_count)]
 """A whole number."""
+
+ByteCount = Annotated[
+    int,
+    Strict(),
+    Field(ge=1),
+    BeforeValidator(_read_bytes),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": f"^{_BYTES.pattern}$"}]}
+    ),
+]
+"""A size in bytes, such as 4G, 512M or 1048576; K, M and G are powers of 1024."""
 
 Number = Annotated[
     float,

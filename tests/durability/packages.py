@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 from plansmith.digest import digest_of_files
+from plansmith.engines import Engine
 from plansmith.manifest import Interface, Manifest, Package, PublishedVersion
 from plansmith.reports import ValidationReport
 from plansmith.triton.releases import MODEL_FOLDER
@@ -13,7 +14,6 @@ from plansmith.triton.repository import ModelRepository
 from plansmith.types import (
     AxisRange,
     Component,
-    Engine,
     EngineKind,
     FileEntry,
     OnnxModel,

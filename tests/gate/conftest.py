@@ -13,7 +13,8 @@ import onnx
 import pytest
 
 from plansmith import exporting, worker
-from plansmith.types import Engine, OnnxModel
+from plansmith.engines import Engine
+from plansmith.types import OnnxModel
 
 from ..unlowered import unlowered
 from .graphs import WEIGHTS_FILE, Exported, silent

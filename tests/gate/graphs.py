@@ -12,8 +12,9 @@ import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from plansmith.compilers import onnx_files
+from plansmith.engines import Engine
 from plansmith.reports import ValidationReport
-from plansmith.types import Component, Engine, EngineKind, OnnxModel, Precision
+from plansmith.types import Component, EngineKind, OnnxModel, Precision
 from plansmith.validation import Candidate, validate
 
 if TYPE_CHECKING:

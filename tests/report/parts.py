@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from plansmith.engines import Engine
 from plansmith.report import ReportFacts
 from plansmith.reports import (
     OutputAgreement,
@@ -16,7 +17,6 @@ from plansmith.types import (
     Case,
     Component,
     DataSet,
-    Engine,
     EngineKind,
     ExportAttempt,
     KeptNode,

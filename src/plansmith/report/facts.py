@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from plansmith import __version__
+from plansmith.engines import Engine
 from plansmith.manifest import Manifest, StepRecord
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.types import (
     DataSet,
-    Engine,
     FileEntry,
     LoweredModel,
     OnnxModel,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from plansmith.engines import Engine
 from plansmith.report import figures
 from plansmith.report.facts import ReportFacts
 from plansmith.report.verdict import ENGINES
 from plansmith.reports import ServedReport, ValidationReport
-from plansmith.types import Component, DataSet, Engine, OnnxModel, Recipe, SampleSet, SourceModel, Tensor
+from plansmith.types import Component, DataSet, OnnxModel, Recipe, SampleSet, SourceModel, Tensor
 from plansmith.units import minute, seconds_in_words
 
 _METRICS = {

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from plansmith.errors import UsageError, first_line
-from plansmith.shapes import InputRange
 from plansmith.sources.live import InputPlan
-from plansmith.types import AxisRange, Dim
+from plansmith.types import AxisRange, Dim, InputRange
 
 if TYPE_CHECKING:
     import numpy as np
