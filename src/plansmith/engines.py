@@ -104,6 +104,20 @@ class BuildSpec(BuildFlags):
     profiles: tuple[OptimizationProfile, ...]
 
 
+class BuildMachine(Record):
+    """What this machine could build a plan with.
+
+    `api`: the full version of TensorRT's Python package, empty where it is not there or does not work (`api_problem`
+    says why); `trtexec`: the program, empty for none, and `trtexec_version`: its three numbers.
+    """
+
+    gpus: tuple[Gpu, ...] = ()
+    api: str = ""
+    api_problem: str = ""
+    trtexec: str = ""
+    trtexec_version: str = ""
+
+
 class BuildRequest(Record):
     """One build, as it is told to the process that does it; paths are absolute.
 
