@@ -35,7 +35,7 @@ def ask_server(
     server = runtime.installation
     parameters = {
         "server": server.version or stages.digester.file(server.binary, foreign=True),
-        "real": server.real_onnxruntime,
+        "real": runtime.site is None,
         "runtime": runtime.words,
         "device": runtime.device,
     }

@@ -38,6 +38,7 @@ class Installation:
         stub: the process that runs Python models, None where there is none for this Python.
         version: such as "2.51.0", or "" where the installation does not say.
         real_onnxruntime: it has Triton's own ONNX Runtime backend.
+        real_tensorrt: it has Triton's TensorRT backend, for which there is no stand-in.
     """
 
     binary: Path
@@ -47,6 +48,7 @@ class Installation:
     stub: Path | None
     version: str
     real_onnxruntime: bool
+    real_tensorrt: bool = False
 
 
 def find_installation(given: Path | None = None, *, private: Path | None = None) -> Installation:
@@ -141,6 +143,23 @@ def require_device(installation: Installation, target: Target) -> None:
     )
 
 
+def require_tensorrt(installation: Installation, target: Target) -> None:
+    """See that a server can load plans for a target here: nothing stands in for TensorRT, nor for a GPU.
+
+    Raises:
+        EnvironmentFault: it has no TensorRT backend, or this machine has no GPU.
+    """
+    image = target.images.get("gpu", "NVIDIA's Triton container of the target")
+    lacks = [] if installation.real_tensorrt else [f"{installation.binary} has no TensorRT backend"]
+    lacks += [] if has_gpu() else ["this machine has no NVIDIA GPU"]
+    if lacks:
+        raise EnvironmentFault(
+            f"a TensorRT plan cannot be loaded here: {' and '.join(lacks)}",
+            remedy=f"run this in {image}, on a machine with such a GPU; a compile without this check takes"
+            " --no-check-served",
+        )
+
+
 def _asked_for(path: Path, why: str) -> Installation:
     root = _root_of(path)
     if root is None:
@@ -180,6 +199,7 @@ def _installation_at(root: Path) -> Installation:
         stub=next((stub for stub in stubs if stub.is_file()), None),
         version=stated.read_text().strip() if stated.is_file() else _wheel_version(wheel),
         real_onnxruntime=(root / "backends" / "onnxruntime" / "libtriton_onnxruntime.so").is_file(),
+        real_tensorrt=(root / "backends" / "tensorrt" / "libtriton_tensorrt.so").is_file(),
     )
 
 

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plansmith.targets import Target, require_onnxruntime
-from plansmith.triton.installation import Installation, find_installation, serving_device, stand_in_site
-from plansmith.types import Device
+from plansmith.triton.installation import (
+    Installation,
+    find_installation,
+    require_tensorrt,
+    serving_device,
+    stand_in_site,
+)
+from plansmith.types import Device, EngineKind
 
 
 @dataclass(frozen=True)
@@ -17,7 +23,7 @@ class ServingRuntime:
     Args:
         installation: the server.
         site: the stand-in's packages; None where the server has the real backend.
-        words: the backend's ONNX Runtime.
+        words: the backend's ONNX Runtime or TensorRT.
         device: what the instances run on. On "cpu", the server is shown CPU instances where the release has GPU
             ones: Triton does not load those on a machine without a GPU. The release itself stays as it is.
     """
@@ -28,7 +34,7 @@ class ServingRuntime:
     device: Device
 
 
-def find_serving_runtime(tritonserver: str, target: Target) -> ServingRuntime:
+def find_serving_runtime(tritonserver: str, target: Target, engine: EngineKind) -> ServingRuntime:
     """The Triton that is named, or that of this machine, and the backend that stands for a target's.
 
     Raises:
@@ -36,6 +42,9 @@ def find_serving_runtime(tritonserver: str, target: Target) -> ServingRuntime:
         EngineError: nothing says which ONNX Runtime the target has.
     """
     server = find_installation(Path(tritonserver) if tritonserver else None)
+    if engine is EngineKind.TENSORRT:
+        require_tensorrt(server, target)
+        return ServingRuntime(server, None, f"the TensorRT of Triton {server.version}", "gpu")
     site = stand_in_site(server, target)
     words = f"ONNX Runtime {require_onnxruntime(target).version}" if site else f"that of Triton {server.version}"
     return ServingRuntime(server, site, words, serving_device(server, target))
