@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from plansmith.compilers.precision.lint_parser import NEWEST_OPSET
 from plansmith.config import ModelSpec
 from plansmith.digest import Digester
 from plansmith.errors import EngineError, GateError, SourceError
@@ -50,7 +51,7 @@ class GraphSteps:
         self.target = load_target(spec.target)
         self.spec = spec.model_copy(update={"name": self.name, "target": self.target.name})
         refuse_unfitting(self.reference, spec)
-        self._onnxruntime = require_onnxruntime(self.target)
+        self._onnxruntime = require_onnxruntime(self.target) if spec.engine is EngineKind.ONNXRUNTIME else None
         self._artifacts = Path(spec.artifacts).absolute()
         self._stages = StageRunner(
             self.name, self._artifacts, listener=listener or Listener(), force=spec.force, dry=dry, digester=digester
@@ -96,7 +97,7 @@ class GraphSteps:
             parameters |= {
                 "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
                 "device": self.spec.device,
-                "max_opset": self._onnxruntime.max_opset,
+                "max_opset": self._onnxruntime.max_opset if self._onnxruntime else NEWEST_OPSET,
                 "allow_pickle": self.spec.allow_pickle,
             }
 

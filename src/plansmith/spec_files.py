@@ -112,6 +112,8 @@ def _over(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, 
     found = {**values, **overrides}
     if isinstance(values.get("data"), dict) and "data" in overrides:
         found["data"] = _with_place(values["data"], overrides["data"])
+    if isinstance(values.get("tensorrt"), dict) and "tensorrt" in overrides:
+        found["tensorrt"] = values["tensorrt"] | overrides["tensorrt"]
     return found
 
 

@@ -197,6 +197,10 @@ class StageRunner:
         """Tell that another process publishes or collects versions of the same model."""
         self._waits("that publishes this model", process)
 
+    def waits_for_gpu(self, process: int | None) -> None:
+        """Tell that another process builds a plan on the same GPU."""
+        self._waits("that builds on this GPU", process)
+
     def _waits_for_builder(self, process: int | None) -> None:
         self._waits("that builds the same step", process)
 

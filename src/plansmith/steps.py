@@ -19,6 +19,8 @@ from plansmith.graph_steps import GraphSteps, require_kernels
 from plansmith.history import HISTORY, History
 from plansmith.manifest import Manifest, Package, PublishedVersion, StepRecord
 from plansmith.packaging import lay_out
+from plansmith.plan_outlook import BuildOutlook, outlook_of
+from plansmith.plan_steps import PlanSteps
 from plansmith.precision_steps import Judged, judge_engine, may_need_samples, needs_samples
 from plansmith.publishing import Made, publish
 from plansmith.recording import Run, recorded
@@ -27,7 +29,7 @@ from plansmith.serving import ask_server
 from plansmith.stages import Finished, Listener, WouldRun
 from plansmith.targets import Target
 from plansmith.triton.repository import ModelRepository
-from plansmith.triton.serving_runtime import find_serving_runtime
+from plansmith.triton.serving_runtime import ServingRuntime, find_serving_runtime
 from plansmith.types import DataSet, EngineKind, LoweredModel, OnnxModel, Precision
 from plansmith.validation import require_passed
 
@@ -67,6 +69,8 @@ class Compilation(GraphSteps):
     ) -> None:
         super().__init__(spec, relative_to=relative_to, listener=listener, dry=dry, digester=digester)
         _require_available(spec, self.name, self.target)
+        self._plans = self._plan_steps() if spec.engine is EngineKind.TENSORRT else None
+        self._finished: dict[str, Finished[Any]] = {}
         self._history = History(self._artifacts / HISTORY)
         self.repository = ModelRepository(
             Path(spec.repository or self._artifacts / "repository"), self._stages.digester
@@ -75,7 +79,7 @@ class Compilation(GraphSteps):
         if not dry:
             for place in (self._artifacts, self.repository.root, self.repository.store):
                 require_writable(place)
-        self._runtime = find_serving_runtime(spec.tritonserver, self.target) if spec.check_served else None
+        self._runtime, self._no_server = self._find_runtime(dry=dry) if spec.check_served else (None, None)
 
     def run(self, perform: Perform = _plainly) -> tuple[PublishedVersion, Manifest]:
         """All steps, from source to published version; the manifest tells of this run.
@@ -92,14 +96,34 @@ class Compilation(GraphSteps):
             run.published, manifest = self._do(perform)
             return run.published, manifest
 
+    def _plan_steps(self) -> PlanSteps:
+        try:
+            return PlanSteps(
+                self._stages, self.spec, self.target, relative_to=self._relative_to, artifacts=self._artifacts
+            )
+        except PlansmithError as error:
+            raise error.located(model=self.name, step="compile") from None
+
+    def _find_runtime(self, *, dry: bool) -> tuple[ServingRuntime | None, PlansmithError | None]:
+        """What answers the served check; why nothing does, for whoever only looks at what a build would be told."""
+        try:
+            return find_serving_runtime(self.spec.tritonserver, self.target, self.spec.engine), None
+        except PlansmithError as error:
+            if dry and self._plans:
+                return None, error
+            raise
+
     def _do(self, perform: Perform) -> tuple[PublishedVersion, Manifest]:
+        self._require_buildable()
         source = perform(self.fetch)
         onnx = perform(self.export, source)
         data = perform(self.sample, source, onnx) if needs_samples(self.spec, onnx.record) else None
         lowered = perform(self.lower, onnx, data)
-        engine = perform(self.compile, lowered)
+        engine = perform(self.compile, onnx, lowered)
         validation = perform(self.validate, engine, onnx, lowered, data)
         self._stages.end_worker()
+        if self._plans is not None:
+            self._plans.require_complete(engine.record)
         package = perform(self.package, engine, onnx)
         served = perform(self.check_served, package, onnx, validation) if self.spec.check_served else None
         return perform(self.publish, Made(source, onnx, data, lowered, engine, validation, package, served))
@@ -108,7 +132,7 @@ class Compilation(GraphSteps):
         """What a run would do, step by step; only for a dry compilation."""
         begins = ""
         try:
-            self.run()
+            self._do(self._remembering)
         except WouldRun as first:
             begins = first.step
         found = {record.name: record.cached for record in self.steps}
@@ -117,10 +141,40 @@ class Compilation(GraphSteps):
             plan["publish"] = "nothing: the newest version is this one"
         if not self.spec.check_served:
             plan["check_served"] = "left out"
+        if self._no_server is not None:
+            plan["check_served"] = f"will be refused: {self._no_server.message}"
         after = "lower" in found or begins == "lower"
         if "sample" not in found and (after or not may_need_samples(self.spec)):
             plan["sample"] = "left out"
         return plan
+
+    def builds(self) -> BuildOutlook | None:
+        """What the build of a plan would be told, after `plan`; None for another engine than TensorRT."""
+        if self._plans is None:
+            return None
+        kinds, relative_to = self._plans.known_kinds, self._relative_to
+        return outlook_of(self.spec, self.reference, self.target, kinds, self._finished, relative_to=relative_to)
+
+    def _remembering(self, step: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        made = step(*args, **kwargs)
+        if isinstance(made, Finished):
+            self._finished[step.__name__] = made
+        return made
+
+    def _require_buildable(self) -> None:
+        """Refuse at once what would end at the build, minutes later.
+
+        Raises:
+            PlansmithError: the plan is not in the cache, and this machine cannot build it.
+        """
+        if self._plans is None or self._stages.dry:
+            return
+        known = self.outlook()
+        if known.get("compile") == "would run":
+            try:
+                self._plans.require_machine()
+            except PlansmithError as error:
+                raise error.located(model=self.name, step="compile") from None
 
     def outlook(self) -> dict[str, str]:
         """As `plan`, before a run that is not dry; a step that will be refused says so."""
@@ -135,12 +189,17 @@ class Compilation(GraphSteps):
         """How the steps went so far."""
         return self._stages.records
 
-    def compile(self, lowered: Finished[LoweredModel]) -> Finished[Engine]:
+    def compile(self, onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]) -> Finished[Engine]:
         """Build the engine that the backend loads.
 
         Raises:
             EngineError: the graph is refused, or the target cannot read what came out.
+            ExportError: TensorRT's parser does not read the graph.
+            EnvironmentFault: a plan cannot be built on this machine.
         """
+        if self._plans is not None:
+            return self._plans.compile(onnx, lowered)
+        assert self._onnxruntime is not None
         parameters = self._onnxruntime.model_dump(include={"max_opset", "max_ir_version"})
 
         def build(out: Path) -> Any:
@@ -182,7 +241,8 @@ class Compilation(GraphSteps):
         Raises:
             ServedCheckError: it does not load, answers wrongly, or Triton understood another configuration.
         """
-        assert self._runtime is not None
+        if self._runtime is None:
+            raise WouldRun("check_served")
         return ask_server(self._stages, self._runtime, package, onnx, validation)
 
     def publish(self, made: Made) -> tuple[PublishedVersion, Manifest]:
@@ -197,17 +257,25 @@ class Compilation(GraphSteps):
 
 def _require_available(spec: ModelSpec, name: str, target: Target) -> None:
     """Refuse at once what no later step could do."""
-    if spec.engine is not EngineKind.ONNXRUNTIME:
+    if spec.engine is EngineKind.PYTHON:
         raise EngineError(
             f"engine {spec.engine} is not available yet",
-            remedy="use --engine onnxruntime, or make the lowered graph alone: plansmith lower",
+            remedy="use --engine onnxruntime or tensorrt",
             model=name,
             step="compile",
         )
-    if spec.precision is Precision.BF16:
+    if spec.engine is EngineKind.TENSORRT and spec.precision == "auto":
+        raise EngineError(
+            "precision auto goes by speed on this machine's CPU, and TensorRT runs elsewhere",
+            remedy="choose --precision int8, fp16 or bf16: a plan that is not faster than the next higher one is"
+            " refused",
+            model=name,
+            step="lower",
+        )
+    if spec.engine is EngineKind.ONNXRUNTIME and spec.precision is Precision.BF16:
         raise EngineError(
             "ONNX Runtime has no BF16 kernels for a CPU, where the release is checked",
-            remedy="use --precision fp16, or make the lowered graph alone: plansmith lower --engine tensorrt",
+            remedy="use --precision fp16, or --engine tensorrt",
             model=name,
             step="lower",
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from plansmith.engines import BuildFlags
+from plansmith.engines import BuildFlags, BuildSpec, OptimizationProfile
 from plansmith.shapes import WrittenRange
 from plansmith.written import Count, Switch
 
@@ -31,6 +33,15 @@ class TensorRTOptions(BuildFlags):
     speed_check: Switch = Field(
         default=True, description="Refuse a plan that is not faster than the next higher precision."
     )
+
+    def found_from(self, folder: Path) -> TensorRTOptions:
+        """The same, with the paths of the program and of the plugins made absolute."""
+        found = {"trtexec": str(folder / self.trtexec)} if self.trtexec else {}
+        return self.model_copy(update={**found, "plugins": tuple(str(folder / plugin) for plugin in self.plugins)})
+
+    def build_spec(self, profiles: Sequence[OptimizationProfile]) -> BuildSpec:
+        """What a plan is built from with these options."""
+        return BuildSpec(**{name: getattr(self, name) for name in BuildFlags.model_fields}, profiles=tuple(profiles))
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.options import complete_file, complete_folder
+from plansmith.cli.options import complete_file, complete_folder, complete_gpu
 from plansmith.cli.outcomes import Compiled, Failed, Outcome, Planned, print_outcomes
 from plansmith.cli.specs import read_given, source_options
 from plansmith.cli.text import fault_from_os_error
@@ -46,6 +46,19 @@ Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or 
     metavar="DIR",
     shell_complete=complete_folder,
     help="Triton model repository [<artifacts>/repository].",
+)
+@click.option(
+    "--builder",
+    type=click.Choice(["auto", "api", "trtexec"]),
+    help="Who builds a TensorRT plan; auto: the Python API where it is there [auto].",
+)
+@click.option(
+    "--gpu",
+    "gpus",
+    metavar="NAME",
+    multiple=True,
+    shell_complete=complete_gpu,
+    help="Kind of GPU that a TensorRT plan is for, such as L4; repeatable [this machine's].",
 )
 @click.option(
     "--check-served/--no-check-served", default=None, help="Have a running Triton load and answer it first [on]."
@@ -121,7 +134,7 @@ def _compile(spec: ModelSpec, manner: _Manner) -> Planned | Compiled:
     _say_name(spec, manner.base)
     if manner.dry_run:
         with Compilation(spec, relative_to=manner.base, dry=True) as compilation:
-            return Planned(compilation.name, compilation.plan())
+            return Planned(compilation.name, compilation.plan(), compilation.builds())
     with TerminalProgress(quiet=manner.quiet) as listener:
         if manner.track:
             from plansmith.flows import tracking

@@ -46,6 +46,14 @@ def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str)
     return found or complete_file(ctx, param, incomplete)
 
 
+def complete_gpu(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What the shell offers for a kind of GPU."""
+    del ctx, param
+    from plansmith.gpu_kinds import kind_names
+
+    return [CompletionItem(name) for name in kind_names() if name.lower().startswith(incomplete.lower())]
+
+
 def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """What the shell offers for a model: those that the repository holds releases of."""
     del param

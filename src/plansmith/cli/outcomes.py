@@ -10,30 +10,36 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from plansmith.cli.builds import build_lines
 from plansmith.cli.precision import accuracy_lines
 
 if TYPE_CHECKING:
     from plansmith.errors import PlansmithError
     from plansmith.manifest import Manifest, PublishedVersion, StepRecord
+    from plansmith.plan_outlook import BuildOutlook
     from plansmith.types import LoweredModel
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What a dry run found."""
+    """What a dry run found; `builds`: what the build of a TensorRT plan would be told."""
 
     name: str
     plan: dict[str, str]
+    builds: BuildOutlook | None
 
     def document(self) -> dict[str, Any]:
         """The outcome as JSON-ready fields."""
-        return {"name": self.name, "plan": self.plan}
+        build = {"build": self.builds.model_dump(mode="json")} if self.builds else {}
+        return {"name": self.name, "plan": self.plan, **build}
 
     def show(self) -> None:
         """Print it."""
         click.echo(f"{self.name}: nothing was done; a compile would")
         for step, what in self.plan.items():
             click.echo(f"  {step:<13}{what}")
+        if self.builds is not None:
+            click.echo("\n".join(build_lines(self.builds)))
 
     def summary(self) -> tuple[str, str]:
         """One word to count it by, and a few that say more."""

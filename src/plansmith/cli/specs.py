@@ -63,6 +63,10 @@ _OPTIONS = (
 )
 
 
+_TENSORRT = {"builder": "builder", "gpus": "gpus"}
+"""Options of the command line that stand under `tensorrt` in a spec, by the names that they have there."""
+
+
 def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say what is made of a source, up to its graph."""
     return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), command)
@@ -79,6 +83,8 @@ def read_given(source: str, options: dict[str, Any], models: tuple[str, ...] = (
     require_text(source, *(value for value in given.values() if isinstance(value, str)))
     if "shapes" in given:
         given["shapes"] = parse_shapes(given["shapes"])
+    if tensorrt := {key: given.pop(option) for option, key in _TENSORRT.items() if given.get(option)}:
+        given["tensorrt"] = tensorrt
     if "data" in given:
         given["data"] = {"path": str(Path(given["data"]).absolute())}
     if source.endswith((".yaml", ".yml")):

@@ -1,0 +1,286 @@
+"""A compile for TensorRT, as the light parent sees it: one plan for each kind of GPU, held to what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from plansmith import gpus, plan_rules
+from plansmith.compilers.plan_building import build_plan, probe, refit_plan
+from plansmith.compilers.plan_layers import require_precision
+from plansmith.config import ModelSpec
+from plansmith.durable import link_or_copy
+from plansmith.engines import BuildMachine, BuildRequest, BuildSpec, Engine, Gpu, Plan
+from plansmith.errors import EnvironmentFault, PlansmithError
+from plansmith.gpu_kinds import find_kind
+from plansmith.optimization_profiles import profiles_of
+from plansmith.plan_header import read_header
+from plansmith.stage_cache import Entry
+from plansmith.stages import Finished, StageRunner, WouldRun
+from plansmith.targets import Target
+from plansmith.timing_caches import TimingCaches
+from plansmith.types import Component, EngineKind, LoweredModel, OnnxModel
+
+_SECONDS_PER_MINUTE = 60
+
+
+class _NotHere(Exception):
+    """This machine cannot build a plan; another that shares the cache may."""
+
+    def __init__(self, refusal: PlansmithError) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+@dataclass(frozen=True)
+class _Built:
+    """A finished plan of the cache."""
+
+    entry: Entry
+    plan: Plan
+
+
+class PlanSteps:
+    """Builds the plans of one compile.
+
+    Args:
+        stages: the compile's steps.
+        spec: what is wanted.
+        target: the runtime that will serve them.
+        relative_to: the folder that paths in the spec start from.
+        artifacts: where the timing caches lie.
+
+    Raises:
+        EngineError: the target can have no such plan.
+    """
+
+    def __init__(self, stages: StageRunner, spec: ModelSpec, target: Target, *, relative_to: Path, artifacts: Path):
+        self._stages = stages
+        self._spec = spec
+        self._target = target
+        self._options = spec.tensorrt.found_from(relative_to)
+        self._caches = TimingCaches(artifacts / "cache" / "timing")
+        self._named = tuple(find_kind(name) for name in self._options.gpus)
+        plan_rules.require_target(target, self._options, spec.precision, self._named)
+
+    @cached_property
+    def known_kinds(self) -> tuple[Gpu, ...]:
+        """The kinds of GPU that the spec names, or else those of this machine, if it has any."""
+        return self._named or tuple({gpu.name: gpu for gpu in gpus.visible_gpus()}.values())
+
+    @cached_property
+    def kinds(self) -> tuple[Gpu, ...]:
+        """The kinds of GPU that get a plan.
+
+        Raises:
+            EnvironmentFault: it names none, and this machine has none.
+        """
+        found = self.known_kinds
+        if not found:
+            raise EnvironmentFault(
+                "this machine has no NVIDIA GPU, and nothing says which one the plan is for",
+                remedy="run this on a machine with the GPU that will serve the model, or name the kind (--gpu L4)"
+                " where a shared --artifacts holds its plan already",
+            )
+        if not self._named:
+            plan_rules.require_target(self._target, self._options, self._spec.precision, found)
+        return found
+
+    @cached_property
+    def _machine(self) -> BuildMachine:
+        """What this machine could build with."""
+        return probe(self._stages.log_file("probe"), trtexec=self._options.trtexec)
+
+    def require_machine(self) -> None:
+        """See that at least one of the plans could be built here.
+
+        Raises:
+            EngineError: this machine's TensorRT or GPU is not the target's.
+            EnvironmentFault: it has none of one of them.
+        """
+        refusals = [error for kind in self.kinds if (error := self._refusal(kind)) is not None]
+        if len(refusals) == len(self.kinds):
+            raise refusals[0]
+
+    def compile(self, onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]) -> Finished[Engine]:
+        """Build the plans; those for other kinds of GPU come from the cache, or are missing in the result.
+
+        Raises:
+            ExportError: TensorRT's parser does not read the graph.
+            UsageError: profiles that the graph cannot have.
+            EngineError: the build failed, or made something else than was asked for.
+            EnvironmentFault: nothing can be built here, and nothing is in the cache.
+        """
+        with self._stages.timed("compile") as clock:
+            component = lowered.record.components["model"]
+            build = self._options.build_spec(profiles_of(self._options, component.inputs, onnx.record.axes))
+            graph, clock.cached = self._graph(lowered, build)
+            if self._stages.dry and not self.known_kinds:
+                raise WouldRun("compile")
+            built: dict[str, _Built] = {}
+            refusals = []
+            for kind in self.kinds:
+                try:
+                    built[kind.compute_capability], cached = self._plan(graph, build, kind)
+                    clock.cached &= cached
+                except _NotHere as problem:
+                    refusals.append(problem.refusal)
+            if not built:
+                raise refusals[0]
+            for refusal in refusals:
+                self._stages.notice(f"{refusal.message}; run the same command there, with these --artifacts")
+            for one in built.values():
+                self._require_as_asked(one, lowered.record)
+            entry = self._combined(lowered.record, component, build, built)
+            record = self._stages.made["compile"] = Engine.model_validate(entry.record)
+        return Finished(record, entry.folder, entry.digest, clock.cached)
+
+    def require_complete(self, engine: Engine) -> None:
+        """See that every kind of GPU has its plan.
+
+        Raises:
+            EngineError: names those that have none.
+        """
+        missing = [kind for kind in self.kinds if kind.compute_capability not in engine.plans]
+        if missing:
+            raise plan_rules.elsewhere(self._target, missing)
+
+    def _refusal(self, kind: Gpu) -> PlansmithError | None:
+        try:
+            plan_rules.choose_builder(self._target, self._options, self._machine, kind)
+        except PlansmithError as error:
+            return error
+        return None
+
+    def _graph(self, lowered: Finished[LoweredModel], build: BuildSpec) -> tuple[Entry, bool]:
+        """The graph as TensorRT gets it: without what is redundant, and looked over."""
+        parameters = {
+            "of": "graph",
+            "profiles": [profile.model_dump(mode="json") for profile in build.profiles],
+            "tensorrt": self._target.tensorrt,
+            "plugins": bool(build.plugins),
+            "accepted": list(self._spec.lowering.accept),
+        }
+
+        def prepare(out: Path) -> Any:
+            given = {key: value for key, value in parameters.items() if key != "of"}
+            record = lowered.record.model_dump(mode="json")
+            return self._stages.heavy("plan_graph", lowered=record, folder=str(lowered.folder), out=str(out), **given)
+
+        entry, cached = self._stages.entry("compile", [lowered.digest], parameters, prepare, tools="plan_graph")
+        for warning in entry.record["warnings"]:
+            self._stages.notice(warning)
+        return entry, cached
+
+    def _plan(self, graph: Entry, build: BuildSpec, kind: Gpu) -> tuple[_Built, bool]:
+        """The plan for a kind of GPU, with its weights in it.
+
+        Raises:
+            _NotHere: it is not in the cache, and cannot be built on this machine.
+        """
+        place = {"tensorrt": self._target.tensorrt, "gpu": kind.name, "compute_capability": kind.compute_capability}
+        flags = build.model_dump(mode="json", exclude={"plugins"})
+        plugins = [self._stages.digester.file(Path(plugin), foreign=True) for plugin in build.plugins]
+        parameters = {**place, "build": flags, "plugins": plugins, "builder": self._options.builder}
+
+        def make(out: Path) -> Any:
+            try:
+                choice = plan_rules.choose_builder(self._target, self._options, self._machine, kind)
+            except PlansmithError as error:
+                raise _NotHere(error) from None
+            if choice.notice:
+                self._stages.notice(choice.notice)
+            request = BuildRequest(
+                graph=str(graph.folder / graph.record["component"]["file"]),
+                out=str(out),
+                spec=build,
+                gpu=choice.gpu,
+                trtexec=choice.trtexec,
+                timing_cache="",
+                deadline_seconds=self._options.deadline_minutes * _SECONDS_PER_MINUTE,
+            )
+            plan = build_plan(
+                request,
+                log=self._stages.log_file(f"build-sm{_sm(kind.compute_capability)}"),
+                progress=self._stages.progress,
+                waiting=self._stages.waits_for_gpu,
+                cache=self._caches,
+            )
+            return plan.model_dump(mode="json")
+
+        entry, cached = self._stages.entry("compile", [graph.digest], {"of": "plan", **parameters}, make, tools="plan")
+        plan = Plan.model_validate(entry.record)
+        for warning in () if cached else plan.warnings:
+            self._stages.notice(warning)
+        if not build.strip_weights:
+            return _Built(entry, plan), cached
+
+        def restore(out: Path) -> Any:
+            whole = refit_plan(
+                plan,
+                entry.folder,
+                graph.folder / graph.record["component"]["file"],
+                out,
+                log=self._stages.log_file(f"refit-sm{_sm(kind.compute_capability)}"),
+                progress=self._stages.progress,
+                waiting=self._stages.waits_for_gpu,
+            )
+            return whole.model_dump(mode="json")
+
+        inputs = [entry.digest, graph.digest]
+        whole, refitted = self._stages.entry("compile", inputs, {"of": "refitted plan"}, restore, tools="plan")
+        return _Built(whole, Plan.model_validate(whole.record)), cached and refitted
+
+    def _require_as_asked(self, built: _Built, lowered: LoweredModel) -> None:
+        """Hold what was built against what was asked for: the version in its header, the precision of its layers."""
+        plan, folder = built.plan, built.entry.folder
+        plan_rules.require_header(read_header(folder / plan.file), self._target, self._options)
+        require_precision(folder / plan.layers_file, lowered)
+
+    def _combined(
+        self, lowered: LoweredModel, component: Component, build: BuildSpec, built: Mapping[str, _Built]
+    ) -> Entry:
+        """One folder with all plans, and what is told of them."""
+        named = {cc: _renamed(one.plan, "" if len(built) == 1 else f"_sm{_sm(cc)}") for cc, one in built.items()}
+        first = next(iter(named.values()))
+        engine = Engine(
+            kind=EngineKind.TENSORRT,
+            components={"model": component.model_copy(update={"file": first.file, "external_files": ()})},
+            precision=lowered.precision,
+            options={},
+            toolchain={"tensorrt": first.tensorrt},
+            build=build,
+            plans=named,
+        )
+
+        def gather(out: Path) -> Any:
+            for cc, one in built.items():
+                for before, after in zip(_files(one.plan), _files(named[cc]), strict=True):
+                    link_or_copy(one.entry.folder / before, out / after)
+            return engine.model_dump(mode="json")
+
+        inputs = [one.entry.digest for one in built.values()]
+        parameters = {"of": "engine", "precision": lowered.precision, "interface": component.model_dump(mode="json")}
+        return self._stages.entry("compile", inputs, parameters, gather, tools="plan")[0]
+
+
+def _sm(compute_capability: str) -> str:
+    return compute_capability.replace(".", "")
+
+
+def _files(plan: Plan) -> tuple[str, ...]:
+    return plan.file, plan.layers_file, plan.log, plan.reproduce
+
+
+def _renamed(plan: Plan, suffix: str) -> Plan:
+    """The same plan, whose files have the suffix in their names."""
+
+    def name(file: str) -> str:
+        path = Path(file)
+        return f"{path.stem}{suffix}{path.suffix}"
+
+    fields = {field: name(getattr(plan, field)) for field in ("file", "layers_file", "log", "reproduce")}
+    return plan.model_copy(update=fields)
