@@ -37,6 +37,7 @@ LEVELS = (
         "repeating",
         "scratch",
         "shapes",
+        "tensorrt_versions",
         "toolchain",
         "units",
     ),

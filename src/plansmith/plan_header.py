@@ -1,9 +1,9 @@
 """What the first bytes of a TensorRT plan say, read without TensorRT.
 
-Their places are those that NVIDIA's own program reads for `trtexec --getPlanVersionOnly` (samples/common/sampleEngines.cpp
-of github.com/NVIDIA/TensorRT, releases 10.16 and 11.1), and hold for plans of TensorRT 8.6 and later: "ftrt", the
-version of the serialisation, and in bytes 24 to 27 the four numbers of TensorRT. What lies between them, such as the
-GPU, is laid out nowhere and left alone.
+Their places are those that NVIDIA's own program reads for `trtexec --getPlanVersionOnly`
+(samples/common/sampleEngines.cpp of github.com/NVIDIA/TensorRT, releases 10.16 and 11.1), and hold for plans of
+TensorRT 8.6 and later: "ftrt", the version of the serialisation, and in bytes 24 to 27 the four numbers of TensorRT.
+What lies between them, such as the GPU, is laid out nowhere and left alone.
 """
 
 from __future__ import annotations
