@@ -148,8 +148,9 @@ class PlanTensor(Record):
 class PlanLayer(Record):
     """One layer of a plan by its inspector; `milliseconds` where it was timed, None elsewhere.
 
-    `dtypes`: of its outputs, by NumPy's names; `computes`: it multiplies matrices or convolves, so that its precision
-    matters.
+    `inputs`: names of tensors; `dtypes`: of its outputs, by NumPy's names, as far as the plan tells them; `computes`:
+    it multiplies matrices or convolves, so that its precision matters; `operands`: the dtype of what it multiplies,
+    empty where the plan does not tell; `nodes`: names of the ONNX nodes that it stands for.
     """
 
     name: str
@@ -158,6 +159,8 @@ class PlanLayer(Record):
     dtypes: tuple[str, ...]
     tactic: str = ""
     computes: bool = False
+    operands: str = ""
+    nodes: tuple[str, ...] = ()
     milliseconds: float | None = None
 
 
