@@ -170,7 +170,7 @@ class Plan(Record):
     `gpu`: the kind that it was tuned on; `tensorrt`: the full version, from the plan's own header; `seconds`: of the
     build; `peak_host_bytes` and `peak_device_bytes`: None where nothing tells; `timing_cache`: what became of it, in
     words; `profile_bytes`: device memory that each profile needs; `layers_file`: all layers, as `PlanLayer`s in JSON;
-    `log` and `reproduce`: files too.
+    `log` and `reproduce`: files too; `refitted`: weights that it was built without were put back.
     """
 
     file: str
@@ -188,6 +188,7 @@ class Plan(Record):
     log: str
     reproduce: str
     warnings: tuple[str, ...] = ()
+    refitted: bool = False
 
 
 class Engine(Record):

@@ -13,6 +13,7 @@ import click
 from plansmith.cli.options import complete_model, repository_option
 
 if TYPE_CHECKING:
+    from plansmith.triton.repository import ModelRepository
     from plansmith.triton.server import TritonServer
 
 # Large models load for minutes; a person who waits can press Ctrl-C.
@@ -64,6 +65,7 @@ def serve_command(
     target = opened.load_target()
     require_device(installation, target)
     site = stand_in_site(installation, target)
+    arguments = _arguments(opened, models or present)
     server = TritonServer(
         repository,
         installation,
@@ -71,12 +73,11 @@ def serve_command(
         site=site,
         models=models or present,
         deadline_seconds=_LOAD_SECONDS,
-        http_port=http_port,
-        grpc_port=grpc_port,
-        metrics_port=metrics_port,
+        ports=(http_port, grpc_port, metrics_port),
+        arguments=arguments,
     )
     with server:
-        _announce(server, models or present, stand_in=site is not None)
+        _announce(server, models or present, arguments, stand_in=site is not None)
         try:
             status = server.wait()
         except KeyboardInterrupt:
@@ -85,11 +86,20 @@ def serve_command(
     raise RepositoryError(f"the server ended by itself with status {status}", remedy="read the log", log=server.log)
 
 
-def _announce(server: TritonServer, models: Sequence[str], *, stand_in: bool) -> None:
+def _arguments(repository: ModelRepository, models: Sequence[str]) -> list[str]:
+    """What the shown versions of models need the server to be started with, each once."""
+    shown = [(model, number) for model in models for number in repository.views(model).shown()]
+    manifests = [repository.readable(model, number) for model, number in shown]
+    return list(dict.fromkeys(one for manifest in manifests if manifest for one in manifest.package.server_arguments))
+
+
+def _announce(server: TritonServer, models: Sequence[str], arguments: Sequence[str], *, stand_in: bool) -> None:
     """Say what is served, where, and how it ends."""
     click.echo(f"Triton {server.version} serves {', '.join(models)}")
     if stand_in:
         click.echo("  ONNX models answer through plansmith's stand-in backend")
+    if arguments:
+        click.echo(f"  with     {' '.join(arguments)}, as its plans need")
     click.echo(f"  HTTP     http://{server.http_url}/v2/models/{models[0]}")
     click.echo(f"  gRPC     {server.grpc_url}")
     click.echo(f"  metrics  http://{server.metrics_url}/metrics")
