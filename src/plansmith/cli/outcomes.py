@@ -92,14 +92,15 @@ class Failed:
 Outcome = Planned | Compiled | Failed
 
 
-def print_outcomes(outcomes: Sequence[Outcome]) -> None:
-    """A line a model, below how many ended how."""
+def print_outcomes(outcomes: Sequence[Outcome], targets: Sequence[str]) -> None:
+    """A line a model, below how many ended how; `targets`: of each, empty where it has one alone."""
     summaries = [outcome.summary() for outcome in outcomes]
     counts = ", ".join(f"{count} {state}" for state, count in Counter(state for state, _ in summaries).items())
-    width = max(len(outcome.name) for outcome in outcomes)
+    names, places = [outcome.name for outcome in outcomes], max(map(len, targets))
+    width = max(map(len, names))
     click.echo(f"{len(outcomes)} model(s): {counts}")
-    for outcome, (_, words) in zip(outcomes, summaries, strict=True):
-        click.echo(f"  {outcome.name:<{width}}  {words}")
+    for name, target, (_, words) in zip(names, targets, summaries, strict=True):
+        click.echo(f"  {name:<{width}}  {f'{target:<{places}}  ' if places else ''}{words}")
 
 
 def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepRecord]) -> dict[str, Any]:

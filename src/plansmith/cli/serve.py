@@ -45,6 +45,7 @@ def serve_command(
     """
     from plansmith.errors import RepositoryError, UsageError
     from plansmith.triton.installation import find_installation, require_device, stand_in_site
+    from plansmith.triton.nesting import require_alone
     from plansmith.triton.repository import ModelRepository
     from plansmith.triton.server import TritonServer
 
@@ -54,6 +55,7 @@ def serve_command(
     if not repository.is_dir():
         raise RepositoryError(f"{repository} does not exist", remedy="compile a model into it first, or check the path")
     opened = ModelRepository(repository)
+    require_alone(opened.root)
     present = opened.served_models()
     missing = sorted(set(models) - set(present))
     if missing or not present:
