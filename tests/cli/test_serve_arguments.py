@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.cli import serve
+from plansmith.cli.outcomes import Compiled
 from plansmith.errors import EnvironmentFault, ServedCheckError
 from plansmith.triton.installation import find_installation
 from plansmith.triton.repository import ModelRepository
@@ -42,6 +43,29 @@ def test_what_any_shown_version_needs_is_passed_once(tmp_path: Path) -> None:
 def test_a_model_that_somebody_else_put_there_needs_nothing_that_is_known(tmp_path: Path) -> None:
     (tmp_path / "repository" / "theirs" / "1").mkdir(parents=True)
     assert serve._arguments(ModelRepository(tmp_path / "repository"), ["theirs"]) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("local-cpu", f"  the server has to be started with {COMPATIBLE} {PLUGINS}\n"),
+        (
+            "sagemaker-26.05",
+            f"  the server has to be started with SAGEMAKER_TRITON_ADDITIONAL_ARGS='{COMPATIBLE} {PLUGINS}'\n",
+        ),
+    ],
+)
+def test_a_compile_says_what_the_server_needs(
+    target: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    released(tmp_path / "repository", "compatible", (COMPATIBLE, PLUGINS))
+    opened = ModelRepository(tmp_path / "repository")
+    manifest = opened.manifest("compatible", 1)
+    published = opened.published(manifest, unchanged=False)
+    outcome = Compiled(published, manifest.model_copy(update={"target": target}), [])
+    outcome.show()
+    assert said in capsys.readouterr().out
+    assert outcome.document()["server_arguments"] == [COMPATIBLE, PLUGINS]
 
 
 def test_a_real_triton_gets_the_arguments(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -101,7 +102,7 @@ def _announce(server: TritonServer, models: Sequence[str], arguments: Sequence[s
     if stand_in:
         click.echo("  ONNX models answer through plansmith's stand-in backend")
     if arguments:
-        click.echo(f"  with     {' '.join(arguments)}, as its plans need")
+        click.echo(f"  with     {shlex.join(arguments)}, as its plans need")
     click.echo(f"  HTTP     http://{server.http_url}/v2/models/{models[0]}")
     click.echo(f"  gRPC     {server.grpc_url}")
     click.echo(f"  metrics  http://{server.metrics_url}/metrics")

@@ -86,7 +86,8 @@ class ModelRepository:
         Raises:
             RepositoryError: the repository belongs to another target, lies in another one or holds others.
         """
-        require_alone(self.root)
+        with storage_errors(self.root):
+            require_alone(self.root)
         recorded = self.target()
         if recorded not in {None, target}:
             raise RepositoryError(
