@@ -88,9 +88,16 @@ def test_an_unknown_tensorrt_is_to_be_looked_up_in_the_image() -> None:
     assert refused(own, options()).remedy.endswith("into /x/ours.yaml")
 
 
-@pytest.mark.parametrize("version", ["10.9.0.34", "10.11.0.33", "10", "9.3", "10.17.0", "12.0.0.1"])
+@pytest.mark.parametrize("version", ["10.9.0.34", "10.11.0.33", "9.3", "10.17.0", "12.0.0.1"])
 def test_a_tensorrt_that_plansmith_does_not_build_for_is_refused(version: str) -> None:
     assert f"has TensorRT {version}" in refused(TRITON.model_copy(update={"tensorrt": version}), options()).message
+
+
+@pytest.mark.parametrize("version", ["10", "11"])
+def test_a_major_number_alone_is_too_little(version: str) -> None:
+    found = refused(TRITON.model_copy(update={"tensorrt": version}), options())
+    assert f"tells only TensorRT {version}" in found.message
+    assert "at least two numbers" in found.remedy
 
 
 def test_sagemaker_has_no_tensorrt_11_yet() -> None:

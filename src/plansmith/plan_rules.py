@@ -133,6 +133,11 @@ def _target_problems(target: Target) -> Iterator[_Problem]:
         place = name if is_target_file(name) else f"a copy of `plansmith targets {name} --yaml`"
         look_up = f"find the version in {image} (dpkg -l | grep nvinfer) and write it as `tensorrt:` into {place}"
         yield f"nothing says which TensorRT {name} has", f"take another --target; or {look_up}"
+    elif len(numbers_of(version)) < 2:
+        yield (
+            f"{name} tells only TensorRT {version}, which is too little to build a plan for",
+            "write at least two numbers into the target's file, best all four",
+        )
     elif not is_supported(version):
         yield (
             f"{name} has TensorRT {version}, and plansmith builds plans for {SUPPORTED}",
