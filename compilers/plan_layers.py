@@ -144,10 +144,10 @@ def require_precision(
             f"no layer of the plan computes in {asked}, which was asked: all {len(told)} that compute do so in {found}",
             remedy="compile a graph that is lowered to it: plansmith lower shows what becomes of one",
         )
-    untold = len(computing) - len(told)
-    return (f"the precision of {untold} of {len(computing)} layers that compute: the plan does not tell it",) * bool(
-        untold
-    )
+    if len(told) == len(computing):
+        return ()
+    untold = f"{len(computing) - len(told)} of {len(computing)} layers that compute"
+    return (f"the precision of {untold}: the plan does not tell it",)
 
 
 def _document(text: str) -> dict[str, Any]:
