@@ -15,7 +15,7 @@ from plansmith.gpu_kinds import find_kind
 from plansmith.packaging import lay_out
 from plansmith.stages import Finished, Listener, StageRunner
 from plansmith.triton.installation import Installation
-from plansmith.triton.model_config import parse_config, with_cpu_instances
+from plansmith.triton.model_config import completions, contradictions, parse_config, with_cpu_instances
 from plansmith.triton.plan_config import plan_files, plan_package, write_plan_config
 from plansmith.triton.server import TritonServer
 from plansmith.types import Component, Device, Dim, EngineKind, InputRange, OnnxModel, Precision, ReferenceSet, Tensor
@@ -235,6 +235,22 @@ def test_plans_for_several_gpus_are_chosen_by_their_compute_capability() -> None
     assert config.default_model_filename == "model_89.plan"
     assert plan_files(engine("A10G")) == {"8.6": "model.plan"}
     assert plan_package("tiny", engine("A10G")).capability_files == {}
+
+
+def test_what_triton_made_of_the_configuration_of_several_plans_is_compared() -> None:
+    ours, theirs = (config_of(engine("L4", "A10G")) for _ in range(2))
+    assert contradictions(ours, theirs) == []
+    assert completions(ours, theirs) == {}
+    theirs.parameters["x"].string_value = "y"
+    assert completions(ours, theirs) == {"parameters": {"x": 'string_value: "y"\n'}}
+    theirs.cc_model_filenames["8.6"] = "model.plan"
+    (said,) = contradictions(ours, theirs)
+    assert said.startswith("cc_model_filenames: wrote {")
+    assert "'8.6': 'model_86.plan'" in said
+    assert "'8.6': 'model.plan'" in said.partition("Triton has")[2]
+    theirs = config_of(engine("L4", "A10G"))
+    theirs.instance_group[0].profile.append("1")
+    assert completions(ours, theirs) == {"instance_group[0].profile": ["1"]}
 
 
 def test_what_the_server_has_to_be_started_with_is_in_the_package() -> None:

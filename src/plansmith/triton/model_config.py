@@ -12,6 +12,7 @@ from plansmith.manifest import Interface, Package
 from plansmith.types import AxisRange, Component, Device, EngineKind, Tensor
 
 if TYPE_CHECKING:
+    from google.protobuf.descriptor import FieldDescriptor
     from google.protobuf.message import Message
     from tritonclient.grpc import model_config_pb2 as pb
 
@@ -124,7 +125,7 @@ def contradictions(ours: Any, theirs: Any, path: str = "") -> list[str]:
     for field, value in ours.ListFields():
         place = f"{path}{field.name}"
         other = getattr(theirs, field.name)
-        if field.message_type is None:
+        if field.message_type is None or _is_map(field):
             if value != other:
                 found.append(f"{place}: wrote {_plain(value)}, Triton has {_plain(other)}")
         elif _is_repeated(value):
@@ -144,7 +145,7 @@ def completions(ours: Message, theirs: Message, path: str = "") -> dict[str, Any
     for field, value in theirs.ListFields():
         place = f"{path}{field.name}"
         mine = getattr(ours, field.name)
-        if field.message_type is None:
+        if field.message_type is None or _is_map(field):
             if value != mine and not mine:
                 found[place] = _plain(value)
         elif _is_repeated(value):
@@ -167,5 +168,11 @@ def _is_repeated(value: Any) -> bool:
     return hasattr(value, "__len__") and not isinstance(value, str | bytes)
 
 
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: inner if isinstance(inner, str) else str(inner) for key, inner in value.items()}
     return list(value) if _is_repeated(value) else value
