@@ -314,6 +314,7 @@ def test_a_plan_of_the_targets_tensorrt_is_for_it() -> None:
         ("10.16.1.11", TRITON, BuildFlags(version_compatible=True)),
         ("11.0.0.114", TRITON, BuildFlags(version_compatible=True)),
         ("8.6.1.6", NEWEST, BuildFlags(version_compatible=True)),
+        ("10.16.1.11", NEWEST, BuildFlags(version_compatible=True, exclude_lean_runtime=True)),
         ("10.16.0.72", TRITON.model_copy(update={"tensorrt": None}), BuildFlags(version_compatible=True)),
     ],
 )

@@ -99,7 +99,7 @@ def require_header(header: PlanHeader, target: Target, flags: BuildFlags) -> Non
         EngineError: it does not.
     """
     wanted = target.tensorrt or ""
-    if is_same(header.tensorrt, wanted) or (flags.version_compatible and loads_in(header.tensorrt, wanted)):
+    if is_same(header.tensorrt, wanted) or (_brings_runtime(flags) and loads_in(header.tensorrt, wanted)):
         return
     raise EngineError(
         f"the plan was built by TensorRT {header.tensorrt}, and {target.name} has {wanted or 'an unknown one'}, which"
@@ -231,11 +231,18 @@ def _choose_version(
         if is_same(version, wanted):
             return builder, version, tuple(_version_notices(target))
     for builder, version in usable.items():
-        # Nothing gives Triton the runtime that such a plan leaves out, but its own, which is of another version.
-        if options.version_compatible and not options.exclude_lean_runtime and loads_in(version, wanted):
+        if _brings_runtime(options) and loads_in(version, wanted):
             said = f"the plan is built by TensorRT {version} and loaded by {wanted}, so that it may be slower"
             return builder, version, (said, *_version_notices(target))
     raise _other_version(target, options, found)
+
+
+def _brings_runtime(flags: BuildFlags) -> bool:
+    """Whether a plan loads in another version, too: with the runtime of its own one inside.
+
+    Where that is left out, it has to be given to `IRuntime::loadRuntime` (NvInferRuntime.h), which Triton never calls.
+    """
+    return flags.version_compatible and not flags.exclude_lean_runtime
 
 
 def _no_builder(target: Target, options: TensorRTOptions, machine: BuildMachine) -> EnvironmentFault:
