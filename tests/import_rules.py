@@ -37,6 +37,7 @@ LEVELS = (
         "repeating",
         "scratch",
         "shapes",
+        "tensorrt_versions",
         "toolchain",
         "units",
     ),
@@ -48,7 +49,7 @@ LEVELS = (
     ("measuring",),
     ("judging",),
     ("held_out",),
-    ("sources", "compilers", "triton", "validation", "probes", "report", "spec_text"),
+    ("sources", "compilers", "triton", "validation", "probes", "report", "spec_targets", "spec_text"),
     ("asking", "loading", "sample_sets", "stages", "trials", "spec_files", "spec_schema"),
     ("lowered_graph", "plan_validation"),
     (

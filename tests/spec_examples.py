@@ -42,6 +42,11 @@ ACCEPTED = {
     "data in the defaults": "defaults:\n  data: {path: a.csv, evaluation: 500}\nmodels:\n  - source: hf:bert\n"
     "    data: {metric: none}\n  - {source: hf:bert, name: b, data: {dataset: org/set, split: test}}\n",
     "empty text": "source: hf:bert\nname: ''\nrepository: ''\n",
+    "several targets": "source: hf:bert\ntarget: [triton-26.03, sagemaker-26.05, ours.yaml]\n",
+    "one target in a list": "source: hf:bert\ntarget: [triton-26.03]\n",
+    "several targets in the defaults": "defaults: {target: [a, b]}\n" + TWO,
+    "one name for several targets": "models:\n  - {source: hf:bert, target: [a, b]}\n"
+    "  - {source: hf:bert, target: [c]}\n",
     "models": TWO,
     "one of several": "models: [source: hf:bert]\n",
     "defaults": "defaults:\n  precision: fp32\n  shapes: {input_ids: 1x8}\n" + TWO,
@@ -59,6 +64,20 @@ ACCEPTED = {
 }
 
 SEVERAL = {
+    "one name twice for one of several targets": _no(
+        "models:\n  - {source: hf:bert, target: [a, b]}\n  - {source: hf:bert, target: [b]}\n",
+        "model.yaml:3: the model in line 2 is called 'bert' too, in the same repository",
+        by_schema=False,
+    ),
+    "a repository around those of several targets": _no(
+        "models:\n  - {source: hf:bert, target: [a, b]}\n  - {source: hf:bert, name: c, target: a}\n",
+        "model.yaml:3: its repository is the folder in which the model in line 2 has one per target",
+        "write `target: [NAME]` for it too",
+        by_schema=False,
+    ),
+    "a list of targets in the defaults": _no(
+        "defaults: {target: [a, 5]}\n" + TWO, "1 problem(s)", "model.yaml:1: 'target': must be text (got 5)"
+    ),
     "wrong keys and values in all places": _no(
         "defaults:\n  precison: fp16\n  triton: {instances: 0}\nmodels:\n  - source: hf:bert\n    names: x\n"
         "    shapes:\n      input_ids: 4x8:2x8:8x8\n  - name: b\n    triton: {instancez: 1}\n  - just text\n"
@@ -94,6 +113,13 @@ SEVERAL = {
 }
 
 VARIABLES = {
+    "a target of several": _no(
+        "source: hf:bert\ntarget: [$TARGET, ~/ours.yaml]\n",
+        "2 problem(s)",
+        "model.yaml:2: 'target.0' holds the environment variable $TARGET",
+        "model.yaml:2: 'target.1' begins with ~",
+        '--target "$TARGET"',
+    ),
     "with braces": _no(
         "source: hf:bert\nrepository: ${REPO}/models\n",
         "1 problem(s)",
@@ -160,6 +186,16 @@ VARIABLES = {
 }
 
 ONE = {
+    "no target in the list": _no("source: hf:bert\ntarget: []\n", "model.yaml:2: 'target': a list names at least one"),
+    "a target twice": _no("source: hf:bert\ntarget: [a, b, a]\n", "model.yaml:2: 'target' names 'a' more than once"),
+    "a target that is no text": _no(
+        "source: hf:bert\ntarget:\n  - a\n  - 26.03\n", "model.yaml:4: 'target': must be text (got 26.03)"
+    ),
+    "two files of targets with one name": _no(
+        "source: hf:bert\ntarget: [x/ours.yaml, y/ours.yaml]\n",
+        "model.yaml:2: 'target' names 'ours' more than once",
+        by_schema=False,
+    ),
     "no source": _no("name: a\n", "model.yaml: 'source' is missing"),
     "an unknown key": _no("source: hf:bert\nnmae: a\n", "model.yaml:2 'nmae'"),
     "an unknown key inside": _no("source: hf:bert\ntriton: {instancez: 1}\n", "model.yaml:2 'triton.instancez'"),

@@ -47,7 +47,7 @@ def test_a_wrong_spec_is_refused_with_all_its_problems_and_their_lines(spec: Ref
 @pytest.mark.parametrize("text", ACCEPTED.values(), ids=ACCEPTED.keys())
 def test_a_right_spec_is_taken(text: str, tmp_path: Path) -> None:
     found = _read(tmp_path, text)
-    assert found.several == ("models:" in text)
+    assert found.several == ("models:" in text or "target: [" in text)
     assert all(model.name for model in found.models)
 
 
@@ -180,6 +180,67 @@ def test_what_to_type_instead_of_a_variable_is_an_option_that_there_is() -> None
     for key in set(ModelSpec.model_fields) - {"source"}:
         typed = option_for((key,), "$X").partition(" ")[0]
         assert typed in options or (not typed and f"--{key.replace('_', '-')}" not in options), key
+
+
+def _places(found: SpecFile, folder: Path) -> list[tuple[str, str, str]]:
+    """Name, target and repository of every model."""
+    return [(m.name, m.spec.target, m.spec.repository.replace(f"{folder}/", "")) for m in found.models]
+
+
+def test_several_targets_make_a_model_for_each_in_a_repository_of_its_own(tmp_path: Path) -> None:
+    found = _read(tmp_path, "source: hf:bert\ntarget: [triton-26.03, sub/ours.yaml]\n")
+    assert found.several
+    assert _places(found, tmp_path) == [
+        ("bert", "triton-26.03", "artifacts/repository/triton-26.03"),
+        ("bert", f"{tmp_path}/sub/ours.yaml", "artifacts/repository/ours"),
+    ]
+    assert [model.label for model in found.models] == ["bert for triton-26.03", "bert for ours"]
+    same = {model.spec.model_copy(update={"target": "", "repository": ""}).model_dump_json() for model in found.models}
+    assert len(same) == 1
+    named = _read(tmp_path, "source: hf:bert\ntarget: [a]\nrepository: r\nartifacts: x\n")
+    assert _places(named, tmp_path) == [("bert", "a", "r/a")]
+
+
+def test_one_target_that_is_no_list_is_as_ever(tmp_path: Path) -> None:
+    found = _read(tmp_path, "source: hf:bert\ntarget: triton-26.03\n")
+    assert not found.several
+    assert _places(found, tmp_path) == [("bert", "triton-26.03", "")]
+    assert found.models[0].label == "bert"
+
+
+def test_a_list_of_targets_is_replaced_and_not_merged_and_makes_one_of_a_models_own_target(tmp_path: Path) -> None:
+    text = (
+        "defaults: {target: [a, b]}\n"
+        + TWO.replace("name: two", "name: two\n    target: c")
+        + ("  - {source: hf:bert, name: three, target: [c], artifacts: x}\n")
+    )
+    assert _places(_read(tmp_path, text), tmp_path) == [
+        ("one", "a", "artifacts/repository/a"),
+        ("one", "b", "artifacts/repository/b"),
+        ("two", "c", "artifacts/repository/c"),
+        ("three", "c", "x/repository/c"),
+    ]
+    assert [m.spec.target for m in _read(tmp_path, text, "one").models] == ["a", "b"]
+
+
+def test_targets_of_the_command_line_win_and_stay_where_the_list_has_them(tmp_path: Path) -> None:
+    listed, alone = "source: hf:bert\ntarget: [a, b]\n", "source: hf:bert\ntarget: a\nrepository: r\n"
+    assert _places(_read(tmp_path, listed, target="b"), tmp_path) == [("bert", "b", "artifacts/repository/b")]
+    assert _places(_read(tmp_path, listed, target=["c", "d"], repository="/r"), tmp_path) == [
+        *(("bert", "c", "/r/c"), ("bert", "d", "/r/d"))
+    ]
+    assert _places(_read(tmp_path, alone, target=["a", "b"]), tmp_path) == [("bert", "a", "r/a"), ("bert", "b", "r/b")]
+    assert _places(_read(tmp_path, alone, target="b"), tmp_path) == [("bert", "b", "r")]
+    with pytest.raises(UsageError, match="'target' names 'a' more than once"):
+        _read(tmp_path, alone, target=["a", "a"])
+    twice = "models:\n  - {source: hf:bert, target: [a]}\n  - {source: hf:bert, target: [b]}\n"
+    with pytest.raises(UsageError, match="is called 'bert' too"):
+        _read(tmp_path, twice, target="c")
+
+
+def test_one_name_for_several_targets_is_one_models(tmp_path: Path) -> None:
+    found = _read(tmp_path, "source: hf:bert\ntarget: [a, b]\n", name="typed")
+    assert [(model.name, model.spec.name) for model in found.models] == [("typed", "typed")] * 2
 
 
 def test_a_spec_survives_json() -> None:

@@ -148,8 +148,9 @@ class PlanTensor(Record):
 class PlanLayer(Record):
     """One layer of a plan by its inspector; `milliseconds` where it was timed, None elsewhere.
 
-    `dtypes`: of its outputs, by NumPy's names; `computes`: it multiplies matrices or convolves, so that its precision
-    matters.
+    `inputs`: names of tensors; `dtypes`: of its outputs, by NumPy's names, as far as the plan tells them; `computes`:
+    it multiplies matrices or convolves, so that its precision matters; `operands`: the dtype of what it multiplies,
+    empty where the plan does not tell; `nodes`: names of the ONNX nodes that it stands for.
     """
 
     name: str
@@ -158,6 +159,8 @@ class PlanLayer(Record):
     dtypes: tuple[str, ...]
     tactic: str = ""
     computes: bool = False
+    operands: str = ""
+    nodes: tuple[str, ...] = ()
     milliseconds: float | None = None
 
 
@@ -167,7 +170,7 @@ class Plan(Record):
     `gpu`: the kind that it was tuned on; `tensorrt`: the full version, from the plan's own header; `seconds`: of the
     build; `peak_host_bytes` and `peak_device_bytes`: None where nothing tells; `timing_cache`: what became of it, in
     words; `profile_bytes`: device memory that each profile needs; `layers_file`: all layers, as `PlanLayer`s in JSON;
-    `log` and `reproduce`: files too.
+    `log` and `reproduce`: files too; `refitted`: weights that it was built without were put back.
     """
 
     file: str
@@ -185,6 +188,7 @@ class Plan(Record):
     log: str
     reproduce: str
     warnings: tuple[str, ...] = ()
+    refitted: bool = False
 
 
 class Engine(Record):

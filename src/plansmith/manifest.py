@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field
+
 from plansmith.engines import Engine
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.types import (
@@ -19,13 +21,19 @@ from plansmith.types import (
 
 
 class Package(Record):
-    """A release in the making: the files that Triton will see and the interface they promise."""
+    """A release in the making: the files that Triton will see and the interface they promise.
+
+    `capability_files`: of a release with several plans, the file for each compute capability; `server_arguments`: what
+    the server has to be started with besides, which for SageMaker goes into SAGEMAKER_TRITON_ADDITIONAL_ARGS.
+    """
 
     model: str
     config_file: str
     model_files: tuple[str, ...]
     max_batch_size: int
     interface: Interface
+    capability_files: dict[str, str] = Field(default_factory=dict)
+    server_arguments: tuple[str, ...] = ()
 
 
 class Interface(Record):

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from plansmith.config import ModelSpec, Problem, find_problems, got, make_spec, refusal
+from plansmith.config import Problem, find_problems, got, make_spec, refusal
 from plansmith.errors import SourceError, UsageError
 from plansmith.sources.reference import Scheme, SourceReference, parse_reference
+from plansmith.spec_targets import NamedSpec, folder_of, for_targets, repository_of, target_problems, without_targets
 from plansmith.spec_text import MANY, MODELS, Keys, SpecText, option_for, read_text
 from plansmith.targets import is_target_file
 
@@ -27,20 +28,12 @@ _PLACE = {"path", "dataset", "entry_point", "subset", "split"}
 
 
 @dataclass(frozen=True)
-class NamedSpec:
-    """A model of a spec file, with the name that it has or that its source gives it."""
-
-    name: str
-    spec: ModelSpec
-
-
-@dataclass(frozen=True)
 class SpecFile:
     """What a spec file holds.
 
     Args:
         models: in the order of the file.
-        several: whether the file has the form for several models, however many stand in it.
+        several: whether the file has the form for several models or targets, however many stand in it.
     """
 
     models: tuple[NamedSpec, ...]
@@ -49,14 +42,24 @@ class SpecFile:
 
 @dataclass(frozen=True)
 class _Entry:
-    """The values of one model, defaults included, and the keys that lead to it in the file."""
+    """The values of one model, defaults included, and the keys that lead to it in the file.
+
+    Args:
+        keys: none for the file as a whole.
+        values: without a list of targets.
+        targets: those of the list, as they were written; None where there was no list.
+    """
 
     keys: Keys
     values: dict[str, Any]
+    targets: list[Any] | None = None
 
 
 def read_specs(path: Path, overrides: Mapping[str, Any], picked: Sequence[str] = ()) -> SpecFile:
     """Read a YAML spec file; `overrides` (from the command line) win over what stands in it.
+
+    A list of targets, in the file or of the command line, makes a model for each, in `<repository>/<target>`: a
+    repository belongs to one target.
 
     Paths in a spec are relative to the spec's own place. Data of the command line replace the place of the spec's data,
     and leave columns, counts and measure to the spec.
@@ -72,21 +75,38 @@ def read_specs(path: Path, overrides: Mapping[str, Any], picked: Sequence[str] =
     """
     text = read_text(path)
     several = not MANY.isdisjoint(text.values)
-    entries = _entries(text) if several else [_Entry((), _with_folders(text.values, path.parent))]
+    entries = _entries(text) if several else [_entry((), text.values, path.parent)]
+    overrides, typed = without_targets(overrides)
     found = [*text.problems, *(_form_problems(text, overrides) if several else [])]
     for entry in entries:
         found += _entry_problems(entry, overrides, text)
     if found:
         raise refusal(_once(found, text), remedy=_remedy(text))
-    repeated = list(_repeated_names(entries, text, {}))
+    repeated = list(_repeated_names(entries, text, {}, None))
     if repeated:
         raise refusal(repeated, remedy="give each a `name` of its own")
+    mixed = list(_mixed_repositories(entries, text))
+    if mixed:
+        raise refusal(mixed, remedy="write `target: [NAME]` for it too, or give it a `repository` of its own")
     taken = _pick(entries, picked, path)
     if len(taken) > 1:
-        _require_own_names(taken, overrides, text)
-    specs = [make_spec(_over(entry.values, overrides)) for entry in taken]
-    models = tuple(NamedSpec(s.name or _name(e.values, path.parent), s) for e, s in zip(taken, specs, strict=True))
-    return SpecFile(models, several)
+        _require_own_names(taken, overrides, typed, text)
+    models = [model for entry in taken for model in _models(entry, overrides, typed, path.parent)]
+    return SpecFile(tuple(models), several or any(model.target for model in models))
+
+
+def _models(entry: _Entry, overrides: dict[str, Any], typed: list[Any] | None, folder: Path) -> list[NamedSpec]:
+    spec = make_spec(_over(entry.values, overrides))
+    named = NamedSpec(spec.name or _name(entry.values, folder), spec)
+    targets = _targets(entry, overrides, typed)
+    return [named] if targets is None else for_targets(named, targets)
+
+
+def _targets(entry: _Entry, overrides: Mapping[str, Any], typed: list[Any] | None) -> list[Any] | None:
+    """The targets of a model that each have a repository of their own; those of the command line win."""
+    if typed is not None or entry.targets is None:
+        return typed
+    return [overrides["target"]] if "target" in overrides else entry.targets
 
 
 def _entries(text: SpecText) -> list[_Entry]:
@@ -94,17 +114,35 @@ def _entries(text: SpecText) -> list[_Entry]:
     defaults, models = text.values.get("defaults"), text.values.get(MODELS)
     common = _with_folders(defaults, text.path.parent) if isinstance(defaults, dict) else {}
     return [
-        _Entry((MODELS, str(number)), _merged(common, _with_folders(values, text.path.parent)))
+        _entry((MODELS, str(number)), values, text.path.parent, common)
         for number, values in enumerate(models if isinstance(models, list) else [])
         if isinstance(values, dict)
     ]
 
 
+def _entry(keys: Keys, values: dict[str, Any], start: Path, common: dict[str, Any] | None = None) -> _Entry:
+    """A model's values over the defaults; where these list targets, one that it names alone is a list, too."""
+    merged, targets = without_targets(_merged(common or {}, _with_folders(values, start)))
+    if targets is None and common and isinstance(common.get("target"), list):
+        targets = [merged.pop("target")]
+    return _Entry(keys, merged, targets)
+
+
 def _with_folders(values: dict[str, Any], start: Path) -> dict[str, Any]:
     """The values, with folders and a target file that start from the spec's own folder."""
     named = [key for key in _FOLDERS if isinstance(values.get(key), str) and values[key]]
-    named += ["target"] if is_target_file(str(values.get("target"))) else []
-    return values | {key: str(start / values[key]) for key in named}
+    found = values | {key: str(start / values[key]) for key in named}
+    if "target" in values:
+        target = values["target"]
+        found["target"] = (
+            [_beside(start, one) for one in target] if isinstance(target, list) else _beside(start, target)
+        )
+    return found
+
+
+def _beside(start: Path, target: Any) -> Any:
+    """A target's file lies beside the spec; a name stays one."""
+    return str(start / target) if isinstance(target, str) and is_target_file(target) else target
 
 
 def _over(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +182,8 @@ def _form_problems(text: SpecText, overrides: Mapping[str, Any]) -> Iterator[Pro
         yield text.placed(Problem((str(key),), "unknown", repr(str(key))))
     defaults = text.values.get("defaults", {})
     if isinstance(defaults, dict):
-        own = find_problems(_with_folders(defaults, text.path.parent))
+        values, targets = without_targets(_with_folders(defaults, text.path.parent))
+        own = [*find_problems(values), *(target_problems(targets) if targets is not None else [])]
         # What is missing may stand in the models, and what fields mean together is judged there.
         own = [p for p in own if p.keys and p.keys[0] not in overrides and p.kind != "missing"]
         yield from (text.placed(problem, ("defaults",)) for problem in own)
@@ -164,7 +203,8 @@ def _form_problems(text: SpecText, overrides: Mapping[str, Any]) -> Iterator[Pro
 
 def _entry_problems(entry: _Entry, overrides: Mapping[str, Any], text: SpecText) -> Iterator[Problem]:
     """What is wrong with one model, but for what is wrong with the defaults alone."""
-    for problem in find_problems(_over(entry.values, overrides)):
+    listed = target_problems(entry.targets) if entry.targets is not None and "target" not in overrides else ()
+    for problem in [*find_problems(_over(entry.values, overrides)), *listed]:
         root = text.root_of(problem.keys, (entry.keys, ("defaults",)))
         if problem.keys and problem.keys[0] in overrides and not _stands_there(problem.keys, overrides, text, root):
             yield problem
@@ -201,18 +241,30 @@ def _name(values: Mapping[str, Any], folder: Path) -> str:
         return SourceReference(cast(Scheme, scheme), location, None, path).default_name
 
 
-def _repeated_names(entries: Sequence[_Entry], text: SpecText, overrides: Mapping[str, Any]) -> Iterator[Problem]:
+def _repeated_names(
+    entries: Sequence[_Entry], text: SpecText, overrides: Mapping[str, Any], typed: list[Any] | None
+) -> Iterator[Problem]:
     """Models that would be versions of one another: the same name in the same repository."""
     first: dict[tuple[str, Path], int] = {}
     for entry in entries:
-        values = {**entry.values, **overrides}
-        repository = values.get("repository") or Path(str(values.get("artifacts", "artifacts"))) / "repository"
-        key = (_name(values, text.path.parent), Path(str(repository)).resolve())
-        line = text.lines[entry.keys] if entry.keys else 0
-        if key in first:
-            words = f"the model in line {first[key]} is called {key[0]!r} too, in the same repository"
+        values, targets = {**entry.values, **overrides}, _targets(entry, overrides, typed)
+        base, line = repository_of(values), text.lines[entry.keys] if entry.keys else 0
+        name = _name(values, text.path.parent)
+        keys = [(name, (base / folder_of(one) if one else base).resolve()) for one in (targets or [""])]
+        if taken := [key for key in keys if key in first]:
+            words = f"the model in line {first[taken[0]]} is called {name!r} too, in the same repository"
             yield text.placed(Problem((), "wrong", words), entry.keys)
-        first.setdefault(key, line)
+        first |= {key: line for key in keys if key not in first}
+
+
+def _mixed_repositories(entries: Sequence[_Entry], text: SpecText) -> Iterator[Problem]:
+    """Models whose repository would hold those of another one's several targets."""
+    several = {repository_of(entry.values).resolve(): entry.keys for entry in entries if entry.targets is not None}
+    for entry in entries:
+        other = several.get(repository_of(entry.values).resolve()) if entry.targets is None else None
+        if other is not None:
+            words = f"its repository is the folder in which the model in line {text.lines[other]} has one per target"
+            yield text.placed(Problem((), "wrong", words), entry.keys)
 
 
 def _pick(entries: Sequence[_Entry], picked: Sequence[str], path: Path) -> list[_Entry]:
@@ -225,13 +277,15 @@ def _pick(entries: Sequence[_Entry], picked: Sequence[str], path: Path) -> list[
     return [entry for entry, name in zip(entries, names, strict=True) if not picked or name in picked]
 
 
-def _require_own_names(taken: Sequence[_Entry], overrides: Mapping[str, Any], text: SpecText) -> None:
+def _require_own_names(
+    taken: Sequence[_Entry], overrides: Mapping[str, Any], typed: list[Any] | None, text: SpecText
+) -> None:
     """See that the command line does not make one model of several."""
     if "name" in overrides:
         raise UsageError(
             f"--name names one model, and {len(taken)} are to be compiled", remedy="add --model NAME to pick one"
         )
-    found = list(_repeated_names(taken, text, overrides))
+    found = list(_repeated_names(taken, text, overrides, typed))
     if found:
         raise refusal(found, remedy="pick models with --model NAME, or leave the repository to the spec")
 

@@ -23,6 +23,7 @@ def spec_schema() -> dict[str, Any]:
     definitions = model.pop("$defs") | {"ModelSpec": model}
     for definition in definitions.values():
         _refuse_variables(definition)
+    _take_several(model["properties"]["target"])
     # Defaults and models complete each other; of all keys, a source alone has to be there.
     definitions[_PART] = {key: value for key, value in model.items() if key != "required"}
     return {
@@ -67,3 +68,9 @@ def _refuse_variables(definition: dict[str, Any]) -> None:
         if field.get("type") == "string":
             home = "^~|" if name in paths else ""
             field["not"] = {"pattern": rf"{home}(^|[^$])(\$\$)*{VARIABLE}"}
+
+
+def _take_several(field: dict[str, Any]) -> None:
+    """Text, or a list of different ones, each with the model in a repository of its own."""
+    alone = {key: field.pop(key) for key in ("type", "not")}
+    field["anyOf"] = [alone, {"type": "array", "items": alone, "minItems": 1, "uniqueItems": True}]

@@ -95,7 +95,7 @@ def read_text(path: Path) -> SpecText:
 
 def option_for(keys: Keys, value: str) -> str:
     """What to type on the command line instead of a value; empty where nothing stands for it."""
-    keys = _within_model(keys)
+    keys = _of_value(keys)
     if keys == ("source",):
         return f'plansmith compile "{value}"'
     if keys in {("data",), ("data", "path")}:
@@ -111,6 +111,12 @@ def _within_model(keys: Keys) -> Keys:
     """The keys of a value inside of its model, or of the defaults."""
     outside = {MODELS: 2, "defaults": 1}.get(keys[0], 0) if keys else 0
     return keys[outside:]
+
+
+def _of_value(keys: Keys) -> Keys:
+    """As `_within_model`; of a list of targets, the keys of one target."""
+    inner = _within_model(keys)
+    return inner[:1] if inner[:1] == ("target",) else inner
 
 
 def _path(keys: Keys) -> str:
@@ -153,7 +159,7 @@ def _look_for_variables(node: yaml.ScalarNode, keys: Keys, found: SpecText) -> N
 
 def _look_for_home(node: yaml.ScalarNode, keys: Keys, found: SpecText) -> None:
     """Note a path that begins in somebody's home folder."""
-    inner = _within_model(keys)
+    inner = _of_value(keys)
     begin = _HOME.match(node.value)
     if node.tag != _TEXT or begin is None or bool(begin[1]) != (inner == ("source",)):
         return

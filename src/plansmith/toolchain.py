@@ -87,7 +87,7 @@ _CODE = {
     ),
     "compile": _GRAPH_CODE,
     "validate": (*_GRAPH_CODE, *_JUDGING_CODE),
-    "package": ("packaging.py", "triton/model_config.py", "triton/releases.py"),
+    "package": ("packaging.py", "triton/model_config.py", "triton/plan_config.py", "triton/releases.py"),
     "check_served": ("serving.py", "triton"),
     "zoo": ("zoo", *_EXPORT_CODE),
 }

@@ -131,10 +131,10 @@ def test_a_fixed_port_is_used_and_a_taken_one_is_a_fault(installation: Installat
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        server = TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[], grpc_port=port)
+        server = TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[], ports=(0, port, 0))
         with pytest.raises(EnvironmentFault, match=f"port {port} .* cannot be used"), server:
             pytest.fail("the port is taken")
-    with TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[], http_port=port) as server:
+    with TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[], ports=(port, 0, 0)) as server:
         assert server.http_url == f"127.0.0.1:{port}"
 
 

@@ -19,6 +19,7 @@ from plansmith.cli.text import fault_from_os_error
 if TYPE_CHECKING:
     from plansmith.config import ModelSpec
     from plansmith.spec_files import SpecFile
+    from plansmith.spec_targets import NamedSpec
 
 _EPILOG = """\
 \b
@@ -30,6 +31,7 @@ Examples:
   plansmith compile hf:./my-bert --precision int8 --data sentences.txt
   plansmith compile configs/models/resnet18-random.yaml --json
   plansmith compile configs/models/timm-random.yaml --model resnet18-random
+  plansmith compile timm:resnet18 --target triton-26.03 --target sagemaker-26.05 --no-check-served
 
 Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or target, 7 repository,
 8 served check, 9 something missing on this machine, 130 interrupted; of several models that of the first failure.
@@ -163,26 +165,30 @@ def _compile_several(file: SpecFile, manner: _Manner, as_json: bool) -> None:
     outcomes: list[Outcome] = []
     for number, model in enumerate(file.models, 1):
         if not manner.quiet:
-            click.echo(f"{model.name} ({number} of {len(file.models)})", err=True)
-        outcome = _attempt(model.name, model.spec, manner)
+            click.echo(f"{model.label} ({number} of {len(file.models)})", err=True)
+        outcome = _attempt(model, manner)
         outcomes.append(outcome)
         if not as_json or isinstance(outcome, Failed):
             outcome.show()
     if as_json:
-        click.echo(json.dumps({"models": [outcome.document() for outcome in outcomes]}))
+        documents = [
+            outcome.document() | ({"target": model.target} if model.target else {})
+            for model, outcome in zip(file.models, outcomes, strict=True)
+        ]
+        click.echo(json.dumps({"models": documents}))
     else:
-        print_outcomes(outcomes)
+        print_outcomes(outcomes, [model.target for model in file.models])
     failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
     if failed:
         sys.exit(failed[0].error.exit_code)
 
 
-def _attempt(name: str, spec: ModelSpec, manner: _Manner) -> Outcome:
+def _attempt(model: NamedSpec, manner: _Manner) -> Outcome:
     from plansmith.errors import PlansmithError
 
     try:
-        return _compile(spec, manner)
+        return _compile(model.spec, manner)
     except PlansmithError as error:
-        return Failed(name, error.located(model=name))
+        return Failed(model.name, error.located(model=model.label))
     except OSError as error:
-        return Failed(name, fault_from_os_error(error).located(model=name))
+        return Failed(model.name, fault_from_os_error(error).located(model=model.label))

@@ -55,7 +55,7 @@ def lower_command(
 
     file, base = read_given(source, options, models)
     if len(file.models) != 1:
-        raise UsageError(f"{source} holds {len(file.models)} models", remedy="pick one with --model")
+        raise UsageError(f"{source} holds {len(file.models)} models", remedy="pick one with --model, and one --target")
     spec = file.models[0].spec
     with (
         TerminalProgress(quiet=quiet) as listener,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,14 +99,15 @@ class Failed:
 Outcome = Planned | Compiled | Failed
 
 
-def print_outcomes(outcomes: Sequence[Outcome]) -> None:
-    """A line a model, below how many ended how."""
+def print_outcomes(outcomes: Sequence[Outcome], targets: Sequence[str]) -> None:
+    """A line a model, below how many ended how; `targets`: of each, empty where it has one alone."""
     summaries = [outcome.summary() for outcome in outcomes]
     counts = ", ".join(f"{count} {state}" for state, count in Counter(state for state, _ in summaries).items())
-    width = max(len(outcome.name) for outcome in outcomes)
+    names, places = [outcome.name for outcome in outcomes], max(map(len, targets))
+    width = max(map(len, names))
     click.echo(f"{len(outcomes)} model(s): {counts}")
-    for outcome, (_, words) in zip(outcomes, summaries, strict=True):
-        click.echo(f"  {outcome.name:<{width}}  {words}")
+    for name, target, (_, words) in zip(names, targets, summaries, strict=True):
+        click.echo(f"  {name:<{width}}  {f'{target:<{places}}  ' if places else ''}{words}")
 
 
 def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepRecord]) -> dict[str, Any]:
@@ -126,6 +128,7 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
         "tied": [tied.model_dump() for tied in manifest.onnx.tied],
         "steps": [step.model_dump() for step in steps],
         "report": str(_report(published) or "") or None,
+        "server_arguments": list(manifest.package.server_arguments),
         "validation": manifest.validation.worst(),
         "evaluation": evaluation and evaluation.model_dump(exclude={"worst"}),
         "lowering": manifest.lowered and _lowering(manifest.lowered),
@@ -169,7 +172,8 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
     from plansmith.cli.text import echo_lines, program, short
     from plansmith.targets import load_target
 
-    device = load_target(manifest.target).device
+    target = load_target(manifest.target)
+    device = target.device
     release = short(Path(published.release))
     state = "unchanged, still" if published.unchanged else "published,"
     click.echo(
@@ -196,6 +200,11 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
             click.echo(
                 f"  checked on {served.device.upper()} instances only; the release asks for {device.upper()} ones"
             )
+    if manifest.package.server_arguments:
+        arguments = manifest.package.server_arguments
+        sagemaker = f"SAGEMAKER_TRITON_ADDITIONAL_ARGS={shlex.quote(' '.join(arguments))}"
+        written = sagemaker if target.flavour == "sagemaker" else shlex.join(arguments)
+        click.echo(f"  the server has to be started with {written}")
     click.echo(f"  repository  {short(Path(published.repository))}")
     click.echo(f"  release     {release}")
     if (page := _report(published)) is not None:

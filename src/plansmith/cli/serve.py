@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import click
 from plansmith.cli.options import complete_model, repository_option
 
 if TYPE_CHECKING:
+    from plansmith.triton.repository import ModelRepository
     from plansmith.triton.server import TritonServer
 
 # Large models load for minutes; a person who waits can press Ctrl-C.
@@ -44,6 +46,7 @@ def serve_command(
     """
     from plansmith.errors import RepositoryError, UsageError
     from plansmith.triton.installation import find_installation, require_device, stand_in_site
+    from plansmith.triton.nesting import require_alone
     from plansmith.triton.repository import ModelRepository
     from plansmith.triton.server import TritonServer
 
@@ -53,6 +56,7 @@ def serve_command(
     if not repository.is_dir():
         raise RepositoryError(f"{repository} does not exist", remedy="compile a model into it first, or check the path")
     opened = ModelRepository(repository)
+    require_alone(opened.root)
     present = opened.served_models()
     missing = sorted(set(models) - set(present))
     if missing or not present:
@@ -64,6 +68,7 @@ def serve_command(
     target = opened.load_target()
     require_device(installation, target)
     site = stand_in_site(installation, target)
+    arguments = _arguments(opened, models or present)
     server = TritonServer(
         repository,
         installation,
@@ -71,12 +76,11 @@ def serve_command(
         site=site,
         models=models or present,
         deadline_seconds=_LOAD_SECONDS,
-        http_port=http_port,
-        grpc_port=grpc_port,
-        metrics_port=metrics_port,
+        ports=(http_port, grpc_port, metrics_port),
+        arguments=arguments,
     )
     with server:
-        _announce(server, models or present, stand_in=site is not None)
+        _announce(server, models or present, arguments, stand_in=site is not None)
         try:
             status = server.wait()
         except KeyboardInterrupt:
@@ -85,11 +89,20 @@ def serve_command(
     raise RepositoryError(f"the server ended by itself with status {status}", remedy="read the log", log=server.log)
 
 
-def _announce(server: TritonServer, models: Sequence[str], *, stand_in: bool) -> None:
+def _arguments(repository: ModelRepository, models: Sequence[str]) -> list[str]:
+    """What the shown versions of models need the server to be started with, each once."""
+    shown = [(model, number) for model in models for number in repository.views(model).shown()]
+    manifests = [repository.readable(model, number) for model, number in shown]
+    return list(dict.fromkeys(one for manifest in manifests if manifest for one in manifest.package.server_arguments))
+
+
+def _announce(server: TritonServer, models: Sequence[str], arguments: Sequence[str], *, stand_in: bool) -> None:
     """Say what is served, where, and how it ends."""
     click.echo(f"Triton {server.version} serves {', '.join(models)}")
     if stand_in:
         click.echo("  ONNX models answer through plansmith's stand-in backend")
+    if arguments:
+        click.echo(f"  with     {shlex.join(arguments)}, as its plans need")
     click.echo(f"  HTTP     http://{server.http_url}/v2/models/{models[0]}")
     click.echo(f"  gRPC     {server.grpc_url}")
     click.echo(f"  metrics  http://{server.metrics_url}/metrics")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,10 @@ _OPTIONS = (
     ),
     click.option("--task", help="Which head, by transformers' name of the task [as the model's configuration says]."),
     click.option(
-        "--target", shell_complete=complete_target, help="Serving runtime, or a file that describes one [local-cpu]."
+        "--target",
+        multiple=True,
+        shell_complete=complete_target,
+        help="Serving runtime, or a file that describes one; of several, each has <repository>/<target> [local-cpu].",
     ),
     click.option(
         "--artifacts",
@@ -77,10 +81,15 @@ def read_given(source: str, options: dict[str, Any], models: tuple[str, ...] = (
     from plansmith.config import make_spec
     from plansmith.errors import UsageError
     from plansmith.shapes import parse_shapes
-    from plansmith.spec_files import NamedSpec, SpecFile, read_specs
+    from plansmith.sources.reference import parse_reference
+    from plansmith.spec_files import SpecFile, read_specs
+    from plansmith.spec_targets import NamedSpec, for_targets, without_targets
 
-    given = {key: value for key, value in options.items() if value is not None}
-    require_text(source, *(value for value in given.values() if isinstance(value, str)))
+    given = {key: value for key, value in options.items() if value not in {None, ()}}
+    if "target" in given:
+        given["target"] = list(given["target"]) if len(given["target"]) > 1 else given["target"][0]
+    texts = [text for value in given.values() for text in (value if isinstance(value, list) else [value])]
+    require_text(source, *(text for text in texts if isinstance(text, str)))
     if "shapes" in given:
         given["shapes"] = parse_shapes(given["shapes"])
     if tensorrt := {key: given.pop(option) for option, key in _TENSORRT.items() if given.get(option)}:
@@ -91,5 +100,10 @@ def read_given(source: str, options: dict[str, Any], models: tuple[str, ...] = (
         return read_specs(Path(source), given, models), Path(source).absolute().parent
     if models:
         raise UsageError("--model picks models of a spec", remedy="name a .yaml file, or leave --model out")
-    spec = make_spec({"source": source, **given})
-    return SpecFile((NamedSpec(spec.name, spec),), several=False), Path.cwd()
+    values, targets = without_targets({"source": source, **given})
+    spec = make_spec(values)
+    named = NamedSpec(spec.name, spec)
+    if targets is None:
+        return SpecFile((named,), several=False), Path.cwd()
+    named = replace(named, name=spec.name or parse_reference(source, relative_to=Path.cwd()).default_name)
+    return SpecFile(tuple(for_targets(named, targets)), several=True), Path.cwd()

@@ -12,7 +12,9 @@ from plansmith.manifest import Interface, Package
 from plansmith.types import AxisRange, Component, Device, EngineKind, Tensor
 
 if TYPE_CHECKING:
+    from google.protobuf.descriptor import FieldDescriptor
     from google.protobuf.message import Message
+    from tritonclient.grpc import model_config_pb2 as pb
 
 BATCH = "batch"
 CONFIG_FILE = "config.pbtxt"
@@ -42,7 +44,12 @@ def max_batch_size(component: Component, axes: Mapping[str, AxisRange]) -> int:
 
 
 def write_config(package: Package, kind: EngineKind, device: Device, options: TritonOptions) -> str:
-    """The text of config.pbtxt.
+    """The text of config.pbtxt of a graph; arguments and errors as for `make_config`."""
+    return text_of(make_config(package, kind, device, options))
+
+
+def make_config(package: Package, kind: EngineKind, device: Device, options: TritonOptions) -> pb.ModelConfig:
+    """The configuration that every backend has.
 
     Args:
         package: name, files, largest batch and interface; without batching, dims are written in full.
@@ -53,7 +60,6 @@ def write_config(package: Package, kind: EngineKind, device: Device, options: Tr
     Raises:
         EngineError: a dtype that Triton has no name for.
     """
-    from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2 as pb
 
     batch = package.max_batch_size
@@ -69,19 +75,24 @@ def write_config(package: Package, kind: EngineKind, device: Device, options: Tr
     if batch > 1:
         config.dynamic_batching.max_queue_delay_microseconds = options.max_queue_delay_microseconds
     config.instance_group.add(kind=f"KIND_{device.upper()}", count=options.instances)
+    return config
+
+
+def text_of(config: Message) -> str:
+    """A configuration as Triton reads it from a file."""
+    from google.protobuf import text_format
+
     return str(text_format.MessageToString(config))
 
 
 def with_cpu_instances(text: str) -> str:
     """The same config.pbtxt with every GPU instance on the CPU, for a server that has no GPU."""
-    from google.protobuf import text_format
-
     config = parse_config(text)
     for group in config.instance_group:
         if group.kind == group.KIND_GPU:
             group.kind = group.KIND_CPU
             group.ClearField("gpus")  # Triton refuses CPU instances that name GPUs
-    return str(text_format.MessageToString(config))
+    return text_of(config)
 
 
 def parse_config(text: str) -> Any:
@@ -114,7 +125,7 @@ def contradictions(ours: Any, theirs: Any, path: str = "") -> list[str]:
     for field, value in ours.ListFields():
         place = f"{path}{field.name}"
         other = getattr(theirs, field.name)
-        if field.message_type is None:
+        if field.message_type is None or _is_map(field):
             if value != other:
                 found.append(f"{place}: wrote {_plain(value)}, Triton has {_plain(other)}")
         elif _is_repeated(value):
@@ -134,7 +145,7 @@ def completions(ours: Message, theirs: Message, path: str = "") -> dict[str, Any
     for field, value in theirs.ListFields():
         place = f"{path}{field.name}"
         mine = getattr(ours, field.name)
-        if field.message_type is None:
+        if field.message_type is None or _is_map(field):
             if value != mine and not mine:
                 found[place] = _plain(value)
         elif _is_repeated(value):
@@ -157,5 +168,11 @@ def _is_repeated(value: Any) -> bool:
     return hasattr(value, "__len__") and not isinstance(value, str | bytes)
 
 
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: inner if isinstance(inner, str) else str(inner) for key, inner in value.items()}
     return list(value) if _is_repeated(value) else value

@@ -32,6 +32,7 @@ from plansmith.durable import (
 from plansmith.errors import RepositoryError
 from plansmith.manifest import Manifest, PublishedVersion
 from plansmith.targets import DEFAULT_TARGET, Target, load_target
+from plansmith.triton.nesting import MARKER, STORE_SUFFIX, require_alone
 from plansmith.triton.releases import (
     MANIFEST_FILE,
     damaged_file,
@@ -40,8 +41,6 @@ from plansmith.triton.releases import (
     stands_for,
 )
 from plansmith.triton.views import ModelViews
-
-_MARKER = "repository.json"
 
 
 class ModelRepository:
@@ -59,7 +58,7 @@ class ModelRepository:
         self.root = root.resolve()
         if not self.root.name:
             raise RepositoryError(f"{self.root} cannot be a repository", remedy="choose a folder, such as /srv/models")
-        self.store = self.root.with_name(f"{self.root.name}.plansmith")
+        self.store = self.root.with_name(f"{self.root.name}{STORE_SUFFIX}")
         self.staging = self.store / "staging"
         self._digester = digester or Digester(self.store / "no-memo", read_only=True)
 
@@ -69,7 +68,7 @@ class ModelRepository:
 
     def target(self) -> str | None:
         """The target that the repository belongs to; None before the first publication."""
-        marker = self.store / _MARKER
+        marker = self.store / MARKER
         with storage_errors(self.root):
             try:
                 return str(json.loads(marker.read_text())["target"])
@@ -85,8 +84,10 @@ class ModelRepository:
         """See that releases for a target may go here.
 
         Raises:
-            RepositoryError: the repository belongs to another target.
+            RepositoryError: the repository belongs to another target, lies in another one or holds others.
         """
+        with storage_errors(self.root):
+            require_alone(self.root)
         recorded = self.target()
         if recorded not in {None, target}:
             raise RepositoryError(
@@ -262,9 +263,9 @@ class ModelRepository:
                 raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
             if self.target() is None:
                 with staging_folder(self.staging) as staged:
-                    (staged / _MARKER).write_text(json.dumps({"target": target}))
+                    (staged / MARKER).write_text(json.dumps({"target": target}))
                     fsync_tree(staged)
-                    move_into_place(staged / _MARKER, self.store / _MARKER)
+                    move_into_place(staged / MARKER, self.store / MARKER)
 
     def _exchange_view(self, model: str) -> None:
         """Show the newest release and the versions that fit it."""

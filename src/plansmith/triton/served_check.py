@@ -89,7 +89,14 @@ def check_served(
     config = _stage(package, folder, scratch, runtime.device)
     try:
         progress("starting Triton")
-        with TritonServer(scratch, runtime.installation, log, site=runtime.site, models=[package.model]) as server:
+        with TritonServer(
+            scratch,
+            runtime.installation,
+            log,
+            site=runtime.site,
+            models=[package.model],
+            arguments=package.server_arguments,
+        ) as server:
             completed = _compare_config(package, config, server)
             progress("asking Triton")
             checks = _ask_all(server, package, questions, Padding(package.interface.inputs, mask_input), tolerances)

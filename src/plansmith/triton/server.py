@@ -55,9 +55,8 @@ class TritonServer:
         models: the models to load, `*` for every folder of the repository.
         exit_on_error: a model that does not load is an error; otherwise the repository index says what happened.
         deadline_seconds: how long loading may take.
-        http_port: 0 for any free one, as the other two.
-        grpc_port: 0 for any free one.
-        metrics_port: 0 for any free one.
+        ports: of HTTP, gRPC and metrics; 0 for any free one.
+        arguments: what to start the server with besides.
 
     Attributes:
         http_url: such as "127.0.0.1:8000", as the other two.
@@ -77,9 +76,8 @@ class TritonServer:
         models: Sequence[str] = ("*",),
         exit_on_error: bool = True,
         deadline_seconds: float = 60,
-        http_port: int = 0,
-        grpc_port: int = 0,
-        metrics_port: int = 0,
+        ports: tuple[int, int, int] = (0, 0, 0),
+        arguments: Sequence[str] = (),
     ) -> None:
         self.log = log
         self.version = ""
@@ -89,7 +87,8 @@ class TritonServer:
         self._models = tuple(models)
         self._exit_on_error = exit_on_error
         self._deadline_seconds = deadline_seconds
-        self._wanted_ports = (http_port, grpc_port, metrics_port)
+        self._wanted_ports = ports
+        self._arguments = tuple(arguments)
         self._token = scratch_name(secrets.token_hex(4))
         self._cleanup = ExitStack()
 
@@ -159,7 +158,12 @@ class TritonServer:
             "exit-on-error": str(self._exit_on_error).lower(),
         }
         loads = [f"--load-model={name}" for name in self._models]
-        return [str(self._installation.binary), *(f"--{key}={value}" for key, value in flags.items()), *loads]
+        return [
+            str(self._installation.binary),
+            *(f"--{key}={value}" for key, value in flags.items()),
+            *loads,
+            *self._arguments,
+        ]
 
     def _environment(self) -> dict[str, str]:
         folders = [str(folder) for folder in self._installation.library_path]

@@ -1,0 +1,84 @@
+"""The server of `plansmith serve` is started with what the shown releases need, and with nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plansmith.cli import serve
+from plansmith.cli.outcomes import Compiled
+from plansmith.errors import EnvironmentFault, ServedCheckError
+from plansmith.triton.installation import find_installation
+from plansmith.triton.repository import ModelRepository
+from plansmith.triton.server import TritonServer
+
+from ..durability.packages import draft_of, publish, write_package
+
+COMPATIBLE = "--backend-config=tensorrt,version-compatible=true"
+PLUGINS = "--backend-config=tensorrt,plugins=liba.so"
+
+
+def released(root: Path, model: str, *needs: tuple[str, ...]) -> None:
+    """Versions of a model that need the server to be started with arguments."""
+    for number, arguments in enumerate(needs):
+        package = write_package(root.parent / f"{model}-{number}", f"{model} {number}")
+        draft = draft_of(package, model=model)
+        publish(
+            root,
+            package,
+            draft.model_copy(update={"package": draft.package.model_copy(update={"server_arguments": arguments})}),
+        )
+
+
+def test_what_any_shown_version_needs_is_passed_once(tmp_path: Path) -> None:
+    root = tmp_path / "repository"
+    released(root, "plain", ())
+    released(root, "compatible", (COMPATIBLE,), (COMPATIBLE, PLUGINS), ())
+    opened = ModelRepository(root)
+    assert serve._arguments(opened, ["plain"]) == []
+    assert serve._arguments(opened, ["plain", "compatible"]) == [COMPATIBLE, PLUGINS]
+
+
+def test_a_model_that_somebody_else_put_there_needs_nothing_that_is_known(tmp_path: Path) -> None:
+    (tmp_path / "repository" / "theirs" / "1").mkdir(parents=True)
+    assert serve._arguments(ModelRepository(tmp_path / "repository"), ["theirs"]) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("local-cpu", f"  the server has to be started with {COMPATIBLE} {PLUGINS}\n"),
+        (
+            "sagemaker-26.05",
+            f"  the server has to be started with SAGEMAKER_TRITON_ADDITIONAL_ARGS='{COMPATIBLE} {PLUGINS}'\n",
+        ),
+    ],
+)
+def test_a_compile_says_what_the_server_needs(
+    target: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    released(tmp_path / "repository", "compatible", (COMPATIBLE, PLUGINS))
+    opened = ModelRepository(tmp_path / "repository")
+    manifest = opened.manifest("compatible", 1)
+    published = opened.published(manifest, unchanged=False)
+    outcome = Compiled(published, manifest.model_copy(update={"target": target}), [])
+    outcome.show()
+    assert said in capsys.readouterr().out
+    assert outcome.document()["server_arguments"] == [COMPATIBLE, PLUGINS]
+
+
+def test_a_real_triton_gets_the_arguments(tmp_path: Path) -> None:
+    try:
+        installation = find_installation()
+    except EnvironmentFault as fault:
+        pytest.skip(str(fault))
+    (tmp_path / "models").mkdir()
+    with TritonServer(
+        tmp_path / "models", installation, tmp_path / "log", models=[], arguments=[COMPATIBLE, PLUGINS]
+    ) as server:
+        assert server.version
+    wrong = TritonServer(tmp_path / "models", installation, tmp_path / "log", models=[], arguments=["--of-no-server"])
+    with pytest.raises(ServedCheckError, match="ended with status"), wrong:
+        pytest.fail("this server must not start")
+    assert "of-no-server" in (tmp_path / "log").read_text()
