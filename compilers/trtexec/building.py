@@ -81,10 +81,10 @@ def build(request: BuildRequest, progress: Callable[[str], None]) -> Plan:
         gpu=request.gpu,
         tensorrt=said.version,
         builder="trtexec",
-        seconds=said.build_seconds if said.build_seconds is not None else seconds,
+        seconds=seconds,
         peak_host_bytes=ended.peak_bytes,
         peak_device_bytes=said.peak_device_mib * _MIB if said.peak_device_mib is not None else None,
-        timing_cache=cache_in_words(said, request.timing_cache),
+        timing_cache=cache_in_words(said, _timing_cache(request)),
         tensors=tensors,
         profile_bytes=(),
         layers_file=LAYERS_FILE,
@@ -110,7 +110,7 @@ def request_command(request: BuildRequest, graph: Component, version: str) -> li
         graph=request.graph,
         plan=str(out / PLAN_FILE),
         layers=str(out / _INSPECTED_FILE),
-        timing_cache=request.timing_cache,
+        timing_cache=_timing_cache(request),
         program=request.trtexec,
         major=int(version.partition(".")[0]),
         gpu_index=request.gpu.index if not request.gpu.uuid and request.gpu.index >= 0 else None,
@@ -130,6 +130,10 @@ def cache_in_words(said: TrtexecOutput, file: str) -> str:
         return "refused by TensorRT; begun anew"
     read = f"read ({said.cache_read_bytes} bytes)" if said.cache_read_bytes else "begun anew"
     return read if said.cache_written_bytes is None else f"{read}, written back ({said.cache_written_bytes} bytes)"
+
+
+def _timing_cache(request: BuildRequest) -> str:
+    return request.timing_cache if request.spec.timing_cache else ""
 
 
 def _listener(progress: Callable[[str], None]) -> Callable[[str], None]:

@@ -6,17 +6,11 @@ It computes nothing: of the plan only what the parser itself makes of its words 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from plansmith.compilers import onnx_files
-from plansmith.compilers.trtexec import watching
 from plansmith.compilers.trtexec.building import (
     build,
     cache_in_words,
@@ -25,12 +19,12 @@ from plansmith.compilers.trtexec.building import (
     request_command,
 )
 from plansmith.compilers.trtexec.output import TrtexecOutput
-from plansmith.compilers.trtexec.watching import run
 from plansmith.engines import BuildRequest, BuildSpec, Gpu, OptimizationProfile, PlanLayer
 from plansmith.errors import EngineError, EnvironmentFault
 from plansmith.types import InputRange
 
 from . import trtexec_logs as logs
+from .processes import is_gone
 from .trtexec_options import read
 
 BANNER = "&&&& %s TensorRT.trtexec [TensorRT v101601] [b11] # trtexec"
@@ -128,6 +122,13 @@ def test_a_gpu_without_a_uuid_is_counted_as_the_driver_counts() -> None:
 def test_a_gpu_without_a_uuid_is_named_by_its_number(graph: Path) -> None:
     asked = request(graph, _WELL, gpu=GPU.model_copy(update={"uuid": ""}))
     assert "--device=1" in request_command(asked, onnx_files.describe(graph), "11.1.0")
+
+
+def test_a_timing_cache_that_is_switched_off_is_not_read(graph: Path) -> None:
+    asked = request(graph, _WELL)
+    without = asked.model_copy(update={"spec": asked.spec.model_copy(update={"timing_cache": False})})
+    assert build(without, nothing).timing_cache == "none"
+    assert "timingCache" not in Path(asked.out, "arguments").read_text()
 
 
 def test_the_answer_names_the_files_the_version_and_the_tensors(graph: Path) -> None:
@@ -260,68 +261,6 @@ def test_a_build_that_takes_too_long_is_ended_and_says_which_limit(graph: Path) 
     assert is_gone(int(Path(asked.out, "model.plan.pid").read_text()))
 
 
-def test_a_program_that_does_not_heed_its_deadline_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "_TERMINATE_SECONDS", 0.3)
-    script = "trap '' TERM; echo $$; while :; do sleep 0.05; done"
-    said: list[str] = []
-    ended = run(["/bin/sh", "-c", script], dict(os.environ), deadline_seconds=0.5, on_line=said.append)
-    assert ended.status is None
-    assert is_gone(int(said[0]))
-
-
-def test_what_the_program_started_ends_with_it() -> None:
-    said: list[str] = []
-    script = "sleep 600 & echo $!; exit 3"
-    ended = run(["/bin/sh", "-c", script], dict(os.environ), deadline_seconds=60, on_line=said.append)
-    assert ended.status == 3
-    assert is_gone(int(said[0]))
-
-
-def test_an_interruption_takes_the_program_along() -> None:
-    said: list[str] = []
-
-    def interrupt(line: str) -> None:
-        said.append(line)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(["/bin/sh", "-c", "echo $$; exec sleep 600"], dict(os.environ), deadline_seconds=60, on_line=interrupt)
-    assert is_gone(int(said[0]))
-
-
-_OURS = """\
-import os
-from plansmith.compilers.trtexec.watching import run
-run(["/bin/sh", "-c", "echo $$; exec sleep 600"], dict(os.environ), deadline_seconds=60,
-    on_line=lambda line: print(line, flush=True))
-"""
-
-
-def test_our_death_takes_the_program_along() -> None:
-    with subprocess.Popen([sys.executable, "-c", _OURS], stdout=subprocess.PIPE, text=True) as ours:
-        assert ours.stdout is not None
-        program = int(ours.stdout.readline())
-        assert is_there(program)
-        ours.send_signal(signal.SIGKILL)
-        ours.wait()
-    assert is_gone(program)
-
-
-def test_lines_come_whole_also_without_an_end_and_in_any_bytes() -> None:
-    said: list[str] = []
-    script = r"printf 'one\ntw'; sleep 0.1; printf 'o\r\n\377\nend'"
-    ended = run(["/bin/sh", "-c", script], dict(os.environ), deadline_seconds=60, on_line=said.append)
-    assert said == ["one", "two", "�", "end"]
-    assert ended.text == "\n".join(said)
-    assert ended.peak_bytes > 0
-
-
-def test_a_program_that_cannot_be_started_is_said(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentFault, match="cannot be run") as refused:
-        run([str(tmp_path / "none")], {}, deadline_seconds=1, on_line=nothing)
-    assert "--builder api" in refused.value.remedy
-
-
 @pytest.mark.parametrize(
     ("said", "file", "words"),
     [
@@ -343,20 +282,3 @@ def test_of_many_warnings_the_first_are_kept() -> None:
     many = [f"w{number}" for number in range(25)]
     assert kept_warnings(many) == (*many[:20], "5 more warnings stand in the log")
     assert kept_warnings(many[:20]) == tuple(many[:20])
-
-
-def is_gone(process: int) -> bool:
-    """Whether a process ends within ten seconds: a kill takes its time."""
-    deadline = time.monotonic() + 10
-    while is_there(process) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not is_there(process)
-
-
-def is_there(process: int) -> bool:
-    """Whether a process lives: a dead one that nobody has waited for does not."""
-    try:
-        status = Path(f"/proc/{process}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
