@@ -69,7 +69,12 @@ def test_what_is_held_to_be_inherited_is_held_by_the_program_too() -> None:
     ours, theirs = os.pipe()
     os.set_inheritable(theirs, True)
     with os.fdopen(ours) as stream:
-        run(["/bin/sh", "-c", f"echo held >&{theirs}"], dict(os.environ), deadline_seconds=60, on_line=print)
+        run(
+            ["/bin/sh", "-c", f"echo held > /proc/self/fd/{theirs}"],
+            dict(os.environ),
+            deadline_seconds=60,
+            on_line=print,
+        )
         os.close(theirs)
         assert stream.read() == "held\n"
 
