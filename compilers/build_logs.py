@@ -16,7 +16,7 @@ _DATE = re.compile(r"^\s*\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\]\s*")
 # Who says which node it is: the parser's own summary, the importer, and the dump of the node that follows.
 _NAMED = re.compile(r"In node -?\d+ with name: (?P<name>.*?) and operator: (?P<operator>\S*) \(\w+\):")
 _IMPORTED = re.compile(r"While parsing node number \d+ \[(?P<operator>\S+)")
-_DUMPED_NAME = re.compile(r'^(?:ModelImporter\.cpp:\d+: )?name: "(?P<name>[^"]+)"')
+_DUMPED_NAME = re.compile(r'^\s*(?:ModelImporter\.cpp:\d+: )?name: "(?P<name>[^"]+)"')
 _UNTYPED = re.compile(r"getPluginCreator could not find plugin: (?P<operator>\S+)")
 _CHECKED = re.compile(r"No checker registered for op: (?P<operator>\w+)")
 _INVALID = re.compile(r"Invalid Node - (?P<name>\S+)")
@@ -102,6 +102,6 @@ def _end_of_dump(lines: Sequence[LogLine], begin: int) -> int:
     """Where the dump of a node ends: attributes have names too, so only what stands before them counts."""
     for place in range(begin + 1, len(lines)):
         text = lines[place].text
-        if "--- End node ---" in text or text.startswith("attribute"):
+        if "--- End node ---" in text or text.lstrip().startswith("attribute"):
             return place
     return len(lines)

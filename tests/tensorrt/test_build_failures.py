@@ -23,7 +23,12 @@ CASES: dict[str, tuple[str, type[PlansmithError], str, str]] = {
         "/dense_motion_network/GridSample (GridSample3D)",
         "plansmith inspect",
     ),
-    "a plugin that is gone": (logs.NO_PLUGIN_CREATOR, EngineError, "an unnamed InstanceNormalization", "plugins"),
+    "a plugin that is gone": (
+        logs.NO_PLUGIN_CREATOR,
+        EngineError,
+        "/InstanceNormalization (InstanceNormalization)",
+        "plugins",
+    ),
     "a node that the parser refuses": (logs.INVALID_NODE, EngineError, "does not take /Tile (Tile)", "onnxruntime"),
     "INT64 and INT32": (logs.MIXED_INTEGERS, EngineError, "Concat_43 mixes Int64 and Int32", "cast one"),
     "FP16 and FP32": (logs.MIXED_FLOATS, EngineError, "mixes types", "cast"),

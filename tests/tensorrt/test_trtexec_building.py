@@ -158,6 +158,13 @@ def test_what_the_program_writes_goes_to_the_log_as_it_comes(graph: Path, capfd:
     assert printed[-1] == BANNER % "PASSED"
 
 
+def test_what_is_told_stands_in_the_log_already(graph: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    seen: list[str] = []
+    script = f"echo '[01/24/2025-05:21:16] [I] Start parsing network model.'\n{_WELL}"
+    build(request(graph, script), lambda _: seen.append(capfd.readouterr().out))
+    assert "Start parsing network model." in seen[0]
+
+
 def test_progress_follows_the_log(graph: Path) -> None:
     said: list[str] = []
     steps = [
@@ -218,6 +225,13 @@ def test_an_end_that_looks_well_is_no_success_without_all_that_belongs_to_it(
     with pytest.raises(EngineError, match=said) as refused:
         build(asked, nothing)
     assert refused.value.remedy
+    assert not Path(asked.out, "model.plan").exists()
+
+
+def test_a_failure_that_the_program_names_is_one_whatever_its_exit_code(graph: Path) -> None:
+    asked = request(graph, f"{_TYPED}\n{_WRITE}\ncat <<'END'\n{logs.UNKNOWN}\nEND")
+    with pytest.raises(EngineError, match="validateCaskKLibSize"):
+        build(asked, nothing)
     assert not Path(asked.out, "model.plan").exists()
 
 

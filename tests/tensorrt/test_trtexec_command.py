@@ -225,7 +225,9 @@ def test_a_graph_of_fixed_shapes_gets_none() -> None:
 
 
 def test_names_with_colons_scalars_and_fixed_inputs_are_read_as_they_are() -> None:
-    shapes = read(command(BuildSpec(profiles=ONE), 10), 10).profiles[0]["--optShapes"]
+    parts = command(BuildSpec(profiles=ONE), 10)
+    assert "--optShapes=input_ids:8x64,'mask:0':8x64,scale:scalar,pixels:1x3x224x224" in parts
+    shapes = read(parts, 10).profiles[0]["--optShapes"]
     assert shapes == {"input_ids": (8, 64), "mask:0": (8, 64), "scale": (), "pixels": (1, 3, 224, 224)}
 
 

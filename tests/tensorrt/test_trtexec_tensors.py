@@ -49,6 +49,11 @@ def test_what_ten_only_names_is_the_graph_s_with_the_formats_that_were_asked_for
     assert (out.name, out.is_input, out.format) == ("out", False, "HWC8")
 
 
+def test_dims_that_are_not_told_are_the_graph_s() -> None:
+    (tokens, *_) = plan_tensors(json.dumps({"I/O Tensors": [{"Name": "tokens", "DataType": "Int64"}]}), GRAPH, {})
+    assert tokens.dims == (-1, 16)
+
+
 def test_a_plan_that_tells_nothing_has_all_that_the_graph_has() -> None:
     assert [tensor.name for tensor in plan_tensors("", GRAPH, {})] == ["tokens", "unused", "out"]
 

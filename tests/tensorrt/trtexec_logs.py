@@ -87,10 +87,12 @@ ENGINE_OUT_OF_MEMORY = """\
 """A log in a public repository, found by its "Requested size was"."""
 
 SKIPPED_TACTICS = """\
+[03/13/2026-13:17:50] [TRT] [E] [virtualMemoryBuffer.cpp::nvinfer1::StdVirtualMemoryBufferImpl::resizePhysical::154] Error Code 2: OutOfMemory (Requested size was 2833252352 bytes.)
 [10/01/2025-08:26:34] [TRT] [W] UNSUPPORTED_STATE: Skipping tactic 33 due to insufficient memory on requested size of 629145600 detected for tactic 0xa5a46bfbd719d757.
 [10/01/2025-08:26:34] [TRT] [W] Tactic Device request: 600MB Available: 302MB. Device memory is insufficient to use tactic.
 """  # noqa: E501
-"""https://github.com/ultralytics/ultralytics/issues/22271: a warning, with which builds go on"""
+"""https://github.com/ultralytics/ultralytics/issues/22271, with which builds go on; the error is of a public script's
+notes, on a build that went on as well."""
 
 HOST_OUT_OF_MEMORY = """\
  terminate called after throwing an instance of 'std::bad_alloc'
@@ -132,6 +134,14 @@ NO_PLUGIN_CREATOR = """\
 [E] ModelImporter.cpp:826: While parsing node number 26 [InstanceNormalization -> "/input_blocks.1/InstanceNormalization_output_0"]:
 [E] ModelImporter.cpp:829: --- Begin node ---
     input: "/input_blocks.1/Reshape_output_0"
+    output: "/input_blocks.1/InstanceNormalization_output_0"
+    name: "/input_blocks.1/InstanceNormalization"
+    op_type: "InstanceNormalization"
+    attribute {
+      name: "epsilon"
+      f: 1e-05
+      type: FLOAT
+    }
 [E] ModelImporter.cpp:832: --- End node ---
 """  # noqa: E501
 """https://github.com/NVIDIA/Stable-Diffusion-WebUI-TensorRT/issues/315, names shortened"""

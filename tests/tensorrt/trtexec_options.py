@@ -228,7 +228,8 @@ def _shapes(text: str) -> Shapes:
 
 
 def _dims(text: str) -> tuple[int, ...]:
-    return () if text in {"", "scalar"} else tuple(_whole(size) for size in text.split("x"))
+    """Sizes, or `scalar`; nothing at all stands for it too, but not to the parsers that drop what ends a list."""
+    return () if text == "scalar" else tuple(_whole(size) for size in text.split("x"))
 
 
 def _whole(text: str) -> int:
