@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from plansmith.doctor.children import Ended, Probed
 from plansmith.doctor.findings import Severity
-from plansmith.doctor.gpus import find_trtexec, gpu_findings, tensorrt_finding, tensorrt_version, trtexec_finding
+from plansmith.doctor.gpus import gpu_findings, tensorrt_finding, trtexec_finding
 
 ONE_H200 = "0, NVIDIA H200, 143771, 9.0, 570.124.06\n"
 TWO_GPUS = "0, NVIDIA A100-SXM4-80GB, 81920, 8.0, 550.54.15\n1, Tesla T4, 15360, [N/A], 550.54.15\n"
@@ -84,7 +82,6 @@ def test_other_output_is_not_taken_for_gpus() -> None:
 
 @pytest.mark.parametrize(("number", "version"), [("101600", "10.16.0"), ("110100", "11.1.0"), ("8602", "8.6.2")])
 def test_the_number_in_the_banner_of_trtexec_is_a_version(number: str, version: str) -> None:
-    assert tensorrt_version(number) == version
     found = trtexec_finding("/opt/trtexec", ended(BANNER.format(number)))
     assert (found.severity, found.found) == (Severity.OK, f"{version}, /opt/trtexec")
 
@@ -97,13 +94,7 @@ def test_a_trtexec_without_its_libraries_is_a_warning() -> None:
     assert "LD_LIBRARY_PATH" in found.remedy
 
 
-def test_trtexec_is_found_where_nvidia_puts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert find_trtexec((tmp_path,)) is None
-    program = tmp_path / "trtexec"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    assert find_trtexec((tmp_path,)) == str(program)
+def test_no_trtexec_is_no_fault() -> None:
     assert trtexec_finding(None, None).severity is Severity.OPTIONAL
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
+from plansmith.compilers.trtexec.probing import find_trtexec
 from plansmith.doctor import folder, gpus, libraries, machine, services, serving
 from plansmith.doctor.children import LIMIT_SECONDS, Ended, Probed, run_probe, run_program
 from plansmith.doctor.findings import Examination, Finding
@@ -46,7 +47,7 @@ def examine(
         limit_seconds: how long each library and program may take.
         progress: told what is being looked at.
     """
-    trtexec = gpus.find_trtexec()
+    trtexec = find_trtexec()
     answers = asyncio.run(_ask(trtexec, online=online, limit_seconds=limit_seconds, progress=progress))
     probes = answers.probes
     progress("starting Triton" if deep else "looking at Triton")

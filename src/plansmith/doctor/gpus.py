@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import csv
-import os
-import re
-import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from plansmith.compilers.trtexec.output import banner_version
 from plansmith.doctor.children import Ended, Probed
 from plansmith.doctor.findings import Finding, Severity
 from plansmith.units import bytes_in_words
@@ -20,7 +16,6 @@ NVIDIA_SMI = (
     "--query-gpu=index,name,memory.total,compute_cap,driver_version",
     "--format=csv,noheader,nounits",
 )
-TRTEXEC_FOLDERS = (Path("/usr/src/tensorrt/bin"), Path("/opt/tensorrt/bin"))
 
 _FOR_GPUS = "GPU engines (not available yet)"
 _FOR_TENSORRT = "TensorRT engines (not available yet)"
@@ -82,34 +77,21 @@ def tensorrt_finding(tensorrt: Probed) -> Finding:
     return Finding(AREA, "tensorrt", Severity.WARNING, f"does not work: {tensorrt.broken}", _FOR_TENSORRT, remedy)
 
 
-def find_trtexec(folders: Sequence[Path] = TRTEXEC_FOLDERS) -> str | None:
-    """The program, on PATH or where NVIDIA's packages and containers put it."""
-    return shutil.which("trtexec") or shutil.which("trtexec", path=os.pathsep.join(map(str, folders)))
-
-
 def trtexec_finding(program: str | None, ended: Ended | None) -> Finding:
     """The program that comes with TensorRT's tar and deb packages.
 
     Args:
-        program: from `find_trtexec`.
+        program: from `compilers.trtexec.probing.find_trtexec`.
         ended: how it ended without arguments, which makes it print a banner and its help.
     """
     if program is None or ended is None:
         remedy = "use NVIDIA's TensorRT packages or container (nvcr.io/nvidia/tensorrt); pip has no trtexec"
         return Finding(AREA, "trtexec", Severity.OPTIONAL, "not found", _FOR_TENSORRT, remedy)
-    banner = re.search(r"\[TensorRT v(\d+)\]", ended.printed + ended.complaints)
+    version = ".".join(banner_version(ended.printed + ended.complaints).split(".")[:3])
     if ended.failure:
         remedy = "put the folder of TensorRT's libraries into LD_LIBRARY_PATH"
         return Finding(AREA, "trtexec", Severity.WARNING, f"{program} {ended.failure}", _FOR_TENSORRT, remedy)
-    return Finding(AREA, "trtexec", Severity.OK, f"{tensorrt_version(banner[1])}, {program}" if banner else program)
-
-
-def tensorrt_version(number: str) -> str:
-    """The banner's number as a version: from TensorRT 10 on two digits each for minor and patch, before that one."""
-    value = int(number)
-    if value >= 100000:
-        return f"{value // 10000}.{value // 100 % 100}.{value % 100}"
-    return f"{value // 1000}.{value // 100 % 10}.{value % 100}"
+    return Finding(AREA, "trtexec", Severity.OK, f"{version}, {program}" if version else program)
 
 
 def _driver_finding(driver: str, torch: Probed) -> Finding:
