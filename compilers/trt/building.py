@@ -19,7 +19,7 @@ from plansmith.compilers.trt.monitor import Watch, monitor_of
 from plansmith.compilers.trt.network import profiles_of, read_network, set_formats
 from plansmith.compilers.trt.plugins import load_plugins
 from plansmith.compilers.trt.probing import gpu_needed, version
-from plansmith.compilers.trt.writing import write_plan
+from plansmith.compilers.trt.writing import write_whole
 from plansmith.durable import storage_errors, write_file
 from plansmith.engines import BuildRequest, Plan
 from plansmith.errors import EngineError
@@ -92,12 +92,11 @@ def _write_plan(request: BuildRequest, watch: Watch, measured: Measured) -> None
     config = config_for(spec, profiles_of(parsed.network, spec), monitor_of(watch), finish)
     watch.say("building")
     try:
-        write_plan(EngineBytesFromNetwork(tuple(parsed), config)(), Path(request.out, _PLAN))
+        write_whole(EngineBytesFromNetwork(tuple(parsed), config)(), Path(request.out, _PLAN))
     finally:
         # A build that is late leaves what it measured, so that the next one need not measure it again.
         if kept and (watch.is_late or Path(request.out, _PLAN).exists()):
-            with storage_errors(Path(request.timing_cache).parent):
-                measured.save(kept[0])
+            measured.save(kept[0])
 
 
 @contextmanager
@@ -116,9 +115,8 @@ def _explained(request: BuildRequest, watch: Watch, heard: Heard) -> Iterator[No
                 remedy="give it more time (tensorrt: deadline_minutes), or less to do: fewer profiles, narrower shapes,"
                 " a lower tensorrt: optimization_level",
             ) from error
-        raise failure_of(
-            "\n".join([*heard.errors, str(error)]), what=f"building a plan of {Path(request.graph).name}"
-        ) from error
+        said = heard.text if heard.errors else f"{heard.text}\n[E] {error}"
+        raise failure_of(said, what=f"building a plan of {Path(request.graph).name}") from error
 
 
 def _write_layers(inspection: Inspection, path: Path) -> None:
@@ -129,6 +127,6 @@ def _write_layers(inspection: Inspection, path: Path) -> None:
 
 def _warnings(heard: Heard) -> list[str]:
     """TensorRT's own, each once; only so many, as some graphs have one for each of their weights."""
-    said = list(heard.warnings)
+    said = heard.warnings
     more = len(said) - _WARNINGS_KEPT
     return said[:_WARNINGS_KEPT] + ([f"{more} more warnings stand in the log"] if more > 0 else [])

@@ -1,4 +1,4 @@
-"""What TensorRT says: every line in the log of the process, warnings and errors kept for whoever asks."""
+"""What TensorRT says: every line in the log of the process, and kept for whoever asks why something failed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,28 @@ _LETTERS = {"INTERNAL_ERROR": "F", "ERROR": "E", "WARNING": "W", "INFO": "I"}
 
 @dataclass
 class Heard:
-    """The lines since somebody began to listen, without time and severity; each warning once."""
+    """The lines since somebody began to listen, without time, each with the letter of its severity."""
 
-    errors: list[str] = field(default_factory=list)
-    warnings: dict[str, None] = field(default_factory=dict)
+    lines: list[tuple[str, str]] = field(default_factory=list)
 
-    def take(self, severity: str, line: str) -> None:
-        """Keep a line of a severity, by its name in `tensorrt.ILogger`."""
-        if severity in {"INTERNAL_ERROR", "ERROR"}:
-            self.errors.append(line)
-        elif severity == "WARNING":
-            self.warnings[line] = None
+    @property
+    def text(self) -> str:
+        """All of them as a log."""
+        return "\n".join(f"[{letter}] [TRT] {line}" for letter, line in self.lines)
+
+    @property
+    def errors(self) -> list[str]:
+        """What went wrong, in order."""
+        return [line for letter, line in self.lines if letter in {"F", "E"}]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Each once, in order."""
+        return list(dict.fromkeys(line for letter, line in self.lines if letter == "W"))
+
+    def forgive(self, begun: int) -> None:
+        """Take what was said from a number on for warnings: it does not end the build."""
+        self.lines[begun:] = [("W", line) for _, line in self.lines[begun:]]
 
 
 def listen() -> Heard:
@@ -52,9 +63,10 @@ def logger() -> Any:
 
         def log(self, severity: Any, msg: str) -> None:
             """Take one line."""
-            if severity.name in _LETTERS:
-                self.heard.take(severity.name, msg)
-                _write(_LETTERS[severity.name], msg)
+            letter = _LETTERS.get(severity.name)
+            if letter is not None:
+                self.heard.lines.append((letter, msg))
+                _write(letter, msg)
 
     # Polygraphy's loaders make a logger of their own unless this one is there.
     util.TRT_LOGGER = made = Logger()

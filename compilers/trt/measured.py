@@ -1,23 +1,21 @@
-"""The timing cache of a build: read where it fits, ignored where not, written back together with what others wrote.
+"""The timing cache of a build: started from where it fits, ignored where not, and written back.
 
 Polygraphy's own way does not serve: it does not look whether TensorRT took a cache, and it merges caches of other
 devices, which TensorRT's documentation warns of (https://docs.nvidia.com/deeplearning/tensorrt/latest/_static/
-python-api/infer/Core/TimingCache.html, `combine`).
+c-api/classnvinfer1_1_1_i_timing_cache.html, `combine`).
 """
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from plansmith.durable import fsync_path, locked, move_into_place
-
-NOT_USED = "not used"
+from plansmith.compilers.trt.logger import logger
+from plansmith.compilers.trt.writing import write_whole
 
 
 class Measured:
-    """What is known of the speed of kernels before and after one build.
+    """What is known of the speed of kernels before and after one build; nobody else may write the file meanwhile.
 
     `words`: what became of the cache; `warnings`: why it was ignored.
 
@@ -27,8 +25,7 @@ class Measured:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._begun = path.read_bytes() if path is not None and path.is_file() else b""
-        self.words = NOT_USED
+        self.words = "not used"
         self.warnings: list[str] = []
 
     def attach(self, config: Any) -> None:
@@ -36,34 +33,29 @@ class Measured:
         if self._path is None:
             return
         self.words = "started empty"
-        if self._begun:
-            problem = _attach(config, self._begun)
+        content = self._path.read_bytes() if self._path.is_file() else b""
+        if content:
+            heard = logger().heard
+            begun = len(heard.lines)
+            problem = _attach(config, content)
             if not problem:
-                self.words = f"started from {len(self._begun)} bytes of earlier builds"
+                self.words = f"started from {len(content)} bytes"
                 return
-            self.words = f"ignored: {problem}"
-            self.warnings.append(f"the timing cache {self._path.name} was ignored: {problem}; the build measured anew")
+            heard.forgive(begun)
+            self.words = f"ignored, as {problem}"
+            self.warnings.append(f"the timing cache was ignored, as {problem}; the build measured everything anew")
         _attach(config, b"")
 
     def save(self, config: Any) -> None:
-        """Write the cache back, whole or not at all, with what another build wrote into the file meanwhile."""
+        """Write the cache back, whole or not at all.
+
+        Raises:
+            RepositoryError: the disk is full.
+        """
         cache = None if self._path is None else config.get_timing_cache()
-        if self._path is None or cache is None:
-            return
-        with locked(self._path.with_name(f"{self._path.name}.merging")):
-            there = self._path.read_bytes() if self._path.is_file() else b""
-            if there and there != self._begun:
-                other = config.create_timing_cache(there)
-                if other is None or not cache.combine(other, ignore_mismatch=False):
-                    self.warnings.append(
-                        f"the timing cache {self._path.name} did not fit this build's; it was replaced"
-                    )
-            with tempfile.TemporaryDirectory(prefix=f".{self._path.name}.", dir=self._path.parent) as folder:
-                staged = Path(folder, self._path.name)
-                staged.write_bytes(memoryview(cache.serialize()))
-                fsync_path(staged)
-                move_into_place(staged, self._path)
-        self.words += f", now {self._path.stat().st_size} bytes"
+        if self._path is not None and cache is not None:
+            write_whole(cache.serialize(), self._path)
+            self.words += f", now {self._path.stat().st_size} bytes"
 
 
 def _attach(config: Any, content: bytes) -> str:

@@ -37,7 +37,7 @@ def engine_of(plan: Path, *, plugins: Iterable[str], version_compatible: bool) -
         runtime.engine_host_code_allowed = True
     engine = runtime.deserialize_cuda_engine(plan.read_bytes())
     if engine is None:
-        raise failure_of("\n".join(heard.errors), what=f"loading {plan.name}")
+        raise failure_of(heard.text, what=f"loading {plan.name}")
     return engine
 
 

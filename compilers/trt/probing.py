@@ -21,25 +21,19 @@ def version() -> str:
     """
     try:
         import tensorrt
-    except ModuleNotFoundError as error:
-        if error.name != "tensorrt":
-            raise _broken(error) from error
-        raise EnvironmentFault(
-            "TensorRT's Python package is not here",
-            remedy=f"install the target's version: {sys.executable} -m pip install tensorrt==<version>; or run in the"
-            " target's image, or set tensorrt: builder: trtexec",
-        ) from error
     except (ImportError, OSError, RuntimeError) as error:  # RuntimeError: its libraries could not be fetched
-        raise _broken(error) from error
+        if isinstance(error, ModuleNotFoundError) and error.name == "tensorrt":
+            raise EnvironmentFault(
+                "TensorRT's Python package is not here",
+                remedy=f"install the target's version: {sys.executable} -m pip install tensorrt==<version>; or run in"
+                " the target's image, or set tensorrt: builder: trtexec",
+            ) from error
+        raise EnvironmentFault(
+            f"TensorRT's Python package does not load: {first_line(error)}",
+            remedy="install TensorRT's libraries in the package's own version, or run in the target's image;"
+            " plansmith doctor looks again",
+        ) from error
     return str(tensorrt.__version__)
-
-
-def _broken(error: Exception) -> EnvironmentFault:
-    return EnvironmentFault(
-        f"TensorRT's Python package does not load: {first_line(error)}",
-        remedy="install TensorRT's libraries in the package's own version, or run in the target's image;"
-        " plansmith doctor looks again",
-    )
 
 
 @contextmanager

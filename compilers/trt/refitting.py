@@ -8,7 +8,7 @@ from typing import Any
 
 from plansmith.compilers.trt.logger import listen, logger
 from plansmith.compilers.trt.opening import engine_of
-from plansmith.compilers.trt.writing import write_plan
+from plansmith.compilers.trt.writing import write_whole
 from plansmith.errors import EngineError
 
 _LISTED = 3
@@ -58,7 +58,7 @@ def refit(
         raise _refused(plan, graph, [f"it lacks {', '.join(missing[:_LISTED])} ({len(missing)} in all)"])
     if not refitter.refit_cuda_engine():
         raise _refused(plan, graph, heard.errors)
-    write_plan(_whole(engine, exclude_lean_runtime=exclude_lean_runtime, refittable=refittable), out)
+    write_whole(_whole(engine, exclude_lean_runtime=exclude_lean_runtime, refittable=refittable), out)
 
 
 def _whole(engine: Any, *, exclude_lean_runtime: bool, refittable: bool) -> Any:

@@ -81,10 +81,11 @@ class Runner:
         """
         self._require(profile)
         times: list[dict[str, float]] = []
+        profiler = _profiler(times)
         with self._explained(), self._started(profile) as runner:
             given = self._given(feed, profile)
             runner.infer(given, check_inputs=False)
-            runner.context.profiler = _profiler(times)
+            runner.context.profiler = profiler
             for _ in range(repeats):
                 times.append({})
                 runner.infer(given, check_inputs=False)

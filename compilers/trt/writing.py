@@ -1,4 +1,4 @@
-"""A plan on the disk: whole or not at all."""
+"""Plans and timing caches on the disk: whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from plansmith.durable import fsync_path, move_into_place, storage_errors
 
 
-def write_plan(content: Any, path: Path) -> None:
-    """Write a plan (TensorRT's `IHostMemory`, or bytes) without a second copy of it in memory.
+def write_whole(content: Any, path: Path) -> None:
+    """Write what TensorRT gave (`IHostMemory`, or bytes) without a second copy of it in memory.
 
     Raises:
         RepositoryError: the disk is full, or takes no files there.

@@ -25,6 +25,7 @@ from unittest import mock
 NEEDING_A_GPU = ("Builder", "Runtime", "OnnxParser", "Refitter", "OnnxParserRefitter")
 
 _SIGNATURE = r"^(?:\d+\. )?{name}\((?P<parameters>.*)\) -> (?P<result>.*)$"
+_UNNAMED = re.compile(r"arg\d+")  # so written where the real method takes no keyword
 _REQUIRED = object()
 _PLAIN: dict[str, Callable[[Any], bool]] = {
     "str": lambda value: isinstance(value, str),
@@ -37,6 +38,7 @@ _PLAIN: dict[str, Callable[[Any], bool]] = {
     "tuple": lambda value: isinstance(value, tuple),
     "list": lambda value: isinstance(value, list),
 }
+_VALUES = {"Dims", "Permutation"}
 _BUFFERS = {"buffer", "typing_extensions.Buffer"}
 _EMPTY: dict[str, Any] = {"bool": True, "int": 0, "float": 0.0, "str": ""}
 
@@ -119,6 +121,8 @@ class Fakes:
         bound = dict(zip(names, given, strict=False)) | named
         if len(bound) != len(given) + len(named) or not bound.keys() <= signature.parameters.keys():
             return None
+        if any(_UNNAMED.fullmatch(name) for name in named):
+            return None
         for name, (kind, default) in signature.parameters.items():
             if name in bound and not self._fits(kind, bound[name]):
                 return None
@@ -140,9 +144,10 @@ class Fakes:
             return isinstance(value, bytes | bytearray | memoryview | _Buffer)
         if (real := self.class_of(kind)) is None:
             raise NotImplementedError(f"no fake knows the type {kind}")
-        if real.__name__ in {"Dims", "Permutation"} and isinstance(value, list | tuple):
+        if real.__name__ in _VALUES and isinstance(value, list | tuple):
             return all(hasattr(size, "__index__") for size in value)
-        return value is None or isinstance(value, real)
+        by_value = real.__name__ in _VALUES or hasattr(real, "__members__")
+        return isinstance(value, real) or (value is None and not by_value)
 
     def class_of(self, kind: str) -> type | None:
         """The class that a type in the documentation names: by Python's path, or by C++'s for some."""

@@ -88,6 +88,11 @@ MISUSES: dict[str, tuple[type[Exception], Callable[[Callable[[str], Any]], Any]]
     "a value of a wrong type": (TypeError, lambda f: setattr(f("IBuilderConfig"), "profiling_verbosity", "DETAILED")),
     "a name for a member": (TypeError, lambda f: f("IBuilderConfig").set_flag("TF32")),
     "a number for a member": (TypeError, lambda f: f("IBuilderConfig").set_flag(6)),
+    "nothing for a member": (TypeError, lambda f: f("IBuilderConfig").set_flag(None)),
+    "a keyword where there is none": (
+        TypeError,
+        lambda f: f("ICudaEngine").serialize_with_config(arg0=f("ISerializationConfig")),
+    ),
     "too few arguments": (TypeError, lambda f: f("IBuilderConfig").set_memory_pool_limit(1 << 30)),
     "too many arguments": (TypeError, lambda f: f("Builder").create_builder_config(1)),
     "a keyword that is not there": (TypeError, lambda f: f("OnnxParser").parse_from_file(path="a.onnx")),

@@ -14,11 +14,12 @@ import pytest
 import tensorrt
 
 from plansmith.compilers.trt.building import build
-from plansmith.errors import EngineError
+from plansmith.errors import EngineError, PlansmithError
 
 from .made_up import EVERYTHING, NOTHING, SHORT, MadeUp, request_for
 
 FLAG = tensorrt.BuilderFlag
+NO_KERNEL = "Error Code 10: Internal Error (Could not find any implementation for node {x}.)"
 
 
 def test_a_build_with_everything_asked_for_sets_it_by_name(gpu: MadeUp, tmp_path: Path) -> None:
@@ -116,14 +117,26 @@ def test_a_format_of_an_unknown_tensor_and_a_missing_plugin_are_refused_before_a
 def test_a_build_that_gives_nothing_raises_with_what_tensorrt_said(gpu: MadeUp, tmp_path: Path) -> None:
     def fail(_network: object, _config: object) -> None:
         gpu.log("WARNING", "a warning")
-        gpu.log("VERBOSE", "a verbose line")
-        gpu.log("ERROR", "Error Code 10: Could not find any implementation for node {x}.")
+        gpu.log("ERROR", NO_KERNEL)
 
     gpu.say(Builder={"build_serialized_network": fail})
-    with pytest.raises(EngineError, match="Could not find any implementation") as raised:
+    with pytest.raises(PlansmithError, match=r"building a plan of model.onnx: (.|\n)*node \{x\}") as raised:
         build(request_for(tmp_path, EVERYTHING), lambda _: None)
     assert raised.value.remedy
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_graph_that_cannot_be_read_raises_with_what_the_parser_said(gpu: MadeUp, tmp_path: Path) -> None:
+    def refuse(_path: str) -> bool:
+        gpu.log("ERROR", 'ModelImporter.cpp:949: While parsing node number 3 [NonMaxSuppression -> "kept"]:')
+        return False
+
+    gpu.say(OnnxParser={"parse_from_file": refuse, "num_errors": 0})
+    with pytest.raises(PlansmithError, match="NonMaxSuppression") as raised:
+        build(request_for(tmp_path, EVERYTHING), lambda _: None)
+    assert raised.value.remedy
+    assert gpu.named("parse_from_file") == [{"model": "/graph/model.onnx"}]
+    assert gpu.named("build_serialized_network") == []
 
 
 def test_every_line_but_verbose_ones_goes_to_the_log_with_time_and_severity(
@@ -205,19 +218,13 @@ def test_what_progress_raises_ends_the_build_and_comes_out(gpu: MadeUp, tmp_path
         build(request_for(tmp_path, EVERYTHING), hang_up)
 
 
-def test_the_timing_cache_is_taken_strictly_and_merged_with_what_others_wrote(gpu: MadeUp, tmp_path: Path) -> None:
+def test_the_timing_cache_is_started_from_and_written_back(gpu: MadeUp, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.write_bytes(b"earlier")
-
-    def meanwhile(_network: object, _config: object) -> Any:
-        cache.write_bytes(b"of another build")
-        return gpu.memory(b"plan")
-
-    gpu.say(Builder={"build_serialized_network": meanwhile})
     plan = build(request_for(tmp_path, EVERYTHING, timing_cache=str(cache)), lambda _: None)
     given = [one["serialized_timing_cache"] for one in gpu.named("create_timing_cache")]
-    assert given[-2:] == [b"earlier", b"of another build"]
-    assert {one["ignore_mismatch"] for one in [*gpu.named("set_timing_cache"), *gpu.named("combine")]} == {False}
+    assert given[-1] == b"earlier"
+    assert {one["ignore_mismatch"] for one in gpu.named("set_timing_cache")} == {False}
     order = [call.given.get("flag") if call.name == "set_flag" else call.name for call in gpu.calls]
     assert "create_timing_cache" in order[order.index(FLAG.EDITABLE_TIMING_CACHE) :]
     assert plan.timing_cache.startswith("started from 7 bytes")
@@ -225,22 +232,61 @@ def test_the_timing_cache_is_taken_strictly_and_merged_with_what_others_wrote(gp
     assert cache.read_bytes() == b"measured"
 
 
+def test_a_build_that_is_to_use_no_timing_cache_reads_and_writes_none(gpu: MadeUp, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.write_bytes(b"earlier")
+    spec = EVERYTHING.model_copy(update={"timing_cache": False, "error_on_timing_cache_miss": False})
+    plan = build(request_for(tmp_path, spec, timing_cache=str(cache)), lambda _: None)
+    assert {"serialized_timing_cache": b"earlier"} not in gpu.named("create_timing_cache")
+    assert plan.timing_cache == "not used"
+    assert cache.read_bytes() == b"earlier"
+
+
+class Refusing:
+    """TensorRT's two ways to refuse a timing cache with something in it; both complain."""
+
+    def __init__(self, gpu: MadeUp, kind: str) -> None:
+        self.gpu = gpu
+        answers: dict[str, dict[str, Any]] = {
+            "corrupt": {"create_timing_cache": self.create},
+            "foreign": {"set_timing_cache": self.set},
+        }
+        self.answers = answers[kind]
+
+    def create(self, content: bytes) -> Any:
+        return self.complain() if content else self.gpu.make("ITimingCache")
+
+    def set(self, _cache: object, *, ignore_mismatch: bool) -> Any:
+        del ignore_mismatch
+        return self.complain() if self.gpu.named("create_timing_cache")[-1]["serialized_timing_cache"] else True
+
+    def complain(self) -> None:
+        self.gpu.log("ERROR", "Version tag does not match.")
+
+
 @pytest.mark.parametrize("kind", ["corrupt", "foreign"])
 def test_a_corrupt_or_foreign_timing_cache_is_ignored_with_a_warning(gpu: MadeUp, kind: str, tmp_path: Path) -> None:
-    refusals: dict[str, dict[str, Any]] = {
-        "corrupt": {"create_timing_cache": lambda content: None if content else gpu.make("ITimingCache")},
-        "foreign": {
-            "set_timing_cache": lambda _cache, **_: not gpu.named("create_timing_cache")[-1]["serialized_timing_cache"]
-        },
-    }
     cache = tmp_path / "cache"
     cache.write_bytes(b"\0nonsense")
-    gpu.say(IBuilderConfig=refusals[kind])
+    gpu.say(IBuilderConfig=Refusing(gpu, kind).answers)
     plan = build(request_for(tmp_path, EVERYTHING, timing_cache=str(cache)), lambda _: None)
-    assert plan.timing_cache.startswith("ignored: ")
-    assert len(plan.warnings) == 1
+    assert plan.timing_cache.startswith("ignored, as ")
     assert "cache was ignored" in plan.warnings[0]
+    assert plan.warnings[1:] == ("Version tag does not match.",)
     assert gpu.named("create_timing_cache")[-1] == {"serialized_timing_cache": b""}
+
+
+def test_what_tensorrt_says_of_a_refused_timing_cache_is_not_why_a_build_fails(gpu: MadeUp, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.write_bytes(b"\0nonsense")
+
+    def fail(_network: object, _config: object) -> None:
+        gpu.log("ERROR", NO_KERNEL)
+
+    gpu.say(IBuilderConfig=Refusing(gpu, "foreign").answers, Builder={"build_serialized_network": fail})
+    with pytest.raises(PlansmithError, match=r"node \{x\}"):
+        build(request_for(tmp_path, EVERYTHING, timing_cache=str(cache)), lambda _: None)
+    assert cache.read_bytes() == b"\0nonsense"
 
 
 def test_a_plan_is_opened_with_rights_for_the_host_only_if_it_was_built_version_compatible(

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tensorrt
 
-from plansmith.compilers.trt import inspecting, refitting, running
-from plansmith.errors import EngineError
+from plansmith.compilers.trt import combining, inspecting, refitting, running
+from plansmith.errors import EngineError, PlansmithError
 
 from . import host_cuda
 from .made_up import Execution, MadeUp
@@ -23,7 +23,7 @@ from .made_up import Execution, MadeUp
 def test_a_plan_that_tensorrt_refuses_is_an_error(gpu: MadeUp, tmp_path: Path) -> None:
     gpu.say(Runtime={"deserialize_cuda_engine": lambda _content: None})
     (tmp_path / "model.plan").write_bytes(b"ftrt")
-    with pytest.raises(EngineError, match=r"loading model.plan"):
+    with pytest.raises(PlansmithError, match=r"loading model.plan"):
         inspecting.inspect(tmp_path / "model.plan")
 
 
@@ -158,3 +158,33 @@ def test_a_plugin_library_is_in_the_process_before_a_plan_is_opened(gpu: MadeUp,
     gpu.say(Runtime={"deserialize_cuda_engine": look})
     inspecting.inspect(opened(tmp_path), plugins=[str(library)])
     assert there == [True]
+
+
+def test_timing_caches_are_combined_strictly_and_the_first_counts(gpu: MadeUp, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in "abc"]
+    for file in files:
+        file.write_bytes(file.name.encode())
+    assert combining.combine(files, files[0])
+    assert [one["serialized_timing_cache"] for one in gpu.named("create_timing_cache")] == [b"a", b"b", b"c"]
+    assert {one["ignore_mismatch"] for one in gpu.named("combine") + gpu.named("set_timing_cache")} == {False}
+    assert len(gpu.named("combine")) == 2
+    assert files[0].read_bytes() == b"measured"
+
+
+REFUSALS: list[dict[str, dict[str, Any]]] = [
+    {"IBuilderConfig": {"create_timing_cache": lambda _content: None}},
+    {"IBuilderConfig": {"set_timing_cache": lambda _cache, **_: False}},
+    {"ITimingCache": {"combine": lambda _other, **_: False}},
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=["corrupt", "foreign", "of another version"])
+def test_timing_caches_that_do_not_go_together_are_left_alone(
+    gpu: MadeUp, refusal: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    files = [tmp_path / name for name in "ab"]
+    for file in files:
+        file.write_bytes(file.name.encode())
+    gpu.say(**refusal)
+    assert not combining.combine(files, files[0])
+    assert [file.read_bytes() for file in files] == [b"a", b"b"]
