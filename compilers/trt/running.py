@@ -69,7 +69,7 @@ class Runner:
                 self._asked.close()
                 self._asking = None
                 self._asking = (profile, self._asked.enter_context(self._started(profile)))
-            given = self._given(feed, profile)
+            given = self._given(self._asking[1], feed, profile)
             as_they_are = all(given[name] is array for name, array in feed.items())
             outputs = self._asking[1].infer(given, check_inputs=as_they_are)
             return {name: self._taken(name, output, profile) for name, output in outputs.items()}
@@ -83,7 +83,7 @@ class Runner:
         times: list[dict[str, float]] = []
         profiler = _profiler(times)
         with self._explained(), self._started(profile) as runner:
-            given = self._given(feed, profile)
+            given = self._given(runner, feed, profile)
             runner.infer(given, check_inputs=False)
             runner.context.profiler = profiler
             for _ in range(repeats):
@@ -97,7 +97,7 @@ class Runner:
         self._require(profile)
         with self._explained():
             runner = self._others.enter_context(self._started(profile))
-            given = self._given(feed, profile)
+            given = self._given(runner, feed, profile)
             # Polygraphy copies the inputs to the GPU and tells TensorRT all addresses, which stay the same.
             runner.infer(given, check_inputs=False)
 
@@ -140,7 +140,7 @@ class Runner:
     def _format(self, name: str, profile: int) -> str:
         return str(self._engine.get_tensor_format(name, profile).name)
 
-    def _given(self, feed: Feed, profile: int) -> dict[str, Any]:
+    def _given(self, runner: Any, feed: Feed, profile: int) -> dict[str, Any]:
         """The inputs as Polygraphy's runner takes them, by the formats that the plan has."""
         from polygraphy.common import FormattedArray
 
@@ -148,12 +148,23 @@ class Runner:
         for name, array in feed.items():
             form = self._format(name, profile)
             if form in _POLYGRAPHYS:
+                if form == "CHW16":
+                    self._prepare_groups(runner, name, array)
                 given[name] = array
             elif form == "HWC":
                 given[name] = layouts.packed(array, form)
             else:
                 given[name] = FormattedArray(layouts.packed(array, form), shape=array.shape)
         return given
+
+    def _prepare_groups(self, runner: Any, name: str, array: npt.NDArray[Any]) -> None:
+        """Tell TensorRT a shape, by which Polygraphy lays out groups of 16 channels; it does so for images only."""
+        if array.ndim != 4 or not runner.context.set_input_shape(name, array.shape):
+            raise EngineError(
+                f"{self._name} does not take {name} as {array.shape} in the format CHW16",
+                remedy="give it a shape within the profile; a tensor that is no batch of images cannot have this format"
+                " in tensorrt: formats here",
+            )
 
     def _taken(self, name: str, output: Any, profile: int) -> npt.NDArray[Any]:
         """An output in memory of its own: Polygraphy's is written over by the next run."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorrt
 
-from plansmith.compilers.trt import combining, inspecting, refitting, running
+from plansmith.compilers.trt import combining, inspecting, layouts, refitting, running
 from plansmith.errors import EngineError, PlansmithError
 
 from . import host_cuda
@@ -82,19 +82,31 @@ def opened(folder: Path) -> Path:
     return plan
 
 
-FORMATS = ["LINEAR", "HWC", "CHW2", "CHW4", "CHW32", "HWC8", "HWC16"]
+FORMATS = ["LINEAR", "HWC", "CHW2", "CHW4", "CHW16", "CHW32", "HWC8", "HWC16"]
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_inputs_and_outputs_go_through_the_format_of_the_plan_and_back(gpu: MadeUp, form: str, tmp_path: Path) -> None:
     feed = {"ids": np.arange(2 * 3 * 2 * 2, dtype=np.float32).reshape(2, 3, 2, 2)}
-    gpu.say(**Execution(gpu, (2, 3, 2, 2), form).answers())
+    execution = Execution(gpu, (2, 3, 2, 2), form)
+    gpu.say(**execution.answers())
     with host_cuda.installed() as cuda, running.open_plan(opened(tmp_path)) as runner:
         first = runner.ask(feed, 1)["logits"]
+        assert execution.taken == layouts.packed(feed["ids"], form).tobytes()
         runner.ask({"ids": feed["ids"] + 1}, 1)
         np.testing.assert_array_equal(first, feed["ids"])  # the next run writes over what is not copied
     assert [one["profile_index"] for one in gpu.named("set_optimization_profile_async")] == [1]
     assert not cuda.streams
+
+
+def test_a_shape_that_cannot_lie_in_groups_of_16_is_refused(gpu: MadeUp, tmp_path: Path) -> None:
+    execution = Execution(gpu, (2, 3), "LINEAR").answers()
+    execution["ICudaEngine"]["get_tensor_format"] = lambda _name, _profile: tensorrt.TensorFormat.CHW16
+    gpu.say(**execution)
+    with host_cuda.installed(), running.open_plan(opened(tmp_path)) as runner, pytest.raises(EngineError) as raised:
+        runner.ask({"ids": np.zeros((2, 3), np.float32)}, 0)
+    assert "(2, 3) in the format CHW16" in raised.value.message
+    assert raised.value.remedy
 
 
 def test_another_profile_is_asked_for_by_its_number(gpu: MadeUp, tmp_path: Path) -> None:

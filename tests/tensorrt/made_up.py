@@ -119,7 +119,7 @@ class MadeUp(Fakes):
 
 
 class Execution:
-    """Answers of a plan that gives back, in a format, what lies at its input's address."""
+    """Answers of a plan that gives back, in a format, what lies at its input's address; `taken`: the last of that."""
 
     def __init__(self, fakes: MadeUp, shape: tuple[int, ...], form: str = "LINEAR") -> None:
         self._fakes, self._shape = fakes, shape
@@ -127,12 +127,20 @@ class Execution:
         self._form = getattr(tensorrt.TensorFormat, form)
         self._addresses: dict[str, int] = {}
         self._allocators: dict[str, Any] = {}
+        self.taken = b""
 
     def answers(self) -> Answers:
+        engine = {
+            "get_tensor_format": lambda _name, _profile: self._form,
+            "get_tensor_dtype": lambda _name: tensorrt.DataType.FLOAT,
+            "get_tensor_vectorized_dim": lambda _name: 1,
+            "get_tensor_components_per_element": lambda _name: 16,
+        }
         return {
-            "ICudaEngine": {"get_tensor_format": lambda _name, _profile: self._form},
+            "ICudaEngine": engine,
             "IExecutionContext": {
                 "get_tensor_shape": lambda _name: self._shape,
+                "engine": self._fakes.make("ICudaEngine", **engine),
                 "set_tensor_address": _keeping(self._addresses),
                 "set_output_allocator": _keeping(self._allocators),
                 "get_tensor_address": lambda name: self._addresses.get(name, 0),
@@ -143,7 +151,8 @@ class Execution:
     def _run(self) -> bool:
         allocator = self._allocators["logits"]
         address = allocator.reallocate_output("logits", 0, self._bytes, 1)
-        ctypes.memmove(address, self._addresses["ids"], self._bytes)
+        self.taken = ctypes.string_at(self._addresses["ids"], self._bytes)
+        ctypes.memmove(address, self.taken, self._bytes)
         allocator.notify_shape("logits", self._shape)
         for given in self._fakes.named("profiler"):
             given["value"].report_layer_time("matmul", 1.0)
