@@ -14,7 +14,7 @@ import numpy.typing as npt
 from plansmith.compilers.trt import layouts
 from plansmith.compilers.trt.inspecting import DTYPES
 from plansmith.compilers.trt.logger import Heard, listen
-from plansmith.compilers.trt.opening import engine_of
+from plansmith.compilers.trt.opening import engine_of, io_names
 from plansmith.errors import EngineError, first_line
 
 Feed = Mapping[str, npt.NDArray[Any]]
@@ -69,9 +69,8 @@ class Runner:
                 self._asked.close()
                 self._asking = None
                 self._asking = (profile, self._asked.enter_context(self._started(profile)))
-            given = self._given(self._asking[1], feed, profile)
-            as_they_are = all(given[name] is array for name, array in feed.items())
-            outputs = self._asking[1].infer(given, check_inputs=as_they_are)
+            runner = self._asking[1]
+            outputs = runner.infer(self._given(runner, feed, profile), check_inputs=False)
             return {name: self._taken(name, output, profile) for name, output in outputs.items()}
 
     def layer_times(self, feed: Feed, profile: int, repeats: int) -> dict[str, float]:
@@ -120,6 +119,19 @@ class Runner:
         if not 0 <= profile <= last:
             raise EngineError(f"{self._name} has no profile {profile}", remedy=f"its profiles are 0 to {last}")
 
+    def _require_inputs(self, feed: Feed) -> None:
+        import tensorrt
+
+        is_input = tensorrt.TensorIOMode.INPUT
+        names = [name for name in io_names(self._engine) if self._engine.get_tensor_mode(name) == is_input]
+        wanted = {name: DTYPES[self._engine.get_tensor_dtype(name).name] for name in names}
+        found = {name: array.dtype.name for name, array in feed.items()}
+        if wanted != found:
+            raise EngineError(
+                f"{self._name} takes {_listed(wanted)}, and was given {_listed(found)}",
+                remedy="give each input under its own name and in its own type",
+            )
+
     @contextmanager
     def _explained(self) -> Iterator[None]:
         from polygraphy.exception import PolygraphyException
@@ -134,16 +146,17 @@ class Runner:
         reasons = [first_line(error), *heard.errors]
         return EngineError(
             f"{self._name} does not run: {'; '.join(reasons)}",
-            remedy="give every input its type and a shape within the profile's smallest and largest",
+            remedy="give every input a shape within the profile's smallest and largest; the log holds the whole story",
         )
 
     def _format(self, name: str, profile: int) -> str:
         return str(self._engine.get_tensor_format(name, profile).name)
 
     def _given(self, runner: Any, feed: Feed, profile: int) -> dict[str, Any]:
-        """The inputs as Polygraphy's runner takes them, by the formats that the plan has."""
+        """The inputs, of which Polygraphy checks only linear ones, as its runner takes them by the plan's formats."""
         from polygraphy.common import FormattedArray
 
+        self._require_inputs(feed)
         given: dict[str, Any] = {}
         for name, array in feed.items():
             form = self._format(name, profile)
@@ -175,6 +188,10 @@ class Runner:
             return np.array(output)
         dtype = np.dtype(DTYPES[self._engine.get_tensor_dtype(name).name])
         return layouts.unpacked(np.asarray(output.array).view(dtype), tuple(output.shape), form)
+
+
+def _listed(inputs: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({dtype})" for name, dtype in sorted(inputs.items())) or "nothing"
 
 
 def _profiler(times: list[dict[str, float]]) -> Any:

@@ -117,11 +117,32 @@ def test_another_profile_is_asked_for_by_its_number(gpu: MadeUp, tmp_path: Path)
             runner.ask(feed, profile)
         with pytest.raises(EngineError, match="no profile 2") as raised:
             runner.ask(feed, 2)
-        with pytest.raises(EngineError, match="does not run") as wrong:
-            runner.ask({"ids": feed["ids"].astype(np.float64)}, 0)
     assert raised.value.remedy
-    assert wrong.value.remedy
     assert [one["profile_index"] for one in gpu.named("set_optimization_profile_async")] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("form", ["LINEAR", "HWC8"])
+@pytest.mark.parametrize("wrong", [{"ids": np.zeros((2, 3, 2, 2), np.float64)}, {}, {"x": np.zeros(1, np.float32)}])
+def test_inputs_of_another_type_or_name_are_refused_before_they_are_misread(
+    gpu: MadeUp, wrong: dict[str, Any], form: str, tmp_path: Path
+) -> None:
+    gpu.say(**Execution(gpu, (2, 3, 2, 2), form).answers())
+    with host_cuda.installed(), running.open_plan(opened(tmp_path)) as runner:
+        for run in (runner.ask, runner.runner_for, lambda feed, profile: runner.layer_times(feed, profile, 1)):
+            with pytest.raises(EngineError, match=r"takes ids \(float32\), and was given ") as raised:
+                run(wrong, 0)
+            assert raised.value.remedy
+    assert gpu.named("execute_async_v3") == []
+
+
+def test_a_shape_outside_of_the_profile_is_refused(gpu: MadeUp, tmp_path: Path) -> None:
+    answers = Execution(gpu, (1, 3, 2, 2)).answers()
+    answers["IExecutionContext"]["set_input_shape"] = lambda _name, _shape: False
+    gpu.say(**answers)
+    with host_cuda.installed(), running.open_plan(opened(tmp_path)) as runner, pytest.raises(EngineError) as raised:
+        runner.ask({"ids": np.zeros((2, 3, 2, 2), np.float32)}, 0)
+    assert "failed to set shape" in raised.value.message
+    assert "within the profile" in raised.value.remedy
 
 
 def test_layers_are_timed_by_a_profiler_and_runs_after_the_first_count(gpu: MadeUp, tmp_path: Path) -> None:
