@@ -112,7 +112,11 @@ class Runner:
         from polygraphy.backend.trt import TrtRunner
 
         with TrtRunner(self._engine, optimization_profile=profile) as runner:
-            yield runner
+            try:
+                yield runner
+            finally:
+                for output in runner.output_allocator.buffers.values():  # Polygraphy 0.53 never frees them
+                    output.free()
 
     def _require(self, profile: int) -> None:
         last = self._engine.num_optimization_profiles - 1

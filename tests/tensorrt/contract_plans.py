@@ -97,6 +97,7 @@ def test_inputs_and_outputs_go_through_the_format_of_the_plan_and_back(gpu: Made
         np.testing.assert_array_equal(first, feed["ids"])  # the next run writes over what is not copied
     assert [one["profile_index"] for one in gpu.named("set_optimization_profile_async")] == [1]
     assert not cuda.streams
+    assert not cuda.allocated
 
 
 def test_a_shape_that_cannot_lie_in_groups_of_16_is_refused(gpu: MadeUp, tmp_path: Path) -> None:
@@ -148,9 +149,10 @@ def test_a_shape_outside_of_the_profile_is_refused(gpu: MadeUp, tmp_path: Path) 
 def test_layers_are_timed_by_a_profiler_and_runs_after_the_first_count(gpu: MadeUp, tmp_path: Path) -> None:
     feed = {"ids": np.zeros((2, 3, 2, 2), np.float32)}
     gpu.say(**Execution(gpu, (2, 3, 2, 2), "LINEAR").answers())
-    with host_cuda.installed(), running.open_plan(opened(tmp_path)) as runner:
+    with host_cuda.installed() as cuda, running.open_plan(opened(tmp_path)) as runner:
         assert set(runner.layer_times(feed, 0, repeats=3)) == {"matmul"}
     assert len(gpu.named("execute_async_v3")) == 4
+    assert not cuda.allocated
     assert isinstance(gpu.named("profiler")[0]["value"], tensorrt.IProfiler)
 
 
@@ -165,6 +167,7 @@ def test_a_run_for_speed_copies_nothing_and_waits_for_its_end(gpu: MadeUp, tmp_p
         assert cuda.waits == waited + 1
         assert [call.name for call in gpu.calls[calls:]] == ["execute_async_v3"]
     assert not cuda.streams
+    assert not cuda.allocated
 
 
 def test_a_plan_that_fails_says_so(gpu: MadeUp, tmp_path: Path) -> None:
