@@ -25,6 +25,7 @@ LEVELS = (
         "data_spec",
         "lowering_options",
         "targets",
+        "testing",
         "durable",
         "external_data",
         "gpu_kinds",
@@ -73,20 +74,32 @@ LEVELS = (
 )
 _LEVEL = {unit: number for number, units in enumerate(LEVELS) for unit in units}
 
-# Heavy libraries are imported inside functions only; these in a few places only. `probes` may import them all: it is
-# the child process of `plansmith doctor` that tells whether a library can be imported.
+# Heavy libraries are imported inside functions only; these, or a part of one, in a few places only: modules below
+# plansmith, or packages with all that is in them. `probes` may import them all: it is the child process of `plansmith
+# doctor` that tells whether a library can be imported.
 _PYTORCH = ("sources", "compilers", "exporting", "isolation", "sampling", "probes", "zoo")
 _PLACES: dict[str, tuple[str, ...]] = {
     "torch": _PYTORCH,
     "torchvision": _PYTORCH,
     "transformers": _PYTORCH,
     "timm": _PYTORCH,
-    "tensorrt": ("probes",),
+    "tensorrt": ("compilers.trt", "probes"),
+    "polygraphy.backend.trt": ("compilers.trt",),
+    "polygraphy.cuda": ("compilers.trt",),
     "prefect": ("flows", "probes"),
     "boto3": ("probes",),
     "pyarrow": ("data", "probes"),
 }
-HEAVY = {*_PLACES, "onnx", "onnxruntime", "onnxscript", "polygraphy", "tritonclient", "huggingface_hub", "safetensors"}
+HEAVY = {
+    *(library.partition(".")[0] for library in _PLACES),
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "polygraphy",
+    "tritonclient",
+    "huggingface_hub",
+    "safetensors",
+}
 HEAVY |= {"google", "PIL"}
 
 # A flow is made by a decorator, when its module is imported.
@@ -148,7 +161,7 @@ def violations(module: str, source: str) -> list[str]:
             found += [f"{where}: {problem}" for problem in _direction(unit, _unit(one.target))]
         elif library in HEAVY and not one.deferred and (unit, library) not in _AT_ONCE:
             found.append(f"{where} outside of a function")
-        if unit not in _PLACES.get(library, (unit,)):
+        if not _may_import(module, one.target):
             found.append(f"{where}: not the place for it")
     return found
 
@@ -159,6 +172,16 @@ def _direction(unit: str, target: str) -> list[str]:
     if target not in _LEVEL:
         return ["unknown"]
     return ["sideways" if _LEVEL[target] == _LEVEL[unit] else "back"]
+
+
+def _may_import(module: str, target: str) -> bool:
+    """Whether all rules about a library, or about a part of it that the target is (in), name a place of the module."""
+    rules = [places for library, places in _PLACES.items() if _is_in(target, library)]
+    return all(any(_is_in(module, f"plansmith.{place}") for place in places) for places in rules)
+
+
+def _is_in(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
 
 
 def _unit(module: str) -> str:
@@ -175,8 +198,18 @@ def _imports(tree: ast.AST, *, deferred: bool = False) -> Iterator[Import]:
             names = (f"{node.module}.{alias.name}" for alias in node.names)
             yield from (Import(name if _is_unit(name) else str(node.module), node.lineno, deferred) for name in names)
         else:
+            if isinstance(node, ast.Call) and (name := _imported_by(node)) is not None:
+                yield Import(name, node.lineno, deferred)
             waits = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or _is_type_checking(node)
             yield from _imports(node, deferred=deferred or waits)
+
+
+def _imported_by(call: ast.Call) -> str | None:
+    """The module that `import_module("…")` or `__import__("…")` names outright; None for other calls."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name not in {"import_module", "__import__"} or not call.args or not isinstance(call.args[0], ast.Constant):
+        return None
+    return str(call.args[0].value)
 
 
 def _is_unit(name: str) -> bool:

@@ -86,6 +86,31 @@ PLANTED = {
         "def f():\n    import prefect",
         ["plansmith.worker:2 imports prefect: not the place for it"],
     ),
+    "TensorRT beside its place": (
+        "plansmith.compilers.plan_layers",
+        "def f():\n    import tensorrt",
+        ["plansmith.compilers.plan_layers:2 imports tensorrt: not the place for it"],
+    ),
+    "TensorRT by its name in a text": (
+        "plansmith.plan_steps",
+        "def f():\n    return importlib.import_module('tensorrt')",
+        ["plansmith.plan_steps:2 imports tensorrt: not the place for it"],
+    ),
+    "TensorRT by way of Polygraphy": (
+        "plansmith.plan_validation",
+        "def f():\n    from polygraphy.backend.trt import TrtRunner",
+        ["plansmith.plan_validation:2 imports polygraphy.backend.trt: not the place for it"],
+    ),
+    "TensorRT at module level": (
+        "plansmith.compilers.trt.building",
+        "import tensorrt",
+        ["plansmith.compilers.trt.building:1 imports tensorrt outside of a function"],
+    ),
+    "TensorRT in its place": (
+        "plansmith.compilers.trt.building",
+        "def f():\n    import tensorrt\n    from polygraphy.backend.trt import Profile",
+        [],
+    ),
     "a module that nobody placed": ("plansmith.helpers", "", ["plansmith.helpers has no place among the levels"]),
     "nothing wrong": (
         "plansmith.sources.timm_models",
