@@ -93,6 +93,8 @@ def held(gpu: Gpu, waiting: Waiting = lambda _: None) -> Iterator[None]:
         try:
             lock.enter_context(locked_by_all(folder / gpu.uuid.replace("/", "_"), waiting))
         except OSError as error:
+            if not str(error.filename).startswith(str(folder)):  # what `waiting` raised
+                raise
             raise EnvironmentFault(
                 f"the lock of GPU {gpu.uuid} cannot be taken: {error.filename}: {error.strerror}",
                 remedy=f"set {LOCKS_VARIABLE} to a folder that all who build on this machine can write",

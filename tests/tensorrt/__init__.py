@@ -1,0 +1,1 @@
+"""Plans of TensorRT: what builds them, and what is told of them."""
