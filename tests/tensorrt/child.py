@@ -112,5 +112,5 @@ PARTS = {
 }
 
 if __name__ == "__main__":
-    plan_worker._part = PARTS.__getitem__
+    plan_worker.__dict__["_part"] = PARTS.__getitem__
     sys.exit(plan_worker.main(sys.argv[1:]))

@@ -159,7 +159,7 @@ def test_the_script_of_the_api_builds_on_a_gpu_of_the_same_kind(
     )
     python.chmod(0o755)
     monkeypatch.setenv("PYTHON", str(python))
-    command = [Path(request.out, "reproduce.sh"), request.graph, tmp_path / "again"]
+    command = [f"{request.out}/reproduce.sh", request.graph, str(tmp_path / "again")]
     elsewhere = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert elsewhere.returncode == EnvironmentFault.exit_code
     assert "was built on NVIDIA A100-SXM4-80GB (8.0), and here is no GPU" in elsewhere.stderr
