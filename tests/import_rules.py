@@ -81,7 +81,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "torchvision": _PYTORCH,
     "transformers": _PYTORCH,
     "timm": _PYTORCH,
-    "tensorrt": ("compilers", "probes"),
+    "tensorrt": ("probes",),
     "prefect": ("flows", "probes"),
     "boto3": ("probes",),
     "pyarrow": ("data", "probes"),

@@ -1,1 +1,0 @@
-"""Plans of TensorRT: what builds them, and what is told of them."""
