@@ -160,6 +160,10 @@ def _lent(cache: TimingCaches, key: Key, request: BuildRequest, worker: Worker) 
         if loan.more and by_api:
             told = worker.call("combine", files=[str(file) for file in (loan.file, *loan.more)], out=str(loan.file))
             loan.combined = told["combined"]
+            if not loan.combined:
+                loan.warnings += (
+                    "TensorRT could not combine the timing caches of earlier builds; the largest was used",
+                )
         try:
             yield loan
         except PlansmithError:

@@ -16,7 +16,7 @@ _SCRIPT = """\
 #!/bin/sh
 # Builds the plan beside this file again: with TensorRT {tensorrt}, on a GPU of the same kind ({gpu}).
 #
-#   ./{name} [graph.onnx] [folder] [timing cache]
+#   sh {name} [graph.onnx] [folder] [timing cache]
 #
 # graph.onnx: the lowered graph, with its weights beside it; where it was at the build when left out.
 # folder: takes the new model.plan; ./rebuilt when left out.

@@ -51,7 +51,7 @@ def build_by_api(request: BuildRequest, progress: Callable[[str], None]) -> Plan
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(out / "model.plan"))
     if request.timing_cache:
         cache = Path(request.timing_cache)
-        cache.write_text(f"{cache.read_text() if cache.exists() else ''}{Path(request.graph).parent.name} ")
+        cache.write_text(f"{cache.read_text() if cache.exists() else ''}graph ")
     if what == "be late":
         raise EngineError("the plan was not built in time", remedy="give it more time")
     (out / "half-made").rename(out / "model.plan")

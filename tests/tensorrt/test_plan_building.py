@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,8 +19,9 @@ import pytest
 from plansmith import gpus, memory
 from plansmith.compilers import plan_building, plan_worker
 from plansmith.compilers.plan_building import probe, refit_plan
-from plansmith.engines import BuildRequest
+from plansmith.engines import BuildFlags, BuildRequest
 from plansmith.errors import EngineError, EnvironmentFault, RepositoryError
+from plansmith.timing_caches import TimingCaches, key_of
 
 from ..durability.ends import still_running
 from .builds import CHILD, ROOT, build, gpu, request_in
@@ -265,6 +267,35 @@ def test_a_killed_child_says_what_to_do_about_memory(tmp_path: Path) -> None:
     assert list(Path(request.out).iterdir()) == []
 
 
+def test_a_program_whose_child_was_killed_ends_too_and_its_end_is_not_waited_for(tmp_path: Path) -> None:
+    program = program_in(tmp_path / "bin", FOR_EVER)
+    seen: list[psutil.Process] = []
+
+    def kill_the_child() -> None:
+        running = psutil.Process(number_of(program))
+        seen.append(running)
+        running.parents()[0].kill()
+
+    killer = threading.Thread(target=kill_the_child)
+    killer.start()
+    with pytest.raises(EnvironmentFault, match=r"killed during build \(running the program\)"):
+        build(request_in(tmp_path, trtexec=program), tmp_path)
+    killer.join()
+    assert still_running(seen) == []
+    wait_until(is_free)
+
+
+def test_caches_of_builds_at_the_same_time_are_combined_by_the_next_that_can(tmp_path: Path) -> None:
+    caches, key = TimingCaches(tmp_path / "cache" / "timing"), key_of("10.16.1.11", gpu(), BuildFlags())
+    with caches.lent(key, BuildFlags()) as one, caches.lent(key, BuildFlags()) as other:
+        for loan, entries in ((one, "a b "), (other, "b c d ")):
+            loan.file.write_text(entries)
+            caches.take_back(key, loan)
+    build(request_in(tmp_path), tmp_path)
+    (kept,) = caches.root.glob("*.cache")
+    assert kept.read_text() == "b c d a graph "
+
+
 def test_the_memory_of_a_program_counts_as_the_builds(tmp_path: Path) -> None:
     plan = build(request_in(tmp_path, trtexec=program_in(tmp_path / "bin", HOLDS_MEMORY)), tmp_path)
     assert plan.peak_host_bytes is not None
@@ -304,7 +335,7 @@ def test_a_build_by_the_api_that_ran_out_of_time_keeps_what_it_measured(tmp_path
     with pytest.raises(EngineError, match="not built in time"):
         build(request_in(tmp_path, what="be late"), tmp_path)
     (kept,) = (tmp_path / "cache" / "timing").glob("*.cache")
-    assert kept.read_text() == "the graph "
+    assert kept.read_text() == "graph "
 
 
 def test_a_build_that_may_measure_nothing_is_refused_where_nothing_is_known(tmp_path: Path) -> None:
