@@ -67,8 +67,18 @@ NO_SAY_IN = {
     "take_graph": {"compilers/precision", "lowering_options"},
     "sample": {"lowering_options"},
 }
-_ABOUT_STEPS = {"stages", "stage_cache", "process", "memory", "toolchain", "data_spec", "lowering_options", "shapes"}
-NO_SAY_IN["zoo"] = NO_SAY_IN["export"] | {"process"}
+_ABOUT_STEPS = {
+    "stages",
+    "stage_cache",
+    "process",
+    "process_groups",
+    "memory",
+    "toolchain",
+    "data_spec",
+    "lowering_options",
+    "shapes",
+}
+NO_SAY_IN["zoo"] = NO_SAY_IN["export"] | {"process", "process_groups"}
 NO_SAY_IN |= {"package": _ABOUT_STEPS, "check_served": _ABOUT_STEPS}
 
 

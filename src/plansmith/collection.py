@@ -22,11 +22,12 @@ from plansmith.durable import Waiting, abandoned_folders, storage_errors, sweep
 from plansmith.history import HISTORY, History
 from plansmith.scratch import abandoned_scratch
 from plansmith.stage_cache import ENTRY_FILE, STAGING, StageCache
+from plansmith.timing_caches import TimingCaches
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.serve_env import staging_place
 from plansmith.units import seconds_of
 
-Kind = Literal["cache entry", "lock", "leftover", "log", "history record", "view", "release"]
+Kind = Literal["cache entry", "timing cache", "lock", "leftover", "log", "history record", "view", "release"]
 
 RECORDS_KEPT = 1000
 
@@ -74,6 +75,7 @@ class Collector:
         self._staging = tuple(place for place in limits.staging if os.access(place, os.W_OK))
         self._digester = Digester(artifacts / "cache" / "digests.sqlite", read_only=dry)
         self._cache = StageCache(artifacts / "cache", self._digester)
+        self._timing = TimingCaches(artifacts / "cache" / "timing")
         self._history = History(artifacts / HISTORY)
         self._repository = ModelRepository(repository, self._digester)
 
@@ -92,6 +94,7 @@ class Collector:
             Garbage(one.kind, one.path, one.why, _freed(one.path, links))
             for one in (
                 *self._entries(),
+                *self._timings(),
                 *self._locks(),
                 *self._leftovers(),
                 *self._logs(),
@@ -126,6 +129,11 @@ class Collector:
                 yield Garbage("cache entry", folder, "not used for so long")
             elif (damaged := self._cache.damage(folder)) is not None:
                 yield Garbage("cache entry", folder, f"{damaged} is damaged")
+
+    def _timings(self) -> Iterator[Garbage]:
+        for first, more in self._timing.files():
+            if self._is_old(first):
+                yield from (Garbage("timing cache", path, "not used for so long") for path in (first, *more))
 
     def _locks(self) -> Iterator[Garbage]:
         for lock in self._cache.unused_locks():

@@ -110,7 +110,7 @@ def locked(path: Path, waiting: Waiting = lambda _: None, *, shared: bool = Fals
     """
     make_folder(path.parent)
     with path.open("a") as stream:
-        _lock(stream, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, waiting)
+        take_lock(stream, waiting, shared=shared)
         yield
 
 
@@ -128,11 +128,13 @@ def locked_to_look(path: Path, waiting: Waiting = lambda _: None) -> Iterator[No
         yield
         return
     with stream:
-        _lock(stream, fcntl.LOCK_SH, waiting)
+        take_lock(stream, waiting, shared=True)
         yield
 
 
-def _lock(stream: IO[Any], kind: int, waiting: Waiting) -> None:
+def take_lock(stream: IO[Any], waiting: Waiting, *, shared: bool = False) -> None:
+    """Lock an open file until it is closed, as `locked` does."""
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
         fcntl.flock(stream, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -108,7 +108,8 @@ class BuildMachine(Record):
     """What this machine could build a plan with.
 
     `api`: the full version of TensorRT's Python package, empty where it is not there or does not work (`api_problem`
-    says why); `trtexec`: the program, empty for none, and `trtexec_version`: its three numbers.
+    says why); `trtexec`: the program, empty for none, and `trtexec_version`: its three numbers, empty where it does not
+    work (`trtexec_problem` says why).
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -116,6 +117,7 @@ class BuildMachine(Record):
     api_problem: str = ""
     trtexec: str = ""
     trtexec_version: str = ""
+    trtexec_problem: str = ""
 
 
 class BuildRequest(Record):

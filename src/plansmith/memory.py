@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 REMEDY = "make the largest shape smaller (--shapes), or use a machine with more memory"
@@ -100,3 +101,14 @@ def wait_for(process: int) -> tuple[int, int]:
     """Wait for a child to end: its exit code, or minus the signal, and the most bytes it held in memory."""
     _, status, usage = os.wait4(process, 0)
     return os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+
+
+def peak_bytes(proc: Path = Path("/proc/self/status")) -> int:
+    """The most that this process held in memory, and with it the most that one program held that it ran to its end.
+
+    The kernel's VmHWM begins anew with each program; ru_maxrss, which children have alone, counts in what the process
+    that started them held then (Linux, getrusage(2)).
+    """
+    told = dict(line.split(":", 1) for line in proc.read_text().splitlines() if ":" in line)
+    own = int(told["VmHWM"].split()[0]) if "VmHWM" in told else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return (own + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) * 1024

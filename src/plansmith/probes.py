@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from plansmith.addresses import without_secrets
+from plansmith.errors import EnvironmentFault
 from plansmith.process import dying_with
 
 ANSWER_SECONDS = 3
@@ -89,6 +90,18 @@ def huggingface_hub(*, online: bool) -> Facts:
     if online and not facts["held_offline"]:
         facts["answer"] = ask(constants.ENDPOINT, method="HEAD")
     return facts
+
+
+def gpus(*, online: bool) -> Facts:
+    """The GPUs that CUDA may use, or why their driver does not tell."""
+    del online
+    from plansmith.gpus import visible_gpus
+
+    facts: Facts = {"gpus": [], "problem": "", "remedy": "", "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
+    try:
+        return facts | {"gpus": [gpu.model_dump(mode="json") for gpu in visible_gpus()]}
+    except EnvironmentFault as fault:
+        return facts | {"problem": fault.message, "remedy": fault.remedy}
 
 
 def tensorrt(*, online: bool) -> Facts:
@@ -189,6 +202,7 @@ PROBES: dict[str, Callable[..., Facts]] = {
     "onnxruntime": onnxruntime,
     "tritonclient": tritonclient,
     "huggingface_hub": huggingface_hub,
+    "gpus": gpus,
     "tensorrt": tensorrt,
     "prefect": prefect,
     "prefect_server": prefect_server,

@@ -14,20 +14,23 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from plansmith import memory
 from plansmith.errors import EnvironmentFault, InternalError, PlansmithError, error_from_dict
+from plansmith.process_groups import signal_group, wait_for_group
 from plansmith.scratch import make_scratch, remove_scratch
 from plansmith.units import bytes_in_words
 
 _PR_SET_PDEATHSIG = 1
 _LOG_TAIL_LINES = 5
+_GONE_SECONDS = 5
 
 
 def dying_with(parent: int) -> Callable[[], bool]:
@@ -50,6 +53,21 @@ def dying_with(parent: int) -> Callable[[], bool]:
     return follow
 
 
+def tied_to(parent: int) -> Callable[[], None]:
+    """What a program's process does between fork and exec (`preexec_fn`) so that the kernel ends it with its parent.
+
+    Args:
+        parent: the process that starts it, whose thread that does so must last as long as the program.
+    """
+    parent_lives = dying_with(parent)
+
+    def follow() -> None:
+        if not parent_lives():
+            os._exit(1)
+
+    return follow
+
+
 def log_tail(log: Path, lines: int = _LOG_TAIL_LINES, *, begin: int = 0) -> str:
     """The last lines of a log that hold text, after its first `begin` bytes."""
     try:
@@ -68,11 +86,23 @@ class Worker:
         module: run as `python -m module <file descriptor>`; it serves the descriptor with `serve`.
         log: takes everything that the child prints.
         progress: told what the child is doing, in a few words.
+        environment: variables that the child has besides, or instead of, those of this process.
+        leads: the child leads a process group, and what it started ends with it.
     """
 
-    def __init__(self, module: str, log: Path, progress: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        module: str,
+        log: Path,
+        progress: Callable[[str], None] = lambda _: None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        leads: bool = False,
+    ) -> None:
         self._log = log
         self._progress = progress
+        self._leads = leads
+        self._out_of_time = False
         self._doing = ""
         self._peak_bytes = 0
         ours, theirs = socket.socketpair()
@@ -86,7 +116,8 @@ class Worker:
                 stdout=output,
                 stderr=output,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "TMPDIR": str(self._temporary)},
+                env={**os.environ, "TMPDIR": str(self._temporary), **(environment or {})},
+                process_group=0 if leads else None,
             )
         self._stream = ours.makefile("rwb")
         ours.close()
@@ -107,11 +138,33 @@ class Worker:
         """What the child said last that it does; empty where it has said nothing."""
         return self._doing
 
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether the child was ended because a limit of `limited` had passed."""
+        return self._out_of_time
+
     def kill(self) -> None:
         """End the child from another thread; the call that waits for its answer raises."""
         if not self.is_dead:
             with suppress(ProcessLookupError):
                 os.kill(self.number, signal.SIGKILL)
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """End the child if the `with` block lasts longer; the call in it that waits then raises."""
+
+        def end() -> None:
+            self._out_of_time = True
+            self.kill()
+
+        timer = threading.Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
 
     def call(self, name: str, /, **arguments: Any) -> Any:
         """Have the child do one thing and return its answer.
@@ -143,7 +196,7 @@ class Worker:
 
     def _obituary(self, name: str) -> Exception:
         if not self.is_dead:
-            self._process.returncode, self._peak_bytes = memory.wait_for(self._process.pid)
+            self._reap()
         status, tail = self._process.returncode, log_tail(self._log, begin=self._log_begins)
         during = f"during {name} ({self._doing})" if self._doing else f"during {name}"
         if status == -signal.SIGKILL:
@@ -168,11 +221,20 @@ class Worker:
             log=self._log,
         )
 
+    def _reap(self) -> None:
+        """Wait for the end of the child, and end its group while its number is not free for another process."""
+        if self._leads:
+            os.waitid(os.P_PID, self.number, os.WEXITED | os.WNOWAIT)
+            signal_group(self.number, signal.SIGKILL)
+        self._process.returncode, self._peak_bytes = memory.wait_for(self.number)
+        if self._leads:
+            wait_for_group(self.number, _GONE_SECONDS)
+
     def close(self) -> None:
         """End the child, at once."""
         if not self.is_dead:
             self._process.kill()
-            self._process.wait()
+            self._reap()
         with suppress(ConnectionError):  # a request that the child did not live to read
             self._stream.close()
         remove_scratch(self._temporary)
@@ -190,9 +252,10 @@ def serve(functions: dict[str, Callable[..., Any]], descriptor: int, parent: int
     """The child's side of `Worker`: answer calls on a descriptor until the parent closes it.
 
     Interrupts are the parent's business: a Ctrl-C reaches the whole process group, and the parent then
-    ends this process.
+    ends this process. Programs that this process starts do not inherit the descriptor: its end is this process's.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.set_inheritable(descriptor, False)
     if not dying_with(parent)():
         return
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:

@@ -79,6 +79,7 @@ _CODE = {
         "lowering_options.py",
         "trials.py",
         "process.py",
+        "process_groups.py",
         "processor.py",
         "memory.py",
         "compilers/precision",

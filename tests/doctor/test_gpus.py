@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from plansmith.doctor.children import Ended, Probed
+from plansmith.doctor.children import Ended, Probed, run_probe
 from plansmith.doctor.findings import Severity
 from plansmith.doctor.gpus import gpu_findings, tensorrt_finding, trtexec_finding
+from plansmith.engines import Gpu
+from plansmith.gpus import visible_gpus
 
-ONE_H200 = "0, NVIDIA H200, 143771, 9.0, 570.124.06\n"
-TWO_GPUS = "0, NVIDIA A100-SXM4-80GB, 81920, 8.0, 550.54.15\n1, Tesla T4, 15360, [N/A], 550.54.15\n"
-NO_DRIVER = """\
-NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver \
-is installed and running.
-
-"""
+H200 = Gpu(
+    name="NVIDIA H200",
+    compute_capability="9.0",
+    memory_bytes=143771 << 20,
+    uuid="GPU-1",
+    index=0,
+    driver="570.124.06",
+)
+T4 = H200.model_copy(update={"name": "Tesla T4", "memory_bytes": 15360 << 20, "compute_capability": "7.5", "index": 1})
 WORKING_TORCH = Probed({"version": "2.9", "cuda_build": "12.8", "cuda_usable": True})
 BANNER = "&&&& RUNNING TensorRT.trtexec [TensorRT v{}] [b42] # trtexec\n=== Model Options ===\n"
 
@@ -23,61 +29,59 @@ def ended(printed: str, status: int | None = 0, complaints: str = "") -> Ended:
     return Ended(status, printed, complaints, 60)
 
 
-def test_an_h200_is_shown_with_memory_capability_and_driver() -> None:
-    gpu, driver = gpu_findings(ended(ONE_H200), WORKING_TORCH, present=False)
-    assert (gpu.name, gpu.found) == ("GPU 0", "NVIDIA H200, 140.4 GiB, compute capability 9.0")
+def told(*gpus: Gpu, problem: str = "", remedy: str = "", visible: str | None = None) -> Probed:
+    listed = [gpu.model_dump(mode="json") for gpu in gpus]
+    return Probed({"gpus": listed, "problem": problem, "remedy": remedy, "visible": visible})
+
+
+def test_each_gpu_is_shown_with_memory_and_capability_and_the_driver_once() -> None:
+    first, second, driver = gpu_findings(told(H200, T4), WORKING_TORCH, present=True)
+    assert (first.name, first.found) == ("GPU 0", "NVIDIA H200, 140.4 GiB, compute capability 9.0")
+    assert (second.name, second.found) == ("GPU 1", "Tesla T4, 15.0 GiB, compute capability 7.5")
     assert (driver.found, driver.severity) == ("570.124.06", Severity.OK)
-
-
-def test_two_gpus_are_two_findings_and_an_unknown_field_is_left_out() -> None:
-    first, second, driver = gpu_findings(ended(TWO_GPUS), WORKING_TORCH, present=False)
-    assert (first.name, second.name, second.found) == ("GPU 0", "GPU 1", "Tesla T4, 15.0 GiB")
-    assert driver.found == "550.54.15"
 
 
 def test_a_torch_that_cannot_use_the_gpu_is_a_warning_at_the_driver() -> None:
     torch = Probed({"version": "2.15", "cuda_build": "13.2", "cuda_usable": False})
-    *_, driver = gpu_findings(ended(ONE_H200), torch, present=False)
+    *_, driver = gpu_findings(told(H200), torch, present=True)
     assert driver.severity is Severity.WARNING
     assert "CUDA 13.2" in driver.found
     assert driver.remedy
 
 
-def test_no_nvidia_smi_is_no_problem() -> None:
-    (found,) = gpu_findings(None, WORKING_TORCH, present=False)
-    assert found.severity is Severity.OPTIONAL
+def test_no_gpu_is_no_problem_nor_one_that_is_hidden() -> None:
+    (absent,) = gpu_findings(told(), WORKING_TORCH, present=False)
+    assert (absent.severity, absent.found) == (Severity.OPTIONAL, "none")
+    (hidden,) = gpu_findings(told(visible=""), WORKING_TORCH, present=True)
+    assert (hidden.severity, hidden.found) == (
+        Severity.OPTIONAL,
+        "none that CUDA_VISIBLE_DEVICES= leaves visible",
+    )
 
 
-def test_a_gpu_without_nvidia_smi_is_a_warning_that_says_what_is_lacking() -> None:
-    (found,) = gpu_findings(None, WORKING_TORCH, present=True)
+def test_a_gpu_without_its_driver_is_a_warning_that_says_what_is_lacking() -> None:
+    (found,) = gpu_findings(told(), WORKING_TORCH, present=True)
     assert found.severity is Severity.WARNING
-    assert "nvidia-smi is not installed" in found.found
+    assert "driver" in found.found
     assert "NVIDIA_DRIVER_CAPABILITIES" in found.remedy
 
 
-def test_no_devices_is_no_problem() -> None:
-    (found,) = gpu_findings(ended("No devices were found\n", 6), WORKING_TORCH, present=False)
-    assert found.severity is Severity.OPTIONAL
-
-
-@pytest.mark.parametrize("stream", ["printed", "complaints"])
-def test_a_driver_that_does_not_answer_is_a_warning_with_its_own_words(stream: str) -> None:
-    said = ended(NO_DRIVER, 9) if stream == "printed" else ended("", 9, NO_DRIVER)
-    (found,) = gpu_findings(said, WORKING_TORCH, present=False)
+def test_a_driver_that_does_not_answer_or_takes_the_probe_along_is_a_warning() -> None:
+    problem = told(problem="the driver does not answer: mismatch", remedy="load the driver again")
+    (found,) = gpu_findings(problem, WORKING_TORCH, present=True)
+    assert (found.severity, found.remedy) == (Severity.WARNING, "load the driver again")
+    assert "mismatch" in found.found
+    (found,) = gpu_findings(Probed(broken="it did not end within 60 s"), WORKING_TORCH, present=True)
     assert found.severity is Severity.WARNING
-    assert "couldn't communicate with the NVIDIA driver" in found.found
-    assert "docker run --gpus all" in found.remedy
+    assert "did not end within 60 s" in found.found
+    assert found.remedy
 
 
-def test_an_nvidia_smi_that_hangs_is_a_warning() -> None:
-    (found,) = gpu_findings(ended("", None), WORKING_TORCH, present=False)
-    assert (found.severity, found.found) == (Severity.WARNING, "nvidia-smi did not end within 60 s")
-
-
-def test_other_output_is_not_taken_for_gpus() -> None:
-    (found,) = gpu_findings(ended("Field is not a valid field to query.\n"), WORKING_TORCH, present=False)
-    assert found.severity is Severity.WARNING
-    assert "not a valid field" in found.found
+def test_the_probe_of_gpus_tells_what_is_visible_here() -> None:
+    facts = asyncio.run(run_probe("gpus", online=False)).facts
+    assert facts is not None
+    assert not facts["problem"]
+    assert [gpu["uuid"] for gpu in facts["gpus"]] == [gpu.uuid for gpu in visible_gpus()]
 
 
 @pytest.mark.parametrize(("number", "version"), [("101600", "10.16.0"), ("110100", "11.1.0"), ("8602", "8.6.2")])

@@ -35,9 +35,9 @@ def gc_command(
 ) -> None:
     """Remove what nobody needs any more.
 
-    Cache entries, logs and views not used for AGE; releases of that age that Triton is not shown because they are
-    damaged or have another interface, but never a model's newest; what killed runs left. Damaged cache entries go
-    at once. The last 1000 runs of the history stay.
+    Cache entries, timing caches, logs and views not used for AGE; releases of that age that Triton is not shown
+    because they are damaged or have another interface, but never a model's newest; what killed runs left. Damaged
+    cache entries go at once. The last 1000 runs of the history stay.
 
     \b
     plansmith gc --dry-run

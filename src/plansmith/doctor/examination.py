@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
@@ -16,15 +15,14 @@ from plansmith.doctor.findings import Examination, Finding
 from plansmith.triton.installation import has_gpu
 
 _AT_ONCE = 2
-_PROBED = (*libraries.IMPORTED, "prefect", "prefect_server", "tensorrt", "boto3", "mlflow")
+_PROBED = (*libraries.IMPORTED, "prefect", "prefect_server", "gpus", "tensorrt", "boto3", "mlflow")
 
 
 @dataclass(frozen=True)
 class _Answers:
-    """What the children said: probes by name, nvidia-smi and trtexec where they are installed."""
+    """What the children said: probes by name, and trtexec where it is installed."""
 
     probes: dict[str, Probed]
-    nvidia_smi: Ended | None
     trtexec: Ended | None
 
 
@@ -57,7 +55,7 @@ def examine(
         *serving.look(deep=deep),
         *folder.folder_findings(artifacts),
         *machine.machine_findings(),
-        *gpus.gpu_findings(answers.nvidia_smi, probes["torch"], present=answers.nvidia_smi is not None or has_gpu()),
+        *gpus.gpu_findings(probes["gpus"], probes["torch"], present=has_gpu()),
         gpus.tensorrt_finding(probes["tensorrt"]),
         gpus.trtexec_finding(trtexec, answers.trtexec),
         *services.prefect_findings(
@@ -103,9 +101,7 @@ async def _ask(trtexec: str | None, *, online: bool, limit_seconds: float, progr
     async def run_installed(command: Sequence[str] | None) -> Ended | None:
         return await run_program(command, limit_seconds=limit_seconds) if command is not None else None
 
-    smi = shutil.which(gpus.NVIDIA_SMI[0])
     async with asyncio.TaskGroup() as asked:
         probes = {name: asked.create_task(import_one(name)) for name in _PROBED}
-        nvidia_smi = asked.create_task(run_installed([smi, *gpus.NVIDIA_SMI[1:]] if smi else None))
         banner = asked.create_task(run_installed([trtexec] if trtexec else None))
-    return _Answers({name: task.result() for name, task in probes.items()}, nvidia_smi.result(), banner.result())
+    return _Answers({name: task.result() for name, task in probes.items()}, banner.result())

@@ -2,69 +2,42 @@
 
 from __future__ import annotations
 
-import csv
-from dataclasses import dataclass
-
 from plansmith.compilers.trtexec.output import banner_version
 from plansmith.doctor.children import Ended, Probed
 from plansmith.doctor.findings import Finding, Severity
+from plansmith.engines import Gpu
 from plansmith.units import bytes_in_words
 
 AREA = "GPU and TensorRT"
-NVIDIA_SMI = (
-    "nvidia-smi",
-    "--query-gpu=index,name,memory.total,compute_cap,driver_version",
-    "--format=csv,noheader,nounits",
-)
 
 _FOR_GPUS = "GPU engines (not available yet)"
 _FOR_TENSORRT = "TensorRT engines (not available yet)"
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """One line of nvidia-smi; a field that the driver does not know is empty."""
-
-    index: str
-    name: str
-    memory_mib: str
-    compute_capability: str
-    driver: str
-
-
-def gpus_from_csv(text: str) -> list[Gpu]:
-    """The GPUs that `NVIDIA_SMI` printed."""
-    rows = csv.reader(text.splitlines(), skipinitialspace=True)
-    return [Gpu(*("" if field.startswith("[") else field.strip() for field in row)) for row in rows if len(row) == 5]
-
-
-def gpu_findings(ended: Ended | None, torch: Probed, *, present: bool) -> list[Finding]:
+def gpu_findings(probed: Probed, torch: Probed, *, present: bool) -> list[Finding]:
     """GPUs and driver.
 
     Args:
-        ended: how nvidia-smi ended; None where there is none.
+        probed: what the driver says, by the probe `gpus`.
         torch: whose CUDA build may not fit the driver.
         present: this machine has a GPU, as `has_gpu` found.
     """
-    if ended is None and present:
-        remedy = "install the driver's tools; in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        found = "one is here, but nothing is known of it: nvidia-smi is not installed"
-        return [Finding(AREA, "GPUs", Severity.WARNING, found, _FOR_GPUS, remedy)]
-    if ended is None:
-        return [Finding(AREA, "GPUs", Severity.OPTIONAL, "nvidia-smi is not installed", _FOR_GPUS)]
-    said = (ended.printed + ended.complaints).strip()
-    if "No devices were found" in said:
-        return [Finding(AREA, "GPUs", Severity.OPTIONAL, "none, though the driver is there", _FOR_GPUS)]
-    if ended.failure:
-        found = f"nvidia-smi {ended.failure}" if not said else said.splitlines()[0]
-        remedy = "load or reinstall the NVIDIA driver; in a container: docker run --gpus all"
-        return [Finding(AREA, "GPUs", Severity.WARNING, found, _FOR_GPUS, remedy)]
-    gpus = gpus_from_csv(ended.printed)
-    if not gpus:
-        found = f"nvidia-smi answered what is not understood: {said.splitlines()[0] if said else 'nothing'}"
+    if probed.facts is None:
+        found = f"the NVIDIA driver cannot be asked: {probed.broken}"
         return [Finding(AREA, "GPUs", Severity.WARNING, found, _FOR_GPUS, "nvidia-smi -q")]
-    findings = [Finding(AREA, f"GPU {gpu.index}", Severity.OK, _description(gpu)) for gpu in gpus]
-    return [*findings, _driver_finding(gpus[0].driver, torch)]
+    facts = probed.facts
+    if facts["problem"]:
+        return [Finding(AREA, "GPUs", Severity.WARNING, facts["problem"], _FOR_GPUS, facts["remedy"])]
+    gpus = [Gpu.model_validate(one) for one in facts["gpus"]]
+    if gpus:
+        findings = [Finding(AREA, f"GPU {gpu.index}", Severity.OK, _description(gpu)) for gpu in gpus]
+        return [*findings, _driver_finding(gpus[0].driver, torch)]
+    if present and facts["visible"] is None:
+        remedy = "load or install the NVIDIA driver; in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        found = "one is here, but its driver is not loaded, or the driver's library is not installed"
+        return [Finding(AREA, "GPUs", Severity.WARNING, found, _FOR_GPUS, remedy)]
+    hidden = "" if facts["visible"] is None else f" that CUDA_VISIBLE_DEVICES={facts['visible']} leaves visible"
+    return [Finding(AREA, "GPUs", Severity.OPTIONAL, f"none{hidden}", _FOR_GPUS)]
 
 
 def tensorrt_finding(tensorrt: Probed) -> Finding:
@@ -104,6 +77,4 @@ def _driver_finding(driver: str, torch: Probed) -> Finding:
 
 
 def _description(gpu: Gpu) -> str:
-    memory = bytes_in_words(int(gpu.memory_mib) * 2**20) if gpu.memory_mib.isdigit() else ""
-    capability = f"compute capability {gpu.compute_capability}" if gpu.compute_capability else ""
-    return ", ".join(part for part in (gpu.name, memory, capability) if part)
+    return f"{gpu.name}, {bytes_in_words(gpu.memory_bytes)}, compute capability {gpu.compute_capability}"

@@ -1,0 +1,26 @@
+"""A driver's library made for these tests, and GPUs that a lock or a build can be asked for."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def nvml_stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a `libnvidia-ml.so.1` that answers for two GPUs, for LD_LIBRARY_PATH."""
+    folder = tmp_path_factory.mktemp("nvml")
+    source = Path(__file__).with_name("nvml_stub.c")
+    library = folder / "libnvidia-ml.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", str(library), str(source)], check=True)
+    return folder
+
+
+@pytest.fixture
+def gpu_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the locks of GPUs lie for this test and the processes that it starts."""
+    folder = tmp_path / "gpu-locks"
+    monkeypatch.setenv("PLANSMITH_GPU_LOCKS", str(folder))
+    return folder
