@@ -9,7 +9,7 @@ from plansmith.compilers.precision.graph import names_inside
 from plansmith.compilers.precision.lint_view import Finding, View
 from plansmith.compilers.shape_inputs import inputs_that_decide, shape_inputs
 from plansmith.engines import OptimizationProfile
-from plansmith.types import BATCH, InputRange
+from plansmith.types import ANONYMOUS, BATCH, InputRange
 
 if TYPE_CHECKING:
     import onnx
@@ -86,7 +86,7 @@ def counted_outputs(view: View, profiles: Profiles) -> Iterator[Finding]:
     promised = view.promised
     if promised is None:
         return
-    known = {dim for tensor in promised.inputs for dim in tensor.dims}
+    known = {dim for tensor in promised.inputs for dim in tensor.dims} - {ANONYMOUS}
     batched = any(tensor.dims[:1] == (BATCH,) for tensor in promised.inputs)
     for output in promised.outputs:
         free = [place for place, dim in enumerate(output.dims) if isinstance(dim, str) and dim not in known]

@@ -51,9 +51,7 @@ def scans(view: View) -> Iterator[Finding]:
     for node in view.inside("Scan") if view.tensorrt else ():
         if len(node.input) <= attribute(node, "num_scan_inputs", 0):
             words = "carries no state, which TensorRT's parser does not read"
-            yield Finding(
-                "scan-state", "error", node.name, words, "write it without a loop, or set engine: onnxruntime"
-            )
+            yield Finding("scan-state", "error", node.name, words, "write it without a loop")
 
 
 def _is_endless(view: View, count: str) -> bool:

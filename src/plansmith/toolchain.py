@@ -90,6 +90,7 @@ _CODE = {
         "compilers/plan_lint_shapes.py",
         "compilers/shape_inputs.py",
         "compilers/precision",
+        *_GRAPH_CODE,
     ),
     "compile": _GRAPH_CODE,
     "validate": (*_GRAPH_CODE, *_JUDGING_CODE),
