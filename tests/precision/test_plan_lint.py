@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from plansmith.compilers import onnx_files, plan_lint_shapes
-from plansmith.compilers.plan_lint import lint_for_plan
+from plansmith.compilers.plan_lint import lint_for_plan, lint_plan
 from plansmith.compilers.precision.lint import Finding
 from plansmith.compilers.shape_inputs import inputs_that_decide, shape_inputs
 from plansmith.engines import OptimizationProfile
@@ -30,7 +30,7 @@ def fixed(*shape: int) -> InputRange:
     return InputRange(min=shape, opt=shape, max=shape)
 
 
-def profile(name: str = "default", **shapes: InputRange) -> OptimizationProfile:
+def profile(name: str = "default", /, **shapes: InputRange) -> OptimizationProfile:
     return OptimizationProfile(name=name, shapes=shapes)
 
 
@@ -199,11 +199,12 @@ def test_the_worker_refuses_what_cannot_be_built_and_passes_on_what_is_doubtful(
         "progress": said.append,
     }
     with pytest.raises(ExportError, match=r"for TensorRT 11\.4.*\n.*\[operator-limit\]") as refused:
-        FUNCTIONS["lint_plan"](**arguments, accepted=[])
+        lint_plan(**arguments, accepted=[])
     assert "set engine: onnxruntime" in refused.value.remedy
-    (warning,) = FUNCTIONS["lint_plan"](**arguments, accepted=["operator-limit"])["warnings"]
+    (warning,) = lint_plan(**arguments, accepted=["operator-limit"])["warnings"]
     assert warning.endswith("[operator-limit]")
     assert len(said) == 2
+    assert FUNCTIONS["lint_plan"] is lint_plan
 
 
 SHAPES = [
