@@ -41,6 +41,7 @@ WORK = {
     "take_graph": ("exporting",),
     "sample": ("sampling",),
     "lower": ("lowering", "given_graphs"),
+    "plan_lint": ("compilers.plan_lint",),
     "compile": ("compilers.onnxrt",),
     "validate": ("validation", "held_out"),
     "package": ("packaging",),

@@ -10,7 +10,16 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from plansmith.compilers.precision import lint_parser, lint_placement, lint_scales, lint_types, lint_values
+from plansmith.compilers.precision import (
+    lint_control,
+    lint_limits,
+    lint_parser,
+    lint_placement,
+    lint_scales,
+    lint_tensors,
+    lint_types,
+    lint_values,
+)
 from plansmith.compilers.precision.lint_view import Finding, View
 from plansmith.errors import ExportError
 from plansmith.types import Component, EngineKind
@@ -27,6 +36,9 @@ RULES = (
     *lint_placement.RULES,
     *lint_types.RULES,
     *lint_parser.RULES,
+    *lint_limits.RULES,
+    *lint_tensors.RULES,
+    *lint_control.RULES,
     *lint_values.RULES,
 )
 _MOST_CASES = 4

@@ -22,9 +22,10 @@ _NOT_AT_ZERO = ("Div", "Log", "Pow", "Reciprocal", "Sqrt")
 def mixed_types(view: View) -> Iterator[Finding]:
     """Operands that ONNX gives one type variable have one type; strongly typed networks do not convert by themselves.
 
-    The reading of ONNX's own operator schemas, with the types that shape inference finds.
+    The reading of ONNX's own operator schemas, with the types that shape inference finds; TensorRT 10 and later say
+    "incompatible types Int64 and Int32" where 8 converted (NVIDIA/TensorRT issues 4268 and 4493).
     """
-    for node in view.nodes:
+    for node in view.inside():
         schema = _schema(node, view)
         if schema is None:
             continue

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from plansmith.compilers.precision.graph import Graph
+from plansmith.compilers.precision import parser_table
+from plansmith.compilers.precision.graph import Graph, subgraphs
 from plansmith.compilers.precision.observing import find_positions, without_padding
 from plansmith.types import Component, EngineKind
 
@@ -48,12 +50,15 @@ class View:
     """What the rules ask of a graph.
 
     Args:
-        model: with its weights in memory; not changed.
+        model: not changed; its weights in memory, or beside it in `folder`.
         engine: what will run it.
         feeds: inputs to run it on; none: rules that look at values find nothing.
         promised: the interface that the graph was to keep; None: nobody said.
         max_opset: the newest opset that the engine reads; None: nobody said.
         mask_input: the input that marks padding with 0; None where there is none.
+        tensorrt: the version of TensorRT, such as "10.16"; empty: nobody said, and what the newest reads is right.
+        plugins: libraries will bring operators that the engine itself lacks.
+        folder: holds the weights that the model names and does not have.
     """
 
     def __init__(
@@ -65,15 +70,23 @@ class View:
         promised: Component | None = None,
         max_opset: int | None = None,
         mask_input: str | None = None,
+        tensorrt: str = "",
+        plugins: bool = False,
+        folder: Path | None = None,
     ) -> None:
         self.model = model
         self.engine = engine
         self.feeds = feeds
         self.promised = promised
         self.max_opset = max_opset
+        self.parser = parser_table.version_of(tensorrt)
+        self.parser_is_known = bool(tensorrt)
+        self.plugins = plugins
         self._mask_input = mask_input
-        self._initializers = {t.name: t for t in model.graph.initializer}
+        self._folder = str(folder or "")
+        self._initializers = {t.name: t for graph in _graphs(model.graph) for t in graph.initializer}
         self.graph = Graph(_skeleton(model))
+        self._inner = {name: node for node in self.inside() for name in node.output if name}
         self.nodes: Sequence[onnx.NodeProto] = self.graph.model.graph.node
 
     @property
@@ -90,13 +103,20 @@ class View:
         """The nodes of some operators, in the graph's order."""
         return (node for node in self.nodes if node.op_type in op_types and node.domain in {"", "ai.onnx"})
 
+    def inside(self, *op_types: str) -> Iterator[onnx.NodeProto]:
+        """The standard nodes of some operators (of all: none named), those of branches and loop bodies included."""
+        for graph in _graphs(self.graph.model.graph):
+            for node in graph.node:
+                if node.domain in {"", "ai.onnx"} and (not op_types or node.op_type in op_types):
+                    yield node
+
     def constants(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """Name and value of every initialiser and Constant node, one at a time."""
         import onnx
 
         for name, tensor in self._initializers.items():
             if tensor.data_type != onnx.TensorProto.STRING:
-                yield name, onnx.numpy_helper.to_array(tensor)
+                yield name, onnx.numpy_helper.to_array(tensor, self._folder)
         for node in self.every("Constant"):
             value = self.constant(node.output[0])
             if value is not None:
@@ -107,20 +127,39 @@ class View:
         import onnx
 
         if tensor in self._initializers:
-            return onnx.numpy_helper.to_array(self._initializers[tensor])
-        node = self.graph.producer(tensor)
+            return onnx.numpy_helper.to_array(self._initializers[tensor], self._folder)
+        node = self.producer(tensor)
         if node is not None and node.op_type == "Identity":
             return self.constant(node.input[0])
-        return self.graph.constant(tensor)
+        value = attribute(node, "value") if node is not None and node.op_type == "Constant" else None
+        return None if value is None else onnx.numpy_helper.to_array(value)
 
     def is_constant(self, tensor: str) -> bool:
         """As `constant`, without reading the value."""
         if tensor in self._initializers:
             return True
-        node = self.graph.producer(tensor)
+        node = self.producer(tensor)
         if node is None:
             return False
         return node.op_type == "Constant" or (node.op_type == "Identity" and self.is_constant(node.input[0]))
+
+    def producer(self, tensor: str) -> onnx.NodeProto | None:
+        """The node that makes a tensor, also inside of a branch or a loop; None for inputs and initialisers."""
+        return self.graph.producer(tensor) or self._inner.get(tensor)
+
+    def is_fixed(self, tensor: str) -> bool:
+        """Whether a builder can compute a tensor's value: nothing but constants go into it."""
+        waiting, seen = [tensor], set[str]()
+        while waiting:
+            name = waiting.pop()
+            node = self.producer(name)
+            if name in seen or self.is_constant(name):
+                continue
+            if node is None or not node.input:
+                return False
+            seen.add(name)
+            waiting += filter(None, node.input)
+        return True
 
     def dtype(self, tensor: str) -> str:
         """ONNX's name of a tensor's type, such as "FLOAT16"; empty where it cannot be told."""
@@ -181,8 +220,9 @@ class View:
             inferred = onnx.shape_inference.infer_shapes(self.graph.model, data_prop=True).graph
         except (onnx.shape_inference.InferenceError, RuntimeError):  # a rule says so
             inferred = self.graph.model.graph
-        values = (*inferred.value_info, *inferred.input, *inferred.output)
-        return constants | {value.name: value.type for value in values}
+        graphs = [*_graphs(inferred)][::-1]  # the main graph's word is the last one
+        values = [value for graph in graphs for value in (*graph.value_info, *graph.input, *graph.output)]
+        return constants | {value.name: value.type for value in values if value.HasField("type")}
 
 
 def operand(node: onnx.NodeProto, place: int) -> str:
@@ -220,8 +260,16 @@ def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     skeleton.graph.input.extend(value for value in model.graph.input if value.name not in constant)
     skeleton.graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in model.graph.output)
     for tensor in model.graph.initializer:
-        if tensor.ByteSize() <= _SMALL_BYTES:
+        if tensor.ByteSize() <= _SMALL_BYTES and tensor.data_location != tensor.EXTERNAL:
             skeleton.graph.initializer.append(tensor)
         else:
             skeleton.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     return skeleton
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph, its branches and its loop bodies, and theirs."""
+    yield graph
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from _graphs(inner)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from plansmith.compilers.plan_lint import lint_plan
 from plansmith.engines import Engine
 from plansmith.errors import EnvironmentFault, first_line
 from plansmith.exporting import describe, export, take_graph
@@ -116,6 +117,7 @@ FUNCTIONS = {
         sample,
         check_given,
         lower,
+        lint_plan,
         compile_engine,
         validate,
     )

@@ -1,6 +1,6 @@
 """Mistakes of lowering, planted into graphs that are right: one a function, with the finding that it has to raise.
 
-Those with Q/DQ are here; those of types and operators are in a module of their own, and in the list at the end.
+Those with Q/DQ are here; those of types and operators are in modules of their own, and in the list at the end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from onnx import helper
 
 from plansmith.compilers.precision.graph import Graph
 
-from . import mistakes_of_types
+from . import mistakes_of_parser, mistakes_of_types
 from .lint_graphs import insert_pair
 from .planting import BOTH, TENSORRT, Mistake, give, node_of, registrar, scale_of, value_of
 
@@ -196,4 +196,4 @@ def _quantise_bias(graph: Graph, kind: type[np.signedinteger], step: float) -> N
     graph.replace([conv], [helper.make_node("DequantizeLinear", ["conv2_b", scale], ["conv2_bias"], "bias_DQ"), conv])
 
 
-MISTAKES += mistakes_of_types.MISTAKES
+MISTAKES += [*mistakes_of_types.MISTAKES, *mistakes_of_parser.MISTAKES]

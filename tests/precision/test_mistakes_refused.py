@@ -14,7 +14,7 @@ from plansmith.types import EngineKind, Precision
 
 from ..cli.command import check_refusal
 from ..cli.in_process import InProcess
-from . import lint_graphs
+from . import lint_graphs, mistakes_of_parser
 from .given_files import asked, lay_out, right_graphs, with_mistake
 from .mistakes import MISTAKES
 from .planting import Mistake
@@ -29,8 +29,9 @@ OTHERWISE = {
     "weight_of_another_shape": (3, "node name: out"),
     "text_as_an_input": (3, "input 'text'"),
 }
-# Nothing was promised to anybody but what the file itself says.
-NO_MISTAKE_OF_A_FILE = {"client_sees_fp16"}
+# Nothing was promised to anybody but what the file itself says; and what is no lowered file is looked at before a plan
+# is built.
+NO_MISTAKE_OF_A_FILE = {"client_sees_fp16", *(mistake.name for mistake in mistakes_of_parser.MISTAKES)}
 PLANTED = [(m, engine) for m in MISTAKES for engine in m.engines if m.name not in NO_MISTAKE_OF_A_FILE]
 
 
