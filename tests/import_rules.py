@@ -47,7 +47,7 @@ LEVELS = (
     ("agreement", "task_metrics"),
     ("measuring",),
     ("judging",),
-    ("held_out",),
+    ("graph_answers", "held_out"),
     ("sources", "compilers", "triton", "validation", "probes", "report", "spec_text"),
     ("asking", "loading", "sample_sets", "stages", "trials", "spec_files", "spec_schema"),
     ("lowered_graph", "plan_validation"),

@@ -161,13 +161,38 @@ class PlanLayer(Record):
     milliseconds: float | None = None
 
 
+class LayerCount(Record):
+    """How many layers of one kind give one dtype, and how long they take together where they were timed."""
+
+    kind: str
+    dtype: str
+    count: int
+    milliseconds: float | None = None
+
+
+class LayerSummary(Record):
+    """What the layers of a plan come to; all of them stand in `Plan.layers_file`.
+
+    `counts`: the most frequent first; `above`: the first of the compute layers that came out in a higher precision than
+    was asked for, of `above_count`; `slowest`: those that take longest, the slowest first; `milliseconds`: of all that
+    were timed; none where none was.
+    """
+
+    layers: int
+    counts: tuple[LayerCount, ...]
+    above_count: int = 0
+    above: tuple[PlanLayer, ...] = ()
+    slowest: tuple[PlanLayer, ...] = ()
+    milliseconds: float | None = None
+
+
 class Plan(Record):
     """One plan: built by one TensorRT on one kind of GPU.
 
     `gpu`: the kind that it was tuned on; `tensorrt`: the full version, from the plan's own header; `seconds`: of the
     build; `peak_host_bytes` and `peak_device_bytes`: None where nothing tells; `timing_cache`: what became of it, in
     words; `profile_bytes`: device memory that each profile needs; `layers_file`: all layers, as `PlanLayer`s in JSON;
-    `log` and `reproduce`: files too.
+    `log` and `reproduce`: files too; `layer_summary`: None where the plan tells nothing of its layers.
     """
 
     file: str
@@ -185,6 +210,7 @@ class Plan(Record):
     log: str
     reproduce: str
     warnings: tuple[str, ...] = ()
+    layer_summary: LayerSummary | None = None
 
 
 class Engine(Record):

@@ -57,6 +57,7 @@ _EXPORT_CODE = (
 )
 _JUDGING_CODE = (
     "validation.py",
+    "graph_answers.py",
     "held_out.py",
     "judging.py",
     "measuring.py",
