@@ -24,7 +24,14 @@ _TYPES = {"tensor(float16)": "float16", "tensor(float)": "float32"}
 
 
 @contextmanager
-def asking(path: Path, outputs: Sequence[Tensor], exported: Sequence[Tensor], precision: Precision) -> Iterator[Ask]:
+def asking(
+    path: Path,
+    outputs: Sequence[Tensor],
+    exported: Sequence[Tensor],
+    precision: Precision,
+    *,
+    name: str = "the engine",
+) -> Iterator[Ask]:
     """A graph, ready to be asked; it takes and gives the exported model's floats, whatever its own are.
 
     Opening it, and asking, raise GateError where ONNX Runtime refuses.
@@ -34,6 +41,7 @@ def asking(path: Path, outputs: Sequence[Tensor], exported: Sequence[Tensor], pr
         outputs: what the candidate gives.
         exported: what the exported model gives.
         precision: of the candidate.
+        name: of the graph, for what goes wrong.
     """
     from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
 
@@ -42,7 +50,7 @@ def asking(path: Path, outputs: Sequence[Tensor], exported: Sequence[Tensor], pr
             runner = opened.enter_context(OnnxrtRunner(SessionFromOnnx(str(path), providers=["cpu"]), name="candidate"))
         except Exception as error:
             raise GateError(
-                f"ONNX Runtime cannot open the engine: {first_line(error)}",
+                f"ONNX Runtime cannot open {name}: {first_line(error)}",
                 remedy="nothing was published; please report this with the log",
             ) from error
         taken = {i.name: _TYPES[i.type] for i in runner.sess.get_inputs() if i.type in _TYPES}
@@ -52,7 +60,7 @@ def asking(path: Path, outputs: Sequence[Tensor], exported: Sequence[Tensor], pr
                 answer = runner.infer({k: v.astype(taken.get(k, v.dtype), copy=False) for k, v in feed.items()})
             except Exception as error:
                 raise GateError(
-                    f"the engine fails at {case.name} ({sizes_of(case)}): {first_line(error)}",
+                    f"{name} fails at {case.name} ({sizes_of(case)}): {first_line(error)}",
                     remedy="nothing was published; a size was baked into the graph: read the log",
                 ) from error
             return in_exported_floats(answer, outputs, exported, precision)

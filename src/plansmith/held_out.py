@@ -96,7 +96,7 @@ class HeldOut(Record):
                 " few of them, or none of them has a label",
                 remedy="give `data` more samples or labels, or set `metric: none` in it",
             )
-        return found
+        return found.model_copy(update={"left_out": left_out})
 
 
 def samples_digest(samples: SampleSet) -> str:

@@ -193,13 +193,14 @@ class WorstSample(Record):
 
 
 class Evaluation(Record):
-    """What the held-out samples showed."""
+    """What the held-out samples showed; `left_out`: how many others the candidate cannot be asked about."""
 
     data: str
     samples: int
     agreements: tuple[OutputAgreement, ...]
     metrics: tuple[TaskMetric, ...]
     worst: tuple[WorstSample, ...]
+    left_out: int = 0
 
     def failures(self, samples: str = "held-out samples") -> list[str]:
         """One line per breach; `samples` says what was judged."""
