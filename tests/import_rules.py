@@ -51,6 +51,7 @@ LEVELS = (
     ("sources", "compilers", "triton", "validation", "probes", "report", "spec_text"),
     ("asking", "loading", "sample_sets", "stages", "trials", "spec_files", "spec_schema"),
     ("lowered_graph", "plan_validation"),
+    ("plan_speeds",),
     (
         "collection",
         "exporting",

@@ -173,6 +173,13 @@ def never_ran(engine: Engine, ran: Collection[str]) -> tuple[str, ...]:
     )
 
 
+def in_own_floats(feed: Arrays, engine: Engine) -> Arrays:
+    """Inputs whose floats are the engine's, where it takes those of its precision."""
+    lower = LOWER_FLOATS.get(engine.precision)
+    taken = {t.name: t.dtype for t in engine.components["model"].inputs if t.dtype == lower}
+    return {name: array.astype(taken.get(name, array.dtype), copy=False) for name, array in feed.items()}
+
+
 def _own_way(candidate: PlanCandidate, profiles: Sequence[OptimizationProfile], ask: _Asked) -> OwnWay:
     """The plan, asked through the profile that Triton would take."""
     precision, plan = candidate.engine.precision, candidate.plan
@@ -195,13 +202,11 @@ def _own_way(candidate: PlanCandidate, profiles: Sequence[OptimizationProfile], 
 def _asking(candidate: PlanCandidate, onnx: OnnxModel) -> _Asked:
     """The plan, asked with the exported model's floats, whatever its own are."""
     component, precision = candidate.engine.components["model"], candidate.engine.precision
-    lower = LOWER_FLOATS.get(precision)
-    taken = {t.name: t.dtype for t in component.inputs if t.dtype == lower}
     exported = onnx.components["model"].outputs
 
     def ask(case: Case, feed: Arrays, profile: int) -> Arrays:
         try:
-            answer = candidate.ask({k: v.astype(taken.get(k, v.dtype), copy=False) for k, v in feed.items()}, profile)
+            answer = candidate.ask(in_own_floats(feed, candidate.engine), profile)
         except PlansmithError:
             raise
         except Exception as error:

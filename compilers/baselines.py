@@ -1,0 +1,338 @@
+"""How fast a plan is beside what it is meant to replace: PyTorch, `torch.compile`, a plan of the next higher precision.
+
+Everything answers the same inputs, which lie where it computes, and is waited for after every run. Two at a time run in
+turns (see `precision.speed`), so that a machine that slows down does so for both. Nothing here knows what a plan is: it
+is something that can be run once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from plansmith.compilers.precision.speed import Clock, Run, machine, race, session_run
+from plansmith.errors import GateError, first_line
+from plansmith.isolation import left_as_it_was
+from plansmith.reports import BaselineSpeed, PlanSpeed
+from plansmith.types import ExportDevice, Precision, SpeedRatio
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.generic]
+
+HIGHER = {Precision.INT8: Precision.FP16, Precision.FP16: Precision.FP32, Precision.BF16: Precision.FP32}
+"""The precision that a plan has to be faster than; FP32 has none above it."""
+
+_PLAN = "the plan"
+_WARM_UPS = 3
+_FEWEST, _MOST = 10, 1000
+_QUANTILES = {0.95: 20, 0.99: 100}
+"""A quantile and how many runs it takes to see anything beyond it."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Something that a plan stands beside.
+
+    Args:
+        kind: what it is.
+        precision: what it computes in.
+        setting: how it runs, in words.
+        run: answers once, and is waited for; None where it cannot.
+        problem: why it cannot.
+    """
+
+    kind: Literal["eager", "torch.compile", "onnxruntime", "plan"]
+    precision: Precision
+    setting: str
+    run: Run | None = None
+    problem: str = ""
+
+
+class Latency(NamedTuple):
+    """How long single runs took, in milliseconds; quantiles are None where there were too few runs to tell."""
+
+    median: float
+    p95: float | None
+    p99: float | None
+    repeats: int
+
+
+@contextmanager
+def pytorch(
+    module: torch.nn.Module,
+    inputs: Sequence[Array],
+    device: ExportDevice,
+    *,
+    tf32: bool = False,
+    backend: str = "inductor",
+    progress: Callable[[str], None],
+) -> Iterator[tuple[Baseline, Baseline]]:
+    """A PyTorch model as it is, and the same through `torch.compile`, ready to be run; it is as before at the end.
+
+    Neither is an error where it cannot be run: its `problem` says why.
+
+    Args:
+        module: takes tensors by position; in eval mode, and in the precision that it came in.
+        inputs: one array for each, at the shapes that matter.
+        device: where both run.
+        tf32: whether FP32 products may be computed in TF32, as the plan's may be; on a GPU only.
+        backend: what `torch.compile` compiles with.
+        progress: told what is at work.
+    """
+    import torch
+
+    precision = _precision_of(module)
+    if device == "cuda" and not torch.cuda.is_available():
+        missing = f"PyTorch {torch.__version__} sees no GPU here"
+        yield (
+            Baseline("eager", precision, device, problem=missing),
+            Baseline("torch.compile", precision, device, problem=missing),
+        )
+        return
+    setting = _setting(device, tf32)
+    with left_as_it_was(module), _moved(module, device), _tf32(device, tf32), torch.inference_mode():
+        try:
+            tensors = [torch.from_numpy(array).to(device) for array in inputs]
+            progress("running the source model in PyTorch")
+            eager = _torch_run(module, tensors, device)
+            eager()
+        except Exception as error:
+            problem = first_line(error)
+            yield (
+                Baseline("eager", precision, setting, problem=problem),
+                Baseline("torch.compile", precision, setting, problem=f"PyTorch cannot run the model: {problem}"),
+            )
+            return
+        progress("compiling the source model with torch.compile")
+        compiled, problem = _compiled(module, tensors, device, backend)
+        try:
+            yield (
+                Baseline("eager", precision, setting, eager),
+                Baseline("torch.compile", precision, f"{setting}, {backend}, default mode", compiled, problem),
+            )
+        finally:
+            torch._dynamo.reset()
+
+
+def graph_baseline(path: Path, feed: Mapping[str, Array], precision: Precision, threads: int = 1) -> Baseline:
+    """A graph in ONNX Runtime on the CPU."""
+    words = f"CPU, {threads} thread{'s' if threads > 1 else ''}, {machine()}"
+    try:
+        return Baseline("onnxruntime", precision, words, session_run(path, feed, threads))
+    except Exception as error:
+        return Baseline("onnxruntime", precision, words, problem=first_line(error))
+
+
+def plan_speed(
+    plan: Run,
+    about: PlanSpeed,
+    baselines: Sequence[Baseline],
+    *,
+    progress: Callable[[str], None],
+    clock: Clock = time.perf_counter,
+    wall: Clock = time.monotonic,
+    budget_seconds: float = 30.0,
+) -> PlanSpeed:
+    """The record with the latency of a plan in it, and how much faster the plan is than each of the others.
+
+    Args:
+        plan: answers once, and is waited for.
+        about: says which plan it is, at which shapes it runs and how; its figures are replaced.
+        baselines: what it stands beside.
+        progress: told what is at work.
+        clock: what a run costs, in seconds.
+        wall: what the budget is counted by.
+        budget_seconds: after so long no further repeats of a race are begun.
+    """
+    progress(f"measuring the plan at {about.shapes}")
+    found = latency(plan, clock=clock)
+    beside = []
+    for other in baselines:
+        progress(f"measuring the plan beside {words_of(other.kind, other.precision)}, in turns")
+        beside.append(_beside(plan, other, about.setting, clock, wall, budget_seconds))
+    return about.model_copy(
+        update={
+            "median_ms": found.median,
+            "p95_ms": found.p95,
+            "p99_ms": found.p99,
+            "repeats": found.repeats,
+            "baselines": tuple(beside),
+        }
+    )
+
+
+def latency(run: Run, *, clock: Clock = time.perf_counter, budget_seconds: float = 3.0) -> Latency:
+    """How long single runs take: as many as the budget has room for, after some to warm up."""
+    for _ in range(_WARM_UPS):
+        run()
+    timed = _Timed(run, clock)
+    started = clock()
+    while len(timed.seconds) < _FEWEST or (len(timed.seconds) < _MOST and clock() - started < budget_seconds):
+        timed()
+    ordered = sorted(1000 * seconds for seconds in timed.seconds)
+    p95, p99 = (
+        ordered[math.ceil(share * len(ordered)) - 1] if len(ordered) >= needed else None
+        for share, needed in _QUANTILES.items()
+    )
+    return Latency(median(ordered), p95, p99, len(ordered))
+
+
+def words_of(kind: str, precision: Precision) -> str:
+    """What stands beside a plan, in words."""
+    names = {"eager": "PyTorch", "onnxruntime": "ONNX Runtime", "plan": "a plan"}
+    return f"{names.get(kind, kind)} in {precision.upper()}"
+
+
+def require_faster(speeds: Sequence[PlanSpeed]) -> None:
+    """Let plans through that are worth their precision: faster than that of the next higher one.
+
+    A plan is refused that is surely slower at the opt shapes of one of its profiles, or surely faster at none; one that
+    stands beside no other plan passes.
+
+    Raises:
+        GateError: names the profiles and the ratios.
+    """
+    for capability in dict.fromkeys(speed.plan for speed in speeds):
+        beside = [
+            (speed, other, other.speed)
+            for speed in speeds
+            if speed.plan == capability
+            for other in speed.baselines
+            if other.kind == "plan" and other.speed is not None
+        ]
+        verdicts = {ratio.verdict for _, _, ratio in beside}
+        if not beside or ("faster" in verdicts and "slower" not in verdicts):
+            continue
+        speed, other, _ = beside[0]
+        told = "\n".join(f"  profile {s.profile!r} at {s.shapes}: {_ratio_words(r)}" for s, _, r in beside)
+        raise GateError(
+            f"the {speed.precision} plan for compute capability {capability} is not faster than that in"
+            f" {other.precision}:\n{told}",
+            remedy=f"nothing was published; use `precision: {other.precision}`, or set"
+            " `tensorrt: {speed_check: false}` to have it all the same",
+        )
+
+
+def _ratio_words(speed: SpeedRatio) -> str:
+    return f"{speed.ratio:.2f} times as fast (95 % interval {speed.low:.2f} to {speed.high:.2f}: {speed.verdict})"
+
+
+class _Timed:
+    """A run that remembers how long it took."""
+
+    def __init__(self, run: Run, clock: Clock) -> None:
+        self.seconds: list[float] = []
+        self._run, self._clock = run, clock
+
+    def __call__(self) -> None:
+        before = self._clock()
+        self._run()
+        self.seconds.append(self._clock() - before)
+
+
+def _beside(
+    plan: Run, other: Baseline, setting: str, clock: Clock, wall: Clock, budget_seconds: float
+) -> BaselineSpeed:
+    unmeasured = BaselineSpeed(kind=other.kind, precision=other.precision, setting=other.setting, problem=other.problem)
+    if other.run is None:
+        return unmeasured
+    try:
+        other.run()
+    except Exception as error:
+        return unmeasured.model_copy(update={"problem": first_line(error)})
+    timed = _Timed(other.run, clock)
+    held = race(
+        {_PLAN: plan, other.kind: timed},
+        other.kind,
+        setting=f"the plan: {setting}; the other: {other.setting}",
+        clock=clock,
+        wall=wall,
+        budget_seconds=budget_seconds,
+    )
+    return unmeasured.model_copy(
+        update={"speed": held.result[_PLAN], "median_ms": 1000 * median(timed.seconds[-held.rounds :])}
+    )
+
+
+def _compiled(
+    module: torch.nn.Module, tensors: Sequence[torch.Tensor], device: ExportDevice, backend: str
+) -> tuple[Run | None, str]:
+    """The module through `torch.compile`, which has compiled it; or why that cannot be had."""
+    import torch
+
+    try:
+        run = _torch_run(torch.compile(module, backend=backend), tensors, device)
+        run()
+    except Exception as error:
+        return None, first_line(error)
+    return run, ""
+
+
+def _torch_run(call: Callable[..., object], tensors: Sequence[torch.Tensor], device: ExportDevice) -> Run:
+    import torch
+
+    def run() -> None:
+        call(*tensors)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return run
+
+
+def _precision_of(module: torch.nn.Module) -> Precision:
+    import torch
+
+    lower = {torch.float16: Precision.FP16, torch.bfloat16: Precision.BF16}
+    weight = next(module.parameters(), None)
+    return lower.get(weight.dtype, Precision.FP32) if weight is not None else Precision.FP32
+
+
+def _setting(device: ExportDevice, tf32: bool) -> str:
+    import torch
+
+    if device == "cpu":
+        return f"PyTorch {torch.__version__}, CPU, {torch.get_num_threads()} threads, {machine()}"
+    return (
+        f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}, TF32 {'on' if tf32 else 'off'}, inputs on the"
+        " device, waited for after every run, no CUDA graphs"
+    )
+
+
+@contextmanager
+def _moved(module: torch.nn.Module, device: ExportDevice) -> Iterator[None]:
+    """A module on a device, and back again."""
+    weight = next(module.parameters(), None)
+    before = weight.device if weight is not None else None
+    module.to(device)
+    try:
+        yield
+    finally:
+        if before is not None:
+            module.to(before)
+
+
+@contextmanager
+def _tf32(device: ExportDevice, allowed: bool) -> Iterator[None]:
+    """Whether products and convolutions of FP32 may be computed in TF32 on the GPU, for the length of a block."""
+    import torch
+
+    if device == "cpu":
+        yield
+        return
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    try:
+        products.allow_tf32 = convolutions.allow_tf32 = allowed
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before
