@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from plansmith.compilers.precision.speed import Clock, Run, machine, race, session_run
 from plansmith.errors import GateError, first_line
 from plansmith.isolation import left_as_it_was
+from plansmith.plan_words import baseline_name
 from plansmith.reports import BaselineSpeed, PlanSpeed
 from plansmith.types import ExportDevice, Precision, SpeedRatio
 
@@ -158,7 +159,7 @@ def plan_speed(
     found = latency(plan, clock=clock)
     beside = []
     for other in baselines:
-        progress(f"measuring the plan beside {words_of(other.kind, other.precision)}, in turns")
+        progress(f"measuring the plan beside {baseline_name(_unmeasured(other))}, in turns")
         beside.append(_beside(plan, other, about.setting, clock, wall, budget_seconds))
     return about.model_copy(
         update={
@@ -185,12 +186,6 @@ def latency(run: Run, *, clock: Clock = time.perf_counter, budget_seconds: float
         for share, needed in _QUANTILES.items()
     )
     return Latency(median(ordered), p95, p99, len(ordered))
-
-
-def words_of(kind: str, precision: Precision) -> str:
-    """What stands beside a plan, in words."""
-    names = {"eager": "PyTorch", "onnxruntime": "ONNX Runtime", "plan": "a plan"}
-    return f"{names.get(kind, kind)} in {precision.upper()}"
 
 
 def require_faster(speeds: Sequence[PlanSpeed]) -> None:
@@ -240,10 +235,15 @@ class _Timed:
         self.seconds.append(self._clock() - before)
 
 
+def _unmeasured(other: Baseline) -> BaselineSpeed:
+    """The record of something that has no figure yet, or none at all."""
+    return BaselineSpeed(kind=other.kind, precision=other.precision, setting=other.setting, problem=other.problem)
+
+
 def _beside(
     plan: Run, other: Baseline, setting: str, clock: Clock, wall: Clock, budget_seconds: float
 ) -> BaselineSpeed:
-    unmeasured = BaselineSpeed(kind=other.kind, precision=other.precision, setting=other.setting, problem=other.problem)
+    unmeasured = _unmeasured(other)
     if other.run is None:
         return unmeasured
     try:

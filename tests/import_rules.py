@@ -43,7 +43,7 @@ LEVELS = (
     ("tensorrt_options",),
     ("optimization_profiles", "plan_rules", "timing_caches"),
     ("config", "data", "history", "limits", "precision_words", "reference", "process", "stage_cache"),
-    ("profile_inputs", "roles", "room"),
+    ("plan_words", "profile_inputs", "roles", "room"),
     ("agreement", "task_metrics"),
     ("measuring",),
     ("judging",),

@@ -12,7 +12,7 @@ nearer the same Q/DQ graph stays, so that its wide limits hold there too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from plansmith.engines import BuildSpec, Engine, Gpu, OptimizationProfile, Plan
 from plansmith.errors import GateError, PlansmithError, first_line
 from plansmith.graph_answers import LOWER_FLOATS, asking, in_exported_floats
 from plansmith.held_out import HeldOut
+from plansmith.plan_words import never_ran
 from plansmith.profile_inputs import CornerCase, every_profile, profile_cases, profile_for
 from plansmith.reference import StoredCases, kept_case
 from plansmith.reports import (
@@ -155,22 +156,6 @@ def limits_of(precision: Precision, build: BuildSpec, gpu: Gpu) -> Precision:
     """
     has_tf32 = int(gpu.compute_capability.partition(".")[0]) >= _FIRST_WITH_TF32
     return Precision.FP16 if precision is Precision.FP32 and build.tf32 and has_tf32 else precision
-
-
-def never_ran(engine: Engine, ran: Collection[str]) -> tuple[str, ...]:
-    """That plans of an engine did not run for a verdict, in words for `not_validated`.
-
-    Args:
-        engine: has plans by compute capability.
-        ran: the compute capabilities of those that did.
-    """
-    missing = {capability: plan for capability, plan in engine.plans.items() if capability not in ran}
-    if engine.plans and not ran:
-        return ("TensorRT: no plan ran here; a graph of the same numbers answered in ONNX Runtime on the CPU",)
-    return tuple(
-        f"the plan for compute capability {capability} ({plan.gpu.name}): it did not run here"
-        for capability, plan in missing.items()
-    )
 
 
 def in_own_floats(feed: Arrays, engine: Engine) -> Arrays:

@@ -62,7 +62,7 @@ Corner = Literal["min", "opt", "max"]
 Against = Literal["lowered", "fp32"]
 """The graph that a plan was built from, or the one in FP32 that this was lowered from."""
 
-AGAINST = {"lowered": "the lowered graph", "fp32": "the FP32 graph"}
+AGAINST: dict[Against, str] = {"lowered": "the lowered graph", "fp32": "the FP32 graph"}
 
 
 class CornerComparison(Record):

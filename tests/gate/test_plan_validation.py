@@ -11,7 +11,8 @@ import pytest
 
 from plansmith.errors import GateError
 from plansmith.held_out import HeldOut
-from plansmith.plan_validation import limits_of, never_ran
+from plansmith.plan_validation import limits_of
+from plansmith.plan_words import never_ran
 from plansmith.reference import store_case
 from plansmith.reports import ToleranceChange, ValidationReport
 from plansmith.types import DataSet, Precision, SampleSet
