@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from plansmith.engines import LayerCount, LayerSummary, PlanLayer
 
@@ -38,9 +38,14 @@ def summarise(layers: Sequence[PlanLayer], above: Sequence[PlanLayer] = (), *, m
     )
 
 
+def timed(layers: Sequence[PlanLayer], times: Mapping[str, float]) -> tuple[PlanLayer, ...]:
+    """The layers with the milliseconds that a profiler measured, by their names; layers that it left out have none."""
+    return tuple(layer.model_copy(update={"milliseconds": times.get(layer.name)}) for layer in layers)
+
+
 def dtypes_of(layer: PlanLayer) -> str:
-    """The dtypes of a layer's outputs in words, each once."""
-    return ", ".join(dict.fromkeys(layer.dtypes)) or UNKNOWN
+    """The dtype of what a layer multiplies, where it tells it; those of its outputs elsewhere, each once."""
+    return layer.operands or ", ".join(dict.fromkeys(layer.dtypes)) or UNKNOWN
 
 
 def _together(layers: Sequence[PlanLayer]) -> float | None:

@@ -62,6 +62,8 @@ NO_SAY = {
     "scratch",
     "config",
     "tensorrt_options",
+    "plan_words",
+    "precision_words",
 }
 NO_SAY_IN = {
     "export": {"compilers/precision", "lowering_options"},

@@ -148,8 +148,9 @@ class PlanTensor(Record):
 class PlanLayer(Record):
     """One layer of a plan by its inspector; `milliseconds` where it was timed, None elsewhere.
 
-    `dtypes`: of its outputs, by NumPy's names; `computes`: it multiplies matrices or convolves, so that its precision
-    matters.
+    `inputs`: names of tensors; `dtypes`: of its outputs, by NumPy's names, as far as the plan tells them; `computes`:
+    it multiplies matrices or convolves, so that its precision matters; `operands`: the dtype of what it multiplies,
+    empty where the plan does not tell; `nodes`: names of the ONNX nodes that it stands for.
     """
 
     name: str
@@ -158,11 +159,16 @@ class PlanLayer(Record):
     dtypes: tuple[str, ...]
     tactic: str = ""
     computes: bool = False
+    operands: str = ""
+    nodes: tuple[str, ...] = ()
     milliseconds: float | None = None
 
 
 class LayerCount(Record):
-    """How many layers of one kind give one dtype, and how long they take together where they were timed."""
+    """How many layers of one kind have one dtype, and how long they take together where they were timed.
+
+    `dtype`: of what they multiply, where they compute and tell it; of their outputs elsewhere.
+    """
 
     kind: str
     dtype: str
@@ -187,12 +193,12 @@ class LayerSummary(Record):
 
 
 class Plan(Record):
-    """One plan: built by one TensorRT on one kind of GPU.
+    """One plan: built by one TensorRT on one kind of GPU; `layer_summary`: None where it tells nothing of its layers.
 
     `gpu`: the kind that it was tuned on; `tensorrt`: the full version, from the plan's own header; `seconds`: of the
     build; `peak_host_bytes` and `peak_device_bytes`: None where nothing tells; `timing_cache`: what became of it, in
     words; `profile_bytes`: device memory that each profile needs; `layers_file`: all layers, as `PlanLayer`s in JSON;
-    `log` and `reproduce`: files too; `layer_summary`: None where the plan tells nothing of its layers.
+    `log` and `reproduce`: files too.
     """
 
     file: str
@@ -209,8 +215,8 @@ class Plan(Record):
     layers_file: str
     log: str
     reproduce: str
-    warnings: tuple[str, ...] = ()
     layer_summary: LayerSummary | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class Engine(Record):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith.compilers.baselines import Baseline, plan_speed, pytorch
+from plansmith.compilers.baselines import Baseline, plan_baseline, plan_speed, pytorch
 from plansmith.compilers.precision.speed import Run
 from plansmith.engines import Engine
 from plansmith.plan_validation import in_own_floats
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 RunnerFor = Callable[["Arrays", int], Run]
 """Makes of inputs, and of a profile's place, one execution of a plan that is waited for."""
 
+ON_DEVICE = "inputs and outputs stay on the GPU, waited for after every run, no CUDA graphs"
+"""How `compilers.trt.running` runs a plan."""
+
 NO_SOURCE = "the source is an ONNX file: there is no PyTorch model"
 
 
@@ -43,7 +47,7 @@ class RunningPlan:
 
     engine: Engine
     runner_for: RunnerFor
-    setting: str
+    setting: str = ON_DEVICE
 
     def at(self, case: CornerCase) -> Run:
         """One execution at a corner of a profile."""
@@ -95,7 +99,9 @@ def measure_plan(
             setting=plan.setting,
         )
         with _source(source, case, device, tf32=bool(engine.build and engine.build.tf32), progress=progress) as others:
-            beside = [*others, *_higher(higher, case)]
+            beside = [*others]
+            if higher is not None:
+                beside.append(plan_baseline(partial(higher.at, case), higher.engine.precision, higher.setting))
             found.append(plan_speed(plan.at(case), about, beside, budget_seconds=budget_seconds, progress=progress))
     return tuple(found)
 
@@ -118,8 +124,3 @@ def _source(
     inputs = [case.feed[name] for name in names]
     with pytorch(source.module, inputs, device, tf32=tf32, progress=progress) as found:
         yield found
-
-
-def _higher(higher: RunningPlan | None, case: CornerCase) -> Iterator[Baseline]:
-    if higher is not None:
-        yield Baseline("plan", higher.engine.precision, higher.setting, higher.at(case))

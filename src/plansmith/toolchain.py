@@ -93,6 +93,7 @@ _CODE = {
         "plan_validation.py",
         "profile_inputs.py",
         "compilers/baselines.py",
+        "compilers/torch_baselines.py",
         "compilers/precision/speed.py",
         *_EXPORT_CODE,
         *_JUDGING_CODE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plansmith.compilers.layer_summary import UNKNOWN, summarise
+from plansmith.compilers.layer_summary import UNKNOWN, summarise, timed
 from plansmith.engines import LayerCount, LayerSummary, PlanLayer
 
 
@@ -45,3 +45,13 @@ def test_a_plan_that_tells_nothing_of_its_layers_has_none() -> None:
 def test_layers_of_several_outputs_name_each_dtype_once() -> None:
     both = PlanLayer(name="split", kind="gemm", inputs=(), dtypes=("float16", "float32", "float16"))
     assert summarise([both]).counts[0].dtype == "float16, float32"
+
+
+def test_layers_that_compute_are_counted_by_what_they_multiply() -> None:
+    found = layer("gemm", dtype="float32").model_copy(update={"computes": True, "operands": "int8"})
+    assert summarise([found]).counts[0].dtype == "int8"
+
+
+def test_times_of_a_profiler_find_their_layers_by_name() -> None:
+    found = timed(LAYERS, {"a": 2.0, "d": 4.0, "another": 1.0})
+    assert [one.milliseconds for one in found] == [2.0, None, None, 4.0]

@@ -114,3 +114,14 @@ def test_an_input_that_the_graph_lost_is_a_reason(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("plansmith.compilers.baselines._MOST", 10)
     (speed,) = measure(Bench(tmp_path), source=source_model("token_type_ids", "input_ids"))
     assert [b.problem for b in speed.baselines] == ["the graph has no input token_type_ids, which the model takes"] * 2
+
+
+def test_a_higher_plan_that_does_not_run_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> Callable[[], object]:
+        raise MemoryError("no memory for a second plan")
+
+    monkeypatch.setattr("plansmith.compilers.baselines._MOST", 10)
+    bench = Bench(tmp_path)
+    (speed,) = measure(bench, higher=RunningPlan(bench.engine(), refuses))
+    assert speed.baselines[-1].problem == "no memory for a second plan"
+    assert "no CUDA graphs" in speed.baselines[-1].setting

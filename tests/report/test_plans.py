@@ -104,7 +104,7 @@ def test_speeds_show_the_plan_what_stands_beside_it_and_what_could_not_be_measur
 def test_layers_are_counted_and_those_in_a_higher_precision_are_named(page: Page) -> None:
     said = page.words("tensorrt")
     assert "33 layers, 1.25 ms together; all of them stand in layers.json." in said
-    assert "1 compute layer is in a higher precision than FP16 Layer Gives /pooler/dense/Gemm_myl0_44 gemm" in said
+    assert "1 compute layer is in a higher precision than FP16 Layer Computes in /pooler/dense/Gemm" in said
     assert "gemm float16 18 1.06 ms kgen float16 13 0.143 ms" in said
     assert "__myl_FcAddGelu_myl0_11 gemm: sm80_xmma_gemm_f16f16" in said
 

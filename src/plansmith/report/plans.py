@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from plansmith.compilers.layer_summary import dtypes_of
 from plansmith.engines import Engine, LayerSummary, Plan, PlanLayer, PlanTensor
 from plansmith.plan_words import BUILDERS
 from plansmith.report import figures
@@ -217,7 +218,7 @@ def _layer(layer: PlanLayer, whole: float | None) -> LayerRow:
     return LayerRow(
         name=layer.name,
         kind=layer.kind,
-        dtypes=", ".join(dict.fromkeys(layer.dtypes)),
+        dtypes=dtypes_of(layer),
         tactic=layer.tactic,
         time="" if took is None else figures.milliseconds(took),
         share=figures.percent(took / whole) if took is not None and whole else "",
