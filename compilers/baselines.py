@@ -63,7 +63,7 @@ def graph_baseline(path: Path, feed: Mapping[str, Array], precision: Precision, 
     words = f"CPU, {threads} thread{'s' if threads > 1 else ''}, {machine()}"
     try:
         return Baseline("onnxruntime", precision, words, session_run(path, feed, threads))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors have no common base
         return Baseline("onnxruntime", precision, words, problem=first_line(error))
 
 
@@ -71,7 +71,7 @@ def plan_baseline(make: Callable[[], Run], precision: Precision, setting: str) -
     """Another plan; `make` makes ready what runs it."""
     try:
         return Baseline("plan", precision, setting, make())
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - no memory for a second plan, for one: what is missing is a figure
         return Baseline("plan", precision, setting, problem=first_line(error))
 
 
@@ -189,7 +189,7 @@ def _beside(
         return unmeasured
     try:
         other.run()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it raises is why there is no figure
         return unmeasured.model_copy(update={"problem": first_line(error)})
     timed = _Timed(other.run, clock)
     held = race(

@@ -72,40 +72,33 @@ def pytorch(
         )
         return
     setting = _setting(device, tf32)
-    with left_as_it_was(module), _moved(module, device), _tf32(device, tf32), torch.inference_mode():
-        try:
-            tensors = [torch.from_numpy(array).to(device) for array in inputs]
-            progress("running the source model in PyTorch")
-            eager = _torch_run(module, tensors, device)
-            eager()
-        except Exception as error:
-            problem = first_line(error)
-            yield (
-                Baseline("eager", precision, setting, problem=problem),
-                Baseline("torch.compile", precision, setting, problem=f"PyTorch cannot run the model: {problem}"),
-            )
-            return
-        progress("compiling the source model with torch.compile")
-        compiled, problem = _compiled(module, tensors, device, backend)
+    with left_as_it_was(module), _put_back(module), _tf32(device, tf32), torch.inference_mode():
+        progress("running the source model in PyTorch")
+        eager, problem = _tried(lambda: module.to(device), inputs, device)
+        compiled, why = None, f"PyTorch cannot run the model: {problem}"
+        if eager is not None:
+            progress("compiling the source model with torch.compile")
+            compiled, why = _tried(lambda: torch.compile(module, backend=backend), inputs, device)
         try:
             yield (
-                Baseline("eager", precision, setting, eager),
-                Baseline("torch.compile", precision, f"{setting}, {backend}, default mode", compiled, problem),
+                Baseline("eager", precision, setting, eager, problem),
+                Baseline("torch.compile", precision, f"{setting}, {backend}, default mode", compiled, why),
             )
         finally:
-            torch._dynamo.reset()
+            torch.compiler.reset()
 
 
-def _compiled(
-    module: torch.nn.Module, tensors: Sequence[torch.Tensor], device: ExportDevice, backend: str
+def _tried(
+    make: Callable[[], Callable[..., object]], inputs: Sequence[Array], device: ExportDevice
 ) -> tuple[Run | None, str]:
-    """The module through `torch.compile`, which has compiled it; or why that cannot be had."""
+    """What runs something on inputs, which it has done once; or why it cannot."""
     import torch
 
     try:
-        run = _torch_run(torch.compile(module, backend=backend), tensors, device)
+        tensors = [torch.from_numpy(array).to(device) for array in inputs]
+        run = _torch_run(make(), tensors, device)
         run()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever a model or a compiler raises is the reason
         return None, first_line(error)
     return run, ""
 
@@ -141,11 +134,10 @@ def _setting(device: ExportDevice, tf32: bool) -> str:
 
 
 @contextmanager
-def _moved(module: torch.nn.Module, device: ExportDevice) -> Iterator[None]:
-    """A module on a device, and back again."""
+def _put_back(module: torch.nn.Module) -> Iterator[None]:
+    """Bring a module back to where it lay."""
     weight = next(module.parameters(), None)
     before = weight.device if weight is not None else None
-    module.to(device)
     try:
         yield
     finally:
