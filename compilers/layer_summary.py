@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from plansmith.engines import LayerCount, LayerSummary, PlanLayer
+from plansmith.plan_words import dtypes_of
 
 SLOWEST = 10
 """So many layers are named by how long they take, and as many of those above the asked precision."""
-
-UNKNOWN = "unknown"
-"""The dtype of a layer that tells of none."""
 
 
 def summarise(layers: Sequence[PlanLayer], above: Sequence[PlanLayer] = (), *, most: int = SLOWEST) -> LayerSummary:
@@ -41,11 +39,6 @@ def summarise(layers: Sequence[PlanLayer], above: Sequence[PlanLayer] = (), *, m
 def timed(layers: Sequence[PlanLayer], times: Mapping[str, float]) -> tuple[PlanLayer, ...]:
     """The layers with the milliseconds that a profiler measured, by their names; layers that it left out have none."""
     return tuple(layer.model_copy(update={"milliseconds": times.get(layer.name)}) for layer in layers)
-
-
-def dtypes_of(layer: PlanLayer) -> str:
-    """The dtype of what a layer multiplies, where it tells it; those of its outputs elsewhere, each once."""
-    return layer.operands or ", ".join(dict.fromkeys(layer.dtypes)) or UNKNOWN
 
 
 def _together(layers: Sequence[PlanLayer]) -> float | None:

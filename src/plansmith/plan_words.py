@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from itertools import groupby
 
-from plansmith.engines import Engine, LayerSummary, Plan
+from plansmith.engines import Engine, LayerSummary, Plan, PlanLayer
 from plansmith.precision_words import cosine_words
 from plansmith.reports import AGAINST, Against, BaselineSpeed, PlanSpeed, ValidationReport
 from plansmith.types import Precision
 from plansmith.units import bytes_in_words, seconds_in_words
 
 BUILDERS = {"api": "TensorRT's Python API", "trtexec": "trtexec"}
+
+UNKNOWN = "unknown"
+"""The dtype of a layer that tells of none."""
 
 _BASELINES = {"eager": "PyTorch", "onnxruntime": "ONNX Runtime"}
 _NOTHING_RAN = "TensorRT: no plan ran here; a graph of the same numbers answered in ONNX Runtime on the CPU"
@@ -72,6 +75,11 @@ def layer_lines(layers: LayerSummary, precision: Precision) -> Iterator[str]:
     if layers.slowest:
         slowest = layers.slowest[0]
         yield f"slowest: {slowest.name} ({slowest.kind}), {milliseconds(slowest.milliseconds or 0.0)}"
+
+
+def dtypes_of(layer: PlanLayer) -> str:
+    """The dtype of what a layer multiplies, where it tells it; those of its outputs elsewhere, each once."""
+    return layer.operands or ", ".join(dict.fromkeys(layer.dtypes)) or UNKNOWN
 
 
 def corner_lines(validation: ValidationReport, plan: str) -> Iterator[str]:

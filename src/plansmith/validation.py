@@ -14,6 +14,7 @@ from plansmith.errors import GateError, UsageError
 from plansmith.graph_answers import LOWER_FLOATS, Ask, asking, sizes_of
 from plansmith.held_out import HeldOut
 from plansmith.judging import Judge, kept_samples
+from plansmith.plan_words import never_ran
 from plansmith.reference import StoredCase, read_case
 from plansmith.reports import OutputComparison, Tolerance, ToleranceChange, ValidationReport
 from plansmith.roles import Task
@@ -69,9 +70,12 @@ class Candidate:
     @property
     def words(self) -> str:
         """What it is."""
-        engine = self.engine
-        tools = ", ".join(f"{k} {v}" for k, v in engine.toolchain.items())
-        return self.own_way.words if self.own_way else f"{engine.kind}, {engine.precision}, {tools}"
+        if self.own_way is not None:
+            return self.own_way.words
+        if self.engine.plans:
+            return f"the {self.engine.precision} graph of TensorRT plans, run by ONNX Runtime on the CPU"
+        tools = ", ".join(f"{k} {v}" for k, v in self.engine.toolchain.items())
+        return f"{self.engine.kind}, {self.engine.precision}, {tools}"
 
     def takes(self, feed: Arrays) -> bool:
         """Whether it can be asked about these inputs."""
@@ -207,6 +211,8 @@ def _evidence(onnx: OnnxModel, held_out: HeldOut | None) -> Literal["given", "sh
 
 def _not_validated(candidate: Candidate, onnx: OnnxModel) -> tuple[str, ...]:
     told = candidate.recipe.not_validated if candidate.recipe else ()
+    if candidate.own_way is None:
+        told = (*told, *never_ran(candidate.engine, ()))
     if onnx.precision is Precision.FP32:
         return told
     own = (

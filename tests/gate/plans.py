@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from plansmith.compilers import onnx_files
 from plansmith.engines import BuildSpec, Engine, Gpu, OptimizationProfile, Plan
 from plansmith.plan_validation import PlanCandidate, validate_plan
+from plansmith.precision_words import UNTRIED_KERNELS
 from plansmith.profile_inputs import every_profile
 from plansmith.reference import store_case
 from plansmith.reports import ValidationReport
@@ -187,7 +188,7 @@ class Bench:
             settings={},
             calibration="",
             calibration_samples=0,
-            not_validated=(),
+            not_validated=(UNTRIED_KERNELS[self.precision], "inputs that nobody has seen"),
         )
 
     def stand_in(self, path: Path | None = None, change: Change | None = None) -> Callable[..., Arrays]:

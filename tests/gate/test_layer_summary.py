@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from plansmith.compilers.layer_summary import UNKNOWN, summarise, timed
+from plansmith.compilers.layer_summary import summarise, timed
 from plansmith.engines import LayerCount, LayerSummary, PlanLayer
+from plansmith.plan_words import UNKNOWN
 
 
 def layer(name: str, kind: str = "gemm", dtype: str = "float16", milliseconds: float | None = None) -> PlanLayer:

@@ -13,11 +13,13 @@ from plansmith.errors import GateError
 from plansmith.held_out import HeldOut
 from plansmith.plan_validation import limits_of
 from plansmith.plan_words import never_ran
+from plansmith.precision_words import UNTRIED_KERNELS
 from plansmith.reference import store_case
 from plansmith.reports import ToleranceChange, ValidationReport
 from plansmith.types import DataSet, Precision, SampleSet
-from plansmith.validation import require_passed
+from plansmith.validation import Candidate, require_passed, validate
 
+from .graphs import silent
 from .plans import L4, WHOLE, Bench, answer_of, make_feed, plan_record, profile, write_network
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ def test_the_stored_cases_are_judged_too_and_the_report_says_which_plan_ran(tmp_
     assert [c.case for c in report.comparisons if c.output == "pooled"] == ["single", "traced", "min", "opt", "max"]
     assert report.ran == ("8.9",)
     assert report.candidate == "TensorRT 10.16.1.11 on NVIDIA L4, fp16"
-    assert report.not_validated == ()
+    assert report.not_validated == ("inputs that nobody has seen",)  # FP16's kernels were
     assert ValidationReport.model_validate_json(report.model_dump_json()) == report
 
 
@@ -214,6 +216,17 @@ def test_whose_limits_hold(precision: str, tf32: bool, capability: str, expected
     assert limits_of(Precision(precision), build, gpu) == expected
 
 
+def test_where_no_plan_can_run_its_graph_is_judged_and_the_report_says_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    candidate = Candidate(bench.engine(), tmp_path, recipe=bench.recipe(), runnable=bench.lowered)
+    report = validate(candidate, bench.onnx(), tmp_path, overrides={}, progress=silent)
+    require_passed(report)
+    assert (report.ran, report.at_corners) == ((), ())
+    assert report.candidate == "the fp16 graph of TensorRT plans, run by ONNX Runtime on the CPU"
+    assert UNTRIED_KERNELS[Precision.FP16] in report.not_validated
+    assert never_ran(bench.engine(), ())[0] in report.not_validated
+
+
 def test_plans_that_did_not_run_are_named(tmp_path: Path) -> None:
     engine = Bench(tmp_path).engine()
     two = engine.model_copy(update={"plans": {"8.9": plan_record(), "9.0": plan_record(L4)}})
@@ -260,7 +273,9 @@ def test_held_out_samples_are_judged_where_a_profile_takes_them(tmp_path: Path) 
     assert report.evaluation is not None
     assert (report.evaluation.samples, report.evaluation.left_out) == (5, 6)
     assert report.evidence == "given"
-    assert report.not_validated == ("6 of 11 held-out samples: no optimization profile takes inputs of their shapes",)
+    assert report.not_validated[1:] == (
+        "6 of 11 held-out samples: no optimization profile takes inputs of their shapes",
+    )
 
 
 def test_held_out_samples_that_no_profile_takes_prove_nothing(tmp_path: Path) -> None:
@@ -268,7 +283,7 @@ def test_held_out_samples_that_no_profile_takes_prove_nothing(tmp_path: Path) ->
     report = bench.judge(held_out=held_out(tmp_path, (3, 13)))
     assert report.evaluation is None
     assert report.evidence == "shipped"
-    assert "3 of 3 held-out samples" in report.not_validated[0]
+    assert "3 of 3 held-out samples" in report.not_validated[-1]
 
 
 def test_a_defect_that_only_held_out_samples_show_fails_the_plan(tmp_path: Path) -> None:

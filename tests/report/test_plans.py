@@ -120,6 +120,17 @@ def test_that_nothing_ran_on_tensorrt_is_never_hidden(facts: dict[str, ReportFac
     assert "compute capability 8.0 (NVIDIA A100-SXM4-40GB): it did not run here" in pages["plans"].words("verdict")
 
 
+def test_what_a_plan_has_shown_is_not_said_to_be_untried(facts: dict[str, ReportFacts]) -> None:
+    lowered = facts["int8"].lowered
+    assert lowered is not None
+    assert lowered.recipe is not None
+    untried = lowered.recipe.model_copy(update={"not_validated": ("the kernels of a GPU",)})
+    told = facts["plans"].model_copy(update={"lowered": lowered.model_copy(update={"recipe": untried})})
+    assert "the kernels of a GPU" not in told.not_validated
+    unrun = told.model_copy(update={"validation": judged(facts["unrun"])})
+    assert "the kernels of a GPU" in unrun.not_validated
+
+
 def test_tf32_is_named_where_it_decides_the_limits(facts: dict[str, ReportFacts]) -> None:
     found = judged(facts["plans"]).model_copy(update={"limits_of": "fp16"})
     said = Page(render(facts["plans"].model_copy(update={"validation": found}))).words("tensorrt")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plansmith.compilers.layer_summary import dtypes_of
 from plansmith.engines import Engine, LayerSummary, Plan, PlanLayer, PlanTensor
-from plansmith.plan_words import BUILDERS
+from plansmith.plan_words import BUILDERS, dtypes_of
 from plansmith.report import figures
 from plansmith.report.facts import ReportFacts
 from plansmith.report.plan_answers import CornerTable, SpeedTable, corner_tables, speed_table
