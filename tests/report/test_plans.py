@@ -58,7 +58,7 @@ def test_inputs_and_outputs_of_the_plan_are_listed_once(page: Page) -> None:
 def test_every_corner_stands_beside_both_graphs_with_bars(page: Page) -> None:
     said = page.words("tensorrt")
     assert (
-        "latency, max 4 × 256 × 384 beside the lowered graph 0.63 % 0.13 % 0.9999968 beside the FP32 graph 1.9 %"
+        "max of latency 4 × 256 × 384 beside the lowered graph 0.63 % 0.13 % 0.9999968 beside the FP32 graph 1.9 %"
         in said
     )
     assert said.count("384 beside the lowered graph") == 6

@@ -61,7 +61,7 @@ def corner_tables(validation: ValidationReport) -> Iterator[CornerTable]:
     for plan, output in dict.fromkeys((c.plan, c.found.output) for c in validation.at_corners):
         allowed = validation.tolerances[output]
         found = [c for c in validation.at_corners if (c.plan, c.found.output) == (plan, output)]
-        places = ["", *(f"{c.profile}, {c.corner}" for c in found)]
+        places = ["", *(f"{c.corner} of {c.profile}" for c in found)]
         rows = [
             CornerRow(
                 place="" if place == before else place,
