@@ -43,7 +43,8 @@ WORK = {
     "lower": ("lowering", "given_graphs"),
     "plan_lint": ("compilers.plan_lint",),
     "compile": ("compilers.onnxrt",),
-    "validate": ("validation", "held_out"),
+    "validate": ("validation", "held_out", "plan_validation"),
+    "measure": ("plan_speeds",),
     "package": ("packaging",),
     "check_served": ("serving",),
     "zoo": ("zoo.child",),
@@ -62,6 +63,8 @@ NO_SAY = {
     "scratch",
     "config",
     "tensorrt_options",
+    "plan_words",
+    "precision_words",
 }
 NO_SAY_IN = {
     "export": {"compilers/precision", "lowering_options"},

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.compilers import onnx_files
 from plansmith.compilers.precision.graph import Graph
-from plansmith.compilers.precision.half_format import FORMATS, NOT_VALIDATED
+from plansmith.compilers.precision.half_format import FORMATS
 from plansmith.compilers.precision.half_graph import halves
 from plansmith.compilers.precision.half_ranges import tensor_types
 from plansmith.compilers.precision.half_twin import twin
 from plansmith.errors import EnvironmentFault, ExportError
 from plansmith.lowering_options import LoweringOptions
+from plansmith.precision_words import UNTRIED_KERNELS
 from plansmith.process import dying_with
 from plansmith.reference import StoredCases
 from plansmith.types import Precision
@@ -93,7 +94,7 @@ class AutocastMethod:
         self.kept: Mapping[str, str] = {
             n.name: self._reason(n.name, options.keep, answer["reasons"]) for n in floats if n.name not in lowered
         }
-        self.not_validated: tuple[str, ...] = (NOT_VALIDATED[precision],)
+        self.not_validated: tuple[str, ...] = (UNTRIED_KERNELS[precision],)
 
     def lower(self, keep: Collection[str]) -> onnx.ModelProto:
         """A lowered copy of the graph; see `Method`.

@@ -12,12 +12,13 @@ from plansmith.compilers import onnx_files
 from plansmith.compilers.onnxrt import open_session
 from plansmith.compilers.precision import autocast, half_graph, half_masks, half_ranges, half_rules
 from plansmith.compilers.precision.graph import Graph
-from plansmith.compilers.precision.half_format import BF16, FLOAT, FORMATS, NOT_VALIDATED, Format, number
+from plansmith.compilers.precision.half_format import BF16, FLOAT, FORMATS, Format, number
 from plansmith.compilers.precision.half_operators import gains, opset
 from plansmith.compilers.precision.half_twin import twin
 from plansmith.compilers.precision.opsets import forget_defaults
 from plansmith.errors import ExportError, first_line
 from plansmith.lowering_options import LoweringOptions
+from plansmith.precision_words import UNTRIED_KERNELS
 from plansmith.reference import StoredCases
 from plansmith.types import Precision
 
@@ -87,7 +88,7 @@ class MeasuredMethod:
             "masks": f"end at {half_masks.FLOOR:.0f} at {', '.join(masks.ends)}" if masks.ends else "none",
             "opset": str(version),
         }
-        self.not_validated: tuple[str, ...] = (NOT_VALIDATED[form.precision],)
+        self.not_validated: tuple[str, ...] = (UNTRIED_KERNELS[form.precision],)
 
     def lower(self, keep: Collection[str]) -> onnx.ModelProto:
         """A lowered copy of the graph; see `Method`.

@@ -87,12 +87,6 @@ BF16 = Format(
 )
 FORMATS = {form.precision: form for form in (FP16, BF16)}
 
-_TWIN = "its accuracy is that of a graph that computes in FP32 and rounds every result"
-NOT_VALIDATED = {
-    Precision.FP16: f"the FP16 kernels of a GPU: a CPU has next to none, so {_TWIN}",
-    Precision.BF16: f"the BF16 kernels: ONNX Runtime has none for a CPU, so {_TWIN}",
-}
-
 
 def number(value: float) -> str:
     """A magnitude in words: whole with spaces where people read it so, else with two digits and an exponent."""

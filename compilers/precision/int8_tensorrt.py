@@ -23,6 +23,7 @@ from plansmith.compilers.precision.int8_qdq import Pairs
 from plansmith.compilers.precision.int8_ranges import Histogram, Range, choose, told
 from plansmith.compilers.precision.int8_smoothed import again, nothing_to_lower, prepare, smooth
 from plansmith.compilers.precision.observing import observe
+from plansmith.precision_words import UNTRIED_KERNELS
 from plansmith.types import Precision
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Explicit:
 
     name = "INT8, explicit Q/DQ for TensorRT"
     precision = Precision.INT8
-    not_validated: tuple[str, ...] = ("TensorRT's own INT8 kernels and fusions: the pairs were run by ONNX Runtime",)
+    not_validated: tuple[str, ...] = (UNTRIED_KERNELS[Precision.INT8],)
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ def compare(
         budget_seconds: after so long no further repeats are begun; the first look is always taken.
     """
     clock = time.thread_time if threads == 1 else time.perf_counter
-    runs = {name: _runner(path, feed, threads) for name, path in candidates.items()}
+    runs = {name: session_run(path, feed, threads) for name, path in candidates.items()}
     unit = "CPU seconds" if threads == 1 else "wall seconds"
     shape = "x".join(map(str, next(iter(feed.values())).shape))
     setting = f"{shape}, {threads} thread{'s' if threads > 1 else ''}, {unit}, ONNX Runtime, {machine()}"
@@ -187,7 +187,7 @@ def _record(ratio: float, low: float, high: float, rounds: int, setting: str) ->
     return SpeedRatio(ratio=ratio, low=low, high=high, repeats=rounds, setting=setting, verdict=verdict_of(low, high))
 
 
-def _runner(path: Path, feed: Arrays, threads: int) -> Run:
+def session_run(path: Path, feed: Arrays, threads: int) -> Run:
     """Runs a graph in a session with all optimisations, as Triton's backend opens it; it is fed what it takes."""
     session = _open(path, threads)
     inputs = {

@@ -166,8 +166,36 @@ class PlanLayer(Record):
     milliseconds: float | None = None
 
 
+class LayerCount(Record):
+    """How many layers of one kind have one dtype, and how long they take together where they were timed.
+
+    `dtype`: of what they multiply, where they compute and tell it; of their outputs elsewhere.
+    """
+
+    kind: str
+    dtype: str
+    count: int
+    milliseconds: float | None = None
+
+
+class LayerSummary(Record):
+    """What the layers of a plan come to; all of them stand in `Plan.layers_file`.
+
+    `counts`: the most frequent first; `above`: the first of the compute layers that came out in a higher precision than
+    was asked for, of `above_count`; `slowest`: those that take longest, the slowest first; `milliseconds`: of all that
+    were timed; none where none was.
+    """
+
+    layers: int
+    counts: tuple[LayerCount, ...]
+    above_count: int = 0
+    above: tuple[PlanLayer, ...] = ()
+    slowest: tuple[PlanLayer, ...] = ()
+    milliseconds: float | None = None
+
+
 class Plan(Record):
-    """One plan: built by one TensorRT on one kind of GPU.
+    """One plan: built by one TensorRT on one kind of GPU; `layer_summary`: None where it tells nothing of its layers.
 
     `gpu`: the kind that it was tuned on; `tensorrt`: the full version, from the plan's own header; `seconds`: of the
     build; `peak_host_bytes` and `peak_device_bytes`: None where nothing tells; `timing_cache`: what became of it, in
@@ -189,6 +217,7 @@ class Plan(Record):
     layers_file: str
     log: str
     reproduce: str
+    layer_summary: LayerSummary | None = None
     warnings: tuple[str, ...] = ()
     refitted: bool = False
 

@@ -56,7 +56,11 @@ class HeldOut(Record):
             )
 
     def evaluate(
-        self, judge: Judge, ask: Callable[[Case, Arrays], Arrays], progress: Callable[[str], None]
+        self,
+        judge: Judge,
+        ask: Callable[[Case, Arrays], Arrays],
+        progress: Callable[[str], None],
+        takes: Callable[[Arrays], bool],
     ) -> Evaluation | None:
         """Judge the samples, batch by batch: one is in memory, and each file is opened once.
 
@@ -64,6 +68,7 @@ class HeldOut(Record):
             judge: takes in the answers.
             ask: gives the candidate's answer to a case's inputs.
             progress: told how many samples are done.
+            takes: whether the candidate can be asked about such inputs; None is judged where it takes none.
 
         Raises:
             UsageError: the task's measure cannot be taken of these samples.
@@ -71,22 +76,27 @@ class HeldOut(Record):
         evaluation = self.data.evaluation
         if evaluation is None:
             return None
-        done = 0
+        done, left_out = 0, 0
         for case in evaluation.cases:
             progress(f"judging held-out samples ({done} of {evaluation.count})")
             stored = read_case(case, self.folder)
             batch = len(next(iter(stored.feed.values())))
             rows = evaluation.rows[done : done + batch]
-            judge.add(stored, ask(case, stored.feed), rows)
+            if takes(stored.feed):
+                judge.add(stored, ask(case, stored.feed), rows)
+            else:
+                left_out += len(rows)
             done += len(rows)
+        if left_out and left_out == done:
+            return None
         found = judge.evaluation(self.data.words)
         if self.data.metric != "none" and not found.metrics:
             raise UsageError(
-                f"data.metric: {self.data.metric} cannot be measured on these {done} held-out samples: too few of"
-                " them, or none of them has a label",
+                f"data.metric: {self.data.metric} cannot be measured on these {done - left_out} held-out samples: too"
+                " few of them, or none of them has a label",
                 remedy="give `data` more samples or labels, or set `metric: none` in it",
             )
-        return found
+        return found.model_copy(update={"left_out": left_out})
 
 
 def samples_digest(samples: SampleSet) -> str:

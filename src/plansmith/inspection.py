@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from plansmith.engines import Engine
 from plansmith.errors import UsageError, first_line
 from plansmith.manifest import LOWERED_FILE, LoweredGraph, Manifest
+from plansmith.plan_words import plan_lines
 from plansmith.precision_words import cosine_words, doubts, evaluation_lines, held_out_words, recipe_lines, speed_words
 from plansmith.reports import ValidationReport
 from plansmith.triton.releases import MANIFEST_FILE, read_manifest
@@ -105,6 +107,7 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
         },
         "data": _data(manifest.data),
         "engine": f"{manifest.engine.kind}, {manifest.engine.precision}",
+        **_plans(manifest.engine, validation),
         "lowering": _lowering(manifest.lowered),
         "interface": _interface(manifest.engine.components["model"]),
         "max_batch_size": manifest.package.max_batch_size,
@@ -138,6 +141,24 @@ def _lowered_graph(path: Path) -> dict[str, Any]:
         "interface": _interface(lowered.components["model"]),
         "gate": _gate(record.validation),
         "files": [file for component in lowered.components.values() for file in component.files],
+    }
+
+
+def _plans(engine: Engine, validation: ValidationReport) -> dict[str, Any]:
+    """What TensorRT built, for which shapes, and what ran; nothing where it built nothing."""
+    if not engine.plans:
+        return {}
+    profiles = {
+        profile.name: {
+            **{name: str(found) for name, found in profile.shapes.items()},
+            **{f"contents of {name}": str(found) for name, found in profile.values.items()},
+        }
+        for profile in (engine.build.profiles if engine.build else ())
+    }
+    return {
+        "plans": list(plan_lines(engine, validation)),
+        **({"profiles": profiles} if profiles else {}),
+        "plan files": {capability: plan.file for capability, plan in engine.plans.items()},
     }
 
 

@@ -16,11 +16,11 @@ from plansmith.compilers.precision.candidate import Candidate
 from plansmith.compilers.precision.lint import accept, lint, refuse
 from plansmith.durable import link_or_copy
 from plansmith.errors import ExportError, GateError
+from plansmith.graph_answers import asking
 from plansmith.held_out import samples_digest
 from plansmith.reference import read_case
 from plansmith.trials import LoweringTask
 from plansmith.types import Component, KeptNode, Precision, Recipe
-from plansmith.validation import asking
 
 if TYPE_CHECKING:
     import onnx

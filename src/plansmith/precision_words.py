@@ -17,6 +17,14 @@ _MEASURED_AS = {
 """What an agreement counts, its name, and the measures that tell the same with an interval."""
 
 _EVIDENCE = {"shipped": "plansmith's own samples", "drawn": "values drawn at random"}
+_TWIN = "its accuracy is that of a graph that computes in FP32 and rounds every result"
+UNTRIED_KERNELS = {
+    Precision.FP16: f"the FP16 kernels of a GPU: a CPU has next to none, so {_TWIN}",
+    Precision.BF16: f"the BF16 kernels: ONNX Runtime has none for a CPU, so {_TWIN}",
+    Precision.INT8: "TensorRT's own INT8 kernels and fusions: the pairs were run by ONNX Runtime",
+}
+"""What a lowering for a GPU cannot try on a CPU; a plan that runs does."""
+
 _MOST_OPERATORS = 5
 _FEWEST_DIGITS, _MOST_DIGITS = 4, 9
 _ROUNDING = 1e-6

@@ -153,16 +153,24 @@ def store_case(
     """Write one case to `folder` as an .npz file."""
     import numpy as np
 
+    stored = kept_case(name, feed, answer)
+    arrays: dict[str, Any] = {f"input:{k}": v for k, v in feed.items()}
+    arrays |= {f"output:{k}": v for k, v in stored.answer.items()}
+    arrays |= {f"label:{k}": v for k, v in (labels or {}).items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / f"{name}.npz", rows=stored.rows, **arrays)
+    return Case(name=name, axes=dict(axes), file=f"{folder.name}/{name}.npz", in_range=in_range)
+
+
+def kept_case(name: str, feed: Arrays, answer: Arrays) -> StoredCase:
+    """A case as it is kept: of an answer above STORED_OUTPUT_BYTES some samples, evenly spread, and two at least."""
+    import numpy as np
+
     batch = len(next(iter(feed.values())))
     largest = max(a.nbytes for a in answer.values())
     kept = max(2, min(batch, batch * STORED_OUTPUT_BYTES // max(1, largest)))
     rows = np.unique(np.linspace(0, batch - 1, kept).round().astype(np.int64))
-    arrays: dict[str, Any] = {f"input:{k}": v for k, v in feed.items()}
-    arrays |= {f"output:{k}": v[rows] if v.shape[:1] == (batch,) else v for k, v in answer.items()}
-    arrays |= {f"label:{k}": v for k, v in (labels or {}).items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / f"{name}.npz", rows=rows, **arrays)
-    return Case(name=name, axes=dict(axes), file=f"{folder.name}/{name}.npz", in_range=in_range)
+    return StoredCase(name, feed, {k: v[rows] if v.shape[:1] == (batch,) else v for k, v in answer.items()}, rows)
 
 
 def read_case(case: Case, folder: Path) -> StoredCase:

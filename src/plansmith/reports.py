@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from plansmith.types import Device, Precision, Record
+from plansmith.types import Device, Precision, Record, SpeedRatio
 from plansmith.written import Cosine, Share
 
 
@@ -54,6 +54,69 @@ class OutputComparison(Record):
     min_cosine: float
     variance: float
     failures: tuple[str, ...]
+
+
+Corner = Literal["min", "opt", "max"]
+"""A shape of an optimization profile."""
+
+Against = Literal["lowered", "fp32"]
+"""The graph that a plan was built from, or the one in FP32 that this was lowered from."""
+
+AGAINST: dict[Against, str] = {"lowered": "the lowered graph", "fp32": "the FP32 graph"}
+
+
+class CornerComparison(Record):
+    """How far one output of a plan is from that of a graph, at a corner of an optimization profile.
+
+    `plan`: the compute capability that the plan is for; `against`: the graph, which ONNX Runtime ran on a CPU with the
+    same inputs.
+    """
+
+    plan: str
+    profile: str
+    corner: Corner
+    against: Against
+    found: OutputComparison
+
+    @property
+    def where(self) -> str:
+        """The place in words."""
+        return f"{self.corner} of profile {self.profile!r} against {AGAINST[self.against]}"
+
+
+class BaselineSpeed(Record):
+    """How much faster a plan is than something else that answers the same inputs.
+
+    `kind`: the PyTorch model as it is, the same through `torch.compile`, a graph in ONNX Runtime, or a plan of a higher
+    precision; `speed`: above 1 the plan is faster; `median_ms`: how long the other took in the same rounds; `problem`:
+    why there is no figure, empty where there is.
+    """
+
+    kind: Literal["eager", "torch.compile", "onnxruntime", "plan"]
+    precision: Precision
+    setting: str
+    speed: SpeedRatio | None = None
+    median_ms: float | None = None
+    problem: str = ""
+
+
+class PlanSpeed(Record):
+    """How fast a plan runs at the opt shapes of an optimization profile, alone and beside others.
+
+    `plan`: the compute capability that it is for; `shapes`: of its inputs, in words; `p95_ms` and `p99_ms`: None where
+    it ran too seldom to tell; `setting`: what was on while it ran (CUDA graphs, spin wait, transfers), in words.
+    """
+
+    plan: str
+    profile: str
+    precision: Precision
+    shapes: str
+    median_ms: float
+    p95_ms: float | None
+    p99_ms: float | None
+    repeats: int
+    setting: str
+    baselines: tuple[BaselineSpeed, ...] = ()
 
 
 class Interval(Record):
@@ -130,13 +193,14 @@ class WorstSample(Record):
 
 
 class Evaluation(Record):
-    """What the held-out samples showed."""
+    """What the held-out samples showed; `left_out`: how many others the candidate cannot be asked about."""
 
     data: str
     samples: int
     agreements: tuple[OutputAgreement, ...]
     metrics: tuple[TaskMetric, ...]
     worst: tuple[WorstSample, ...]
+    left_out: int = 0
 
     def failures(self, samples: str = "held-out samples") -> list[str]:
         """One line per breach; `samples` says what was judged."""
@@ -150,7 +214,10 @@ class ValidationReport(Record):
     """The gate's verdict and everything it rests on.
 
     `evidence`: what inputs it rests on: held-out samples that somebody gave, plansmith's own sentences and images, or
-    values drawn at random. `not_validated`: what could not be tried on this machine, in words.
+    values drawn at random. `not_validated`: what could not be tried on this machine, in words. `ran`: compute
+    capabilities of the TensorRT plans that answered; none where a graph answered in their place. `at_corners`: these
+    plans at the corners of their optimization profiles; `limits_of`: the precision whose limits hold, where that is not
+    the candidate's own; `speeds`: of the plans, which have no say in the verdict.
     """
 
     verdict: Literal["passed", "failed"]
@@ -163,6 +230,10 @@ class ValidationReport(Record):
     comparisons: tuple[OutputComparison, ...]
     evaluation: Evaluation | None = None
     not_validated: tuple[str, ...] = ()
+    ran: tuple[str, ...] = ()
+    limits_of: Precision | None = None
+    at_corners: tuple[CornerComparison, ...] = ()
+    speeds: tuple[PlanSpeed, ...] = ()
 
     def worst(self) -> dict[str, dict[str, float]]:
         """Per output the worst value of each metric over all cases."""
@@ -184,9 +255,10 @@ class ValidationReport(Record):
 
     def failures(self) -> list[str]:
         """One line per breach, those on held-out samples first: output, case, shape, metric."""
+        compared = [(c.case, c) for c in self.comparisons] + [(c.where, c.found) for c in self.at_corners]
         at_shapes = [
-            f"output {c.output!r} at {c.case} ({'x'.join(map(str, c.shape))}): {failure}"
-            for c in self.comparisons
+            f"output {c.output!r} at {where} ({'x'.join(map(str, c.shape))}): {failure}"
+            for where, c in compared
             for failure in c.failures
         ]
         return (self.evaluation.failures() if self.evaluation else []) + at_shapes

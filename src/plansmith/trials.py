@@ -16,13 +16,14 @@ import numpy as np
 from plansmith.comparison import Padding
 from plansmith.compilers.precision.candidate import Verdict
 from plansmith.errors import GateError, first_line
+from plansmith.graph_answers import asking
 from plansmith.judging import Judge
 from plansmith.lowering_options import LoweringRequest
 from plansmith.reference import StoredCases, read_case
 from plansmith.reports import Evaluation
 from plansmith.roles import Task
 from plansmith.types import BATCH, Case, Component, DataSet, OnnxModel, Precision
-from plansmith.validation import asking, compare_case, tolerances_of
+from plansmith.validation import compare_case, tolerances_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -309,9 +309,10 @@ class Recipe(Record):
 
 
 class SpeedRatio(Record):
-    """How much faster a candidate is than FP32: median of paired, interleaved repeats and its 95 % interval.
+    """How much faster a candidate is than a baseline, which is FP32 for a lowered graph: median and 95 % interval.
 
-    Above 1 is faster. The verdict is "undecided" where the interval holds 1. `setting`: shape, threads, machine.
+    Of paired, interleaved repeats; above 1 is faster. The verdict is "undecided" where the interval holds 1.
+    `setting`: shape, threads, machine.
     """
 
     ratio: float

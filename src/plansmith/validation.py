@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from plansmith.comparison import CONSTANT, TOLERANCES, Padding, compare_output, is_constant, widened
 from plansmith.engines import Engine
-from plansmith.errors import GateError, UsageError, first_line
+from plansmith.errors import GateError, UsageError
+from plansmith.graph_answers import LOWER_FLOATS, Ask, asking, sizes_of
 from plansmith.held_out import HeldOut
 from plansmith.judging import Judge, kept_samples
+from plansmith.plan_words import never_ran
 from plansmith.reference import StoredCase, read_case
 from plansmith.reports import OutputComparison, Tolerance, ToleranceChange, ValidationReport
 from plansmith.roles import Task
-from plansmith.types import Case, Component, OnnxModel, Precision, Recipe, Rounding, Tensor
+from plansmith.types import Component, OnnxModel, Precision, Recipe, Rounding, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,8 +26,22 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[np.generic]]
 
-_LOWER_FLOATS = {Precision.FP16: "float16", Precision.BF16: "bfloat16"}
-_TYPES = {"tensor(float16)": "float16", "tensor(float)": "float32"}
+
+@dataclass(frozen=True)
+class OwnWay:
+    """How a candidate is asked that is not run by ONNX Runtime.
+
+    Args:
+        ask: gives its answers.
+        takes: whether it can be asked about inputs of such shapes.
+        words: what it is and where it runs.
+        limits_of: the precision whose limits it is held to.
+    """
+
+    ask: Ask
+    takes: Callable[[Arrays], bool]
+    words: str
+    limits_of: Precision
 
 
 @dataclass(frozen=True)
@@ -37,12 +53,33 @@ class Candidate:
         folder: where its files lie.
         recipe: how its graph was lowered; None for FP32.
         runnable: a graph of the same numbers that ONNX Runtime can run on a CPU, where it cannot run the engine's.
+        own_way: how it is asked; None: by ONNX Runtime on the CPU, about everything.
     """
 
     engine: Engine
     folder: Path
     recipe: Recipe | None = None
     runnable: Path | None = None
+    own_way: OwnWay | None = None
+
+    @property
+    def limits_of(self) -> Precision:
+        """The precision whose limits it is held to."""
+        return self.own_way.limits_of if self.own_way else self.engine.precision
+
+    @property
+    def words(self) -> str:
+        """What it is."""
+        if self.own_way is not None:
+            return self.own_way.words
+        if self.engine.plans:
+            return f"the {self.engine.precision} graph of TensorRT plans, run by ONNX Runtime on the CPU"
+        tools = ", ".join(f"{k} {v}" for k, v in self.engine.toolchain.items())
+        return f"{self.engine.kind}, {self.engine.precision}, {tools}"
+
+    def takes(self, feed: Arrays) -> bool:
+        """Whether it can be asked about these inputs."""
+        return self.own_way is None or self.own_way.takes(feed)
 
 
 def validate(
@@ -74,39 +111,41 @@ def validate(
     _require_interface(component, onnx.components["model"], engine.precision)
     if held_out is not None:
         held_out.require_unseen(candidate.recipe)
-    tolerances = tolerances_of(component.outputs, overrides, engine.precision, onnx.reference.rounding)
+    tolerances = tolerances_of(component.outputs, overrides, candidate.limits_of, onnx.reference.rounding)
     padding = Padding(component.inputs, onnx.mask_input)
     comparisons: list[OutputComparison] = []
     evaluation = None
-    path = candidate.runnable or candidate.folder / component.file
-    with asking(path, component.outputs, onnx.components["model"].outputs, engine.precision) as ask:
+    with _asked(candidate, onnx) as ask:
         for case in onnx.reference.cases:
-            progress(f"comparing at {case.name} ({_sizes(case)})")
             stored = read_case(case, reference_folder)
+            if not candidate.takes(stored.feed):
+                continue
+            progress(f"comparing at {case.name} ({sizes_of(case)})")
             comparisons += compare_case(ask(case, stored.feed), stored, component.outputs, tolerances, padding)
         if held_out is not None and held_out.data.evaluation is not None:
             judge = Judge(
                 component,
                 onnx.mask_input,
                 task=Task(metric=held_out.data.metric, pooling=held_out.data.pooling),
-                precision=engine.precision,
+                precision=candidate.limits_of,
                 tolerances=tolerances,
                 max_metric_drop=held_out.max_metric_drop,
             )
-            evaluation = held_out.evaluate(judge, ask, progress)
-    comparisons = _refuse_constants(comparisons)
+            evaluation = held_out.evaluate(judge, ask, progress, candidate.takes)
+    comparisons = refuse_constants(comparisons)
     failed = any(c.failures for c in comparisons) or (evaluation is not None and evaluation.failures())
     return ValidationReport(
         verdict="failed" if failed else "passed",
         reference=onnx.reference.runtime,
-        candidate=f"{engine.kind}, {engine.precision}, " + ", ".join(f"{k} {v}" for k, v in engine.toolchain.items()),
+        candidate=candidate.words,
         precision=engine.precision,
         data=onnx.reference.data,
-        evidence=_evidence(onnx, held_out),
+        evidence=_evidence(onnx, held_out if evaluation else None),
         tolerances=tolerances,
         comparisons=tuple(comparisons),
         evaluation=evaluation,
         not_validated=_not_validated(candidate, onnx),
+        limits_of=None if candidate.limits_of is engine.precision else candidate.limits_of,
     )
 
 
@@ -165,13 +204,15 @@ def tolerances_of(
 
 def _evidence(onnx: OnnxModel, held_out: HeldOut | None) -> Literal["given", "shipped", "drawn"]:
     """What kind of inputs the verdict rests on."""
-    if held_out is not None and held_out.data.evaluation is not None and held_out.data.real:
+    if held_out is not None and held_out.data.real:
         return "given"
     return "drawn" if onnx.reference.guessed else "shipped"
 
 
 def _not_validated(candidate: Candidate, onnx: OnnxModel) -> tuple[str, ...]:
     told = candidate.recipe.not_validated if candidate.recipe else ()
+    if candidate.own_way is None:
+        told = (*told, *never_ran(candidate.engine, ()))
     if onnx.precision is Precision.FP32:
         return told
     own = (
@@ -181,50 +222,13 @@ def _not_validated(candidate: Candidate, onnx: OnnxModel) -> tuple[str, ...]:
     return (*told, own)
 
 
-@contextmanager
-def asking(
-    path: Path, outputs: Sequence[Tensor], exported: Sequence[Tensor], precision: Precision
-) -> Iterator[Callable[[Case, Arrays], Arrays]]:
-    """A graph, ready to be asked; it takes and gives the exported model's floats, whatever its own are.
-
-    Opening it, and asking, raise GateError where ONNX Runtime refuses.
-
-    Args:
-        path: the graph, as one that ONNX Runtime can run on a CPU.
-        outputs: what the candidate gives.
-        exported: what the exported model gives.
-        precision: of the candidate.
-    """
-    from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
-
-    lower = _LOWER_FLOATS.get(precision)
-    lowered = {t.name for t in outputs if t.dtype == lower}
-    original = {t.name: t.dtype for t in exported}
-    with ExitStack() as opened:
-        try:
-            runner = opened.enter_context(OnnxrtRunner(SessionFromOnnx(str(path), providers=["cpu"]), name="candidate"))
-        except Exception as error:
-            raise GateError(
-                f"ONNX Runtime cannot open the engine: {first_line(error)}",
-                remedy="nothing was published; please report this with the log",
-            ) from error
-        taken = {i.name: _TYPES[i.type] for i in runner.sess.get_inputs() if i.type in _TYPES}
-
-        def ask(case: Case, feed: Arrays) -> Arrays:
-            try:
-                answer = runner.infer({k: v.astype(taken.get(k, v.dtype), copy=False) for k, v in feed.items()})
-            except Exception as error:
-                raise GateError(
-                    f"the engine fails at {case.name} ({_sizes(case)}): {first_line(error)}",
-                    remedy="nothing was published; a size was baked into the graph: read the log",
-                ) from error
-            return {k: v.astype(original[k]) if k in lowered else v for k, v in answer.items()}
-
-        yield ask
-
-
-def _sizes(case: Case) -> str:
-    return "x".join(str(n) for n in case.axes.values())
+def _asked(candidate: Candidate, onnx: OnnxModel) -> AbstractContextManager[Ask]:
+    """The candidate, ready to be asked in its own way or by ONNX Runtime."""
+    if candidate.own_way is not None:
+        return nullcontext(candidate.own_way.ask)
+    component = candidate.engine.components["model"]
+    path = candidate.runnable or candidate.folder / component.file
+    return asking(path, component.outputs, onnx.components["model"].outputs, candidate.engine.precision)
 
 
 def _require_interface(candidate: Component, exported: Component, precision: Precision) -> None:
@@ -232,7 +236,7 @@ def _require_interface(candidate: Component, exported: Component, precision: Pre
 
     FP32 inputs and outputs may have become those of the engine's own precision (`lowering: {lower_io: true}`).
     """
-    lower = _LOWER_FLOATS.get(precision)
+    lower = LOWER_FLOATS.get(precision)
 
     def plain(tensors: Sequence[Tensor]) -> list[Tensor]:
         return [t.model_copy(update={"dtype": "float32"}) if t.dtype == lower else t for t in tensors]
@@ -272,7 +276,7 @@ def compare_case(
     return comparisons
 
 
-def _refuse_constants(comparisons: list[OutputComparison]) -> list[OutputComparison]:
+def refuse_constants(comparisons: Sequence[OutputComparison]) -> list[OutputComparison]:
     """Fail every output that answered the same to different inputs: such a comparison proves nothing."""
     constant = {
         output

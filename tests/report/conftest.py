@@ -1,4 +1,4 @@
-"""The three reports that all tests look at, as text and as parsed pages."""
+"""The reports that all tests look at, as text and as parsed pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from plansmith.report import ReportFacts, facts_of, render
 
-from . import examples
+from . import examples, planned
 from .page import Page
 
 
@@ -18,6 +18,8 @@ def facts() -> dict[str, ReportFacts]:
         "fp16": examples.refused_fp16(),
         "fp32": examples.fp32_release(),
         "trials": examples.refused_recipes(),
+        "plans": planned.planned_release(),
+        "unrun": planned.unrun_release(),
     }
 
 

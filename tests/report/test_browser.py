@@ -18,7 +18,7 @@ pytestmark = pytest.mark.services
 
 PHONE, DESKTOP = (390, 844), (1280, 900)
 SCREENS = {"phone": PHONE, "desktop": DESKTOP, "a narrow phone": (320, 640)}
-EVERY = ("int8", "fp16", "fp32", "trials")
+EVERY = ("int8", "fp16", "fp32", "trials", "plans", "unrun")
 
 LONG = "encoder" * 40
 

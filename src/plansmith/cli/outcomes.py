@@ -132,6 +132,10 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
         "validation": manifest.validation.worst(),
         "evaluation": evaluation and evaluation.model_dump(exclude={"worst"}),
         "lowering": manifest.lowered and _lowering(manifest.lowered),
+        "plans": {capability: plan.model_dump() for capability, plan in manifest.engine.plans.items()},
+        "ran": list(manifest.validation.ran),
+        "at_corners": [corner.model_dump() for corner in manifest.validation.at_corners],
+        "speeds": [speed.model_dump() for speed in manifest.validation.speeds],
         "not_validated": list(manifest.validation.not_validated),
         "served": served
         and {
@@ -170,6 +174,7 @@ def _lowering(lowered: LoweredModel) -> dict[str, Any] | None:
 
 def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
     from plansmith.cli.text import echo_lines, program, short
+    from plansmith.plan_words import plan_lines
     from plansmith.targets import load_target
 
     target = load_target(manifest.target)
@@ -183,6 +188,7 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
     if manifest.source.random_weights:
         click.echo("  the weights are random: its answers mean nothing")
     echo_lines(f"  {line}" for line in accuracy_lines(manifest.lowered, manifest.validation))
+    echo_lines(f"  {line}" for line in plan_lines(manifest.engine, manifest.validation))
     if manifest.served is None:
         click.echo("  not checked on a running Triton (--no-check-served)")
     else:

@@ -90,11 +90,12 @@ def shape_tables(facts: ReportFacts) -> tuple[OutputTable, ...]:
             for found in facts.validation.comparisons
             if found.output == output
         )
-        tables.append(OutputTable(output, _limits(allowed), rows))
+        tables.append(OutputTable(output, limits_of(allowed), rows))
     return tuple(tables)
 
 
-def _limits(allowed: Tolerance) -> tuple[str, str, str]:
+def limits_of(allowed: Tolerance) -> tuple[str, str, str]:
+    """Largest error, quantile and cosine that are allowed, in words."""
     return (
         f"at most {figures.limit(allowed.max_relative)}",
         f"at most {figures.limit(allowed.quantile_relative)}",

@@ -8,6 +8,7 @@ from typing import Any
 from plansmith import __version__
 from plansmith.engines import Engine
 from plansmith.manifest import Manifest, StepRecord
+from plansmith.plan_words import never_ran
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.types import (
     DataSet,
@@ -75,9 +76,14 @@ class ReportFacts(Record):
 
     @property
     def not_validated(self) -> tuple[str, ...]:
-        """What could not be tried on this machine, from the gate and from lowering, each once."""
-        recipe = self.lowered.recipe if self.lowered else None
-        told = (found.not_validated for found in (self.validation, recipe) if found is not None)
+        """What could not be tried on this machine, from the gate, from lowering and of the plans, each once.
+
+        What a plan that ran has shown of what lowering could not try, the gate knows.
+        """
+        ran = self.validation is not None and bool(self.validation.ran)
+        recipe = self.lowered.recipe if self.lowered and not ran else None
+        told = [found.not_validated for found in (self.validation, recipe) if found is not None]
+        told += [never_ran(self.engine, self.validation.ran)] if self.engine and self.validation else []
         return tuple(dict.fromkeys(line for lines in told for line in lines))
 
 

@@ -89,6 +89,16 @@ def times(value: float) -> str:
     return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f}×"
 
 
+def milliseconds(value: float) -> str:
+    """A latency with three digits that count: 0.0421 ms, 1.23 ms, 1,180 ms."""
+    return f"{value:,.0f}\N{NO-BREAK SPACE}ms" if value >= 1000 else f"{value:.3g}\N{NO-BREAK SPACE}ms"
+
+
+def width(part: float | None, whole: float | None) -> str:
+    """The length of a bar, as CSS has it."""
+    return f"{100 * min((part or 0.0) / whole, 1):.1f}%" if whole else "0%"
+
+
 def shape(sizes: tuple[int, ...]) -> str:
     """8 × 128 × 384; "scalar" for none."""
     return "\N{NO-BREAK SPACE}× ".join(map(str, sizes)) or "scalar"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from plansmith.report import figures
-from plansmith.reports import OutputAgreement, OutputComparison, TaskMetric, Tolerance, ValidationReport
+from plansmith.reports import AGAINST, OutputAgreement, OutputComparison, TaskMetric, Tolerance, ValidationReport
 
 LOOSEST_COSINE = -1.0
 """A limit that every cosine keeps, and so none."""
@@ -66,15 +66,19 @@ def every(report: ValidationReport) -> Iterator[Margin]:
     for comparison in report.comparisons:
         if comparison.elements:
             yield from of_comparison(comparison, report.tolerances[comparison.output])
+    for corner in report.at_corners:
+        if corner.found.elements:
+            beside = f", beside {AGAINST[corner.against]}"
+            yield from of_comparison(corner.found, report.tolerances[corner.found.output], beside)
     if report.evaluation is not None:
         for agreement in report.evaluation.agreements:
             yield from of_agreement(agreement, report.tolerances[agreement.output])
         yield from (of_metric(metric) for metric in report.evaluation.metrics)
 
 
-def of_comparison(found: OutputComparison, allowed: Tolerance) -> tuple[Margin, Margin, Margin]:
-    """Largest error, 99 % quantile and smallest cosine at one shape."""
-    where = f"{found.output} at {found.case}, {figures.shape(found.shape)}"
+def of_comparison(found: OutputComparison, allowed: Tolerance, beside: str = "") -> tuple[Margin, Margin, Margin]:
+    """Largest error, 99 % quantile and smallest cosine at one shape; `beside`: what it is compared with."""
+    where = f"{found.output} at {found.case}, {figures.shape(found.shape)}{beside}"
     return (
         _error("largest error", where, found.max_relative, allowed.max_relative),
         _error("99 % quantile of the error", where, found.quantile_relative, allowed.quantile_relative),

@@ -14,6 +14,7 @@ from plansmith.report.accuracy import agreement_row, metric_plot, shape_tables
 from plansmith.report.facts import ReportFacts
 from plansmith.report.frontier import frontier_of
 from plansmith.report.layers import kept_groups, layer_chart
+from plansmith.report.plans import plans_of
 from plansmith.report.provenance import groups_of, row_lists
 from plansmith.report.verdict import verdict_of
 from plansmith.units import bytes_in_words, minute, seconds_in_words
@@ -43,6 +44,7 @@ def render(facts: ReportFacts) -> str:
         if validation and evaluation
         else [],
         metrics=[metric_plot(metric) for metric in evaluation.metrics] if evaluation else [],
+        plans=plans_of(facts),
         layers=layer_chart(lowered.layers) if lowered else None,
         recipe=recipe,
         kept=kept_groups(recipe.kept) if recipe else (),

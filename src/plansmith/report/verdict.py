@@ -113,6 +113,7 @@ def _tiles(facts: ReportFacts) -> Iterator[Tile]:
         yield size
     if chosen is not None and chosen.speed is not None:
         yield _speed(chosen)
+    yield from _latency(facts)
     evaluation = facts.validation.evaluation if facts.validation else None
     if evaluation is not None and evaluation.agreements:
         worst = min(evaluation.agreements, key=lambda agreement: agreement.mean_cosine)
@@ -127,6 +128,18 @@ def _tiles(facts: ReportFacts) -> Iterator[Tile]:
         yield Tile("Largest error", figures.relative(largest.max_relative), f"of the magnitude, at {largest.case}")
         least = min(compared, key=lambda c: c.min_cosine)
         yield Tile("Smallest cosine", figures.cosine(least.min_cosine), f"of a sample, at {least.case}")
+
+
+def _latency(facts: ReportFacts) -> Iterator[Tile]:
+    """How fast the plans are at the opt shapes of their first profiles."""
+    speeds = facts.validation.speeds if facts.validation else ()
+    for plan in dict.fromkeys(speed.plan for speed in speeds):
+        speed = next(speed for speed in speeds if speed.plan == plan)
+        higher = [b.speed for b in speed.baselines if b.kind == "plan" and b.speed is not None]
+        note = f"{speed.profile} on {plan}"
+        if higher:
+            note += f", {figures.times(higher[0].ratio)} the speed of the next higher precision"
+        yield Tile("Plan's median", figures.milliseconds(speed.median_ms), note)
 
 
 def _size(facts: ReportFacts, chosen: Trial | None) -> Tile | None:

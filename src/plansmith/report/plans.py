@@ -1,0 +1,224 @@
+"""TensorRT plans: what was built, for which shapes, and what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from plansmith.engines import Engine, LayerSummary, Plan, PlanLayer, PlanTensor
+from plansmith.plan_words import BUILDERS, dtypes_of
+from plansmith.report import figures
+from plansmith.report.facts import ReportFacts
+from plansmith.report.plan_answers import CornerTable, SpeedTable, corner_tables, speed_table
+from plansmith.types import InputRange
+from plansmith.units import bytes_in_words, seconds_in_words
+
+NOT_TOLD = "not told"
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """One plan: what it was built on, and a term and its text for each thing that is known of it."""
+
+    capability: str
+    gpu: str
+    ran: bool
+    facts: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ProfileRow:
+    """One range of a profile and the inputs that have it; the first row has the profile's name and its memory."""
+
+    profile: str
+    memory: str
+    inputs: tuple[str, ...]
+    least: str
+    usual: str
+    most: str
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """An input or output as the plans have it."""
+
+    name: str
+    direction: str
+    dtype: str
+    dims: str
+    format: str
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """A layer that is worth a line."""
+
+    name: str
+    kind: str
+    dtypes: str
+    tactic: str
+    time: str
+    share: str
+
+
+@dataclass(frozen=True)
+class CountRow:
+    """Layers of a kind and a dtype; `bar`: their part of the time, or of the number where nothing was timed."""
+
+    kind: str
+    dtype: str
+    count: str
+    time: str
+    bar: str
+
+
+@dataclass(frozen=True)
+class PlanLayers:
+    """The layers of one plan; `above_more`: how many that came out too high are not named."""
+
+    capability: str
+    count: str
+    time: str
+    counts: tuple[CountRow, ...]
+    above: tuple[LayerRow, ...]
+    above_count: int
+    above_more: int
+    slowest: tuple[LayerRow, ...]
+    file: str
+
+
+@dataclass(frozen=True)
+class PlanSection:
+    """All about the plans of an engine."""
+
+    plans: tuple[PlanFacts, ...]
+    profiles: tuple[ProfileRow, ...]
+    flags: str
+    tensors: tuple[TensorRow, ...]
+    layers: tuple[PlanLayers, ...]
+    corners: tuple[CornerTable, ...]
+    speeds: tuple[SpeedTable, ...]
+    several: bool
+    limits_of: str
+    ran: bool
+
+
+def plans_of(facts: ReportFacts) -> PlanSection | None:
+    """What the page tells of plans; None where there are none."""
+    engine, validation = facts.engine, facts.validation
+    if engine is None or not engine.plans:
+        return None
+    ran = validation.ran if validation else ()
+    named = validation.limits_of if validation else None
+    return PlanSection(
+        plans=tuple(_plan(capability, plan, ran=capability in ran) for capability, plan in engine.plans.items()),
+        profiles=tuple(_profiles(engine)),
+        flags=_flags(engine),
+        tensors=tuple(dict.fromkeys(_tensor(t) for plan in engine.plans.values() for t in plan.tensors)),
+        layers=tuple(
+            _layers(capability, plan.layer_summary, plan.layers_file)
+            for capability, plan in engine.plans.items()
+            if plan.layer_summary is not None
+        ),
+        corners=tuple(corner_tables(validation)) if validation else (),
+        speeds=tuple(map(speed_table, validation.speeds)) if validation else (),
+        several=len(engine.plans) > 1,
+        limits_of=named.upper() if named else "",
+        ran=bool(ran),
+    )
+
+
+def _plan(capability: str, plan: Plan, *, ran: bool) -> PlanFacts:
+    peaks = (("Peak memory", plan.peak_host_bytes), ("Peak on the GPU", plan.peak_device_bytes))
+    return PlanFacts(
+        capability=capability,
+        gpu=plan.gpu.name,
+        ran=ran,
+        facts=(
+            ("TensorRT", plan.tensorrt),
+            ("Size", bytes_in_words(plan.bytes)),
+            ("Built in", f"{seconds_in_words(plan.seconds)} by {BUILDERS[plan.builder]}"),
+            *((term, NOT_TOLD if count is None else bytes_in_words(count)) for term, count in peaks),
+            ("Timing cache", plan.timing_cache),
+            ("File", plan.file),
+        ),
+        warnings=plan.warnings,
+    )
+
+
+def _profiles(engine: Engine) -> Iterator[ProfileRow]:
+    for place, profile in enumerate(engine.build.profiles if engine.build else ()):
+        needs = {c: p.profile_bytes[place] for c, p in engine.plans.items() if place < len(p.profile_bytes)}
+        memory = ", ".join(
+            f"{bytes_in_words(count)}{f' ({capability})' if len(engine.plans) > 1 else ''}"
+            for capability, count in needs.items()
+        )
+        sharing: dict[InputRange, list[str]] = {}
+        for name, found in profile.shapes.items():
+            sharing.setdefault(found, []).append(name)
+        for name, found in profile.values.items():
+            sharing.setdefault(found, []).append(f"contents of {name}")
+        for number, (found, inputs) in enumerate(sharing.items()):
+            least, usual, most = (figures.shape(sizes) for sizes in (found.min, found.opt, found.max))
+            title, needed = (profile.name, memory) if number == 0 else ("", "")
+            yield ProfileRow(title, needed, tuple(inputs), least, usual, most)
+
+
+def _flags(engine: Engine) -> str:
+    """What the build was asked for beyond the defaults."""
+    if engine.build is None:
+        return ""
+    told = engine.build.model_dump(mode="json", exclude={"profiles"}, exclude_defaults=True)
+    return ", ".join(_flag(name.replace("_", " "), value) for name, value in told.items())
+
+
+def _flag(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return name if value else f"no {name}"
+    if isinstance(value, dict):
+        return ", ".join(f"{bytes_in_words(v) if isinstance(v, int) else v} for {k}" for k, v in value.items())
+    return f"{name} {', '.join(map(str, value)) if isinstance(value, list) else value}"
+
+
+def _tensor(tensor: PlanTensor) -> TensorRow:
+    direction = f"{'input' if tensor.is_input else 'output'}{', holds a shape' if tensor.is_shape else ''}"
+    dims = ", ".join("any" if dim < 0 else str(dim) for dim in tensor.dims)
+    return TensorRow(tensor.name, direction, tensor.dtype, f"[{dims}]", tensor.format)
+
+
+def _layers(capability: str, found: LayerSummary, file: str) -> PlanLayers:
+    return PlanLayers(
+        capability=capability,
+        count=figures.count(found.layers, "layer"),
+        time="" if found.milliseconds is None else figures.milliseconds(found.milliseconds),
+        counts=tuple(
+            CountRow(
+                kind=one.kind,
+                dtype=one.dtype,
+                count=f"{one.count:,}",
+                time="" if one.milliseconds is None else figures.milliseconds(one.milliseconds),
+                bar=figures.width(one.milliseconds, found.milliseconds)
+                if found.milliseconds
+                else figures.width(one.count, found.layers),
+            )
+            for one in found.counts
+        ),
+        above=tuple(_layer(layer, found.milliseconds) for layer in found.above),
+        above_count=found.above_count,
+        above_more=found.above_count - len(found.above),
+        slowest=tuple(_layer(layer, found.milliseconds) for layer in found.slowest),
+        file=file,
+    )
+
+
+def _layer(layer: PlanLayer, whole: float | None) -> LayerRow:
+    took = layer.milliseconds
+    return LayerRow(
+        name=layer.name,
+        kind=layer.kind,
+        dtypes=dtypes_of(layer),
+        tactic=layer.tactic,
+        time="" if took is None else figures.milliseconds(took),
+        share=figures.percent(took / whole) if took is not None and whole else "",
+    )
