@@ -51,11 +51,13 @@ test-services: $(VENV)/.served
 		$(SUDO) apt-get install -qq --yes --no-install-recommends chromium; }
 	$(BIN)/python -m pytest -m services
 
-check:           ## style, types
+check:           ## style, types, images
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy src tests benchmarks
+	$(BIN)/hadolint docker/Dockerfile
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml
 
 bench:           ## CPU seconds, memory, accuracy, speed and size beside plain scripts and other tools
 bench: $(VENV)/.served

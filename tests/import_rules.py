@@ -41,7 +41,7 @@ LEVELS = (
         "units",
     ),
     ("tensorrt_options",),
-    ("optimization_profiles", "plan_rules", "timing_caches"),
+    ("image_check", "optimization_profiles", "plan_rules", "timing_caches"),
     ("config", "data", "history", "limits", "precision_words", "reference", "process", "stage_cache"),
     ("roles", "room"),
     ("agreement", "task_metrics"),
