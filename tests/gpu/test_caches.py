@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from .compiles import Release, Workshop, released
+from .figures import Figures
 from .machine import Device
 from .subjects import subject
 
@@ -39,8 +40,12 @@ def test_a_plan_of_the_cache_is_published_by_a_machine_without_a_gpu(alone: Work
     assert unknown.status == 9, unknown
 
 
-def test_the_second_build_starts_from_what_the_first_measured(alone: Workshop, saved: Path, builder: str) -> None:
+def test_the_second_build_starts_from_what_the_first_measured(
+    alone: Workshop, saved: Path, builder: str, gpu: Device, figures: Figures
+) -> None:
     cold, warm = _twice(alone, saved, builder)
+    for release in (cold, warm):
+        figures.add("tiny-bert", release, gpu)
     assert not _WARM.search(cold.plan["timing_cache"])
     assert _WARM.search(warm.plan["timing_cache"])
     assert not warm.cached()["compile"]

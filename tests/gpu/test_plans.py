@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .compiles import Release, Workshop, version_in
+from .compiles import Release, Workshop, released, version_in
 from .figures import Figures
 from .machine import TRITON_BACKEND, Device, tensorrt_version
 from .subjects import subject
@@ -60,7 +60,21 @@ def test_a_plan_is_of_this_tensorrt_for_this_gpu_in_its_precision_and_right(
     assert speed["median_ms"] > 0
     assert {"eager", "torch.compile"} <= set(baselines)
     assert all((baseline["speed"] is None) == bool(baseline["problem"]) for baseline in baselines.values())
-    assert ("plan" in baselines) == (precision != "fp32")
+    assert precision != "fp32" or "plan" not in baselines, "there is nothing above FP32"
+
+
+def test_a_plan_is_published_where_it_is_faster_than_in_the_next_precision_and_refused_elsewhere(
+    shared: Workshop, saved: Path
+) -> None:
+    words = shared.words(subject("resnet50", saved), "--precision", "int8", speed_check=True)
+    answer = shared.run([*words, "--json"])
+    if answer.status == 5:
+        assert "not faster" in answer.message
+        assert "speed_check: false" in answer.message
+        return
+    (speed,) = released(answer).manifest["validation"]["speeds"]
+    (beside,) = [baseline for baseline in speed["baselines"] if baseline["kind"] == "plan"]
+    assert (beside["precision"], beside["speed"]["verdict"]) == ("fp16", "faster")
 
 
 @pytest.mark.parametrize("name", MODELS)
