@@ -2,18 +2,20 @@
 # and the Triton server are made on first use, inside .venv.
 
 PYTHON ?= python3.11
+# In a container of NVIDIA's: make test-gpu PYTHON=python3 VENV_OPTIONS=--system-site-packages, for TensorRT's package.
+VENV_OPTIONS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE ?= 1
 export DO_NOT_TRACK = 1
 
-.PHONY: help demo demo-int8 test test-services check bench soak messages
+.PHONY: help demo demo-int8 test test-services test-gpu check bench soak messages
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/  —/'
 
 $(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV_OPTIONS) $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
@@ -51,11 +53,17 @@ test-services: $(VENV)/.served
 		$(SUDO) apt-get install -qq --yes --no-install-recommends chromium; }
 	$(BIN)/python -m pytest -m services
 
-check:           ## style, types
+test-gpu:        ## the tests that need a GPU or TensorRT, which must be here; ends with a table of figures
+test-gpu: $(VENV)/.served
+	PLANSMITH_REQUIRE_GPU=1 $(BIN)/python -m pytest -m "gpu or tensorrt" tests/gpu
+
+check:           ## style, types, images
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy src tests benchmarks
+	$(BIN)/hadolint docker/Dockerfile
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml
 
 bench:           ## CPU seconds, memory, accuracy, speed and size beside plain scripts and other tools
 bench: $(VENV)/.served

@@ -48,7 +48,7 @@ LEVELS = (
     ("config", "data", "history", "limits", "precision_words", "reference", "process", "stage_cache"),
     ("plan_words", "profile_inputs", "roles", "room", "timing_caches"),
     ("agreement", "task_metrics"),
-    ("measuring",),
+    ("image_check", "measuring"),
     ("judging",),
     ("graph_answers", "held_out"),
     ("sources", "compilers", "triton", "validation", "probes", "report", "spec_targets", "spec_text"),

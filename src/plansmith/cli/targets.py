@@ -21,7 +21,8 @@ _NARROW_FIRST = ("driver", "Python", "CUDA", "TensorRT", "Triton")
 @click.argument("name", default="", metavar="[NAME]", shell_complete=complete_target)
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
 @click.option("--yaml", "as_yaml", is_flag=True, help="Print NAME's file, to start one of your own from.")
-def targets_command(name: str, *, as_json: bool, as_yaml: bool) -> None:
+@click.option("--check-image", is_flag=True, help="Tell whether this runs in NAME's image, by the versions in it.")
+def targets_command(name: str, *, as_json: bool, as_yaml: bool, check_image: bool) -> None:
     """List the serving runtimes that --target takes, or everything about one, with its sources.
 
     A value with ? was inferred and should be verified in the image. NAME-cpu is the same runtime on CPU instances.
@@ -30,6 +31,9 @@ def targets_command(name: str, *, as_json: bool, as_yaml: bool) -> None:
     plansmith targets
     plansmith targets triton-26.08
     plansmith targets triton-26.08 --yaml > ours.yaml
+    plansmith targets triton-26.08 --check-image
+
+    With --check-image the exit code is 6 when this is another image: another TensorRT (for GPU instances) or Triton.
     """
     from plansmith.cli.streams import columns
     from plansmith.errors import UsageError
@@ -37,12 +41,16 @@ def targets_command(name: str, *, as_json: bool, as_yaml: bool) -> None:
     from plansmith.targets import is_target_file, load_target
 
     if as_yaml:
-        if not name or as_json:
+        if not name or as_json or check_image:
             raise UsageError("--yaml prints one target's file", remedy="plansmith targets local-cpu --yaml")
         target = load_target(name)
         if is_target_file(target.name):
             raise UsageError(f"{target.name} is such a file already", remedy="copy it")
         click.echo(shipped_file(name).read_text(encoding="utf-8"), nl=False)
+    elif check_image:
+        if not name:
+            raise UsageError("--check-image needs a target", remedy="plansmith targets triton-26.08 --check-image")
+        _check_image(load_target(name), as_json=as_json)
     elif name:
         target = load_target(name)
         click.echo(json.dumps(_document(target)) if as_json else "\n".join(_facts(target)))
@@ -52,6 +60,22 @@ def targets_command(name: str, *, as_json: bool, as_yaml: bool) -> None:
             click.echo(json.dumps({"targets": [_document(target) for target in targets]}))
         else:
             click.echo("\n".join(_table(targets, columns(sys.stdout))))
+
+
+def _check_image(target: Target, *, as_json: bool) -> None:
+    """Say what is here beside what the target has; an error where what decides differs."""
+    from plansmith.image_check import compare_image, found_here, require_image
+
+    compared = compare_image(target, found_here())
+    require_image(target, compared)
+    if as_json:
+        click.echo(json.dumps({"target": target.name, "versions": [one.model_dump() for one in compared]}))
+        return
+    click.echo(f"{target.name}: this is its image, or one with the same versions")
+    for one in compared:
+        found = f"{one.found} by {one.where}" if one.found else "not found"
+        verdict = "" if one.agrees is None else ", the same" if one.agrees else ", differs, and decides nothing"
+        click.echo(f"  {one.what:<10}{one.stated or '-':<14}here: {found}{verdict}")
 
 
 def _document(target: Target) -> dict[str, Any]:

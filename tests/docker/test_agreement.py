@@ -1,0 +1,173 @@
+"""What the images name is there: targets, commands, extras, files; and they are what a registry should be given."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from plansmith.cli import cli
+from plansmith.target_names import runtime_names
+from plansmith.targets import load_target, require_onnxruntime
+
+from .instructions import COMPOSE, DOCKERFILE, ROOT, Stage, arguments, filled, read
+
+IMAGES = ("worker", "worker-cpu", "server")
+GLOBAL, STAGES = read()
+COMPOSED: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+OF_NVIDIA = [name for name in runtime_names() if name.startswith("triton-")]
+
+
+def _chain(name: str) -> Iterator[Stage]:
+    """A stage and those that it starts from."""
+    while name in STAGES:
+        yield STAGES[name]
+        name = STAGES[name].base
+
+
+@pytest.mark.parametrize("name", OF_NVIDIA)
+def test_the_base_image_of_a_release_is_the_one_of_its_target(name: str) -> None:
+    target = load_target(name)
+    for device in target.devices:
+        release = name.removeprefix("triton-")
+        assert filled("${BASE}", GLOBAL | {"RELEASE": release}) == target.images[device]
+
+
+def test_the_release_that_is_built_by_default_is_a_target_that_can_have_plans_and_onnx_models() -> None:
+    target = load_target(f"triton-{GLOBAL['RELEASE']}")
+    assert target.tensorrt is not None
+    require_onnxruntime(target)
+
+
+def test_every_target_that_plans_can_be_built_for_has_its_tensorrt_in_some_base_image() -> None:
+    bases = [load_target(name).tensorrt for name in OF_NVIDIA]
+    for name in runtime_names():
+        stated = load_target(name).tensorrt
+        if stated is not None and tuple(map(int, stated.split(".")[:2])) >= (10, 12):
+            assert [base for base in bases if base and f"{base}.".startswith(f"{stated}.")], name
+
+
+def test_the_image_is_checked_against_the_target_of_its_release_before_anything_large_is_installed() -> None:
+    checks = [text for text in STAGES["checked"].all("RUN") if "--check-image" in text]
+    assert ['"triton-${RELEASE}"' in text for text in checks] == [True]
+    assert "RELEASE" in arguments(STAGES["checked"].instructions)
+    assert not [text for text in STAGES["checked"].all("RUN") if "[compile" in text]
+    assert STAGES["worker"].base == "checked"
+    assert [text for text in STAGES["server"].all("COPY") if text.startswith("--from=checked ")]
+    assert STAGES["server"].base == STAGES["checked"].base == "${BASE}"
+
+
+def test_the_target_of_the_cpu_worker_is_one_for_cpus() -> None:
+    target = load_target(arguments(STAGES["worker-cpu"].instructions)["CPU_TARGET"])
+    assert target.device == "cpu"
+    require_onnxruntime(target)
+
+
+def _commands(stage: Stage) -> Iterator[list[str]]:
+    """The command lines of plansmith in a stage, without the program; CMD goes on where ENTRYPOINT ends."""
+    for name in ("RUN", "HEALTHCHECK", "ENTRYPOINT"):
+        for text in stage.all(name):
+            parts = [stage.last(name).words()] if name != "RUN" else [shlex.split(part) for part in text.split("&&")]
+            for words in parts:
+                given = [*words, *stage.last("CMD").words()] if name == "ENTRYPOINT" else words
+                programs = [number for number, word in enumerate(given) if word.rpartition("/")[2] == "plansmith"]
+                if programs and (name != "RUN" or programs[0] == 0):
+                    yield given[programs[0] + 1 :]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_plansmith_command_of_a_stage_is_one_that_plansmith_takes(stage: str) -> None:
+    found = list(_commands(STAGES[stage]))
+    assert len(found) == {"checked": 1, "worker": 2, "worker-cpu": 3}.get(stage, 0)
+    for words in found:
+        taken = [word.partition(">")[0] for word in words if not word.startswith(">")]
+        command: click.Command = cli
+        while isinstance(command, click.Group):
+            command = command.commands[taken.pop(0)]
+        command.make_context("plansmith", taken, resilient_parsing=False)
+
+
+def test_the_extras_that_are_installed_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = re.findall(r'"\$1\[([a-z,]+)\]"', DOCKERFILE.read_text())
+    assert named == ["compile,data,flows,tensorrt", "compile,data,flows"]
+    assert {extra for names in named for extra in names.split(",")} <= set(extras)
+
+
+def test_the_wheel_is_built_from_files_that_git_has_and_that_the_build_may_see() -> None:
+    copied = [word for text in STAGES["wheel"].all("COPY") for word in shlex.split(text)[:-1]]
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert set(copied) <= {path.partition("/")[0] for path in tracked.splitlines()}
+    everything, *rules = [r for r in (ROOT / ".dockerignore").read_text().splitlines() if r and not r.startswith("#")]
+    assert everything == "*"
+    assert {rule[1:] for rule in rules if rule.startswith("!")} == set(copied)
+    linked = {path.readlink().parts[-1] for path in (ROOT / "src" / "plansmith").iterdir() if path.is_symlink()}
+    assert linked | {"src", "pyproject.toml", "README.md", "constraints.txt"} == set(copied)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_runs_as_a_user_of_its_own_and_says_whether_it_is_healthy(name: str) -> None:
+    stage = STAGES[name]
+    user = stage.last("USER").text
+    assert user == "10001:10001"
+    assert f"--uid {user.partition(':')[0]} " in " ".join(stage.all("RUN"))
+    assert stage.last("HEALTHCHECK").words()
+    after = [one.name for one in stage.instructions][[one.name for one in stage.instructions].index("USER") :]
+    assert "RUN" not in after
+
+
+@pytest.mark.parametrize("base", sorted({stage.base for stage in STAGES.values()} - set(STAGES)))
+def test_a_base_image_has_a_tag_of_its_own(base: str) -> None:
+    image = filled(base, GLOBAL)
+    assert re.fullmatch(r"python:\d+\.\d+\.\d+-slim-\w+|nvcr\.io/nvidia/tritonserver:\d\d\.\d\d-py3", image)
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "docker").iterdir()), ids=lambda file: file.name)
+def test_no_package_index_is_named(file: Any) -> None:
+    text = file.read_text()
+    assert not re.search(r"index-url|PIP_INDEX|trusted-host|UV_INDEX", text)
+    assert set(re.findall(r"https?://([\w.-]+)", text)) <= {"127.0.0.1"}
+
+
+def test_each_service_builds_a_stage_with_arguments_that_it_has_and_mounts_volumes_that_are_declared() -> None:
+    assert sorted(COMPOSED["services"]) == sorted(IMAGES)
+    mounted = set()
+    for name, service in COMPOSED["services"].items():
+        build = service["build"]
+        assert (build["target"], COMPOSE.parent / build["context"], build["dockerfile"]) == (
+            name,
+            COMPOSE.parent / "..",
+            "docker/Dockerfile",
+        )
+        known = set(GLOBAL).union(*(arguments(stage.instructions) for stage in _chain(name)))
+        assert set(build.get("args", {})) <= known
+        mounted |= {volume.partition(":")[0] for volume in service["volumes"]}
+        assert (COMPOSE.parent / "../configs").is_dir()
+    assert mounted == {*COMPOSED["volumes"], "../configs"}
+    assert set(re.findall(r"\$\{RELEASE:-([^}]+)\}", COMPOSE.read_text())) == {GLOBAL["RELEASE"]}
+
+
+def test_what_runs_on_a_gpu_reserves_one_and_nothing_else_does() -> None:
+    for name, service in COMPOSED["services"].items():
+        devices = service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
+        on_gpu = [stage for stage in _chain(name) if stage.base == "${BASE}"]
+        assert [device["capabilities"] for device in devices] == [["gpu"] for _ in on_gpu]
+
+
+def test_the_workers_and_the_server_share_a_repository_that_the_server_only_reads() -> None:
+    services = COMPOSED["services"]
+    assert "artifacts:/work/artifacts" in services["worker"]["volumes"]
+    assert services["server"]["volumes"] == ["artifacts:/work/artifacts:ro"]
+    served = f"--model-repository={STAGES['server'].last('WORKDIR').text}/artifacts/repository"
+    assert served in STAGES["server"].last("ENTRYPOINT").words()
+    for name in ("worker", "worker-cpu"):
+        places = [volume.split(":")[1] for volume in services[name]["volumes"] if not volume.startswith("..")]
+        assert STAGES[name].last("VOLUME").words() == places
+    assert not [port for port in services["server"]["ports"] if not port.startswith("127.0.0.1:")]
