@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from plansmith.engines import LayerCount, LayerSummary, PlanLayer
 from plansmith.plan_words import dtypes_of
 
 SLOWEST = 10
 """So many layers are named by how long they take, and as many of those above the asked precision."""
+
+
+def stored_layers(file: Path) -> tuple[PlanLayer, ...]:
+    """The layers of a plan, as its build wrote them down."""
+    return tuple(PlanLayer.model_validate(layer) for layer in json.loads(file.read_text(encoding="utf-8")))
 
 
 def summarise(layers: Sequence[PlanLayer], above: Sequence[PlanLayer] = (), *, most: int = SLOWEST) -> LayerSummary:

@@ -29,26 +29,27 @@ Progress = Callable[[str], None]
 _GRACE_SECONDS = 60.0
 
 
-def probe(log: Path) -> BuildMachine:
+def probe(log: Path, *, trtexec: str = "") -> BuildMachine:
     """What this machine could build a plan with: its GPUs, TensorRT's Python package, and trtexec.
 
     Args:
         log: takes what TensorRT says when it is imported.
+        trtexec: the program to use; found when empty.
 
     Raises:
         EnvironmentFault: the driver does not answer.
     """
     with Worker(WORKER_MODULE, log, leads=True) as worker:
-        program = worker.call("find_trtexec")["program"]
-        trtexec, trtexec_problem = _version(worker, program) if program else ("", "")
+        program = trtexec or worker.call("find_trtexec")["program"]
+        version, problem = _version(worker, program) if program else ("", "")
         api, api_problem = _version(worker, "")
     return BuildMachine(
         gpus=gpus.visible_gpus(),
         api=api,
         api_problem=api_problem,
         trtexec=program,
-        trtexec_version=trtexec,
-        trtexec_problem=trtexec_problem,
+        trtexec_version=version,
+        trtexec_problem=problem,
     )
 
 

@@ -55,6 +55,7 @@ LEVELS = (
     ("asking", "loading", "sample_sets", "stages", "trials", "spec_files", "spec_schema"),
     ("lowered_graph", "plan_validation"),
     ("plan_speeds",),
+    ("plan_gate",),
     (
         "collection",
         "exporting",
@@ -67,7 +68,7 @@ LEVELS = (
         "reproduction",
         "serving",
     ),
-    ("plan_steps", "precision_steps", "publishing"),
+    ("plan_judging", "plan_outlook", "plan_steps", "precision_steps", "publishing"),
     ("graph_steps",),
     ("graph_only", "steps", "worker", "revalidation", "inspection", "doctor", "first_spec", "zoo"),
     ("flows",),

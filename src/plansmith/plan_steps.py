@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from plansmith import gpus, plan_rules
+from plansmith.compilers.layer_summary import stored_layers, summarise
 from plansmith.compilers.plan_building import build_plan, probe, refit_plan
-from plansmith.compilers.plan_layers import require_precision
+from plansmith.compilers.plan_layers import layers_above, require_precision
 from plansmith.config import ModelSpec
 from plansmith.durable import link_or_copy
 from plansmith.engines import BuildMachine, BuildRequest, BuildSpec, Engine, Gpu, Plan
-from plansmith.errors import EnvironmentFault, PlansmithError
-from plansmith.gpu_kinds import find_kind
+from plansmith.errors import EngineError, EnvironmentFault, PlansmithError
+from plansmith.gpu_kinds import find_kind, kind_of
 from plansmith.optimization_profiles import profiles_of
 from plansmith.plan_header import read_header
 from plansmith.stage_cache import Entry
@@ -63,13 +64,14 @@ class PlanSteps:
         self._target = target
         self._options = spec.tensorrt.found_from(relative_to)
         self._caches = TimingCaches(artifacts / "cache" / "timing")
-        self._named = tuple(find_kind(name) for name in self._options.gpus)
+        self._named = tuple(find_kind(name, gpus.visible_gpus()) for name in self._options.gpus)
         plan_rules.require_target(target, self._options, spec.precision, self._named)
 
     @cached_property
     def known_kinds(self) -> tuple[Gpu, ...]:
         """The kinds of GPU that the spec names, or else those of this machine, if it has any."""
-        return self._named or tuple({gpu.name: gpu for gpu in gpus.visible_gpus()}.values())
+        here = (kind_of(gpu) for gpu in gpus.visible_gpus())
+        return self._named or tuple({kind.name: kind for kind in here}.values())
 
     @cached_property
     def kinds(self) -> tuple[Gpu, ...]:
@@ -116,8 +118,10 @@ class PlanSteps:
         """
         with self._stages.timed("compile") as clock:
             component = lowered.record.components["model"]
-            build = self._options.build_spec(profiles_of(self._options, component.inputs, onnx.record.axes))
-            graph, clock.cached = self._graph(lowered, build)
+            graph, clock.cached = self._graph(lowered)
+            held = graph.record["shape_inputs"]
+            build = self._options.build_spec(profiles_of(self._options, component.inputs, onnx.record.axes, held))
+            self._lint(graph, lowered.record, build)
             if self._stages.dry and not self.known_kinds:
                 raise WouldRun("compile")
             built: dict[str, _Built] = {}
@@ -132,8 +136,7 @@ class PlanSteps:
                 raise refusals[0]
             for refusal in refusals:
                 self._stages.notice(f"{refusal.message}; run the same command there, with these --artifacts")
-            for one in built.values():
-                self._require_as_asked(one, lowered.record)
+            built = {cc: replace(one, plan=self._require_as_asked(one, lowered.record)) for cc, one in built.items()}
             entry = self._combined(lowered.record, component, build, built)
             record = self._stages.made["compile"] = Engine.model_validate(entry.record)
         return Finished(record, entry.folder, entry.digest, clock.cached)
@@ -146,7 +149,13 @@ class PlanSteps:
         """
         missing = [kind for kind in self.kinds if kind.compute_capability not in engine.plans]
         if missing:
-            raise plan_rules.elsewhere(self._target, missing)
+            names = ", ".join(f"{kind.name} ({kind.compute_capability})" for kind in missing)
+            raise EngineError(
+                f"there is no plan for {names} yet, and Triton would find none on such a GPU",
+                remedy=f"run the same command on a machine with it, in {plan_rules.containers_in_words(self._target)},"
+                " with the same --artifacts: what was built here stays there",
+                step="compile",
+            )
 
     def _refusal(self, kind: Gpu) -> PlansmithError | None:
         try:
@@ -155,25 +164,32 @@ class PlanSteps:
             return error
         return None
 
-    def _graph(self, lowered: Finished[LoweredModel], build: BuildSpec) -> tuple[Entry, bool]:
-        """The graph as TensorRT gets it: without what is redundant, and looked over."""
+    def _graph(self, lowered: Finished[LoweredModel]) -> tuple[Entry, bool]:
+        """The graph as TensorRT gets it, and its inputs that hold a shape."""
+
+        def prepare(out: Path) -> Any:
+            record = lowered.record.model_dump(mode="json")
+            return self._stages.heavy("plan_graph", lowered=record, folder=str(lowered.folder), out=str(out))
+
+        return self._stages.entry("compile", [lowered.digest], {"of": "graph"}, prepare, tools="plan_graph")
+
+    def _lint(self, graph: Entry, lowered: LoweredModel, build: BuildSpec) -> None:
+        """Refuse what TensorRT's parser would refuse, before a GPU is kept busy with it."""
+        looked_at = lowered.model_copy(update={"components": {"model": Component.model_validate(_component(graph))}})
         parameters = {
-            "of": "graph",
             "profiles": [profile.model_dump(mode="json") for profile in build.profiles],
             "tensorrt": self._target.tensorrt,
             "plugins": bool(build.plugins),
             "accepted": list(self._spec.lowering.accept),
         }
 
-        def prepare(out: Path) -> Any:
-            given = {key: value for key, value in parameters.items() if key != "of"}
-            record = lowered.record.model_dump(mode="json")
-            return self._stages.heavy("plan_graph", lowered=record, folder=str(lowered.folder), out=str(out), **given)
+        def look(_: Path) -> Any:
+            record = looked_at.model_dump(mode="json")
+            return self._stages.heavy("lint_plan", lowered=record, folder=str(graph.folder), **parameters)
 
-        entry, cached = self._stages.entry("compile", [lowered.digest], parameters, prepare, tools="plan_graph")
-        for warning in entry.record["warnings"]:
+        told, _ = self._stages.entry("compile", [graph.digest], {"of": "lint", **parameters}, look, tools="plan_lint")
+        for warning in told.record["warnings"]:
             self._stages.notice(warning)
-        return entry, cached
 
     def _plan(self, graph: Entry, build: BuildSpec, kind: Gpu) -> tuple[_Built, bool]:
         """The plan for a kind of GPU, with its weights in it.
@@ -191,10 +207,10 @@ class PlanSteps:
                 choice = plan_rules.choose_builder(self._target, self._options, self._machine, kind)
             except PlansmithError as error:
                 raise _NotHere(error) from None
-            if choice.notice:
-                self._stages.notice(choice.notice)
+            for notice in choice.notices:
+                self._stages.notice(notice)
             request = BuildRequest(
-                graph=str(graph.folder / graph.record["component"]["file"]),
+                graph=str(graph.folder / _component(graph)["file"]),
                 out=str(out),
                 spec=build,
                 gpu=choice.gpu,
@@ -219,26 +235,41 @@ class PlanSteps:
             return _Built(entry, plan), cached
 
         def restore(out: Path) -> Any:
-            whole = refit_plan(
-                plan,
-                entry.folder,
-                graph.folder / graph.record["component"]["file"],
-                out,
+            for file in _files(plan)[1:]:
+                link_or_copy(entry.folder / file, out / file)
+            refit_plan(
+                entry.folder / plan.file,
+                graph.folder / _component(graph)["file"],
+                out / plan.file,
+                spec=build,
+                gpu=plan.gpu,
                 log=self._stages.log_file(f"refit-sm{_sm(kind.compute_capability)}"),
                 progress=self._stages.progress,
                 waiting=self._stages.waits_for_gpu,
             )
-            return whole.model_dump(mode="json")
+            size = (out / plan.file).stat().st_size
+            return plan.model_copy(update={"refitted": True, "bytes": size}).model_dump(mode="json")
 
         inputs = [entry.digest, graph.digest]
         whole, refitted = self._stages.entry("compile", inputs, {"of": "refitted plan"}, restore, tools="plan")
         return _Built(whole, Plan.model_validate(whole.record)), cached and refitted
 
-    def _require_as_asked(self, built: _Built, lowered: LoweredModel) -> None:
+    def _require_as_asked(self, built: _Built, lowered: LoweredModel) -> Plan:
         """Hold what was built against what was asked for: the version in its header, the precision of its layers."""
         plan, folder = built.plan, built.entry.folder
-        plan_rules.require_header(read_header(folder / plan.file), self._target, self._options)
-        require_precision(folder / plan.layers_file, lowered)
+        header = read_header(folder / plan.file)
+        plan_rules.require_header(header, self._target, self._options)
+        layers = stored_layers(folder / plan.layers_file)
+        kept = lowered.recipe.kept if lowered.recipe else ()
+        untold = require_precision(layers, lowered.precision, kept)
+        summary = summarise(layers, layers_above(layers, lowered.precision, kept))
+        return plan.model_copy(
+            update={
+                "tensorrt": header.tensorrt,
+                "layer_summary": summary,
+                "warnings": (*plan.warnings, *untold),
+            }
+        )
 
     def _combined(
         self, lowered: LoweredModel, component: Component, build: BuildSpec, built: Mapping[str, _Built]
@@ -284,3 +315,9 @@ def _renamed(plan: Plan, suffix: str) -> Plan:
 
     fields = {field: name(getattr(plan, field)) for field in ("file", "layers_file", "log", "reproduce")}
     return plan.model_copy(update=fields)
+
+
+def _component(graph: Entry) -> dict[str, Any]:
+    """The graph's own record, of the entry that holds it."""
+    found: dict[str, Any] = graph.record["component"]
+    return found

@@ -40,8 +40,8 @@ def plan_lines(engine: Engine, validation: ValidationReport) -> Iterator[str]:
     """Every plan with what it holds, how near it is and how fast; nothing for an engine that has none."""
     for capability, plan in engine.plans.items():
         yield f"plan for compute capability {capability}: {built_words(plan)}"
-        if plan.layer_summary is not None:
-            yield from (f"  {line}" for line in layer_lines(plan.layer_summary, engine.precision))
+        if (summary := validation.layers.get(capability, plan.layer_summary)) is not None:
+            yield from (f"  {line}" for line in layer_lines(summary, engine.precision))
         yield from (f"  {line}" for line in plan.warnings)
         yield from (f"  {line}" for line in corner_lines(validation, capability))
         yield from (f"  {line}" for line in speed_lines(validation, capability))

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from plansmith.engines import LayerSummary
 from plansmith.types import Device, Precision, Record, SpeedRatio
 from plansmith.written import Cosine, Share
 
@@ -217,7 +218,7 @@ class ValidationReport(Record):
     values drawn at random. `not_validated`: what could not be tried on this machine, in words. `ran`: compute
     capabilities of the TensorRT plans that answered; none where a graph answered in their place. `at_corners`: these
     plans at the corners of their optimization profiles; `limits_of`: the precision whose limits hold, where that is not
-    the candidate's own; `speeds`: of the plans, which have no say in the verdict.
+    the candidate's own; `speeds`: of the plans, which have no say in the verdict; `layers`: theirs, with times.
     """
 
     verdict: Literal["passed", "failed"]
@@ -234,6 +235,7 @@ class ValidationReport(Record):
     limits_of: Precision | None = None
     at_corners: tuple[CornerComparison, ...] = ()
     speeds: tuple[PlanSpeed, ...] = ()
+    layers: dict[str, LayerSummary] = Field(default_factory=dict)
 
     def worst(self) -> dict[str, dict[str, float]]:
         """Per output the worst value of each metric over all cases."""

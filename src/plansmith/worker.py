@@ -16,10 +16,11 @@ from plansmith.errors import EnvironmentFault, first_line
 from plansmith.exporting import describe, export, take_graph
 from plansmith.given_graphs import check_given
 from plansmith.lowering import lower
+from plansmith.plan_gate import judge_plan
 from plansmith.process import serve
 from plansmith.reports import ToleranceChange
 from plansmith.sampling import entry_point_digest, sample
-from plansmith.types import LoweredModel, OnnxModel, Recipe
+from plansmith.types import LoweredModel, OnnxModel, Precision, Recipe
 
 RANDOM_SEED = 0
 
@@ -72,6 +73,26 @@ def compile_engine(
     return engine.model_dump(mode="json")
 
 
+def plan_graph(*, lowered: Mapping[str, Any], folder: str, out: str, progress: Progress) -> dict[str, Any]:
+    """The graph that TensorRT gets: in FP32 without what is redundant, as it is where it was lowered."""
+    import onnx
+
+    from plansmith.compilers.onnxrt import clean
+    from plansmith.compilers.shape_inputs import shape_inputs
+    from plansmith.durable import link_or_copy
+
+    progress("making the graph ready for TensorRT")
+    model = LoweredModel.model_validate(lowered)
+    component = model.components["model"]
+    if model.precision is Precision.FP32:
+        component = clean(component, Path(folder), Path(out))
+    else:
+        for file in component.files:
+            link_or_copy(Path(folder, file), Path(out, file))
+    graph = onnx.load(Path(out, component.file), load_external_data=False)
+    return {"component": component.model_dump(mode="json"), "shape_inputs": shape_inputs(graph)}
+
+
 def validate(
     *,
     engine: Mapping[str, Any],
@@ -119,7 +140,9 @@ FUNCTIONS = {
         lower,
         lint_plan,
         compile_engine,
+        plan_graph,
         validate,
+        judge_plan,
     )
 }
 

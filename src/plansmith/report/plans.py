@@ -111,15 +111,16 @@ def plans_of(facts: ReportFacts) -> PlanSection | None:
         return None
     ran = validation.ran if validation else ()
     named = validation.limits_of if validation else None
+    timed = validation.layers if validation else {}
     return PlanSection(
         plans=tuple(_plan(capability, plan, ran=capability in ran) for capability, plan in engine.plans.items()),
         profiles=tuple(_profiles(engine)),
         flags=_flags(engine),
         tensors=tuple(dict.fromkeys(_tensor(t) for plan in engine.plans.values() for t in plan.tensors)),
         layers=tuple(
-            _layers(capability, plan.layer_summary, plan.layers_file)
+            _layers(capability, summary, plan.layers_file)
             for capability, plan in engine.plans.items()
-            if plan.layer_summary is not None
+            if (summary := timed.get(capability, plan.layer_summary)) is not None
         ),
         corners=tuple(corner_tables(validation)) if validation else (),
         speeds=tuple(map(speed_table, validation.speeds)) if validation else (),

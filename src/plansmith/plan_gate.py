@@ -1,0 +1,135 @@
+"""What a child with a GPU of its own does to judge a plan: answers, times of layers, speed beside others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from plansmith import gpus
+from plansmith.compilers.layer_summary import stored_layers, summarise, timed
+from plansmith.engines import Engine, Gpu, LayerSummary
+from plansmith.held_out import HeldOut
+from plansmith.loading import load
+from plansmith.plan_speeds import RunningPlan, measure_plan
+from plansmith.plan_validation import PlanCandidate, in_own_floats, validate_plan
+from plansmith.profile_inputs import every_profile, profile_cases
+from plansmith.reference import StoredCases
+from plansmith.reports import ToleranceChange
+from plansmith.types import OnnxModel, Recipe, Record
+
+Progress = Callable[[str], None]
+
+_TIMED_RUNS = 20
+
+
+class GivenPlan(Record):
+    """A plan of an engine, as it is told to the child.
+
+    `folder` holds the engine's files; `lowered`: the graph that the plan was built from, or its twin that ONNX Runtime
+    can run on a CPU; `recipe`: how it was lowered, if it was.
+    """
+
+    engine: Engine
+    folder: str
+    capability: str
+    lowered: str = ""
+    recipe: Recipe | None = None
+
+    @property
+    def file(self) -> Path:
+        """The plan."""
+        return Path(self.folder, self.engine.plans[self.capability].file)
+
+
+def judge_plan(
+    *,
+    plan: Mapping[str, Any],
+    higher: Mapping[str, Any] | None,
+    gpu: Mapping[str, Any],
+    onnx: Mapping[str, Any],
+    reference_folder: str,
+    source: Mapping[str, Any] | None,
+    tolerances: Mapping[str, Any],
+    held_out: Mapping[str, Any] | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Run the gate on a plan, and measure it; the GPU is this process's alone meanwhile.
+
+    Args:
+        plan: a `GivenPlan`.
+        higher: likewise, of the next higher precision; None where there is none to be faster than.
+        gpu: the one that this process sees.
+        onnx: the exported graph and its reference.
+        reference_folder: where that lies.
+        source: what `loading.load` takes, for the speed of PyTorch; None for an ONNX file.
+        tolerances: what differs from the defaults, by output.
+        held_out: samples that nothing has looked at before.
+        progress: told what is at work.
+
+    Returns:
+        The report, a ValidationReport.
+    """
+    from plansmith.compilers.trt.running import open_plan
+
+    given, exported, folder = GivenPlan.model_validate(plan), OnnxModel.model_validate(onnx), Path(reference_folder)
+    with ExitStack() as opened:
+        opened.enter_context(gpus.held(Gpu.model_validate(gpu), lambda _: progress("waiting for the GPU")))
+        runner = opened.enter_context(open_plan(given.file, **_manner(given.engine)))
+        report = validate_plan(
+            PlanCandidate(
+                given.engine,
+                given.capability,
+                runner.ask,
+                Path(given.lowered),
+                given.recipe,
+            ),
+            exported,
+            folder,
+            overrides={name: ToleranceChange.model_validate(change) for name, change in tolerances.items()},
+            progress=progress,
+            held_out=HeldOut.model_validate(held_out) if held_out is not None else None,
+        )
+        if report.verdict == "failed":
+            return report.model_dump(mode="json")
+        progress("timing the layers")
+        times = _layer_times(given, runner.layer_times, exported, folder)
+        above = GivenPlan.model_validate(higher) if higher is not None else None
+        slower = opened.enter_context(open_plan(above.file, **_manner(above.engine))) if above is not None else None
+        speeds = measure_plan(
+            RunningPlan(given.engine, runner.runner_for),
+            given.capability,
+            exported,
+            folder,
+            source=load(**{**source, "folder": Path(source["folder"])}) if source is not None else None,
+            device="cuda",
+            higher=RunningPlan(above.engine, slower.runner_for) if above is not None and slower is not None else None,
+            progress=progress,
+        )
+    return report.model_copy(update={"speeds": speeds, "layers": {given.capability: times}}).model_dump(mode="json")
+
+
+def _manner(engine: Engine) -> dict[str, Any]:
+    """How the plans of an engine are opened."""
+    build = engine.build
+    assert build is not None
+    return {"plugins": build.plugins, "version_compatible": build.version_compatible}
+
+
+def _layer_times(
+    given: GivenPlan,
+    measure: Callable[[Mapping[str, Any], int, int], Mapping[str, float]],
+    onnx: OnnxModel,
+    reference_folder: Path,
+) -> LayerSummary:
+    """The layers with how long they take at the opt shapes of the first profile."""
+    engine = given.engine
+    component = engine.components["model"]
+    profiles = every_profile(engine.build.profiles if engine.build else (), component)
+    stored = StoredCases(onnx.reference.cases, reference_folder)
+    case = next(iter(profile_cases(profiles, stored, component, onnx.mask_input, corners=("opt",))))
+    times = measure(in_own_floats(case.feed, engine), case.profile, _TIMED_RUNS)
+    known = engine.plans[given.capability]
+    layers = timed(stored_layers(Path(given.folder, known.layers_file)), times)
+    return summarise(layers, known.layer_summary.above if known.layer_summary else ())

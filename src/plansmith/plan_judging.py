@@ -1,0 +1,164 @@
+"""The gate for TensorRT plans, as the light parent sees it: each plan on a GPU of its kind, in a child of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plansmith import gpus
+from plansmith.compilers.baselines import require_faster
+from plansmith.config import ModelSpec
+from plansmith.engines import Engine, Gpu, Plan
+from plansmith.errors import EnvironmentFault
+from plansmith.gpu_kinds import is_kind
+from plansmith.held_out import HeldOut
+from plansmith.plan_gate import GivenPlan
+from plansmith.process import Worker
+from plansmith.reports import ValidationReport
+from plansmith.stages import WORKER_MODULE, Finished, StageRunner
+from plansmith.types import DataSet, LoweredModel, OnnxModel, SourceModel
+
+
+@dataclass(frozen=True)
+class JudgedPlans:
+    """An engine with plans, and what they are judged by.
+
+    `higher`: the plans of the next higher precision; None where there is none to be faster than.
+    """
+
+    engine: Finished[Engine]
+    source: Finished[SourceModel]
+    onnx: Finished[OnnxModel]
+    lowered: Finished[LoweredModel]
+    data: Finished[DataSet] | None
+    higher: Finished[Engine] | None
+
+
+def judge_plans(
+    stages: StageRunner, spec: ModelSpec, judged: JudgedPlans, *, require: Callable[[ValidationReport], None]
+) -> Finished[ValidationReport]:
+    """Run every plan on a GPU of its kind, beside the lowered graph and FP32, and measure it.
+
+    Args:
+        stages: the compile's steps.
+        spec: says what is allowed.
+        judged: the plans, and what they are judged by.
+        require: raises where the verdict is "failed"; see `validation.require_passed`.
+
+    Raises:
+        GateError: a plan answers wrongly, or is not faster than that of the next higher precision.
+        EnvironmentFault: no GPU of a plan's kind is here, and nobody judged it before.
+    """
+    parameters = {
+        "of": "plans",
+        "tolerances": {k: v.model_dump(exclude_none=True) for k, v in spec.tolerances.items()},
+        "max_metric_drop": spec.data.max_metric_drop if spec.data else None,
+    }
+
+    def build(_: Path) -> Any:
+        reports = [_judged(stages, spec, judged, capability) for capability in judged.engine.record.plans]
+        return together(reports).model_dump(mode="json")
+
+    def check(report: ValidationReport) -> None:
+        require(report)
+        if spec.tensorrt.speed_check:
+            require_faster(report.speeds)
+
+    return stages.stage(
+        "validate", ValidationReport, _inputs(judged), parameters, build, require=check, tools="measure"
+    )
+
+
+def together(reports: Sequence[ValidationReport]) -> ValidationReport:
+    """One report for all plans of a release: the first one's, with what the others add; one that failed fails all."""
+    first, *others = reports
+    if not others:
+        return first
+    untried = [line for report in reports for line in report.not_validated]
+    return first.model_copy(
+        update={
+            "verdict": "failed" if any(report.verdict == "failed" for report in reports) else "passed",
+            "comparisons": tuple(
+                comparison.model_copy(update={"case": f"{comparison.case} on {report.ran[0]}"})
+                for report in reports
+                for comparison in report.comparisons
+            ),
+            "ran": tuple(capability for report in reports for capability in report.ran),
+            "at_corners": tuple(corner for report in reports for corner in report.at_corners),
+            "speeds": tuple(speed for report in reports for speed in report.speeds),
+            "layers": {capability: found for report in reports for capability, found in report.layers.items()},
+            "not_validated": tuple(dict.fromkeys(line for line in untried if "did not run here" not in line)),
+        }
+    )
+
+
+def _judged(stages: StageRunner, spec: ModelSpec, judged: JudgedPlans, capability: str) -> ValidationReport:
+    """The report on one plan, from the cache or from a GPU of its kind."""
+    plan, spec_data = judged.engine.record.plans[capability], spec.data
+    tolerances = {k: v.model_dump(exclude_none=True) for k, v in spec.tolerances.items()}
+    max_drop = spec_data.max_metric_drop if spec_data else None
+    data, lowered = judged.data, judged.lowered
+    held_out = HeldOut(data=data.record, folder=data.folder, max_metric_drop=max_drop) if data else None
+
+    def ask(_: Path) -> Any:
+        gpu = _gpu_for(plan)
+        graph = lowered.record.runnable or lowered.record.components["model"].file
+        with Worker(
+            WORKER_MODULE, stages.log_file("judge"), stages.progress, environment=gpus.environment_of(gpu)
+        ) as worker:
+            return worker.call(
+                "judge_plan",
+                plan=_given(judged.engine, capability),
+                higher=_given(judged.higher, capability) if judged.higher else None,
+                gpu=gpu.model_dump(mode="json"),
+                lowered=str(lowered.folder / graph),
+                recipe=lowered.record.recipe.model_dump(mode="json") if lowered.record.recipe else None,
+                onnx=judged.onnx.record.model_dump(mode="json"),
+                reference_folder=str(judged.onnx.folder),
+                source=_source(spec, judged.source),
+                tolerances=tolerances,
+                held_out=held_out.model_dump(mode="json") if held_out else None,
+            )
+
+    parameters = {"of": "plan", "capability": capability, "tolerances": tolerances, "max_metric_drop": max_drop}
+    entry, _ = stages.entry("validate", _inputs(judged), parameters, ask, tools="measure")
+    return ValidationReport.model_validate(entry.record)
+
+
+def _inputs(judged: JudgedPlans) -> list[str]:
+    found = (judged.engine, judged.onnx, judged.lowered, judged.data, judged.higher)
+    return [one.digest for one in found if one is not None]
+
+
+def _given(engine: Finished[Engine], capability: str) -> dict[str, Any]:
+    return GivenPlan(engine=engine.record, folder=str(engine.folder), capability=capability).model_dump(mode="json")
+
+
+def _source(spec: ModelSpec, source: Finished[SourceModel]) -> Mapping[str, Any] | None:
+    """What `loading.load` takes; None for an ONNX file, of which there is no PyTorch model."""
+    if source.record.scheme == "onnx":
+        return None
+    return {
+        "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
+        "folder": str(source.folder),
+        "allow_pickle": spec.allow_pickle,
+        "inputs": {name: given.model_dump() for name, given in spec.inputs.items()},
+        "outputs": spec.outputs,
+    }
+
+
+def _gpu_for(plan: Plan) -> Gpu:
+    """A GPU of this machine that is of the plan's kind.
+
+    Raises:
+        EnvironmentFault: there is none.
+    """
+    found = next((gpu for gpu in gpus.visible_gpus() if is_kind(gpu, plan.gpu)), None)
+    if found is None:
+        raise EnvironmentFault(
+            f"the plan for {plan.gpu.name} was never run, and no such GPU is here: nobody knows whether it is right",
+            remedy="run the same command on a machine with that GPU, with the same --artifacts",
+        )
+    return found
