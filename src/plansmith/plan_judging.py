@@ -99,22 +99,19 @@ def _judged(stages: StageRunner, spec: ModelSpec, judged: JudgedPlans, capabilit
     plan, spec_data = judged.engine.record.plans[capability], spec.data
     tolerances = {k: v.model_dump(exclude_none=True) for k, v in spec.tolerances.items()}
     max_drop = spec_data.max_metric_drop if spec_data else None
-    data, lowered = judged.data, judged.lowered
+    data = judged.data
     held_out = HeldOut(data=data.record, folder=data.folder, max_metric_drop=max_drop) if data else None
 
     def ask(_: Path) -> Any:
         gpu = _gpu_for(plan)
-        graph = lowered.record.runnable or lowered.record.components["model"].file
         with Worker(
             WORKER_MODULE, stages.log_file("judge"), stages.progress, environment=gpus.environment_of(gpu)
         ) as worker:
             return worker.call(
                 "judge_plan",
-                plan=_given(judged.engine, capability),
+                plan=_given(judged.engine, capability, judged.lowered),
                 higher=_given(judged.higher, capability) if judged.higher else None,
                 gpu=gpu.model_dump(mode="json"),
-                lowered=str(lowered.folder / graph),
-                recipe=lowered.record.recipe.model_dump(mode="json") if lowered.record.recipe else None,
                 onnx=judged.onnx.record.model_dump(mode="json"),
                 reference_folder=str(judged.onnx.folder),
                 source=_source(spec, judged.source),
@@ -132,8 +129,13 @@ def _inputs(judged: JudgedPlans) -> list[str]:
     return [one.digest for one in found if one is not None]
 
 
-def _given(engine: Finished[Engine], capability: str) -> dict[str, Any]:
-    return GivenPlan(engine=engine.record, folder=str(engine.folder), capability=capability).model_dump(mode="json")
+def _given(engine: Finished[Engine], capability: str, lowered: Finished[LoweredModel] | None = None) -> dict[str, Any]:
+    """A plan as the child is told of it; with its graph where it is judged and not only timed."""
+    given = GivenPlan(engine=engine.record, folder=str(engine.folder), capability=capability)
+    if lowered is not None:
+        graph = lowered.folder / (lowered.record.runnable or lowered.record.components["model"].file)
+        given = given.model_copy(update={"lowered": str(graph), "recipe": lowered.record.recipe})
+    return given.model_dump(mode="json")
 
 
 def _source(spec: ModelSpec, source: Finished[SourceModel]) -> Mapping[str, Any] | None:

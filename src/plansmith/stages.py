@@ -185,6 +185,16 @@ class StageRunner:
         self.records.append(StepRecord(name=step, seconds=round(time.monotonic() - started, 3), cached=clock.cached))
         self._listener.finished(self.records[-1])
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """The surroundings of steps whose results are for a comparison, and no part of what the compile makes."""
+        records, made = list(self.records), dict(self.made)
+        try:
+            yield
+        finally:
+            self.records[:] = records
+            self.made = made
+
     def progress(self, text: str) -> None:
         """Tell what the current step is doing."""
         self._listener.progress(self.step, text)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from plansmith.compilers.baselines import HIGHER
 from plansmith.config import ModelSpec
 from plansmith.digest import Digester
 from plansmith.durable import require_writable
@@ -19,9 +20,17 @@ from plansmith.graph_steps import GraphSteps, require_kernels
 from plansmith.history import HISTORY, History
 from plansmith.manifest import Manifest, Package, PublishedVersion, StepRecord
 from plansmith.packaging import lay_out
+from plansmith.plan_judging import JudgedPlans, judge_plans
 from plansmith.plan_outlook import BuildOutlook, outlook_of
 from plansmith.plan_steps import PlanSteps
-from plansmith.precision_steps import Judged, judge_engine, may_need_samples, needs_samples
+from plansmith.precision_steps import (
+    Judged,
+    judge_engine,
+    lower_graph,
+    may_need_samples,
+    needs_samples,
+    require_lowered,
+)
 from plansmith.publishing import Made, publish
 from plansmith.recording import Run, recorded
 from plansmith.reports import ServedReport, ValidationReport
@@ -30,7 +39,7 @@ from plansmith.stages import Finished, Listener, WouldRun
 from plansmith.targets import Target
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.serving_runtime import ServingRuntime, find_serving_runtime
-from plansmith.types import DataSet, EngineKind, LoweredModel, OnnxModel, Precision
+from plansmith.types import DataSet, EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
 from plansmith.validation import require_passed
 
 STEPS = ("fetch", "export", "sample", "lower", "compile", "validate", "package", "check_served", "publish")
@@ -120,7 +129,7 @@ class Compilation(GraphSteps):
         data = perform(self.sample, source, onnx) if needs_samples(self.spec, onnx.record) else None
         lowered = perform(self.lower, onnx, data)
         engine = perform(self.compile, onnx, lowered)
-        validation = perform(self.validate, engine, onnx, lowered, data)
+        validation = perform(self.validate, source, engine, onnx, lowered, data)
         self._stages.end_worker()
         if self._plans is not None:
             self._plans.require_complete(engine.record)
@@ -212,6 +221,7 @@ class Compilation(GraphSteps):
 
     def validate(
         self,
+        source: Finished[SourceModel],
         engine: Finished[Engine],
         onnx: Finished[OnnxModel],
         lowered: Finished[LoweredModel],
@@ -222,8 +232,29 @@ class Compilation(GraphSteps):
         Raises:
             GateError: the verdict is "failed".
         """
-        judged = Judged(engine, onnx, lowered, data)
-        return judge_engine(self._stages, self.spec, judged, require=self._with_report(require_passed))
+        require = self._with_report(require_passed)
+        if self._plans is None:
+            return judge_engine(self._stages, self.spec, Judged(engine, onnx, lowered, data), require=require)
+        higher = self._higher(lowered.record.precision, onnx, data)
+        plans = JudgedPlans(engine, source, onnx, lowered, data, higher)
+        return judge_plans(self._stages, self.spec, plans, require=require)
+
+    def _higher(
+        self, precision: Precision, onnx: Finished[OnnxModel], data: Finished[DataSet] | None
+    ) -> Finished[Engine] | None:
+        """The plans of the next higher precision, which those of this one have to be faster than."""
+        above = HIGHER.get(precision)
+        if above is None or onnx.record.precision is not Precision.FP32 or not self.spec.tensorrt.speed_check:
+            return None
+        assert self._plans is not None
+        spec = self.spec.model_copy(update={"precision": above})
+        self._stages.notice(f"{above} plans are built too, as those in {precision} have to be faster")
+        with self._stages.aside():
+            device = self.target.device
+            graph = lower_graph(
+                self._stages, spec, self._relative_to, onnx, data, device=device, require=require_lowered
+            )
+            return self._plans.compile(onnx, graph)
 
     def package(self, engine: Finished[Engine], onnx: Finished[OnnxModel]) -> Finished[Package]:
         """Lay out the release: config.pbtxt and the files that Triton loads.
