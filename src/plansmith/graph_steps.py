@@ -11,14 +11,14 @@ from plansmith.config import ModelSpec
 from plansmith.digest import Digester
 from plansmith.errors import EngineError, GateError, SourceError
 from plansmith.fetching import fetch, require_unchanged
-from plansmith.optimization_profiles import shapes_of
+from plansmith.plan_outlook import asked_shapes
 from plansmith.precision_steps import lower_graph, require_lowered, take_samples
 from plansmith.report import ReportFacts, unfinished, write
 from plansmith.sources.data_places import require_data
 from plansmith.sources.reference import parse_reference, refuse_unfitting
 from plansmith.stages import Finished, Listener, StageRunner
 from plansmith.targets import Target, load_target, require_onnxruntime
-from plansmith.types import DataSet, EngineKind, InputRange, LoweredModel, OnnxModel, Precision, SourceModel
+from plansmith.types import DataSet, EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
 
 R = TypeVar("R")
 
@@ -88,7 +88,7 @@ class GraphSteps:
             UsageError: shapes, inputs or outputs that the model does not have.
         """
         parameters: dict[str, Any] = {
-            "shapes": {k: v.model_dump() for k, v in self._shapes().items()},
+            "shapes": {k: v.model_dump() for k, v in asked_shapes(self.spec).items()},
             "inputs": {k: v.model_dump() for k, v in self.spec.inputs.items()},
             "outputs": self.spec.outputs,
         }
@@ -115,12 +115,6 @@ class GraphSteps:
         for held in onnx.record.held:
             self._stages.notice(held.words)
         return onnx
-
-    def _shapes(self) -> dict[str, InputRange]:
-        """The shapes of the spec, or those that the profiles of its plan take together."""
-        if self.spec.shapes or self.spec.engine is not EngineKind.TENSORRT:
-            return self.spec.shapes
-        return shapes_of(self.spec.tensorrt.profiles)
 
     def sample(self, source: Finished[SourceModel], onnx: Finished[OnnxModel]) -> Finished[DataSet]:
         """Make samples of the data into inputs, in two sets that share none, and ask the source model.

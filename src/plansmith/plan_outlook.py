@@ -13,14 +13,25 @@ from plansmith.config import ModelSpec
 from plansmith.engines import BuildSpec, Gpu, OptimizationProfile
 from plansmith.errors import PlansmithError
 from plansmith.fetching import fetch
-from plansmith.optimization_profiles import profiles_of
+from plansmith.optimization_profiles import profiles_of, shapes_of
+from plansmith.plan_rules import containers_in_words
 from plansmith.scratch import scratch_folder
 from plansmith.shapes import resolve_axes
 from plansmith.sources.live import Signature
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, Listener, StageRunner
 from plansmith.targets import Target
-from plansmith.types import AxisRange, LoweredModel, OnnxModel, Precision, Record, Tensor
+from plansmith.types import (
+    ANONYMOUS,
+    AxisRange,
+    EngineKind,
+    InputRange,
+    LoweredModel,
+    OnnxModel,
+    Precision,
+    Record,
+    Tensor,
+)
 
 _PLAN, _LAYERS, _TIMINGS = "model.plan", "layers.json", "timing.cache"
 
@@ -28,14 +39,14 @@ _PLAN, _LAYERS, _TIMINGS = "model.plan", "layers.json", "timing.cache"
 class BuildOutlook(Record):
     """One build that would be done.
 
-    `tensorrt`: the target's version; `gpus`: the kinds that get a plan, none where neither the spec nor this machine
+    `tensorrt`: the target's version; `containers`: what has it; `gpus`: the kinds that get a plan, none where neither the spec nor this machine
     names one; `graph`: the file, which `is_there` or would be exported first; `trtexec`: the program's arguments, the
     program first; `notes`: what is not known yet.
     """
 
     target: str
     tensorrt: str
-    image: str
+    containers: str
     gpus: tuple[Gpu, ...]
     precision: Precision | str
     graph: str
@@ -92,15 +103,19 @@ def outlook_of(
         interface: _Interface | None = _Interface(component.inputs, onnx.axes, component.outputs)
     else:
         notes.append(f"{graph} stands for the graph, which is not exported yet; plansmith lower writes one")
+        interface, why = None, "before the model is fetched"
         try:
-            interface = _described(spec, reference)
-            why = "before the model is fetched"
+            found = _described(spec, reference)
         except PlansmithError as error:
-            interface, why = None, f"as the model could not be looked at: {error.message}"
+            found, why = None, f"as the model could not be looked at: {error.message}"
+        if found is not None:
+            axes = resolve_axes(found.inputs, found.axes, found.limits, asked_shapes(spec))
+            interface = _Interface(found.inputs, axes)
     if interface is None:
         notes.append(f"only the shapes that were given are known {why}")
-        shapes = OptimizationProfile(name="default", shapes=spec.shapes)
-        build = options.build_spec([shapes] if spec.shapes else [])
+        given = options.profiles or ({"default": spec.shapes} if spec.shapes else {})
+        build = options.build_spec([OptimizationProfile(name=name, shapes=shapes) for name, shapes in given.items()])
+        interface = _Interface(_named(given), {})
     else:
         build = options.build_spec(profiles_of(options, interface.inputs, interface.axes))
     if not gpus:
@@ -113,13 +128,13 @@ def outlook_of(
         timing_cache=_TIMINGS if build.timing_cache else "",
         program=options.trtexec or "trtexec",
         major=int(str(target.tensorrt).partition(".")[0]),
-        inputs=interface.inputs if interface else (),
-        outputs=interface.outputs if interface else (),
+        inputs=interface.inputs,
+        outputs=interface.outputs,
     )
     return BuildOutlook(
         target=target.name,
         tensorrt=str(target.tensorrt),
-        image=target.images.get("gpu", ""),
+        containers=containers_in_words(target),
         gpus=gpus,
         precision=spec.precision,
         graph=graph,
@@ -130,7 +145,20 @@ def outlook_of(
     )
 
 
-def _described(spec: ModelSpec, reference: SourceReference) -> _Interface | None:
+def asked_shapes(spec: ModelSpec) -> dict[str, InputRange]:
+    """The shapes of a spec, or else those that the profiles of its plan take together."""
+    if spec.shapes or spec.engine is not EngineKind.TENSORRT:
+        return spec.shapes
+    return shapes_of(spec.tensorrt.profiles)
+
+
+def _named(profiles: Mapping[str, Mapping[str, InputRange]]) -> tuple[Tensor, ...]:
+    """The inputs that ranges were given for, of which nothing but their rank is known."""
+    given = {name: shape for shapes in profiles.values() for name, shape in shapes.items()}
+    return tuple(Tensor(name=n, dtype="float32", dims=(ANONYMOUS,) * len(shape.min)) for n, shape in given.items())
+
+
+def _described(spec: ModelSpec, reference: SourceReference) -> Signature | None:
     """What a model that is on this disk says of itself; None where it would have to be fetched.
 
     Raises:
@@ -152,5 +180,4 @@ def _described(spec: ModelSpec, reference: SourceReference) -> _Interface | None
             )
         finally:
             stages.close()
-    found = Signature.model_validate(answer)
-    return _Interface(found.inputs, resolve_axes(found.inputs, found.axes, found.limits, spec.shapes))
+    return Signature.model_validate(answer)

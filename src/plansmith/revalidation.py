@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from plansmith.digest import Digester
-from plansmith.errors import RepositoryError
+from plansmith.errors import RepositoryError, UsageError
 from plansmith.manifest import Manifest
 from plansmith.process import Worker
 from plansmith.reports import ValidationReport
@@ -36,10 +36,20 @@ def revalidate(release: Path) -> ValidationReport:
 
     Raises:
         RepositoryError: a file is missing or not what was published.
+        UsageError: it holds TensorRT plans.
         PlansmithError: the gate could not be run.
     """
     manifest = read_manifest(release)
     _require_intact(release, manifest)
+    if manifest.engine.plans:
+        raise UsageError(
+            "the release holds TensorRT plans, which are judged where they are built, beside the graph that they were"
+            " built from",
+            remedy="compile the model again on that machine: it judges what it does not know yet; plansmith report"
+            f" {release} shows the verdict",
+            model=manifest.name,
+            step="validate",
+        )
     component = manifest.engine.components["model"]
     folder = (release / MODEL_FOLDER / component.file) if component.external_files else release / MODEL_FOLDER
     descriptor, log = tempfile.mkstemp(prefix=scratch_name("validate-"), suffix=".log")

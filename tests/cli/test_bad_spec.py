@@ -47,9 +47,9 @@ OPTIONS = {
     "an unknown option": _option("--shape", "a=1", says=("--shape", "--help")),
     "a missing source": Refused((), 2, ("SOURCE|SPEC.yaml", "--help")),
     "an unknown target": _option("--target", "a-toaster", status=6, says=("no target 'a-toaster'", "local-cpu")),
-    "TensorRT": _option("--engine", "tensorrt", status=6, says=("engine tensorrt is not", "--engine onnxruntime")),
+    "TensorRT": _option("--engine", "tensorrt", status=6, says=("local-cpu has no GPU instances", "--target")),
     "Python": _option("--engine", "python", status=6, says=("engine python is not", "--engine onnxruntime")),
-    "BF16": _option("--precision", "bf16", status=6, says=("no BF16 kernels for a CPU", "plansmith lower")),
+    "BF16": _option("--precision", "bf16", status=6, says=("no BF16 kernels for a CPU", "--engine tensorrt")),
     "INT8 for a GPU": _option(
         *("--precision", "int8", "--target", "triton-26.08"), status=6, says=("for which", "no INT8 kernels", "fp16")
     ),

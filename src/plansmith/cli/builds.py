@@ -26,8 +26,7 @@ def build_lines(outlook: BuildOutlook) -> Iterator[str]:
     for name, value in _told(outlook.spec):
         yield f"  {name:<21}{value}"
     yield from (f"  note: {note}" for note in outlook.notes)
-    where = f" in {outlook.image}" if outlook.image else ""
-    yield f"The same by hand{where}:"
+    yield f"The same by hand, in {outlook.containers}:"
     yield outlook.shell_line
 
 

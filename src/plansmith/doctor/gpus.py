@@ -1,4 +1,4 @@
-"""GPUs, their driver, and the parts of TensorRT; none is needed yet by anything that plansmith does."""
+"""GPUs, their driver, and the parts of TensorRT."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from plansmith.units import bytes_in_words
 
 AREA = "GPU and TensorRT"
 
-_FOR_GPUS = "GPU engines (not available yet)"
-_FOR_TENSORRT = "TensorRT engines (not available yet)"
+_FOR_GPUS = "TensorRT plans, and models on GPU instances"
+_FOR_TENSORRT = "TensorRT plans, built here"
 
 
 def gpu_findings(probed: Probed, torch: Probed, *, present: bool) -> list[Finding]:
