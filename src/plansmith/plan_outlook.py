@@ -39,9 +39,9 @@ _PLAN, _LAYERS, _TIMINGS = "model.plan", "layers.json", "timing.cache"
 class BuildOutlook(Record):
     """One build that would be done.
 
-    `tensorrt`: the target's version; `containers`: what has it; `gpus`: the kinds that get a plan, none where neither the spec nor this machine
-    names one; `graph`: the file, which `is_there` or would be exported first; `trtexec`: the program's arguments, the
-    program first; `notes`: what is not known yet.
+    `tensorrt`: the target's version; `containers`: what has it; `gpus`: the kinds that get a plan, none where neither
+    the spec nor this machine names one; `graph`: the file, which `is_there` or would be exported first; `trtexec`: the
+    program's arguments, the program first; `notes`: what is not known yet.
     """
 
     target: str
