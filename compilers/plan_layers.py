@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from plansmith.compilers.precision.lint_view import View
 from plansmith.engines import PlanLayer, PlanTensor
 from plansmith.errors import EngineError, first_line
-from plansmith.types import KeptNode, Precision
+from plansmith.types import EngineKind, KeptNode, Precision
 
 _DTYPES = {
     **dict.fromkeys(("float", "fp32", "float32"), "float32"),
@@ -37,7 +39,7 @@ _FUSED = re.compile("kgen|fusion", re.IGNORECASE)
 _ATTENTION = re.compile("mha|attention", re.IGNORECASE)
 _KERNEL = re.compile(r"__myl_([A-Za-z]+)")
 _WORD = re.compile("[A-Z][a-z]*")
-_COMPUTING_OPS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "RNN", "DeformConv")
+COMPUTING_OPS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "RNN", "DeformConv")
 
 # Kernels name the dtypes of what they multiply before those of what comes out: sm80_xmma_gemm_f16f16_f16f32_f32_….
 _HASH = re.compile("0x[0-9a-f]+")
@@ -51,6 +53,22 @@ _TACTICS = (
 _NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\[\x1e\x1f]|$)")
 _PROFILE = re.compile(r" \[profile \d+\]$")
 _MOST_LISTED = 10
+
+
+def nodes_in_fp32(path: Path) -> tuple[KeptNode, ...]:
+    """The nodes of a graph that multiply in FP32, as its author or a recipe left them: their layers may, too.
+
+    Args:
+        path: the ONNX file; its weights are not read.
+    """
+    import onnx
+
+    view = View(onnx.load(path, load_external_data=False), EngineKind.TENSORRT, folder=path.parent)
+    return tuple(
+        KeptNode(node=node.name, op_type=node.op_type, reason="FP32 in the graph")
+        for node in view.inside(*COMPUTING_OPS)
+        if view.dtype(node.input[0]) == "FLOAT" and view.dequantizer(node.input[0]) is None
+    )
 
 
 def read_layers(text: str) -> tuple[PlanLayer, ...]:
@@ -104,7 +122,7 @@ def layers_above(
     """
     if precision is Precision.FP32:
         return ()
-    high = {node.node for node in kept if node.op_type in _COMPUTING_OPS}
+    high = {node.node for node in kept if node.op_type in COMPUTING_OPS}
     return tuple(
         layer for layer in layers if layer.computes and layer.operands == _FP32 and high.isdisjoint(layer.nodes)
     )
@@ -207,7 +225,7 @@ def _computes(name: str, kind: str, nodes: Sequence[str]) -> bool:
         return True
     # Most exporters name a node by its operator; of a kernel of Myelin's own making, its name tells more.
     last = {word for node in nodes for word in re.split("[_.]", node.rpartition("/")[2])}
-    return not kernel and not last.isdisjoint(_COMPUTING_OPS)
+    return not kernel and not last.isdisjoint(COMPUTING_OPS)
 
 
 def _operands(entry: Mapping[str, Any], tactic: str) -> str:

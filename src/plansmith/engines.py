@@ -200,7 +200,7 @@ class Plan(Record):
     `gpu`: the kind that it was tuned on; `tensorrt`: the full version, from the plan's own header; `seconds`: of the
     build; `peak_host_bytes` and `peak_device_bytes`: None where nothing tells; `timing_cache`: what became of it, in
     words; `profile_bytes`: device memory that each profile needs; `layers_file`: all layers, as `PlanLayer`s in JSON;
-    `log` and `reproduce`: files too; `refitted`: weights that it was built without were put back.
+    `log`, `reproduce` and `request`: files too; `refitted`: weights that it was built without were put back.
     """
 
     file: str
@@ -217,9 +217,15 @@ class Plan(Record):
     layers_file: str
     log: str
     reproduce: str
+    request: str = "request.json"
     layer_summary: LayerSummary | None = None
     warnings: tuple[str, ...] = ()
     refitted: bool = False
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The files that tell of the plan, and build it again."""
+        return self.layers_file, self.log, self.reproduce, self.request
 
 
 class Engine(Record):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from plansmith import gpus
 from plansmith.compilers.layer_summary import stored_layers, summarise, timed
 from plansmith.engines import Engine, Gpu, LayerSummary
+from plansmith.errors import PlansmithError
 from plansmith.held_out import HeldOut
 from plansmith.loading import load
 from plansmith.plan_speeds import RunningPlan, measure_plan
@@ -19,7 +20,11 @@ from plansmith.reference import StoredCases
 from plansmith.reports import ToleranceChange
 from plansmith.types import OnnxModel, Recipe, Record
 
+if TYPE_CHECKING:
+    from plansmith.sources.live import LiveModel
+
 Progress = Callable[[str], None]
+T = TypeVar("T")
 
 _TIMED_RUNS = 20
 
@@ -96,18 +101,35 @@ def judge_plan(
         progress("timing the layers")
         times = _layer_times(given, runner.layer_times, exported, folder)
         above = GivenPlan.model_validate(higher) if higher is not None else None
-        slower = opened.enter_context(open_plan(above.file, **_manner(above.engine))) if above is not None else None
+        slower = _if_possible(
+            lambda: opened.enter_context(open_plan(above.file, **_manner(above.engine))) if above else None, progress
+        )
         speeds = measure_plan(
             RunningPlan(given.engine, runner.runner_for),
             given.capability,
             exported,
             folder,
-            source=load(**{**source, "folder": Path(source["folder"])}) if source is not None else None,
+            source=_if_possible(
+                lambda: load(**{**source, "folder": Path(source["folder"])}) if source else None, progress
+            ),
             device="cuda",
             higher=RunningPlan(above.engine, slower.runner_for) if above is not None and slower is not None else None,
             progress=progress,
         )
     return report.model_copy(update={"speeds": speeds, "layers": {given.capability: times}}).model_dump(mode="json")
+
+
+def _if_possible(make: Callable[[], T], progress: Progress) -> T | None:
+    """What a plan is compared with; None, and told, where it cannot be had: the plan is as good without it."""
+    try:
+        return make()
+    except PlansmithError as error:
+        progress(f"measuring without it: {error.message}")
+        return None
+
+
+def _loaded(source: Mapping[str, Any]) -> LiveModel:
+    return load(**{**source, "folder": Path(source["folder"])})
 
 
 def _manner(engine: Engine) -> dict[str, Any]:

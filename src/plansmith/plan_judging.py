@@ -19,6 +19,7 @@ from plansmith.process import Worker
 from plansmith.reports import ValidationReport
 from plansmith.stages import WORKER_MODULE, Finished, StageRunner
 from plansmith.types import DataSet, LoweredModel, OnnxModel, SourceModel
+from plansmith.validation import require_passed
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def judge_plans(
         stages: the compile's steps.
         spec: says what is allowed.
         judged: the plans, and what they are judged by.
-        require: raises where the verdict is "failed"; see `validation.require_passed`.
+        require: raises where the plans must not be used; see `require_plans`.
 
     Raises:
         GateError: a plan answers wrongly, or is not faster than that of the next higher precision.
@@ -61,25 +62,31 @@ def judge_plans(
         reports = [_judged(stages, spec, judged, capability) for capability in judged.engine.record.plans]
         return together(reports).model_dump(mode="json")
 
-    def check(report: ValidationReport) -> None:
-        require(report)
-        if spec.tensorrt.speed_check:
-            require_faster(report.speeds)
+    every = (judged.engine, judged.onnx, judged.lowered, judged.data, judged.higher)
+    inputs = [one.digest for one in every if one is not None]
+    return stages.stage("validate", ValidationReport, inputs, parameters, build, require=require, tools="measure")
 
-    return stages.stage(
-        "validate", ValidationReport, _inputs(judged), parameters, build, require=check, tools="measure"
-    )
+
+def require_plans(report: ValidationReport, *, speed_check: bool) -> None:
+    """Let plans through that are right and, where that is asked, faster than those of the next higher precision.
+
+    Raises:
+        GateError: they are not.
+    """
+    require_passed(report)
+    if speed_check:
+        require_faster(report.speeds)
 
 
 def together(reports: Sequence[ValidationReport]) -> ValidationReport:
-    """One report for all plans of a release: the first one's, with what the others add; one that failed fails all."""
-    first, *others = reports
-    if not others:
+    """One report for all plans of a release: that of the first that failed, or the first, with what the others add."""
+    first = next((report for report in reports if report.verdict == "failed"), reports[0])
+    if len(reports) == 1:
         return first
     untried = [line for report in reports for line in report.not_validated]
     return first.model_copy(
         update={
-            "verdict": "failed" if any(report.verdict == "failed" for report in reports) else "passed",
+            "candidate": "; ".join(report.candidate for report in reports),
             "comparisons": tuple(
                 comparison.model_copy(update={"case": f"{comparison.case} on {report.ran[0]}"})
                 for report in reports
@@ -99,18 +106,19 @@ def _judged(stages: StageRunner, spec: ModelSpec, judged: JudgedPlans, capabilit
     plan, spec_data = judged.engine.record.plans[capability], spec.data
     tolerances = {k: v.model_dump(exclude_none=True) for k, v in spec.tolerances.items()}
     max_drop = spec_data.max_metric_drop if spec_data else None
-    data = judged.data
+    data, engine = judged.data, judged.engine
+    higher = judged.higher if judged.higher and capability in judged.higher.record.plans else None
     held_out = HeldOut(data=data.record, folder=data.folder, max_metric_drop=max_drop) if data else None
 
     def ask(_: Path) -> Any:
         gpu = _gpu_for(plan)
-        with Worker(
-            WORKER_MODULE, stages.log_file("judge"), stages.progress, environment=gpus.environment_of(gpu)
-        ) as worker:
+        stages.end_worker()  # its memory is the judge's now
+        log, environment = stages.log_file("judge"), gpus.environment_of(gpu)
+        with Worker(WORKER_MODULE, log, stages.progress, environment=environment, leads=True) as worker:
             return worker.call(
                 "judge_plan",
                 plan=_given(judged.engine, capability, judged.lowered),
-                higher=_given(judged.higher, capability) if judged.higher else None,
+                higher=_given(higher, capability) if higher else None,
                 gpu=gpu.model_dump(mode="json"),
                 onnx=judged.onnx.record.model_dump(mode="json"),
                 reference_folder=str(judged.onnx.folder),
@@ -119,14 +127,19 @@ def _judged(stages: StageRunner, spec: ModelSpec, judged: JudgedPlans, capabilit
                 held_out=held_out.model_dump(mode="json") if held_out else None,
             )
 
-    parameters = {"of": "plan", "capability": capability, "tolerances": tolerances, "max_metric_drop": max_drop}
-    entry, _ = stages.entry("validate", _inputs(judged), parameters, ask, tools="measure")
+    # By the plan itself: the engine around it is another one on every machine, until all plans are built.
+    plans = [stages.digester.file(one.folder / one.record.plans[capability].file) for one in (engine, higher) if one]
+    others = [one.digest for one in (judged.onnx, judged.lowered, data) if one is not None]
+    build = engine.record.build.model_dump(mode="json", exclude={"plugins"}) if engine.record.build else None
+    parameters = {
+        "of": "plan",
+        "capability": capability,
+        "build": build,
+        "tolerances": tolerances,
+        "max_metric_drop": max_drop,
+    }
+    entry, _ = stages.entry("validate", [*plans, *others], parameters, ask, tools="measure")
     return ValidationReport.model_validate(entry.record)
-
-
-def _inputs(judged: JudgedPlans) -> list[str]:
-    found = (judged.engine, judged.onnx, judged.lowered, judged.data, judged.higher)
-    return [one.digest for one in found if one is not None]
 
 
 def _given(engine: Finished[Engine], capability: str, lowered: Finished[LoweredModel] | None = None) -> dict[str, Any]:

@@ -23,7 +23,10 @@ from plansmith.stage_cache import Entry
 from plansmith.stages import Finished, StageRunner, WouldRun
 from plansmith.targets import Target
 from plansmith.timing_caches import TimingCaches
-from plansmith.types import Component, EngineKind, LoweredModel, OnnxModel
+from plansmith.types import Component, EngineKind, KeptNode, LoweredModel, OnnxModel
+
+PLANS_FOLDER = "plans"
+"""What is told of the plans of an engine, in folders by compute capability."""
 
 _SECONDS_PER_MINUTE = 60
 
@@ -64,6 +67,9 @@ class PlanSteps:
         self._target = target
         self._options = spec.tensorrt.found_from(relative_to)
         self._caches = TimingCaches(artifacts / "cache" / "timing")
+        for plugin in self._options.plugins:
+            if not Path(plugin).is_file():
+                raise EngineError(f"the plugin library {plugin} is not there", remedy="correct tensorrt: plugins")
         self._named = tuple(find_kind(name, gpus.visible_gpus()) for name in self._options.gpus)
         plan_rules.require_target(target, self._options, spec.precision, self._named)
 
@@ -136,9 +142,11 @@ class PlanSteps:
                 raise refusals[0]
             for refusal in refusals:
                 self._stages.notice(f"{refusal.message}; run the same command there, with these --artifacts")
-            built = {cc: replace(one, plan=self._require_as_asked(one, lowered.record)) for cc, one in built.items()}
+            built = {cc: replace(one, plan=self._as_asked(one, graph, lowered.record)) for cc, one in built.items()}
             entry = self._combined(lowered.record, component, build, built)
-            record = self._stages.made["compile"] = Engine.model_validate(entry.record)
+            # The libraries of plugins are keyed by content, and each machine has its own paths to them.
+            record = Engine.model_validate(entry.record).model_copy(update={"build": build})
+            self._stages.made["compile"] = record
         return Finished(record, entry.folder, entry.digest, clock.cached)
 
     def require_complete(self, engine: Engine) -> None:
@@ -153,7 +161,7 @@ class PlanSteps:
             raise EngineError(
                 f"there is no plan for {names} yet, and Triton would find none on such a GPU",
                 remedy=f"run the same command on a machine with it, in {plan_rules.containers_in_words(self._target)},"
-                " with the same --artifacts: what was built here stays there",
+                " with the same --artifacts and without --force: what was built here stays there",
                 step="compile",
             )
 
@@ -162,7 +170,13 @@ class PlanSteps:
             plan_rules.choose_builder(self._target, self._options, self._machine, kind)
         except PlansmithError as error:
             return error
-        return None
+        if self._machine.api:
+            return None
+        return EnvironmentFault(
+            "a plan is judged through TensorRT's Python package, which is not here"
+            + (f": {self._machine.api_problem}" if self._machine.api_problem else ""),
+            remedy=f"build in {plan_rules.containers_in_words(self._target)}; the one of TensorRT has the package",
+        )
 
     def _graph(self, lowered: Finished[LoweredModel]) -> tuple[Entry, bool]:
         """The graph as TensorRT gets it, and its inputs that hold a shape."""
@@ -209,6 +223,7 @@ class PlanSteps:
                 raise _NotHere(error) from None
             for notice in choice.notices:
                 self._stages.notice(notice)
+            self._stages.end_worker()  # the model's memory is the builder's now
             request = BuildRequest(
                 graph=str(graph.folder / _component(graph)["file"]),
                 out=str(out),
@@ -235,6 +250,10 @@ class PlanSteps:
             return _Built(entry, plan), cached
 
         def restore(out: Path) -> Any:
+            try:
+                here = plan_rules.choose_builder(self._target, self._options, self._machine, kind).gpu
+            except PlansmithError as error:
+                raise _NotHere(error) from None
             for file in _files(plan)[1:]:
                 link_or_copy(entry.folder / file, out / file)
             refit_plan(
@@ -242,7 +261,7 @@ class PlanSteps:
                 graph.folder / _component(graph)["file"],
                 out / plan.file,
                 spec=build,
-                gpu=plan.gpu,
+                gpu=here,
                 log=self._stages.log_file(f"refit-sm{_sm(kind.compute_capability)}"),
                 progress=self._stages.progress,
                 waiting=self._stages.waits_for_gpu,
@@ -254,13 +273,13 @@ class PlanSteps:
         whole, refitted = self._stages.entry("compile", inputs, {"of": "refitted plan"}, restore, tools="plan")
         return _Built(whole, Plan.model_validate(whole.record)), cached and refitted
 
-    def _require_as_asked(self, built: _Built, lowered: LoweredModel) -> Plan:
+    def _as_asked(self, built: _Built, graph: Entry, lowered: LoweredModel) -> Plan:
         """Hold what was built against what was asked for: the version in its header, the precision of its layers."""
         plan, folder = built.plan, built.entry.folder
         header = read_header(folder / plan.file)
         plan_rules.require_header(header, self._target, self._options)
         layers = stored_layers(folder / plan.layers_file)
-        kept = lowered.recipe.kept if lowered.recipe else ()
+        kept = tuple(KeptNode.model_validate(node) for node in graph.record["in_fp32"])
         untold = require_precision(layers, lowered.precision, kept)
         summary = summarise(layers, layers_above(layers, lowered.precision, kept))
         return plan.model_copy(
@@ -275,7 +294,7 @@ class PlanSteps:
         self, lowered: LoweredModel, component: Component, build: BuildSpec, built: Mapping[str, _Built]
     ) -> Entry:
         """One folder with all plans, and what is told of them."""
-        named = {cc: _renamed(one.plan, "" if len(built) == 1 else f"_sm{_sm(cc)}") for cc, one in built.items()}
+        named = {cc: _placed(one.plan, cc, alone=len(built) == 1) for cc, one in built.items()}
         first = next(iter(named.values()))
         engine = Engine(
             kind=EngineKind.TENSORRT,
@@ -303,18 +322,15 @@ def _sm(compute_capability: str) -> str:
 
 
 def _files(plan: Plan) -> tuple[str, ...]:
-    return plan.file, plan.layers_file, plan.log, plan.reproduce
+    return plan.file, *plan.told
 
 
-def _renamed(plan: Plan, suffix: str) -> Plan:
-    """The same plan, whose files have the suffix in their names."""
-
-    def name(file: str) -> str:
-        path = Path(file)
-        return f"{path.stem}{suffix}{path.suffix}"
-
-    fields = {field: name(getattr(plan, field)) for field in ("file", "layers_file", "log", "reproduce")}
-    return plan.model_copy(update=fields)
+def _placed(plan: Plan, compute_capability: str, *, alone: bool) -> Plan:
+    """The same plan among others: under a name of its own, and what is told of it in a folder."""
+    fields = ("layers_file", "log", "reproduce", "request")
+    placed = {field: f"{PLANS_FOLDER}/{compute_capability}/{getattr(plan, field)}" for field in fields}
+    name = plan.file if alone else f"{Path(plan.file).stem}_sm{_sm(compute_capability)}.plan"
+    return plan.model_copy(update={"file": name, **placed})
 
 
 def _component(graph: Entry) -> dict[str, Any]:

@@ -61,6 +61,7 @@ def publish(
         package = made.package
         names = [package.record.config_file, *(f"{MODEL_FOLDER}/{f}" for f in package.record.model_files)]
         files = stages.digester.entries(package.folder, [package.folder / name for name in names])
+        told = {name: made.engine.folder / name for plan in made.engine.record.plans.values() for name in plan.told}
         references = {case.file: made.onnx.folder / case.file for case in made.onnx.record.reference.cases}
         manifest = Manifest(
             name=package.record.model,
@@ -78,7 +79,11 @@ def publish(
             package=package.record,
             validation=made.validation.record,
             served=made.served.record if made.served else None,
-            files=(*files, *stages.digester.entries(made.onnx.folder, [*references.values()])),
+            files=(
+                *files,
+                *stages.digester.entries(made.onnx.folder, [*references.values()]),
+                *stages.digester.entries(made.engine.folder, [*told.values()]),
+            ),
             steps=tuple(stages.records),
         )
         if stages.dry:
@@ -89,7 +94,7 @@ def publish(
         again = reproduction(spec, reference, made.source.record, relative_to=relative_to, data=manifest.data)
         published = repository.publish(
             manifest,
-            {name: package.folder / name for name in names} | references,
+            {name: package.folder / name for name in names} | references | told,
             {**again, "build.log": stages.worker_log()},
             allow_interface_change=spec.allow_interface_change,
             force=spec.force,

@@ -72,6 +72,15 @@ class Listener:
         """Something unusual was found and mended."""
 
 
+class _Aside(Listener):
+    """Passes on what is being done, and nothing of what comes of it."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.progress = listener.progress  # type: ignore[method-assign]
+        self.waiting = listener.waiting  # type: ignore[method-assign]
+        self.notice = listener.notice  # type: ignore[method-assign]
+
+
 class StageRunner:
     """Runs the steps of one compile.
 
@@ -188,12 +197,13 @@ class StageRunner:
     @contextmanager
     def aside(self) -> Iterator[None]:
         """The surroundings of steps whose results are for a comparison, and no part of what the compile makes."""
-        records, made = list(self.records), dict(self.made)
+        records, made, listener = list(self.records), dict(self.made), self._listener
+        self._listener = _Aside(listener)
         try:
             yield
         finally:
             self.records[:] = records
-            self.made = made
+            self.made, self._listener = made, listener
 
     def progress(self, text: str) -> None:
         """Tell what the current step is doing."""

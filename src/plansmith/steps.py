@@ -7,6 +7,7 @@ ones are carried out by one worker process, started when the first of them is no
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -15,12 +16,12 @@ from plansmith.config import ModelSpec
 from plansmith.digest import Digester
 from plansmith.durable import require_writable
 from plansmith.engines import Engine
-from plansmith.errors import EngineError, PlansmithError
+from plansmith.errors import EngineError, ExportError, GateError, PlansmithError
 from plansmith.graph_steps import GraphSteps, require_kernels
 from plansmith.history import HISTORY, History
 from plansmith.manifest import Manifest, Package, PublishedVersion, StepRecord
 from plansmith.packaging import lay_out
-from plansmith.plan_judging import JudgedPlans, judge_plans
+from plansmith.plan_judging import JudgedPlans, judge_plans, require_plans
 from plansmith.plan_outlook import BuildOutlook, outlook_of
 from plansmith.plan_steps import PlanSteps
 from plansmith.precision_steps import (
@@ -232,11 +233,12 @@ class Compilation(GraphSteps):
         Raises:
             GateError: the verdict is "failed".
         """
-        require = self._with_report(require_passed)
         if self._plans is None:
+            require = self._with_report(require_passed)
             return judge_engine(self._stages, self.spec, Judged(engine, onnx, lowered, data), require=require)
         higher = self._higher(lowered.record.precision, onnx, data)
         plans = JudgedPlans(engine, source, onnx, lowered, data, higher)
+        require = self._with_report(partial(require_plans, speed_check=self.spec.tensorrt.speed_check))
         return judge_plans(self._stages, self.spec, plans, require=require)
 
     def _higher(
@@ -248,13 +250,14 @@ class Compilation(GraphSteps):
             return None
         assert self._plans is not None
         spec = self.spec.model_copy(update={"precision": above})
-        self._stages.notice(f"{above} plans are built too, as those in {precision} have to be faster")
-        with self._stages.aside():
-            device = self.target.device
-            graph = lower_graph(
-                self._stages, spec, self._relative_to, onnx, data, device=device, require=require_lowered
-            )
-            return self._plans.compile(onnx, graph)
+        relative_to, device = self._relative_to, self.target.device
+        try:
+            with self._stages.aside():
+                graph = lower_graph(self._stages, spec, relative_to, onnx, data, device=device, require=require_lowered)
+                return self._plans.compile(onnx, graph)
+        except (ExportError, GateError, EngineError) as error:
+            self._stages.notice(f"there is no {above} plan that this one has to be faster than: {error.message}")
+            return None
 
     def package(self, engine: Finished[Engine], onnx: Finished[OnnxModel]) -> Finished[Package]:
         """Lay out the release: config.pbtxt and the files that Triton loads.

@@ -36,8 +36,10 @@ class TensorRTOptions(BuildFlags):
 
     def found_from(self, folder: Path) -> TensorRTOptions:
         """The same, with the paths of the program and of the plugins made absolute."""
-        found = {"trtexec": str(folder / self.trtexec)} if self.trtexec else {}
-        return self.model_copy(update={**found, "plugins": tuple(str(folder / plugin) for plugin in self.plugins)})
+        found = {"trtexec": str((folder / self.trtexec).absolute())} if self.trtexec else {}
+        return self.model_copy(
+            update={**found, "plugins": tuple(str((folder / plugin).absolute()) for plugin in self.plugins)}
+        )
 
     def build_spec(self, profiles: Sequence[OptimizationProfile]) -> BuildSpec:
         """What a plan is built from with these options."""

@@ -94,7 +94,7 @@ _CODE = {
         "compilers/precision",
         *_GRAPH_CODE,
     ),
-    "plan_graph": (*_GRAPH_CODE, "compilers/shape_inputs.py"),
+    "plan_graph": (*_GRAPH_CODE, "compilers/shape_inputs.py", "compilers/plan_layers.py", "compilers/precision"),
     # A machine without TensorRT finds the plan that another one built: its version stands beside this in the key.
     "plan": (
         "compilers/trt",
@@ -102,7 +102,11 @@ _CODE = {
         "compilers/plan_building.py",
         "compilers/plan_worker.py",
         "compilers/plan_layers.py",
+        "compilers/plan_reproduction.py",
+        "compilers/layer_summary.py",
+        "plan_header.py",
         "plan_steps.py",
+        "plan_words.py",
         "optimization_profiles.py",
     ),
     "compile": _GRAPH_CODE,
@@ -110,6 +114,7 @@ _CODE = {
     "measure": (
         "plan_gate.py",
         "plan_judging.py",
+        "plan_words.py",
         "compilers/trt",
         "compilers/layer_summary.py",
         "plan_speeds.py",

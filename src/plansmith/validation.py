@@ -167,7 +167,7 @@ def require_passed(report: ValidationReport) -> None:
         )
     if report.evaluation and any(metric.failures for metric in report.evaluation.metrics):
         remedy += " and `max_metric_drop` in `data`"
-    if all(CONSTANT in failure for failure in failures):
+    if failures and all(CONSTANT in failure for failure in failures):
         what = "answers the same to all samples, so that the comparison proves nothing"
         remedy = "say with `inputs` in a spec (low, high) which values differ for the model, or leave the output out"
     shown = "\n".join(f"  {line}" for line in failures[:5])

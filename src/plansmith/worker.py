@@ -78,6 +78,7 @@ def plan_graph(*, lowered: Mapping[str, Any], folder: str, out: str, progress: P
     import onnx
 
     from plansmith.compilers.onnxrt import clean
+    from plansmith.compilers.plan_layers import nodes_in_fp32
     from plansmith.compilers.shape_inputs import shape_inputs
     from plansmith.durable import link_or_copy
 
@@ -90,7 +91,12 @@ def plan_graph(*, lowered: Mapping[str, Any], folder: str, out: str, progress: P
         for file in component.files:
             link_or_copy(Path(folder, file), Path(out, file))
     graph = onnx.load(Path(out, component.file), load_external_data=False)
-    return {"component": component.model_dump(mode="json"), "shape_inputs": shape_inputs(graph)}
+    high = () if model.precision is Precision.FP32 else nodes_in_fp32(Path(out, component.file))
+    return {
+        "component": component.model_dump(mode="json"),
+        "shape_inputs": shape_inputs(graph),
+        "in_fp32": [node.model_dump(mode="json") for node in high],
+    }
 
 
 def validate(

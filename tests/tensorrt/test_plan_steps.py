@@ -6,6 +6,7 @@ precision, are written as these tests need them.
 
 from __future__ import annotations
 
+import inspect
 import json
 import struct
 from collections.abc import Callable
@@ -16,11 +17,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from plansmith import plan_steps
+from plansmith import plan_gate, plan_judging, plan_steps
+from plansmith.compilers.plan_layers import nodes_in_fp32
 from plansmith.config import ModelSpec
-from plansmith.engines import BuildMachine, BuildRequest, Engine, Gpu, Plan, PlanLayer
+from plansmith.engines import BuildMachine, BuildRequest, Engine, Gpu, Plan, PlanLayer, PlanTensor
 from plansmith.errors import EngineError, EnvironmentFault, PlansmithError
 from plansmith.gpu_kinds import find_kind
+from plansmith.plan_judging import together
+from plansmith.reports import ValidationReport
 from plansmith.stages import Finished
 from plansmith.steps import Compilation
 
@@ -51,7 +55,7 @@ class Builder:
             name="product", kind="gemm", inputs=(), dtypes=(self.dtype,), computes=True, operands=self.dtype
         )
         (out / "layers.json").write_text(json.dumps([layer.model_dump(mode="json")]))
-        for name in ("build.log", "reproduce.sh"):
+        for name in ("build.log", "reproduce.sh", "request.json"):
             (out / name).write_text(request.gpu.name)
         return Plan(
             file="model.plan",
@@ -63,7 +67,10 @@ class Builder:
             peak_host_bytes=None,
             peak_device_bytes=None,
             timing_cache="none",
-            tensors=(),
+            tensors=(
+                PlanTensor(name="x", is_input=True, dtype="float32", dims=(-1, 4)),
+                PlanTensor(name="y", is_input=False, dtype="float32", dims=(-1, 2)),
+            ),
             profile_bytes=(),
             layers_file="layers.json",
             log="build.log",
@@ -108,8 +115,8 @@ def graph(tmp_path: Path) -> Path:
     return path
 
 
-def compiled(graph: Path, *, check: bool = True, **told: Any) -> Finished[Engine]:
-    """The engine of a graph, in artifacts beside it."""
+def run_of(graph: Path, **told: Any) -> Compilation:
+    """A compile of a graph, with artifacts beside it."""
     spec = ModelSpec.model_validate(
         {
             "source": f"onnx:{graph}",
@@ -120,11 +127,16 @@ def compiled(graph: Path, *, check: bool = True, **told: Any) -> Finished[Engine
             "tensorrt": told,
         }
     )
-    with Compilation(spec, relative_to=graph.parent) as steps:
+    return Compilation(spec, relative_to=graph.parent)
+
+
+def compiled(graph: Path, **told: Any) -> Finished[Engine]:
+    """The engine of a graph, with a plan for every kind of GPU."""
+    with run_of(graph, **told) as steps:
         onnx_model = steps.export(steps.fetch())
         engine = steps.compile(onnx_model, steps.lower(onnx_model, None))
-        if check and steps._plans is not None:
-            steps._plans.require_complete(engine.record)
+        assert steps._plans is not None
+        steps._plans.require_complete(engine.record)
         return engine
 
 
@@ -189,7 +201,7 @@ def test_a_release_for_two_kinds_of_gpu_needs_both_machines_and_no_build_twice(
     both = compiled(graph, gpus=["L4", "A10G"])
     files = {cc: plan.file for cc, plan in both.record.plans.items()}
     assert files == {"8.9": "model_sm89.plan", "8.6": "model_sm86.plan"}
-    assert (both.folder / "build_sm86.log").read_text() == A10G.name
+    assert (both.folder / both.record.plans["8.6"].log).read_text() == A10G.name
     assert [request.gpu.name for request in builder.requests] == [L4.name, A10G.name]
 
 
@@ -225,20 +237,114 @@ def test_a_plan_is_built_of_the_profiles_that_were_named(
     assert Path(request.graph).is_file()
 
 
+def test_a_machine_with_trtexec_alone_is_told_that_nobody_would_judge_its_plan(
+    graph: Path, builder: Builder, machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(L4)
+    alone = BuildMachine(gpus=(L4,), trtexec="/opt/trtexec", trtexec_version="10.16.0", api_problem="no module")
+    monkeypatch.setattr(plan_steps, "probe", lambda *_, **__: alone)
+    with pytest.raises(EnvironmentFault, match="judged through TensorRT's Python package") as refused:
+        run_of(graph).run()
+    assert "nvcr.io/nvidia/tensorrt:26.03-py3" in refused.value.remedy
+    assert not builder.requests
+
+
+def test_a_plugin_that_is_not_there_is_refused_at_once(graph: Path, machine: Callable[..., None]) -> None:
+    machine(L4)
+    with pytest.raises(EngineError, match=r"the plugin library .*mine\.so is not there"):
+        run_of(graph, plugins=["mine.so"])
+
+
+def test_what_the_graph_has_in_fp32_may_stay_so_in_the_plan(tmp_path: Path) -> None:
+    half = helper.make_tensor_value_info("x", TensorProto.FLOAT16, ("batch", 4))
+    made = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["low"], name="in_fp16"),
+            helper.make_node("Cast", ["low"], ["high"], name="up", to=TensorProto.FLOAT),
+            helper.make_node("MatMul", ["high", "v"], ["y"], name="in_fp32"),
+        ],
+        "mixed",
+        [half],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("batch", 4))],
+        [
+            helper.make_tensor("w", TensorProto.FLOAT16, (4, 4), [1.0] * 16),
+            helper.make_tensor("v", TensorProto.FLOAT, (4, 4), [1.0] * 16),
+        ],
+    )
+    path = tmp_path / "mixed.onnx"
+    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    assert [node.node for node in nodes_in_fp32(path)] == ["in_fp32"]
+
+
+def test_each_plan_is_judged_on_a_gpu_of_its_kind_and_once(
+    graph: Path, builder: Builder, machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[str] = []
+
+    class Judge(InlineWorker):
+        def __init__(self, module: str, log: Path, progress: Any, **told: Any) -> None:
+            super().__init__(module, log, progress)
+            assert told["leads"]
+            assert told["environment"]["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
+
+        def __enter__(self) -> Judge:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def call(self, name: str, /, **arguments: Any) -> Any:
+            assert name == "judge_plan"
+            assert set(arguments) == set(inspect.signature(plan_gate.judge_plan).parameters) - {"progress"}
+            given = plan_gate.GivenPlan.model_validate(arguments["plan"])
+            assert given.file.is_file()
+            assert Path(given.lowered).is_file()
+            judged.append(given.capability)
+            return report(given.capability).model_dump(mode="json")
+
+    monkeypatch.setattr(plan_judging, "Worker", Judge)
+    both = {"gpus": ["L4", "A10G"]}
+    machine(L4)
+    with run_of(graph, **both) as steps, pytest.raises(EngineError, match="no plan for NVIDIA A10G"):
+        steps.run()
+    machine(A10G)
+    with run_of(graph, **both) as steps:
+        published, manifest = steps.run()
+    assert judged == ["8.9", "8.6"]
+    assert manifest.validation.ran == ("8.9", "8.6")
+    for plan in manifest.engine.plans.values():
+        assert all((Path(published.release) / name).is_file() for name in plan.told)
+    machine()
+    with run_of(graph, **both) as steps:
+        assert steps.run()[0].unchanged
+    assert len(judged) == len(builder.requests) == 2
+
+
+def test_of_several_reports_the_one_that_failed_tells_why() -> None:
+    wrong = report("8.6").model_copy(update={"verdict": "failed", "data": "of the second"})
+    found = together([report("8.9"), wrong])
+    assert (found.verdict, found.data, found.ran) == ("failed", "of the second", ("8.9", "8.6"))
+    assert found.candidate == "plan 8.9; plan 8.6"
+
+
+def report(capability: str) -> ValidationReport:
+    """A gate's word on one plan; no figure in it."""
+    return ValidationReport(
+        verdict="passed",
+        reference="",
+        candidate=f"plan {capability}",
+        data="",
+        tolerances={},
+        comparisons=(),
+        ran=(capability,),
+    )
+
+
 def test_a_compile_that_no_machine_here_can_end_is_refused_before_it_begins(
     graph: Path, builder: Builder, machine: Callable[..., None]
 ) -> None:
     machine(L4, version="11.1.0.106")
-    spec = ModelSpec.model_validate(
-        {
-            "source": f"onnx:{graph}",
-            "engine": "tensorrt",
-            "target": "triton-26.03",
-            "artifacts": str(graph.parent / "artifacts"),
-            "check_served": False,
-        }
-    )
-    with Compilation(spec, relative_to=graph.parent) as steps:
+    with run_of(graph) as steps:
         with pytest.raises(PlansmithError, match=r"11\.1\.0\.106") as refused:
             steps.run()
         assert (refused.value.step, steps.steps) == ("compile", [])
