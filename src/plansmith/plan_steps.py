@@ -175,7 +175,8 @@ class PlanSteps:
         return EnvironmentFault(
             "a plan is judged through TensorRT's Python package, which is not here"
             + (f": {self._machine.api_problem}" if self._machine.api_problem else ""),
-            remedy=f"build in {plan_rules.containers_in_words(self._target)}; the one of TensorRT has the package",
+            remedy=f"build in {plan_rules.containers_in_words(self._target)}; TensorRT's image has the package, and in"
+            f" Triton's, which has the libraries: pip install --no-deps {_bindings(self._target)}",
         )
 
     def _graph(self, lowered: Finished[LoweredModel]) -> tuple[Entry, bool]:
@@ -315,6 +316,12 @@ class PlanSteps:
         inputs = [one.entry.digest for one in built.values()]
         parameters = {"of": "engine", "precision": lowered.precision, "interface": component.model_dump(mode="json")}
         return self._stages.entry("compile", inputs, parameters, gather, tools="plan")[0]
+
+
+def _bindings(target: Target) -> str:
+    """The distribution of Python bindings for a target's TensorRT."""
+    major = (target.cuda or "13").partition(".")[0]
+    return f"tensorrt-cu{major}-bindings=={target.tensorrt}"
 
 
 def _sm(compute_capability: str) -> str:

@@ -6,6 +6,7 @@ The fakes check how TensorRT is called; what they answer is made up, and no test
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -60,6 +61,13 @@ def test_every_word_of_a_spec_has_its_member() -> None:
         assert said
         assert {word.upper() for word in said} <= set(getattr(tensorrt, kind).__members__)
     assert set(inspecting.DTYPES) == set(tensorrt.DataType.__members__)
+
+
+def test_the_bindings_alone_do_where_the_package_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    bindings = sys.modules["tensorrt"]
+    monkeypatch.delitem(sys.modules, "tensorrt")
+    assert version() == bindings.__version__
+    assert sys.modules["tensorrt"] is bindings
 
 
 def test_without_a_gpu_the_real_module_gives_our_fault(tmp_path: Path) -> None:
