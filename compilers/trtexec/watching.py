@@ -8,12 +8,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from plansmith import memory
 from plansmith.errors import EnvironmentFault
-from plansmith.process import dying_with
+from plansmith.process import tied_to
+from plansmith.process_groups import signal_group
 
 _POLL_SECONDS = 0.2
 _TERMINATE_SECONDS = 10
@@ -61,7 +61,7 @@ def run(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             close_fds=False,
-            preexec_fn=_tied_to(os.getpid()),  # noqa: PLW1509 - only the child itself can ask for this signal
+            preexec_fn=tied_to(os.getpid()),  # noqa: PLW1509 - only the child itself can ask for this signal
         )
     except OSError as error:
         raise EnvironmentFault(
@@ -83,17 +83,6 @@ def run(
     if status == -signal.SIGKILL:
         return Ended(text, status, peak, *watch.verdict())
     return Ended(text, status, peak)
-
-
-def _tied_to(parent: int) -> Callable[[], None]:
-    """What the child does before it becomes the program."""
-    parent_lives = dying_with(parent)
-
-    def follow() -> None:
-        if not parent_lives():
-            os._exit(1)
-
-    return follow
 
 
 def _lines(process: subprocess.Popen[bytes], deadline: float) -> Iterator[str]:
@@ -131,16 +120,11 @@ def _is_dead(process: int) -> bool:
 def _end(process: subprocess.Popen[bytes]) -> int:
     """End a program and all that it started, and say how much memory it held at most."""
     if not _is_dead(process.pid):
-        _signal_group(process.pid, signal.SIGTERM)
+        signal_group(process.pid, signal.SIGTERM)
         if not _is_dead_by(process.pid, time.monotonic() + _TERMINATE_SECONDS):
-            _signal_group(process.pid, signal.SIGKILL)
+            signal_group(process.pid, signal.SIGKILL)
     process.returncode, peak = memory.wait_for(process.pid)
-    _signal_group(process.pid, signal.SIGKILL)
+    signal_group(process.pid, signal.SIGKILL)
     assert process.stdout is not None
     process.stdout.close()
     return peak
-
-
-def _signal_group(leader: int, number: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, number)

@@ -181,8 +181,8 @@ class LayerCount(Record):
 class LayerSummary(Record):
     """What the layers of a plan come to; all of them stand in `Plan.layers_file`.
 
-    `counts`: the most frequent first; `above`: the first of the compute layers that came out in a higher precision than
-    was asked for, of `above_count`; `slowest`: those that take longest, the slowest first; `milliseconds`: of all that
+    `counts`: the most frequent first; `above`: the first of the compute layers that are above the plan's precision,
+    as the graph has them so, of `above_count`; `slowest`: those that take longest, the slowest first; `milliseconds`: of all that
     were timed; none where none was.
     """
 

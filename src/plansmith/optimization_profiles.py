@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from plansmith.engines import OptimizationProfile
-from plansmith.errors import EngineError, UsageError
+from plansmith.errors import UsageError
 from plansmith.tensorrt_options import TensorRTOptions
 from plansmith.types import ANONYMOUS, AxisRange, InputRange, Tensor
 
@@ -57,27 +57,6 @@ def profiles_of(
     return tuple(made)
 
 
-def axes_of_profiles(
-    profiles: Sequence[OptimizationProfile], inputs: Sequence[Tensor], axes: Mapping[str, AxisRange]
-) -> dict[str, AxisRange]:
-    """The smallest range of every named axis that holds all profiles; usual is what the first profile is tuned for.
-
-    Args:
-        profiles: made by `profiles_of`; without any, the axes are what they were.
-        inputs: of the graph.
-        axes: the ranges so far, whose steps are kept.
-    """
-    found = dict(axes)
-    for tensor in inputs:
-        for place, dim in enumerate(tensor.dims):
-            ranges = [p.shapes[tensor.name] for p in profiles if tensor.name in p.shapes]
-            if isinstance(dim, str) and dim != ANONYMOUS and ranges:
-                step = axes[dim].step if dim in axes else 1
-                sizes = {"min": min(r.min[place] for r in ranges), "max": max(r.max[place] for r in ranges)}
-                found[dim] = AxisRange(opt=ranges[0].opt[place], step=step, **sizes)
-    return found
-
-
 def shapes_of(profiles: Mapping[str, Mapping[str, InputRange]]) -> dict[str, InputRange]:
     """What to ask a model for before there is a graph: of every input that all profiles name, the range of all.
 
@@ -98,44 +77,6 @@ def shapes_of(profiles: Mapping[str, Mapping[str, InputRange]]) -> dict[str, Inp
             max=tuple(map(max, zip(*(r.max for r in ranges), strict=True))),
         )
     return found
-
-
-def holds(profile: OptimizationProfile, shapes: Mapping[str, Sequence[int]]) -> bool:
-    """Whether inputs of these shapes, batch included, are within a profile; those that it does not name may be any."""
-    return all(
-        len(shapes[name]) == len(allowed.min)
-        and all(low <= size <= high for low, size, high in zip(allowed.min, shapes[name], allowed.max, strict=True))
-        for name, allowed in profile.shapes.items()
-        if name in shapes
-    )
-
-
-def choose(profiles: Sequence[OptimizationProfile], shapes: Mapping[str, Sequence[int]]) -> int:
-    """The place of the profile that Triton would run inputs of these shapes with.
-
-    Of those that hold them, the one whose usual shapes are nearest, by the sum of all differences; the first of equals
-    (GetMostOptimizedProfile of Triton's TensorRT backend).
-
-    Raises:
-        EngineError: no profile holds them.
-    """
-    fitting = [place for place, profile in enumerate(profiles) if holds(profile, shapes)]
-    if not fitting:
-        given = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items())
-        raise EngineError(
-            f"none of the plan's profiles takes {given}",
-            remedy="widen `shapes`, or a range in `tensorrt: {profiles: ...}`",
-        )
-    return min(fitting, key=lambda place: _distance(profiles[place], shapes))
-
-
-def _distance(profile: OptimizationProfile, shapes: Mapping[str, Sequence[int]]) -> int:
-    return sum(
-        abs(usual - size)
-        for name, allowed in profile.shapes.items()
-        if name in shapes
-        for usual, size in zip(allowed.opt, shapes[name], strict=True)
-    )
 
 
 @dataclass(frozen=True)

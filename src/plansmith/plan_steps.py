@@ -282,7 +282,7 @@ class PlanSteps:
         layers = stored_layers(folder / plan.layers_file)
         kept = tuple(KeptNode.model_validate(node) for node in graph.record["in_fp32"])
         untold = require_precision(layers, lowered.precision, kept)
-        summary = summarise(layers, layers_above(layers, lowered.precision, kept))
+        summary = summarise(layers, layers_above(layers, lowered.precision))
         return plan.model_copy(
             update={
                 "tensorrt": header.tensorrt,

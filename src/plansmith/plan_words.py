@@ -70,8 +70,8 @@ def layer_lines(layers: LayerSummary, precision: Precision) -> Iterator[str]:
     if layers.above_count:
         named = ", ".join(layer.name for layer in layers.above[:3])
         more = ", …" if layers.above_count > len(layers.above[:3]) else ""
-        are = "layer is" if layers.above_count == 1 else "layers are"
-        yield f"!! {layers.above_count} compute {are} not {precision}: {named}{more}"
+        stay = "layer stays" if layers.above_count == 1 else "layers stay"
+        yield f"{layers.above_count} compute {stay} above {precision}, as in the graph: {named}{more}"
     if layers.slowest:
         slowest = layers.slowest[0]
         yield f"slowest: {slowest.name} ({slowest.kind}), {milliseconds(slowest.milliseconds or 0.0)}"

@@ -104,7 +104,7 @@ def test_speeds_show_the_plan_what_stands_beside_it_and_what_could_not_be_measur
 def test_layers_are_counted_and_those_in_a_higher_precision_are_named(page: Page) -> None:
     said = page.words("tensorrt")
     assert "33 layers, 1.25 ms together; all of them stand in layers.json." in said
-    assert "1 compute layer is in a higher precision than FP16 Layer Computes in /pooler/dense/Gemm" in said
+    assert "1 compute layer stays above FP16, as in the graph Layer Computes in /pooler/dense/Gemm" in said
     assert "gemm float16 18 1.06 ms kgen float16 13 0.143 ms" in said
     assert "__myl_FcAddGelu_myl0_11 gemm: sm80_xmma_gemm_f16f16" in said
 
@@ -156,7 +156,7 @@ def test_inspect_tells_of_the_plans_of_a_release(tmp_path: Path) -> None:
     told = explain(tmp_path)
     lines = "\n".join(told["plans"])
     assert "plan for compute capability 8.9: TensorRT 10.16.1.11 on NVIDIA L4, 43.2 MiB, built in 3 min 04 s" in lines
-    assert "!! 1 compute layer is not fp16: /pooler/dense/Gemm_myl0_44" in lines
+    assert "1 compute layer stays above fp16, as in the graph: /pooler/dense/Gemm_myl0_44" in lines
     assert "slowest: __myl_FcAddGelu_myl0_11 (gemm), 0.073 ms" in lines
     assert "at 6 corners of profiles beside the lowered graph: largest error 0.0063" in lines
     assert "profile 'latency' (input_ids 1x64, attention_mask 1x64): 0.412 ms, p95 0.431 ms, p99 0.502 ms" in lines
