@@ -181,9 +181,9 @@ class LayerCount(Record):
 class LayerSummary(Record):
     """What the layers of a plan come to; all of them stand in `Plan.layers_file`.
 
-    `counts`: the most frequent first; `above`: the first of the compute layers that are above the plan's precision,
-    as the graph has them so, of `above_count`; `slowest`: those that take longest, the slowest first; `milliseconds`: of all that
-    were timed; none where none was.
+    `counts`: the most frequent first; `above`: the first of the compute layers that are above the plan's precision, as
+    the graph has them, of `above_count`; `slowest`: those that take longest, the slowest first; `milliseconds`: of all
+    that were timed; none where none was.
     """
 
     layers: int
