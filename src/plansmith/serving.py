@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plansmith.engines import OptimizationProfile
 from plansmith.manifest import Interface, Package
+from plansmith.profile_inputs import profile_for
 from plansmith.reference import StoredCase, read_case
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.stages import Finished, StageRunner
@@ -26,8 +29,17 @@ def ask_server(
     package: Finished[Package],
     onnx: Finished[OnnxModel],
     validation: Finished[ValidationReport],
+    profiles: Sequence[OptimizationProfile] = (),
 ) -> Finished[ServedReport]:
     """Have a server load a release, and compare its answers with the reference's.
+
+    Args:
+        stages: runs the step.
+        runtime: the server and the backend that answers.
+        package: what is served.
+        onnx: has the reference.
+        validation: has the tolerances.
+        profiles: of the release's plans, which are asked nothing that none of them takes; without any, all is asked.
 
     Raises:
         ServedCheckError: it does not load, answers wrongly, or Triton understood another configuration.
@@ -38,6 +50,7 @@ def ask_server(
         "real": runtime.site is None,
         "runtime": runtime.words,
         "device": runtime.device,
+        "profiles": [profile.model_dump(mode="json") for profile in profiles],
     }
 
     def build(out: Path) -> Any:
@@ -51,6 +64,7 @@ def ask_server(
             runtime=runtime,
             mask_input=onnx.record.mask_input,
             tolerances=validation.record.tolerances,
+            takes=lambda feed: not profiles or profile_for(profiles, feed) is not None,
             scratch=out / "repository",
             log=stages.log_file("triton"),
             progress=stages.progress,

@@ -274,7 +274,10 @@ class Compilation(GraphSteps):
         """
         if self._runtime is None:
             raise WouldRun("check_served")
-        return ask_server(self._stages, self._runtime, package, onnx, validation)
+        engine = self._stages.made["compile"]
+        assert isinstance(engine, Engine)
+        profiles = engine.build.profiles if engine.build is not None else ()
+        return ask_server(self._stages, self._runtime, package, onnx, validation, profiles)
 
     def publish(self, made: Made) -> tuple[PublishedVersion, Manifest]:
         """Number the release and exchange the view that Triton reads.
