@@ -8,12 +8,16 @@ import pytest
 
 from plansmith.cli import serve
 from plansmith.cli.outcomes import Compiled
+from plansmith.engines import Engine
 from plansmith.errors import EnvironmentFault, ServedCheckError
+from plansmith.reports import ServedReport
 from plansmith.triton.installation import find_installation
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.server import TritonServer
+from plansmith.types import Precision
 
 from ..durability.packages import draft_of, publish, write_package
+from ..report import parts, planned
 
 COMPATIBLE = "--backend-config=tensorrt,version-compatible=true"
 PLUGINS = "--backend-config=tensorrt,plugins=liba.so"
@@ -66,6 +70,31 @@ def test_a_compile_says_what_the_server_needs(
     outcome.show()
     assert said in capsys.readouterr().out
     assert outcome.document()["server_arguments"] == [COMPATIBLE, PLUGINS]
+
+
+@pytest.mark.parametrize(
+    ("engine", "backend"), [(planned.engine(), "TensorRT"), (parts.engine_of(Precision.FP32), "ONNX Runtime")]
+)
+def test_a_compile_says_which_backend_served_the_release(
+    engine: Engine, backend: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    released(tmp_path / "repository", "compatible", ())
+    opened = ModelRepository(tmp_path / "repository")
+    manifest = opened.manifest("compatible", 1)
+    served = ServedReport(
+        server_version="2.72.0",
+        backend="real",
+        backend_runtime="that of Triton 2.72.0",
+        requests=6,
+        concurrent_clients=4,
+        median_seconds=0.01,
+        worst_seconds=0.02,
+        checks=(),
+        completed={},
+    )
+    told = manifest.model_copy(update={"engine": engine, "served": served})
+    Compiled(opened.published(manifest, unchanged=False), told, []).show()
+    assert f"served by Triton 2.72.0 with its own {backend} backend: 6 requests" in capsys.readouterr().out
 
 
 def test_a_real_triton_gets_the_arguments(tmp_path: Path) -> None:
