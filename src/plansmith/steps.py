@@ -276,8 +276,7 @@ class Compilation(GraphSteps):
             raise WouldRun("check_served")
         engine = self._stages.made["compile"]
         assert isinstance(engine, Engine)
-        profiles = engine.build.profiles if engine.build is not None else ()
-        return ask_server(self._stages, self._runtime, package, onnx, validation, profiles)
+        return ask_server(self._stages, self._runtime, package, onnx, validation, engine.build)
 
     def publish(self, made: Made) -> tuple[PublishedVersion, Manifest]:
         """Number the release and exchange the view that Triton reads.

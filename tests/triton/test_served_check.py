@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from plansmith.config import TritonOptions
-from plansmith.engines import OptimizationProfile
+from plansmith.engines import BuildSpec, OptimizationProfile
 from plansmith.errors import EnvironmentFault, ServedCheckError
 from plansmith.manifest import Interface, Package
 from plansmith.reference import StoredCase, store_case
@@ -166,14 +166,35 @@ def test_what_no_profile_takes_is_not_asked_and_other_profiles_ask_anew(
 ) -> None:
     stages = StageRunner("tiny", tmp_path / "artifacts", listener=Listener(), force=False, dry=False)
     runtime = ServingRuntime(installation, site, "ONNX Runtime", "cpu")
-    whole = ask_server(stages, runtime, *finished, profiles=[batches(2, 4)])
+    whole = ask_server(stages, runtime, *finished, build=BuildSpec(profiles=(batches(2, 4),)))
     assert {check.batch for check in whole.record.checks} == {4}
-    single = ask_server(stages, runtime, *finished, profiles=[batches(1, 2)])
+    single = ask_server(stages, runtime, *finished, build=BuildSpec(profiles=(batches(1, 2),)))
     assert {check.batch for check in single.record.checks} == {1}
     assert [step.cached for step in stages.records] == [False, False]
     with pytest.raises(ServedCheckError, match="no case of the reference") as refused:
-        ask_server(stages, runtime, *finished, profiles=[batches(5, 8)])
+        ask_server(stages, runtime, *finished, build=BuildSpec(profiles=(batches(5, 8),)))
     assert "optimization profile" in refused.value.remedy
+
+
+def test_the_server_looks_for_plugins_where_they_were_when_the_plan_was_built(
+    finished: tuple[Finished[Package], Finished[OnnxModel], Finished[ValidationReport]],
+    installation: Installation,
+    site: Path,
+    tmp_path: Path,
+) -> None:
+    found: list[str] = []
+
+    class Watching(Listener):
+        def progress(self, step: str, text: str) -> None:  # noqa: ARG002 - as the other one
+            if text == "asking Triton":
+                servers = [child for child in psutil.Process().children() if child.name() == "tritonserver"]
+                found.extend(server.environ()["LD_LIBRARY_PATH"] for server in servers)
+
+    stages = StageRunner("tiny", tmp_path / "artifacts", listener=Watching(), force=False, dry=False)
+    build = BuildSpec(profiles=(), plugins=("/plugins/liba.so", "/more/libb.so", "/plugins/libc.so"))
+    ask_server(stages, ServingRuntime(installation, site, "ONNX Runtime", "cpu"), *finished, build=build)
+    (path,) = found
+    assert [folder for folder in path.split(":") if folder in {"/plugins", "/more"}] == ["/plugins", "/more"]
 
 
 def test_a_request_that_triton_refuses_fails_the_check(

@@ -99,6 +99,7 @@ def check_served(
             site=runtime.site,
             models=[package.model],
             arguments=package.server_arguments,
+            library_folders=runtime.library_folders,
         ) as server:
             completed = _compare_config(package, config, server)
             progress("asking Triton")
