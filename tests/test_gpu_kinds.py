@@ -46,11 +46,10 @@ def test_names_are_there_once() -> None:
         ("nvidia t4", "Tesla T4", "7.5"),
         ("a10g", "NVIDIA A10G", "8.6"),
         ("A10", "NVIDIA A10", "8.6"),
-        ("A100", "NVIDIA A100-SXM4-40GB", "8.0"),
-        ("a100-80gb", "NVIDIA A100-SXM4-80GB", "8.0"),
+        ("a100-pcie-80gb", "NVIDIA A100 80GB PCIe", "8.0"),
         ("L4", "NVIDIA L4", "8.9"),
         ("L40S", "NVIDIA L40S", "8.9"),
-        ("H100", "NVIDIA H100 80GB HBM3", "9.0"),
+        ("H100-SXM", "NVIDIA H100 80GB HBM3", "9.0"),
         ("B200", "NVIDIA B200", "10.0"),
         ("rtx4090", "NVIDIA GeForce RTX 4090", "8.9"),
         ("RTX 6000 Ada", "NVIDIA RTX 6000 Ada Generation", "8.9"),
@@ -70,8 +69,26 @@ def test_short_names_and_cloud_instances_mean_a_kind(text: str, name: str, compu
 def test_a_name_of_several_kinds_means_the_one_that_is_here() -> None:
     big, other = here("NVIDIA A100 80GB PCIe", "8.0", 80), here("NVIDIA L4", "8.9", 24)
     assert find_kind("A100", [other, big]).name == big.name
-    assert find_kind("A100", [other]).name == "NVIDIA A100-SXM4-40GB"
     assert find_kind("A100-SXM4-40GB", [big]).name == "NVIDIA A100-SXM4-40GB"
+    with pytest.raises(UsageError):
+        find_kind("A100", [other])
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (
+            "A100",
+            "NVIDIA A100-SXM4-40GB, NVIDIA A100-SXM4-80GB, NVIDIA A100-PCIE-40GB or NVIDIA A100 80GB PCIe",
+        ),
+        ("h100", "NVIDIA H100 80GB HBM3, NVIDIA H100 PCIe or NVIDIA H100 NVL"),
+        ("A100-80GB", "NVIDIA A100-SXM4-80GB or NVIDIA A100 80GB PCIe"),
+    ],
+)
+def test_a_name_of_several_kinds_is_refused_with_theirs_where_none_is_here(text: str, names: str) -> None:
+    with pytest.raises(UsageError, match=f"{text}.* none is in this machine") as refused:
+        find_kind(text)
+    assert refused.value.remedy == f"write {names}"
 
 
 def test_a_gpu_that_is_here_needs_no_place_in_the_table() -> None:

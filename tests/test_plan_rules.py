@@ -28,7 +28,7 @@ from plansmith.types import Precision
 TRITON = load_target("triton-26.03")  # TensorRT 10.16.0.72, CUDA 13.2
 SAGEMAKER = load_target("sagemaker-26.05")  # says TensorRT 10.16 alone
 NEWEST = load_target("triton-26.08")  # TensorRT 11.2.1.2
-L4, T4, A10G, A100, H100 = (find_kind(name) for name in ("L4", "T4", "A10G", "A100", "H100"))
+L4, T4, A10G, A100, H100 = (find_kind(name) for name in ("L4", "T4", "A10G", "A100-SXM4-40GB", "H100-SXM"))
 
 
 def options(**values: Any) -> TensorRTOptions:

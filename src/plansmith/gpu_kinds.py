@@ -55,11 +55,11 @@ def find_kind(text: str, here: Sequence[Gpu] = ()) -> Gpu:
 
     Args:
         text: as it was written.
-        here: the GPUs of this machine. A name that several kinds share ("A100") means the one that is here, and else
-            the first of the table; and a GPU that is here needs no place in the table.
+        here: the GPUs of this machine. A name that several kinds share ("A100") means the one that is here; and a GPU
+            that is here needs no place in the table.
 
     Raises:
-        UsageError: there is no such kind.
+        UsageError: there is no such kind, or several have this name and none of them is here.
     """
     own = _OWN.fullmatch(text)
     if own is not None:
@@ -71,8 +71,8 @@ def find_kind(text: str, here: Sequence[Gpu] = ()) -> Gpu:
     for kind in present:
         if kind in named or _key(kind.name) == key:
             return kind
-    if not named:
-        raise _unknown(text)
+    if len(named) != 1:
+        raise _shared(text, named) if named else _unknown(text)
     return named[0]
 
 
@@ -102,6 +102,14 @@ def takes_newer_cuda(gpu: Gpu) -> bool | None:
     if any(is_kind(gpu, kind.gpu) for kind in table.data_centre):
         return True
     return False if any(is_kind(gpu, kind.gpu) for kind in table.consumer) else None
+
+
+def _shared(text: str, kinds: Sequence[Gpu]) -> UsageError:
+    names = [kind.name for kind in kinds]
+    return UsageError(
+        f"{text!r} is the name of {len(kinds)} kinds of GPU, of which none is in this machine",
+        remedy=f"write {', '.join(names[:-1])} or {names[-1]}",
+    )
 
 
 def _unknown(text: str) -> UsageError:

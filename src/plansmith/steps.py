@@ -277,7 +277,9 @@ class Compilation(GraphSteps):
         """
         if self._runtime is None:
             raise WouldRun("check_served")
-        return ask_server(self._stages, self._runtime, package, onnx, validation)
+        engine = self._stages.made["compile"]
+        assert isinstance(engine, Engine)
+        return ask_server(self._stages, self._runtime, package, onnx, validation, engine.build)
 
     def publish(self, made: Made) -> tuple[PublishedVersion, Manifest]:
         """Number the release and exchange the view that Triton reads.

@@ -22,7 +22,7 @@ class TensorRTOptions(BuildFlags):
     trtexec: str = Field(default="", description="The program, relative to the spec; found when left out.")
     gpus: tuple[str, ...] = Field(
         default=(),
-        description="Kinds of GPU that get a plan, such as L4 or A100; that of this machine when left out.",
+        description="Kinds of GPU that get a plan, such as L4 or A10G; that of this machine when left out.",
         json_schema_extra={"uniqueItems": True},
     )
     profiles: dict[str, dict[str, WrittenRange]] = Field(

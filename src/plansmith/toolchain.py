@@ -127,7 +127,7 @@ _CODE = {
         *_JUDGING_CODE,
     ),
     "package": ("packaging.py", "triton/model_config.py", "triton/plan_config.py", "triton/releases.py"),
-    "check_served": ("serving.py", "triton"),
+    "check_served": ("serving.py", "profile_inputs.py", "triton"),
     "zoo": ("zoo", *_EXPORT_CODE),
 }
 _EXPORT_TOOLS = (

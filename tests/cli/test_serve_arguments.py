@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from plansmith.cli import serve
 from plansmith.cli.outcomes import Compiled
+from plansmith.engines import Engine
 from plansmith.errors import EnvironmentFault, ServedCheckError
-from plansmith.triton.installation import find_installation
+from plansmith.reports import ServedReport
+from plansmith.targets import load_target
+from plansmith.triton import installation
+from plansmith.triton.installation import Installation, find_installation
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.server import TritonServer
+from plansmith.types import Precision
 
 from ..durability.packages import draft_of, publish, write_package
+from ..report import parts, planned
 
 COMPATIBLE = "--backend-config=tensorrt,version-compatible=true"
 PLUGINS = "--backend-config=tensorrt,plugins=liba.so"
 
 
-def released(root: Path, model: str, *needs: tuple[str, ...]) -> None:
-    """Versions of a model that need the server to be started with arguments."""
+def released(root: Path, model: str, *needs: tuple[str, ...], engine: Engine | None = None) -> None:
+    """Versions of a model that need the server to be started with arguments, with the engine of a draft or another."""
     for number, arguments in enumerate(needs):
         package = write_package(root.parent / f"{model}-{number}", f"{model} {number}")
         draft = draft_of(package, model=model)
+        if engine is not None:
+            draft = draft.model_copy(update={"engine": engine})
         publish(
             root,
             package,
@@ -38,6 +47,23 @@ def test_what_any_shown_version_needs_is_passed_once(tmp_path: Path) -> None:
     opened = ModelRepository(root)
     assert serve._arguments(opened, ["plain"]) == []
     assert serve._arguments(opened, ["plain", "compatible"]) == [COMPATIBLE, PLUGINS]
+
+
+def test_plans_alone_need_no_onnx_runtime_in_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "has_gpu", lambda: True)
+    monkeypatch.setattr(ModelRepository, "load_target", lambda _: load_target("triton-26.08"))
+    root = tmp_path / "repository"
+    released(root, "plans", (), (), engine=planned.engine())
+    released(root, "graph", ())
+    (root / "theirs" / "1").mkdir(parents=True)
+    opened = ModelRepository(root)
+    server = Installation(tmp_path / "tritonserver", (), tmp_path, tmp_path, None, "2.72.0", False, real_tensorrt=True)
+    assert serve._stand_in(server, opened, ["plans"]) is None
+    for others in (["plans", "graph"], ["graph"], ["plans", "theirs"]):
+        with pytest.raises(EnvironmentFault, match="the stand-in backend runs models on the CPU only"):
+            serve._stand_in(server, opened, others)
+    with pytest.raises(EnvironmentFault, match="has no TensorRT backend"):
+        serve._stand_in(replace(server, real_tensorrt=False), opened, ["plans"])
 
 
 def test_a_model_that_somebody_else_put_there_needs_nothing_that_is_known(tmp_path: Path) -> None:
@@ -68,17 +94,42 @@ def test_a_compile_says_what_the_server_needs(
     assert outcome.document()["server_arguments"] == [COMPATIBLE, PLUGINS]
 
 
+@pytest.mark.parametrize(
+    ("engine", "backend"), [(planned.engine(), "TensorRT"), (parts.engine_of(Precision.FP32), "ONNX Runtime")]
+)
+def test_a_compile_says_which_backend_served_the_release(
+    engine: Engine, backend: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    released(tmp_path / "repository", "compatible", ())
+    opened = ModelRepository(tmp_path / "repository")
+    manifest = opened.manifest("compatible", 1)
+    served = ServedReport(
+        server_version="2.72.0",
+        backend="real",
+        backend_runtime="that of Triton 2.72.0",
+        requests=6,
+        concurrent_clients=4,
+        median_seconds=0.01,
+        worst_seconds=0.02,
+        checks=(),
+        completed={},
+    )
+    told = manifest.model_copy(update={"engine": engine, "served": served})
+    Compiled(opened.published(manifest, unchanged=False), told, []).show()
+    assert f"served by Triton 2.72.0 with its own {backend} backend: 6 requests" in capsys.readouterr().out
+
+
 def test_a_real_triton_gets_the_arguments(tmp_path: Path) -> None:
     try:
-        installation = find_installation()
+        found = find_installation()
     except EnvironmentFault as fault:
         pytest.skip(str(fault))
     (tmp_path / "models").mkdir()
     with TritonServer(
-        tmp_path / "models", installation, tmp_path / "log", models=[], arguments=[COMPATIBLE, PLUGINS]
+        tmp_path / "models", found, tmp_path / "log", models=[], arguments=[COMPATIBLE, PLUGINS]
     ) as server:
         assert server.version
-    wrong = TritonServer(tmp_path / "models", installation, tmp_path / "log", models=[], arguments=["--of-no-server"])
+    wrong = TritonServer(tmp_path / "models", found, tmp_path / "log", models=[], arguments=["--of-no-server"])
     with pytest.raises(ServedCheckError, match="ended with status"), wrong:
         pytest.fail("this server must not start")
     assert "of-no-server" in (tmp_path / "log").read_text()

@@ -54,7 +54,9 @@ def test_a_plan_is_of_this_tensorrt_for_this_gpu_in_its_precision_and_right(
     assert precision != "fp32" or computing == {"float32"}
 
     assert (validation["verdict"], validation["ran"]) == ("passed", [gpu.capability])
-    assert {(c["corner"], c["against"]) for c in validation["at_corners"]} == CORNERS
+    # Nothing was lowered for FP32, so that the lowered graph is the FP32 one.
+    graphs = {corner for corner in CORNERS if precision != "fp32" or corner[1] == "fp32"}
+    assert {(c["corner"], c["against"]) for c in validation["at_corners"]} == graphs
     (speed,) = validation["speeds"]
     baselines = {baseline["kind"]: baseline for baseline in speed["baselines"]}
     assert speed["median_ms"] > 0
@@ -89,7 +91,7 @@ def test_a_running_triton_answers_with_the_plan_on_the_gpu(name: str, shared: Wo
 def test_a_plan_can_have_several_profiles(builder: str, alone: Workshop, saved: Path) -> None:
     profiles = {
         "latency": {"input_ids": "1x16:1x64:2x128"},
-        "throughput": {"input_ids": "4x16:16x64:16x128"},
+        "throughput": {"input_ids": "3x16:16x64:16x128"},
     }
     release = alone.compile(subject("bert-base", saved), "--precision", "fp16", "--builder", builder, profiles=profiles)
     built = release.manifest["engine"]["build"]["profiles"]

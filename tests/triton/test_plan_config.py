@@ -182,6 +182,23 @@ def test_a_profile_that_does_not_take_every_batch_is_not_batched(odd: Optimizati
     assert full(engine(profiles=[odd])) == [[-1, -1], [-1, -1], [-1, 3]]
 
 
+def test_batches_between_two_profiles_are_not_made() -> None:
+    few = profile("latency", ids="1x8:1x64:2x256", mask="1x8:1x64:2x256")
+    beside, beyond = (
+        profile("throughput", ids=f"{low}x8:16x64:16x256", mask=f"{low}x8:16x64:16x256") for low in (3, 4)
+    )
+    assert config_of(engine(profiles=[beside, few])).max_batch_size == 16
+    assert full(engine(profiles=[few, beyond])) == [[-1, -1], [-1, -1], [-1, 3]]
+
+
+def test_a_single_sample_is_taken_where_every_input_takes_one() -> None:
+    assert full(engine(profiles=[profile(ids="1x8:8x64:32x256", mask="2x8:8x64:32x256")])) == [
+        [-1, -1],
+        [-1, -1],
+        [-1, 3],
+    ]
+
+
 def test_dims_that_the_graph_names_and_the_plan_fixes_are_the_plans_and_the_other_way_round() -> None:
     given = engine(other={"ids": {"dims": (-1, 64)}, "scores": {"dims": (-1, -1)}})
     assert [list(entry.dims) for entry in (*config_of(given).input, *config_of(given).output)] == [[64], [-1], [3]]

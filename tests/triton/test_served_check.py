@@ -13,15 +13,18 @@ import psutil
 import pytest
 
 from plansmith.config import TritonOptions
+from plansmith.engines import BuildSpec, OptimizationProfile
 from plansmith.errors import EnvironmentFault, ServedCheckError
 from plansmith.manifest import Interface, Package
-from plansmith.reference import StoredCase
-from plansmith.reports import ServedReport, Tolerance
+from plansmith.reference import StoredCase, store_case
+from plansmith.reports import ServedReport, Tolerance, ValidationReport
+from plansmith.serving import ask_server
+from plansmith.stages import Finished, Listener, StageRunner
 from plansmith.triton.installation import Installation
 from plansmith.triton.model_config import write_config
 from plansmith.triton.served_check import check_served
 from plansmith.triton.serving_runtime import ServingRuntime
-from plansmith.types import EngineKind, Tensor
+from plansmith.types import Component, EngineKind, InputRange, OnnxModel, Precision, ReferenceSet, Tensor
 
 TOLERANCE = Tolerance(max_relative=1e-4, quantile_relative=2e-5, min_cosine=0.99999999)
 PACKAGE = Package(
@@ -106,6 +109,92 @@ def test_an_integer_that_is_off_by_one_fails_the_check(
     wrong[3, 4] += 1
     with pytest.raises(ServedCheckError, match="'twice'"):
         check(replace(case, answer={**case.answer, "twice": wrong}))
+
+
+@pytest.fixture
+def finished(
+    folder: Path, case: StoredCase, tmp_path: Path
+) -> tuple[Finished[Package], Finished[OnnxModel], Finished[ValidationReport]]:
+    """What the step is given: the package, a reference of one case, and the tolerances."""
+    named = ("half", "twice")
+    stored = store_case("opt", {"batch": 4, "length": 5}, case.feed, case.answer, tmp_path / "reference")
+    component = Component(
+        file="model.onnx",
+        external_files=(),
+        inputs=PACKAGE.interface.inputs,
+        outputs=PACKAGE.interface.outputs,
+        opset=17,
+        ir_version=9,
+    )
+    onnx_model = OnnxModel(
+        components={"model": component},
+        axes={},
+        mask_input=None,
+        exporter="none",
+        attempts=(),
+        precision=Precision.FP32,
+        reference=ReferenceSet(runtime="none", data="none", cases=(stored,)),
+    )
+    validation = ValidationReport(
+        verdict="passed",
+        reference="none",
+        candidate="none",
+        data="none",
+        tolerances=dict.fromkeys(named, TOLERANCE),
+        comparisons=(),
+    )
+    return (
+        Finished(PACKAGE, folder, "package", cached=False),
+        Finished(onnx_model, tmp_path, "onnx", cached=False),
+        Finished(validation, tmp_path, "validation", cached=False),
+    )
+
+
+def batches(low: int, high: int) -> OptimizationProfile:
+    """A profile of these batches."""
+    shapes = {
+        name: InputRange(min=(low, size), opt=(high, size), max=(high, size)) for name, size in (("a", 3), ("ids", 5))
+    }
+    return OptimizationProfile(name=f"from {low}", shapes=shapes)
+
+
+def test_what_no_profile_takes_is_not_asked_and_other_profiles_ask_anew(
+    finished: tuple[Finished[Package], Finished[OnnxModel], Finished[ValidationReport]],
+    installation: Installation,
+    site: Path,
+    tmp_path: Path,
+) -> None:
+    stages = StageRunner("tiny", tmp_path / "artifacts", listener=Listener(), force=False, dry=False)
+    runtime = ServingRuntime(installation, site, "ONNX Runtime", "cpu")
+    whole = ask_server(stages, runtime, *finished, build=BuildSpec(profiles=(batches(2, 4),)))
+    assert {check.batch for check in whole.record.checks} == {4}
+    single = ask_server(stages, runtime, *finished, build=BuildSpec(profiles=(batches(1, 2),)))
+    assert {check.batch for check in single.record.checks} == {1}
+    assert [step.cached for step in stages.records] == [False, False]
+    with pytest.raises(ServedCheckError, match="no case of the reference") as refused:
+        ask_server(stages, runtime, *finished, build=BuildSpec(profiles=(batches(5, 8),)))
+    assert "optimization profile" in refused.value.remedy
+
+
+def test_the_server_looks_for_plugins_where_they_were_when_the_plan_was_built(
+    finished: tuple[Finished[Package], Finished[OnnxModel], Finished[ValidationReport]],
+    installation: Installation,
+    site: Path,
+    tmp_path: Path,
+) -> None:
+    found: list[str] = []
+
+    class Watching(Listener):
+        def progress(self, step: str, text: str) -> None:  # noqa: ARG002 - as the other one
+            if text == "asking Triton":
+                servers = [child for child in psutil.Process().children() if child.name() == "tritonserver"]
+                found.extend(server.environ()["LD_LIBRARY_PATH"] for server in servers)
+
+    stages = StageRunner("tiny", tmp_path / "artifacts", listener=Watching(), force=False, dry=False)
+    build = BuildSpec(profiles=(), plugins=("/plugins/liba.so", "/more/libb.so", "/plugins/libc.so"))
+    ask_server(stages, ServingRuntime(installation, site, "ONNX Runtime", "cpu"), *finished, build=build)
+    (path,) = found
+    assert [folder for folder in path.split(":") if folder in {"/plugins", "/more"}] == ["/plugins", "/more"]
 
 
 def test_a_request_that_triton_refuses_fails_the_check(

@@ -194,7 +194,7 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
     else:
         served = manifest.served
         who = (
-            "its own ONNX Runtime backend"
+            f"its own {'TensorRT' if manifest.engine.plans else 'ONNX Runtime'} backend"
             if served.backend == "real"
             else f"a stand-in backend ({served.backend_runtime})"
         )

@@ -14,6 +14,8 @@ import click
 from plansmith.cli.options import complete_model, repository_option
 
 if TYPE_CHECKING:
+    from plansmith.manifest import Manifest
+    from plansmith.triton.installation import Installation
     from plansmith.triton.repository import ModelRepository
     from plansmith.triton.server import TritonServer
 
@@ -45,7 +47,7 @@ def serve_command(
     plansmith serve minilm --repository /srv/models --http-port 9000
     """
     from plansmith.errors import RepositoryError, UsageError
-    from plansmith.triton.installation import find_installation, require_device, stand_in_site
+    from plansmith.triton.installation import find_installation
     from plansmith.triton.nesting import require_alone
     from plansmith.triton.repository import ModelRepository
     from plansmith.triton.server import TritonServer
@@ -65,9 +67,7 @@ def serve_command(
             remedy=f"choose from: {', '.join(present)}" if present else "plansmith compile a model into it first",
         )
     installation = find_installation(tritonserver)
-    target = opened.load_target()
-    require_device(installation, target)
-    site = stand_in_site(installation, target)
+    site = _stand_in(installation, opened, models or present)
     arguments = _arguments(opened, models or present)
     server = TritonServer(
         repository,
@@ -89,11 +89,33 @@ def serve_command(
     raise RepositoryError(f"the server ended by itself with status {status}", remedy="read the log", log=server.log)
 
 
+def _stand_in(installation: Installation, repository: ModelRepository, models: Sequence[str]) -> Path | None:
+    """The packages of the stand-in backend; None where the server has the real one, or all that it serves are plans.
+
+    Raises:
+        EnvironmentFault: this machine or its server lacks what the models need.
+        EngineError: nothing says which ONNX Runtime the target has.
+    """
+    from plansmith.triton.installation import require_device, require_tensorrt, stand_in_site
+
+    target = repository.load_target()
+    shown = [_manifests(repository, model) for model in models]
+    if all(manifests and all(one and one.engine.plans for one in manifests) for manifests in shown):
+        require_tensorrt(installation, target)
+        return None
+    require_device(installation, target)
+    return stand_in_site(installation, target)
+
+
 def _arguments(repository: ModelRepository, models: Sequence[str]) -> list[str]:
     """What the shown versions of models need the server to be started with, each once."""
-    shown = [(model, number) for model in models for number in repository.views(model).shown()]
-    manifests = [repository.readable(model, number) for model, number in shown]
+    manifests = [manifest for model in models for manifest in _manifests(repository, model)]
     return list(dict.fromkeys(one for manifest in manifests if manifest for one in manifest.package.server_arguments))
+
+
+def _manifests(repository: ModelRepository, model: str) -> list[Manifest | None]:
+    """Of the shown versions of a model; None of one that is somebody else's or damaged."""
+    return [repository.readable(model, number) for number in repository.views(model).shown()]
 
 
 def _announce(server: TritonServer, models: Sequence[str], arguments: Sequence[str], *, stand_in: bool) -> None:

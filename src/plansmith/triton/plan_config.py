@@ -7,7 +7,7 @@ github.com/triton-inference-server/server.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,8 +93,8 @@ def _max_batch_size(component: Component, plan: Plan, profiles: Sequence[Optimiz
     """The largest batch of all profiles; 0 where Triton must not put samples together.
 
     That is so where the first dim of an input or output is not the batch, or is one in the plan that does not vary;
-    where a profile has no one largest batch, or none takes a single sample; and where an input holds a shape, as
-    Triton takes its first value for the batch.
+    where a profile has no one largest batch, or a batch from a single sample to the largest of all is in no profile;
+    and where an input holds a shape, as Triton takes its first value for the batch.
     """
     told = {tensor.name: tensor for tensor in plan.tensors}
     if not profiles or _shape_tensors(plan, profiles):
@@ -104,9 +104,20 @@ def _max_batch_size(component: Component, plan: Plan, profiles: Sequence[Optimiz
         return 0
     if not all(tensor.name in profile.shapes for profile in profiles for tensor in component.inputs):
         return 0
-    largest = [{profile.shapes[tensor.name].max[0] for tensor in component.inputs} for profile in profiles]
-    smallest = min(profile.shapes[tensor.name].min[0] for profile in profiles for tensor in component.inputs)
-    return max(map(max, largest)) if smallest == 1 and all(len(sizes) == 1 for sizes in largest) else 0
+    given = [[profile.shapes[tensor.name] for tensor in component.inputs] for profile in profiles]
+    if any(len({shape.max[0] for shape in shapes}) > 1 for shapes in given):
+        return 0
+    return _reach((max(shape.min[0] for shape in shapes), shapes[0].max[0]) for shapes in given)
+
+
+def _reach(ranges: Iterable[tuple[int, int]]) -> int:
+    """How far ranges go from 1 without a gap; 0 where there is one, as the batcher makes batches of any size."""
+    reach = 0
+    for low, high in sorted(ranges):
+        if low > reach + 1:
+            return 0
+        reach = max(reach, high)
+    return reach
 
 
 def _usual_batches(component: Component, profiles: Sequence[OptimizationProfile]) -> list[int]:

@@ -60,6 +60,7 @@ def check_served(
     runtime: ServingRuntime,
     mask_input: str | None,
     tolerances: Mapping[str, Tolerance],
+    takes: Callable[[Arrays], bool] = lambda _: True,
     scratch: Path,
     log: Path,
     progress: Callable[[str], None],
@@ -73,6 +74,7 @@ def check_served(
         runtime: the server and the backend that answers.
         mask_input: the input that marks padding.
         tolerances: by output.
+        takes: whether the release answers such inputs at all; what it does not take is not sent.
         scratch: a folder for the server's repository, made and removed here; best where `folder` lies.
         log: takes the server's output.
         progress: told what is being done.
@@ -80,11 +82,12 @@ def check_served(
     Raises:
         ServedCheckError: the model does not load, answers wrongly, or Triton understood another configuration.
     """
-    questions = _questions(cases, package)
+    questions = [question for question in _questions(cases, package) if takes(question.feed)]
     if not questions:
         raise ServedCheckError(
             "no case of the reference can be sent to a server, so that nothing would be checked",
-            remedy="please report this with the spec; --no-check-served publishes without the check",
+            remedy="have an optimization profile of the plan take the usual sizes of `shapes`; without profiles, please"
+            " report this with the spec; --no-check-served publishes without the check",
         )
     config = _stage(package, folder, scratch, runtime.device)
     try:
@@ -96,6 +99,7 @@ def check_served(
             site=runtime.site,
             models=[package.model],
             arguments=package.server_arguments,
+            library_folders=runtime.library_folders,
         ) as server:
             completed = _compare_config(package, config, server)
             progress("asking Triton")

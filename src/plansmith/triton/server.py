@@ -57,6 +57,7 @@ class TritonServer:
         deadline_seconds: how long loading may take.
         ports: of HTTP, gRPC and metrics; 0 for any free one.
         arguments: what to start the server with besides.
+        library_folders: where libraries lie that the arguments name without a folder, as those of plugins.
 
     Attributes:
         http_url: such as "127.0.0.1:8000", as the other two.
@@ -78,6 +79,7 @@ class TritonServer:
         deadline_seconds: float = 60,
         ports: tuple[int, int, int] = (0, 0, 0),
         arguments: Sequence[str] = (),
+        library_folders: Sequence[Path] = (),
     ) -> None:
         self.log = log
         self.version = ""
@@ -89,6 +91,7 @@ class TritonServer:
         self._deadline_seconds = deadline_seconds
         self._wanted_ports = ports
         self._arguments = tuple(arguments)
+        self._library_folders = tuple(library_folders)
         self._token = scratch_name(secrets.token_hex(4))
         self._cleanup = ExitStack()
 
@@ -166,7 +169,7 @@ class TritonServer:
         ]
 
     def _environment(self) -> dict[str, str]:
-        folders = [str(folder) for folder in self._installation.library_path]
+        folders = [str(folder) for folder in (*self._installation.library_path, *self._library_folders)]
         if self._installation.stub is not None and self._installation.backends not in self._installation.stub.parents:
             folders.append(str(python_library_folder()))
         folders += filter(None, [os.environ.get("LD_LIBRARY_PATH")])

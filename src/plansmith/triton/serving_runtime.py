@@ -26,12 +26,14 @@ class ServingRuntime:
         words: the backend's ONNX Runtime or TensorRT.
         device: what the instances run on. On "cpu", the server is shown CPU instances where the release has GPU
             ones: Triton does not load those on a machine without a GPU. The release itself stays as it is.
+        library_folders: as for `TritonServer`.
     """
 
     installation: Installation
     site: Path | None
     words: str
     device: Device
+    library_folders: tuple[Path, ...] = ()
 
 
 def find_serving_runtime(tritonserver: str, target: Target, engine: EngineKind) -> ServingRuntime:
