@@ -233,7 +233,7 @@ class Worker:
     def close(self) -> None:
         """End the child, at once."""
         if not self.is_dead:
-            self._process.kill()
+            self.kill()  # Popen's own looks first, and would take away the status of a child that is dead already
             self._reap()
         with suppress(ConnectionError):  # a request that the child did not live to read
             self._stream.close()
