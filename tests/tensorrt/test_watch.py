@@ -75,7 +75,7 @@ def test_where_there_is_no_tensorrt_it_is_told_how_to_come_by_it(monkeypatch: py
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     with pytest.raises(EnvironmentFault, match="is not here") as raised:
         version()
-    assert "tensorrt: builder: trtexec" in raised.value.remedy
+    assert "tensorrt-cu13-bindings==<version>" in raised.value.remedy
 
 
 @pytest.mark.parametrize(
