@@ -9,6 +9,7 @@ from typing import Any
 
 from plansmith.compilers.onnx_files import MODEL_FILE
 from plansmith.compilers.trtexec.command import build_command, shell_line
+from plansmith.compilers.trtexec.timing import Measurement, timing_command
 from plansmith.config import ModelSpec
 from plansmith.engines import BuildSpec, Gpu, OptimizationProfile
 from plansmith.errors import PlansmithError
@@ -41,7 +42,8 @@ class BuildOutlook(Record):
 
     `tensorrt`: the target's version; `containers`: what has it; `gpus`: the kinds that get a plan, none where neither
     the spec nor this machine names one; `graph`: the file, which `is_there` or would be exported first; `trtexec`: the
-    program's arguments, the program first; `notes`: what is not known yet.
+    program's arguments, the program first; `timing`: likewise, to measure the plan at the opt of each profile, with the
+    same `switches` for every TensorRT; `notes`: what is not known yet.
     """
 
     target: str
@@ -53,12 +55,19 @@ class BuildOutlook(Record):
     is_there: bool
     spec: BuildSpec
     trtexec: tuple[str, ...]
+    timing: tuple[tuple[str, ...], ...]
+    switches: str
     notes: tuple[str, ...]
 
     @property
     def shell_line(self) -> str:
         """The call of trtexec, to copy into a shell."""
         return shell_line(list(self.trtexec))
+
+    @property
+    def timing_lines(self) -> tuple[str, ...]:
+        """The calls of trtexec that measure the plan, a profile each."""
+        return tuple(shell_line(list(call)) for call in self.timing)
 
 
 @dataclass(frozen=True)
@@ -120,14 +129,18 @@ def outlook_of(
         build = options.build_spec(profiles_of(options, interface.inputs, interface.axes))
     if not gpus:
         notes.append("no GPU is here and none is named (--gpu): a plan fits the kind of GPU that it was built on")
+    program, major = options.trtexec or "trtexec", int(str(target.tensorrt).partition(".")[0])
+    calls = [
+        timing_command(measurement, program=program, plan=_PLAN, major=major) for measurement in _measurements(build)
+    ]
     command = build_command(
         build,
         graph=graph,
         plan=_PLAN,
         layers=_LAYERS,
         timing_cache=_TIMINGS if build.timing_cache else "",
-        program=options.trtexec or "trtexec",
-        major=int(str(target.tensorrt).partition(".")[0]),
+        program=program,
+        major=major,
         inputs=interface.inputs,
         outputs=interface.outputs,
     )
@@ -141,6 +154,8 @@ def outlook_of(
         is_there=is_there,
         spec=build,
         trtexec=tuple(command),
+        timing=tuple(call.command for call in calls),
+        switches=calls[0].switches,
         notes=tuple(notes),
     )
 
@@ -150,6 +165,15 @@ def asked_shapes(spec: ModelSpec) -> dict[str, InputRange]:
     if spec.shapes or spec.engine is not EngineKind.TENSORRT:
         return spec.shapes
     return shapes_of(spec.tensorrt.profiles)
+
+
+def _measurements(build: BuildSpec) -> list[Measurement]:
+    """The opt of every profile; one measurement of a plan whose shapes are all fixed."""
+    fixed = Measurement(plugins=build.plugins, version_compatible=build.version_compatible)
+    return [
+        fixed.model_copy(update={"shapes": {n: s.opt for n, s in profile.shapes.items()}, "profile": number})
+        for number, profile in enumerate(build.profiles)
+    ] or [fixed]
 
 
 def _named(profiles: Mapping[str, Mapping[str, InputRange]]) -> tuple[Tensor, ...]:

@@ -35,7 +35,8 @@ def test_a_dry_run_prints_what_a_build_would_be_told_and_the_call_of_trtexec(run
     said = run(*PLAN, "--target", "triton-26.03", "--gpu", "L4", "--dry-run")
     assert said.status == 0, said.stderr
     assert "TensorRT 10.16.0.72 of triton-26.03, for NVIDIA L4 (compute capability 8.9)" in said.stdout
-    call = shlex.split(said.stdout.partition("trtexec \\\n")[2].replace("\\\n", " "))
+    building = said.stdout.partition("trtexec \\\n")[2].partition("Its speed")[0]
+    call = shlex.split(building.replace("\\\n", " "))
     assert "--stronglyTyped" in call
     assert {"--minShapes=x:1x4", "--optShapes=x:8x4", "--maxShapes=x:32x4"} < set(call)
     assert not list(run.folder.glob("artifacts/cache/compile/*"))
@@ -55,6 +56,9 @@ def test_the_call_follows_the_target_s_tensorrt_and_the_spec(run: InProcess) -> 
     assert "--stronglyTyped" not in call
     assert {"--memPoolSize=workspace:2048M", "--noTF32", "--profile=1", "--maxShapes=x:64x4"} < set(call)
     assert [profile["name"] for profile in build["spec"]["profiles"]] == ["latency", "throughput"]
+    latency, throughput = (set(timing) for timing in build["timing"])
+    assert {"--loadEngine=model.plan", "--useProfile=0", "--shapes=x:1x4"} < latency
+    assert {"--useProfile=1", "--shapes=x:16x4", "--noCudaGraph", "--noSpinWait"} < throughput
 
 
 @pytest.mark.parametrize(

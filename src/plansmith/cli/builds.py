@@ -28,6 +28,8 @@ def build_lines(outlook: BuildOutlook) -> Iterator[str]:
     yield from (f"  note: {note}" for note in outlook.notes)
     yield f"The same by hand, in {outlook.containers}:"
     yield outlook.shell_line
+    yield f"Its speed by trtexec, alike for every TensorRT ({outlook.switches}), on random inputs unless --loadInputs:"
+    yield from outlook.timing_lines
 
 
 def _profile_lines(profile: OptimizationProfile) -> Iterator[str]:
