@@ -23,13 +23,16 @@ from plansmith.types import (
 class Package(Record):
     """A release in the making: the files that Triton will see and the interface they promise.
 
-    `capability_files`: of a release with several plans, the file for each compute capability; `server_arguments`: what
-    the server has to be started with besides, which for SageMaker goes into SAGEMAKER_TRITON_ADDITIONAL_ARGS.
+    `model_files`: in the folder of a version; `support_files`: beside its configuration, such as labels and the inputs
+    of a warm-up; `capability_files`: of a release with several plans, the file for each compute capability;
+    `server_arguments`: what the server has to be started with besides, which for SageMaker goes into
+    SAGEMAKER_TRITON_ADDITIONAL_ARGS.
     """
 
     model: str
     config_file: str
     model_files: tuple[str, ...]
+    support_files: tuple[str, ...] = ()
     max_batch_size: int
     interface: Interface
     capability_files: dict[str, str] = Field(default_factory=dict)

@@ -59,7 +59,11 @@ def publish(
     """
     with stages.timed("publish") as clock:
         package = made.package
-        names = [package.record.config_file, *(f"{MODEL_FOLDER}/{f}" for f in package.record.model_files)]
+        names = [
+            package.record.config_file,
+            *package.record.support_files,
+            *(f"{MODEL_FOLDER}/{file}" for file in package.record.model_files),
+        ]
         files = stages.digester.entries(package.folder, [package.folder / name for name in names])
         told = {name: made.engine.folder / name for plan in made.engine.record.plans.values() for name in plan.told}
         references = {case.file: made.onnx.folder / case.file for case in made.onnx.record.reference.cases}

@@ -128,6 +128,8 @@ def _stage(package: Package, folder: Path, repository: Path, device: Device) -> 
     config = with_cpu_instances(text) if device == "cpu" else text
     (repository / package.model).mkdir(parents=True)
     (repository / package.model / CONFIG_FILE).write_text(config)
+    for file in package.support_files:
+        link_or_copy(folder / file, repository / package.model / file)
     for file in package.model_files:
         link_or_copy(folder / MODEL_FOLDER / file, repository / package.model / "1" / file)
     return config

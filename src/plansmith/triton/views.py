@@ -91,8 +91,9 @@ class ModelViews:
             remove_folder(stale, self._staging)
 
     def _files(self, newest: Manifest, fitting: list[Manifest]) -> dict[str, Path]:
-        """What a view holds, by its place in it: the newest configuration, and each version's model files."""
-        files = {CONFIG_FILE: self._releases / str(newest.version) / CONFIG_FILE}
+        """What a view holds, by its place in it: the newest configuration with its files, and each version's model."""
+        shared = (CONFIG_FILE, *newest.package.support_files)
+        files = {name: self._releases / str(newest.version) / name for name in shared}
         for manifest in fitting:
             source = self._releases / str(manifest.version) / MODEL_FOLDER
             files |= {f"{manifest.version}/{name}": source / name for name in manifest.package.model_files}
