@@ -1,4 +1,4 @@
-"""What model files say of their inputs and outputs: ONNX graphs without their weights, plans by plansmith's manifests."""
+"""What model files say of their inputs and outputs: ONNX graphs without their weights, plans by our manifests."""
 
 from __future__ import annotations
 
@@ -140,17 +140,19 @@ def _remembered(path: Path, *_identity: int) -> GraphFacts:
     import google.protobuf.message
     import onnx
 
-    skeleton = b""
     try:
-        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            with memoryview(mapped) as view:
-                skeleton = _without_numbers(view, onnx.ModelProto.DESCRIPTOR)
+        with (
+            path.open("rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as view,
+        ):
+            skeleton = _without_numbers(view, onnx.ModelProto.DESCRIPTOR)
         model = onnx.ModelProto.FromString(skeleton)
         external = external_data.locations(model)
     except (ValueError, IndexError, TypeError, KeyError, google.protobuf.message.DecodeError) as error:
         raise RepositoryError(f"{path.name} is no ONNX graph: {first_line(error)}", remedy=_REMEDY) from error
     if not model.ir_version or not model.HasField("graph") or not model.opset_import:
-        raise RepositoryError(fx, remedy=_REMEDY)
+        raise RepositoryError(f"{path.name} is no ONNX graph: it says no version of ONNX", remedy=_REMEDY)
     given = {tensor.name for tensor in model.graph.initializer}
     given |= {sparse.values.name for sparse in model.graph.sparse_initializer}
     return GraphFacts(
@@ -158,9 +160,7 @@ def _remembered(path: Path, *_identity: int) -> GraphFacts:
         defaults=tuple(_tensor(info) for info in model.graph.input if info.name in given),
         outputs=tuple(map(_tensor, model.graph.output)),
         shaped=frozenset(
-            info.name
-            for info in (*model.graph.input, *model.graph.output)
-            if info.type.tensor_type.HasField("shape")
+            info.name for info in (*model.graph.input, *model.graph.output) if info.type.tensor_type.HasField("shape")
         ),
         ir_version=model.ir_version,
         opset=max((one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}), default=0),

@@ -78,10 +78,15 @@ def _whole_number(text: str) -> int:
     return int(digits.group())
 
 
+def is_true(text: str) -> bool:
+    """Whether a switch is on, empty for off."""
+    return text.lower() in {"true", "on", "1"}
+
+
 def _truth(text: str) -> bool:
     if text.lower() not in {"true", "on", "1", "false", "off", "0"}:
         raise Illegal(f"failed to convert '{text}' to a boolean")
-    return text.lower() in {"true", "on", "1"}
+    return is_true(text)
 
 
 def _precision(text: str) -> None:
