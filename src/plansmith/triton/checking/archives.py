@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Self
+from typing import Literal, Self
 
 from plansmith.errors import RepositoryError, first_line
 from plansmith.units import bytes_in_words
@@ -70,7 +70,7 @@ def _unpack(path: Path, folder: Path) -> None:
     most = min(MOST_BYTES, max(_FREELY, path.stat().st_size * MOST_TIMES_LARGER))
     total, links = 0, list[tuple[Path, str]]()
     with path.open("rb") as stream:
-        mode = "r|gz" if stream.read(len(_GZIP)) == _GZIP else "r|"
+        mode: Literal["r|gz", "r|"] = "r|gz" if stream.read(len(_GZIP)) == _GZIP else "r|"
         stream.seek(0)
         with tarfile.open(fileobj=stream, mode=mode, tarinfo=_Header) as archive:
             for count, member in enumerate(archive, 1):
