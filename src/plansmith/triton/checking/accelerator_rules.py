@@ -22,46 +22,46 @@ _PROVIDER = "https://onnxruntime.ai/docs/execution-providers/TensorRT-ExecutionP
 ACCELERATOR = Rule(
     "onnxruntime.accelerator",
     "error",
-    "Accelerators, and the keys and values of their parameters, are ones that the backend knows.",
+    "accelerators, and the keys and values of their parameters, are ones that the backend knows",
     f"{_SOURCE} (LoadModel)",
 )
 PARAMETER = Rule(
-    "onnxruntime.parameter", "error", "Parameters that the backend reads have values that it takes.", _SOURCE
+    "onnxruntime.parameter", "error", "parameters that the backend reads have values that it takes", _SOURCE
 )
 UNUSED = Rule(
     "onnxruntime.accelerator-unused",
     "warning",
-    "A model with an accelerator for GPUs has instances on GPUs.",
+    "a model with an accelerator for GPUs has instances on GPUs",
     f"{_SOURCE} (LoadModel reads gpu_execution_accelerator for KIND_GPU and KIND_AUTO alone)",
 )
 PROFILE = Rule(
     "onnxruntime.accelerator-profile",
     "error",
-    "The profile of the TensorRT accelerator has all three shapes of every input that varies, in order.",
+    "the profile of the TensorRT accelerator has all three shapes of every input that varies, in order",
     _PROVIDER,
 )
 NO_PROFILE = Rule(
     "onnxruntime.accelerator-shapes",
     "warning",
-    "Where inputs vary, the TensorRT accelerator has a profile; else it builds again at every new shape.",
+    "where inputs vary, the TensorRT accelerator has a profile; else it builds again at every new shape",
     _PROVIDER,
 )
 CACHE = Rule(
     "onnxruntime.accelerator-cache",
     "note",
-    "The TensorRT accelerator keeps what it built; else every start of the server builds again, for minutes.",
+    "the TensorRT accelerator keeps what it built; else every start of the server builds again, for minutes",
     _PROVIDER,
 )
 VERSION = Rule(
     "onnxruntime.accelerator-version",
     "warning",
-    "TensorRT 11 inside of ONNX Runtime is from 1.27 on.",
+    "TensorRT 11 inside of ONNX Runtime is from 1.27 on",
     f"{_PROVIDER} (Requirements); docs/introduction/compatibility.md of github.com/triton-inference-server/server",
 )
 PRECISION = Rule(
     "onnxruntime.accelerator-precision",
     "warning",
-    "For TensorRT 11, which has strongly typed networks alone, the graph's dtypes are the precision.",
+    "for TensorRT 11, which has strongly typed networks alone, the graph's dtypes are the precision",
     "release notes of TensorRT 11.0 (weakly typed networks are gone)",
 )
 

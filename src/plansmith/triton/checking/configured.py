@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
@@ -69,12 +69,6 @@ def completes(surroundings: Surroundings) -> bool:
 
 def backend_setting(surroundings: Surroundings, backend: str, setting: str) -> str:
     """What the server's arguments say of a backend's setting; the last one counts; empty where none does."""
-    wanted, found = f"{backend},{setting}=", ""
-    arguments: Sequence[str] = surroundings.arguments
-    for place, argument in enumerate(arguments):
-        value = argument.removeprefix("--backend-config=")
-        if argument == "--backend-config" and place + 1 < len(arguments):
-            value = arguments[place + 1]
-        if value != argument and value.startswith(wanted):
-            found = value.removeprefix(wanted)
-    return found
+    wanted = f"{backend},{setting}="
+    found = [value for value in surroundings.argument("backend-config") if value.startswith(wanted)]
+    return found[-1].removeprefix(wanted) if found else ""

@@ -20,31 +20,31 @@ _README = f"README.md of {_REPOSITORY}"
 FILE = Rule(
     "dali.model-file",
     "error",
-    "A version has a serialised pipeline (model.dali, or default_model_filename), or one in Python: dali.py.",
+    "a version has a serialised pipeline (model.dali, or default_model_filename), or one in Python: dali.py",
     f"{_MODEL} (LoadModel)",
 )
 SERIALISED = Rule(
     "dali.autoserialize",
     "error",
-    "A pipeline in Python can be parsed, and has one function that is decorated with autoserialize.",
+    "a pipeline in Python can be parsed, and has one function that is decorated with autoserialize",
     f"{_README}; nvidia.dali.plugin.triton.autoserialize of https://docs.nvidia.com/deeplearning/dali",
 )
 INPUT = Rule(
     "dali.input-name",
     "error",
-    "Configured inputs have the names of the pipeline's external sources.",
+    "configured inputs have the names of the pipeline's external sources",
     f"src/config_tools/config_tools.cc of {_REPOSITORY} (ValidateAgainstTooManyInputs, ValidateInputs)",
 )
 DECODER = Rule(
     "dali.decoder-device",
     "error",
-    "Image decoders are of device cpu or mixed, as what they decode lies in host memory.",
+    "image decoders are of device cpu or mixed, as what they decode lies in host memory",
     f"{_README} (Known limitations); fn.decoders.image of https://docs.nvidia.com/deeplearning/dali",
 )
 INSTANCES = Rule(
     "dali.instances",
     "warning",
-    "A pipeline has one instance: more of them take unduly much memory.",
+    "a pipeline has one instance: more of them take unduly much memory",
     f"{_README} (Known limitations)",
 )
 

@@ -17,25 +17,25 @@ _SOURCE = "src/model_config_utils.cc of github.com/triton-inference-server/core"
 WRITTEN_ONCE = Rule(
     "ensemble.written-once",
     "error",
-    "An ensemble's tensor is written by one output of one step.",
+    "an ensemble's tensor is written by one output of one step",
     f"{_SOURCE} (BuildEnsembleGraph); src/ensemble_scheduler/ensemble_utils.cc (ValidateTensorMapping)",
 )
 OVERWRITTEN = Rule(
     "ensemble.overwritten-input",
     "warning",
-    "No step writes a tensor that is an input of the ensemble, which the client sends.",
+    "no step writes a tensor that is an input of the ensemble, which the client sends",
     "docs/user_guide/architecture.md of github.com/triton-inference-server/server (Ensemble Models)",
 )
 UNUSED = Rule(
     "ensemble.unused",
     "error",
-    "Every input of an ensemble, and all that its steps write, is read by a step or is an output.",
+    "every input of an ensemble, and all that its steps write, is read by a step or is an output",
     f"{_SOURCE} (ValidateEnsembleSchedulingConfig)",
 )
 UNWRITTEN = Rule(
     "ensemble.unwritten",
     "error",
-    "All that steps read, and every output, comes from the inputs: no tensor is missing, and none waits for itself.",
+    "all that steps read, and every output, comes from the inputs: no tensor is missing, and none waits for itself",
     f"{_SOURCE} (ValidateEnsembleSchedulingConfig)",
 )
 

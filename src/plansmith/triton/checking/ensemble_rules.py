@@ -24,32 +24,32 @@ _MANAGER = f"src/model_repository_manager/model_repository_manager.cc of {_CORE}
 FIELDS = Rule(
     "ensemble.fields",
     "error",
-    "An ensemble has no backend, instance groups, optimization or warm-up: its members have them.",
+    "an ensemble has no backend, instance groups, optimization or warm-up: its members have them",
     f"{_CONFIG} (ValidateModelConfig, ValidateEnsembleSchedulingConfig)",
 )
 PLATFORMS = Rule(
     "ensemble.platform",
     "error",
-    'What has the platform "ensemble" has ensemble_scheduling, and the other way round.',
+    'what has the platform "ensemble" has ensemble_scheduling, and the other way round',
     f"{_CONFIG} (ValidateModelConfig, ValidateEnsembleSchedulingConfig)",
 )
 STEPS = Rule(
     "ensemble.step",
     "error",
-    "There is a step at least, and each names a model, and maps inputs and outputs.",
+    "there is a step at least, and each names a model, and maps inputs and outputs",
     f"{_CONFIG} (BuildEnsembleGraph)",
 )
 MEMBER = Rule(
     "ensemble.member",
     "error",
-    "Every step's model is in the repository, in the version that the step names.",
+    "every step's model is in the repository, in the version that the step names",
     f"{_MANAGER} ('contains models that are not available')",
 )
-CYCLE = Rule("ensemble.cycle", "error", "No ensemble is a member of itself.", f"{_MANAGER} (CircularDependencyCheck)")
+CYCLE = Rule("ensemble.cycle", "error", "no ensemble is a member of itself", f"{_MANAGER} (CircularDependencyCheck)")
 PLACEHOLDER = Rule(
     "ensemble.placeholder",
     "note",
-    "The folder of an ensemble's version holds some file, as object stores and archives may drop empty folders.",
+    "the folder of an ensemble's version holds some file, as object stores and archives may drop empty folders",
     "docs/user_guide/model_repository.md of github.com/triton-inference-server/server; S3 has no folders",
 )
 

@@ -19,37 +19,37 @@ _SOURCE = "src/ensemble_scheduler/ensemble_utils.cc of github.com/triton-inferen
 MAPPED = Rule(
     "ensemble.mapping",
     "error",
-    "Steps map inputs and outputs that their models have, and every input of them that is not optional.",
+    "steps map inputs and outputs that their models have, and every input of them that is not optional",
     f"{_SOURCE} (ValidateTensorMapping)",
 )
 DTYPE = Rule(
     "ensemble.dtype",
     "error",
-    "A tensor has one dtype in the ensemble and all members that share it.",
+    "a tensor has one dtype in the ensemble and all members that share it",
     f"{_SOURCE} (ValidateTensorConsistency)",
 )
 SHAPE = Rule(
     "ensemble.shape",
     "error",
-    "A tensor has the same dims in the ensemble and all members that share it, but for those that are -1.",
+    "a tensor has the same dims in the ensemble and all members that share it, but for those that are -1",
     f"{_SOURCE} (ValidateTensorConsistency)",
 )
 BATCH = Rule(
     "ensemble.batch-size",
     "error",
-    "The ensemble's max_batch_size is at most that of each member that batches.",
+    "the ensemble's max_batch_size is at most that of each member that batches",
     f"{_SOURCE} (ValidateEnsembleConfig)",
 )
 DECOUPLED = Rule(
     "ensemble.decoupled",
     "error",
-    "No step reads what comes from different decoupled models.",
+    "no step reads what comes from different decoupled models",
     f"{_SOURCE} (ValidateEnsembleConfig)",
 )
 RESHAPE = Rule(
     "ensemble.reshape",
     "warning",
-    "The ensemble's own inputs and outputs have no reshape, which would stand for their dims in the comparison.",
+    "the ensemble's own inputs and outputs have no reshape, which would stand for their dims in the comparison",
     f"{_SOURCE} (ValidateEnsembleConfig)",
 )
 

@@ -141,12 +141,8 @@ def _remembered(path: Path, *_identity: int) -> GraphFacts:
     import onnx
 
     try:
-        with (
-            path.open("rb") as stream,
-            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-            memoryview(mapped) as view,
-        ):
-            skeleton = _without_numbers(view, onnx.ModelProto.DESCRIPTOR)
+        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            skeleton = _without_numbers(data, 0, len(data), onnx.ModelProto.DESCRIPTOR)
         model = onnx.ModelProto.FromString(skeleton)
         external = external_data.locations(model)
     except (ValueError, IndexError, TypeError, KeyError, google.protobuf.message.DecodeError) as error:
@@ -169,11 +165,13 @@ def _remembered(path: Path, *_identity: int) -> GraphFacts:
     )
 
 
-def _without_numbers(view: memoryview, kind: Any, depth: int = 0) -> bytes:
+def _without_numbers(data: mmap.mmap, place: int, end: int, kind: Any, depth: int = 0) -> bytes:
     """A message of ONNX's protobuf without what its tensors hold, so that memory is that of the nodes alone.
 
     Args:
-        view: the message as it lies in the file.
+        data: the file.
+        place: where the message begins in it.
+        end: where it ends.
         kind: its descriptor.
         depth: how many messages it lies in.
 
@@ -182,45 +180,45 @@ def _without_numbers(view: memoryview, kind: Any, depth: int = 0) -> bytes:
     """
     if depth > _MOST_NESTED:
         raise ValueError("it is nested too deeply")
-    kept, place, is_tensor = bytearray(), 0, kind.name == "TensorProto"
-    while place < len(view):
+    kept, is_tensor = bytearray(), kind.name == "TensorProto"
+    while place < end:
         begin = place
-        tag, place = _varint(view, place)
+        tag, place = _varint(data, place, end)
         wire, known = tag & 7, kind.fields_by_number.get(tag >> 3)
-        place, length = _past(view, place, wire)
+        place, length = _past(data, place, end, wire)
         if known is None or (is_tensor and known.name in _NUMBERS):
             continue
         if wire == _BYTES and known.message_type is not None:
-            inner = _without_numbers(view[place - length : place], known.message_type, depth + 1)
+            inner = _without_numbers(data, place - length, place, known.message_type, depth + 1)
             kept += _as_varint(tag) + _as_varint(len(inner)) + inner
         else:
-            kept += view[begin:place]
+            kept += data[begin:place]
         if len(kept) > _MOST_SKELETON:
             raise ValueError("its nodes alone are larger than those of any model")
     return bytes(kept)
 
 
-def _past(view: memoryview, place: int, wire: int) -> tuple[int, int]:
+def _past(data: mmap.mmap, place: int, end: int, wire: int) -> tuple[int, int]:
     """Where a field's value ends, and how many bytes of it are content."""
     if wire == _VARINT:
-        return _varint(view, place)[1], 0
+        return _varint(data, place, end)[1], 0
     if wire == _BYTES:
-        length, place = _varint(view, place)
+        length, place = _varint(data, place, end)
     elif wire in {_FIXED_64, _FIXED_32}:
         length = 8 if wire == _FIXED_64 else 4
     else:
         raise ValueError("it is not written as protobuf is")
-    if place + length > len(view):
+    if place + length > end:
         raise ValueError("it is cut off")
     return place + length, length
 
 
-def _varint(view: memoryview, place: int) -> tuple[int, int]:
+def _varint(data: mmap.mmap, place: int, end: int) -> tuple[int, int]:
     value, shift = 0, 0
     while shift < 70:
-        if place >= len(view):
+        if place >= end:
             raise ValueError("it is cut off")
-        byte = view[place]
+        byte = data[place]
         place += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:

@@ -24,48 +24,48 @@ if TYPE_CHECKING:
 _SOURCE = "src/onnxruntime.cc of github.com/triton-inference-server/onnxruntime_backend"
 _COMMON = "src/backend_common.cc (CompareDimsSupported) of github.com/triton-inference-server/backend"
 
-NAME = Rule("onnxruntime.tensor-name", "error", "Configured inputs and outputs are the graph's, by name.", _SOURCE)
+NAME = Rule("onnxruntime.tensor-name", "error", "configured inputs and outputs are the graph's, by name", _SOURCE)
 MISSING = Rule(
     "onnxruntime.missing-input",
     "error",
-    "Where inputs are configured, every input of the graph that has no default is.",
+    "where inputs are configured, every input of the graph that has no default is",
     f"{_SOURCE} (ValidateInputs)",
 )
-DTYPE = Rule("onnxruntime.dtype", "error", "A tensor has the graph's dtype in the configuration, too.", _SOURCE)
+DTYPE = Rule("onnxruntime.dtype", "error", "a tensor has the graph's dtype in the configuration, too", _SOURCE)
 RANK = Rule(
     "onnxruntime.rank",
     "error",
-    "A tensor has all dims of the graph's, without the first one where max_batch_size is above 0.",
+    "a tensor has all dims of the graph's, without the first one where max_batch_size is above 0",
     _COMMON,
 )
 DIMS = Rule(
     "onnxruntime.dims",
     "error",
-    "A dim that the graph fixes is the same in the configuration; an output's is -1 nowhere else.",
+    "a dim that the graph fixes is the same in the configuration; an output's is -1 nowhere else",
     _COMMON,
 )
 FREE = Rule(
     "onnxruntime.free-output",
     "warning",
-    "An output's dim that the graph leaves open is -1: the backend wants it so, unless ONNX Runtime infers a size.",
+    "an output's dim that the graph leaves open is -1: the backend wants it so, unless ONNX Runtime infers a size",
     _COMMON,
 )
 FIXED_BATCH = Rule(
     "onnxruntime.fixed-batch",
     "error",
-    "With max_batch_size above 0, the first dim of every input and output of the graph is free.",
+    "with max_batch_size above 0, the first dim of every input and output of the graph is free",
     f"{_COMMON}; AutoCompleteMaxBatch of {_SOURCE}",
 )
 OPTIONAL = Rule(
     "onnxruntime.optional-input",
     "error",
-    "An optional input has a default in the graph, and the model no batching.",
+    "an optional input has a default in the graph, and the model no batching",
     f"{_SOURCE} (ValidateInputs)",
 )
 COMPLETED = Rule(
     "onnxruntime.completed-batch",
     "note",
-    "A model that can be batched says how far, and does not leave it to the backend's default of 4.",
+    "a model that can be batched says how far, and does not leave it to the backend's default of 4",
     f"{_SOURCE} (AutoCompleteMaxBatch) and its README (default-max-batch-size)",
 )
 
@@ -111,7 +111,7 @@ def _batch(facts: GraphFacts, number: int, model: ModelFolder, surroundings: Sur
     config = model.config
     assert config is not None
     complete = bool(config.input) and bool(config.output)
-    named = {entry.name for entry in (*config.input, *config.output)}
+    named = {entry.name for entry in (*config.input, *config.output) if not getattr(entry, "optional", False)}
     tensors = [t for t in facts.tensors.values() if t.name in facts.shaped and (not complete or t.name in named)]
     stuck = [tensor for tensor in tensors if not tensor.dims or isinstance(tensor.dims[0], int)]
     if config.max_batch_size > 0:

@@ -18,35 +18,27 @@ _SOURCE = "src/onnxruntime.cc of github.com/triton-inference-server/onnxruntime_
 _SPEC = "docs/IR.md and docs/ExternalData.md of github.com/onnx/onnx"
 _TARGETS = "the target's ONNX Runtime: what was tried with its wheel (configs/targets)"
 
-READABLE = Rule("onnxruntime.graph", "error", "The model file is an ONNX graph.", _SPEC)
-EXTERNAL = Rule(
-    "onnxruntime.external-data", "error", "Weights outside of the graph's file lie beside it, whole.", _SPEC
-)
-OPSET = Rule("onnxruntime.opset", "error", "The graph's opset is one that the target's ONNX Runtime knows.", _TARGETS)
+READABLE = Rule("onnxruntime.graph", "error", "the model file is an ONNX graph", _SPEC)
+EXTERNAL = Rule("onnxruntime.external-data", "error", "weights outside of the graph's file lie beside it, whole", _SPEC)
+OPSET = Rule("onnxruntime.opset", "error", "the graph's opset is one that the target's ONNX Runtime knows", _TARGETS)
 IR_VERSION = Rule(
-    "onnxruntime.ir-version", "error", "The graph's file format is one that the target's ONNX Runtime reads.", _TARGETS
+    "onnxruntime.ir-version", "error", "the graph's file format is one that the target's ONNX Runtime reads", _TARGETS
 )
 OPERATORS = Rule(
     "onnxruntime.custom-operators",
     "error",
-    "Operators that are neither ONNX's nor ONNX Runtime's come from a library that model_operations names.",
+    "operators that are neither ONNX's nor ONNX Runtime's come from a library that model_operations names",
     f"{_SOURCE} (RegisterCustomOpsLibrary)",
 )
 KIND = Rule(
     "onnxruntime.kind",
     "warning",
-    "Instances are KIND_GPU or KIND_CPU; of KIND_MODEL, the backend makes CPU ones.",
+    "instances are KIND_GPU or KIND_CPU; of KIND_MODEL, the backend makes CPU ones",
     f"{_SOURCE} (LoadModel)",
-)
-INSTANCES = Rule(
-    "onnxruntime.instances",
-    "note",
-    "For CPUs, an instance group says how many instances there are: by default two, each with weights of its own.",
-    "src/model_config_utils.cc (SetDefaultInstanceCount) of github.com/triton-inference-server/core",
 )
 
 RULES = (
-    *(READABLE, EXTERNAL, OPSET, IR_VERSION, OPERATORS, KIND, INSTANCES),
+    *(READABLE, EXTERNAL, OPSET, IR_VERSION, OPERATORS, KIND),
     *graph_tensor_rules.RULES,
     *accelerator_rules.RULES,
 )
@@ -58,12 +50,12 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
     """What breaks the rules in a model of this backend; nothing in others."""
     if model.backend != BACKEND:
         return
-    yield from _of_instances(model, surroundings)
+    yield from _of_instances(model)
     graphs = {}
     for number in model.loaded:
         path = graph_file(model, number)
-        if path is None:
-            continue
+        if path is None or not path.stat().st_size:
+            continue  # `files.*` says so
         place = model.place(path.relative_to(model.path).as_posix())
         try:
             graphs[number] = graph_facts(path)
@@ -84,23 +76,10 @@ def graph_file(model: ModelFolder, number: int) -> Path | None:
     return path if path.is_file() else None
 
 
-def _of_instances(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
-    target = surroundings.target
+def _of_instances(model: ModelFolder) -> Iterator[Finding]:
     if "KIND_MODEL" in kinds(model.config):
-        yield KIND.broken(
-            "instances of KIND_MODEL run on the CPU",
-            model=model.name,
-            place=model.place(),
-            line=model.line_of("KIND_MODEL"),
-            remedy="write KIND_GPU, or KIND_CPU",
-        )
-    if target is not None and target.device == "cpu" and not kinds(model.config):
-        yield INSTANCES.broken(
-            "no instance group says how many instances there are, so that Triton makes two on a CPU",
-            model=model.name,
-            place=model.place(),
-            remedy="write instance_group [ { kind: KIND_CPU count: 1 } ], or the count that you mean",
-        )
+        said = "instances of KIND_MODEL run on the CPU"
+        yield model.faulted(KIND, said, "KIND_MODEL", remedy="write KIND_GPU, or KIND_CPU")
 
 
 def _of_file(facts: GraphFacts, path: Path, model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:

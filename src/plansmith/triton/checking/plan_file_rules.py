@@ -23,43 +23,43 @@ _COMPATIBLE = "https://docs.nvidia.com/deeplearning/tensorrt/11.1.0/inference-li
 CAPABILITY_KEY = Rule(
     "tensorrt.capability-key",
     "error",
-    'The keys of cc_model_filenames are compute capabilities, such as "8.9".',
+    'the keys of cc_model_filenames are compute capabilities, such as "8.9"',
     f"{_MODELS} (AutoCompleteConfig); {_CONFIGURATION}",
 )
 CAPABILITY_FILE = Rule(
     "tensorrt.capability-file",
     "error",
-    "Every file that cc_model_filenames names is in every version, and is the plan for that compute capability.",
+    "every file that cc_model_filenames names is in every version, and is the plan for that compute capability",
     f"{_MODELS} (AutoCompleteConfig); {_CONFIGURATION}",
 )
 OTHER_GPUS = Rule(
     "tensorrt.other-gpus",
     "note",
-    "Beside cc_model_filenames there is a plan for the GPUs that it does not name: default_model_filename.",
+    "beside cc_model_filenames there is a plan for the GPUs that it does not name: default_model_filename",
     f"{_MODELS} (AutoCompleteConfig)",
 )
 HEADER = Rule(
     "tensorrt.plan",
     "error",
-    "A plan begins as plans of TensorRT 8.6 and later do.",
+    "a plan begins as plans of TensorRT 8.6 and later do",
     "samples/common/sampleEngines.cpp of github.com/NVIDIA/TensorRT (getPlanVersion)",
 )
 VERSION = Rule(
     "tensorrt.version",
     "error",
-    "A plan is of the target's TensorRT, or a version-compatible one that it loads.",
+    "a plan is of the target's TensorRT, or a version-compatible one that it loads",
     _COMPATIBLE,
 )
 STRIPPED = Rule(
     "tensorrt.stripped",
     "error",
-    "A plan has its weights: the backend cannot put them back.",
+    "a plan has its weights: the backend cannot put them back",
     f"src/loader.cc of {_REPOSITORY} (LoadPlan), which deserialises a plan and no more",
 )
 COMPUTE_CAPABILITY = Rule(
     "tensorrt.compute-capability",
     "error",
-    "A plan is for a GPU that the target takes.",
+    "a plan is for a GPU that the target takes",
     "release notes of NVIDIA's Triton containers (compute capability)",
 )
 
@@ -87,7 +87,11 @@ def plan_files(model: ModelFolder, number: int) -> list[Path]:
     """The plans of a version that are there."""
     named = [model.model_file or _DEFAULT_FILE]
     named += sorted(model.config.cc_model_filenames.values()) if model.config is not None else []
-    return [path for file in dict.fromkeys(named) if (path := model.versions[number] / file).is_file()]
+    return [
+        path
+        for file in dict.fromkeys(named)
+        if (path := model.versions[number] / file).is_file() and path.stat().st_size
+    ]
 
 
 def _capabilities(model: ModelFolder) -> Iterator[Finding]:

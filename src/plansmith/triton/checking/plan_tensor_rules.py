@@ -25,69 +25,67 @@ _REPOSITORY = "github.com/triton-inference-server/tensorrt_backend"
 _INSTANCES = f"src/instance_state.cc of {_REPOSITORY}"
 _MODELS = f"src/model_state.cc of {_REPOSITORY}"
 
-NAME = Rule("tensorrt.tensor-name", "error", "Configured inputs and outputs are the plan's, by name.", _INSTANCES)
-MISSING = Rule(
-    "tensorrt.missing-input", "error", "Where inputs are configured, every input of the plan is.", _INSTANCES
-)
+NAME = Rule("tensorrt.tensor-name", "error", "configured inputs and outputs are the plan's, by name", _INSTANCES)
+MISSING = Rule("tensorrt.missing-input", "error", "where inputs are configured, every input of the plan is", _INSTANCES)
 DTYPE = Rule(
     "tensorrt.plan-dtype",
     "error",
-    "A tensor has the plan's dtype in the configuration, too; INT64 is INT64 since TensorRT 10.",
+    "a tensor has the plan's dtype in the configuration, too; INT64 is INT64 since TensorRT 10",
     f"{_INSTANCES}; https://github.com/triton-inference-server/server/issues/7307",
 )
 RANK = Rule(
     "tensorrt.rank",
     "error",
-    "A tensor has all dims of the plan's, without the first one where max_batch_size is above 0.",
+    "a tensor has all dims of the plan's, without the first one where max_batch_size is above 0",
     f"src/tensorrt_utils.cc of {_REPOSITORY} (ValidateDimension, CompareDimsSupported)",
 )
 CONTRADICTION = Rule(
     "tensorrt.contradiction",
     "error",
-    "Where max_batch_size is 0, either all tensors have all dims of the plan's, or all lack the first.",
+    "where max_batch_size is 0, either all tensors have all dims of the plan's, or all lack the first",
     f"{_MODELS} (ExtractBatchHintFromIOConfig)",
 )
 HINT = Rule(
     "tensorrt.batch-hint",
     "warning",
-    "Where max_batch_size is 0, dims are written in full: without the first, Triton turns batching on.",
+    "where max_batch_size is 0, dims are written in full: without the first, Triton turns batching on",
     f"{_MODELS} (AutoCompleteConfigHelper)",
 )
-DIMS = Rule("tensorrt.dims", "error", "A dim that the plan fixes is the same in the configuration.", f"{_INSTANCES}")
+DIMS = Rule("tensorrt.dims", "error", "a dim that the plan fixes is the same in the configuration", f"{_INSTANCES}")
 BEYOND = Rule(
     "tensorrt.profile-dims",
     "error",
-    "A dim is no larger than in the largest shape of the profiles, nor smaller than in the smallest.",
+    "a dim is no larger than in the largest shape of the profiles, nor smaller than in the smallest",
     f"{_INSTANCES} (InitializeConfigShapeInputBindings; 'can not maximize dimension')",
 )
 BATCH = Rule(
     "tensorrt.max-batch-size",
     "error",
-    "max_batch_size is not larger than the largest batch of the profiles that the instances use.",
+    "max_batch_size is not larger than the largest batch of the profiles that the instances use",
     f"{_MODELS} (GetMaxSupportedBatchSize)",
 )
 FIXED_BATCH = Rule(
     "tensorrt.fixed-batch",
     "error",
-    "With max_batch_size above 0, the first dim of every input that holds no shape varies in the plan.",
+    "with max_batch_size above 0, the first dim of every input that holds no shape varies in the plan",
     f"{_MODELS} (the batch is compared as a wildcard, so that such a plan loads, and smaller batches fail)",
 )
 PROFILE = Rule(
     "tensorrt.profile-index",
     "error",
-    "The profiles of instance groups are ones that the plan has.",
+    "the profiles of instance groups are ones that the plan has",
     f"{_MODELS} (GetProfileIndices)",
 )
 SHAPE = Rule(
     "tensorrt.is-shape-tensor",
     "error",
-    "is_shape_tensor is on for the inputs and outputs that hold a shape, and for no other.",
+    "is_shape_tensor is on for the inputs and outputs that hold a shape, and for no other",
     f"{_INSTANCES} (ValidateIO)",
 )
 FORMAT = Rule(
     "tensorrt.non-linear-format",
     "error",
-    "is_non_linear_format_io is on for the inputs and outputs that do not lie row by row, and for no other.",
+    "is_non_linear_format_io is on for the inputs and outputs that do not lie row by row, and for no other",
     f"{_INSTANCES} (ValidateIO)",
 )
 
@@ -162,7 +160,7 @@ def _profiles(facts: PlanFacts, number: int, model: ModelFolder) -> Iterator[Fin
 
 
 def _batch(facts: PlanFacts, number: int, model: ModelFolder) -> Iterator[Finding]:
-    config = model.config
+    config, used = model.config, used_profiles(model)
     if config is None or config.max_batch_size <= 0:
         return
     inputs = [tensor for tensor in facts.tensors.values() if tensor.is_input and not tensor.is_shape]
@@ -171,11 +169,12 @@ def _batch(facts: PlanFacts, number: int, model: ModelFolder) -> Iterator[Findin
         said = f"max_batch_size is {config.max_batch_size}, and {tensor.name} has dims {dims_in_words(tensor.dims)} in"
         remedy = "write max_batch_size: 0 and dims in full; or build the plan with a batch that varies"
         yield _broken(FIXED_BATCH, model, number, f"{said} the plan, whose first is fixed", remedy, "max_batch_size")
-    used = [profile for place, profile in enumerate(facts.profiles) if place in used_profiles(model)]
     largest = [
-        min((profile.shapes[t.name].max[0] for t in inputs if t.name in profile.shapes), default=0) for profile in used
+        min((profile.shapes[t.name].max[0] for t in inputs if t.name in profile.shapes), default=0)
+        for place, profile in enumerate(facts.profiles)
+        if place in used
     ]
-    if not stuck and largest and config.max_batch_size > max(largest):
+    if not stuck and len(largest) == len(used) and config.max_batch_size > max(largest):
         said = f"max_batch_size is {config.max_batch_size}, and the plan takes batches up to {max(largest)}"
         yield _broken(BATCH, model, number, said, f"write max_batch_size: {max(largest)}", "max_batch_size")
 

@@ -17,42 +17,42 @@ _STUB = f"src/pb_stub.cc of {_REPOSITORY}"
 _LAUNCHER = f"src/stub_launcher.cc of {_REPOSITORY}"
 _README = f"README.md of {_REPOSITORY}"
 
-SYNTAX = Rule("python.syntax", "error", "The program can be parsed.", f"{_STUB} (Initialize imports it)")
+SYNTAX = Rule("python.syntax", "error", "the program can be parsed", f"{_STUB} (Initialize imports it)")
 NEWER = Rule(
     "python.newer-syntax",
     "note",
-    "The program can be parsed by the Python that plansmith runs on, which is older than the target's.",
+    "the program can be parsed by the Python that plansmith runs on, which is older than the target's",
     "https://docs.python.org/3/library/ast.html (ast.parse)",
 )
-CLASS = Rule("python.class", "error", "The program has a class TritonPythonModel.", f"{_STUB} (Initialize)")
+CLASS = Rule("python.class", "error", "the program has a class TritonPythonModel", f"{_STUB} (Initialize)")
 EXECUTE = Rule(
     "python.execute",
     "error",
-    "TritonPythonModel has a method execute; without it the model loads, and every request fails.",
+    "TritonPythonModel has a method execute; without it the model loads, and every request fails",
     f"{_STUB} (ProcessRequests); {_README}",
 )
 SIGNATURE = Rule(
     "python.signature",
     "error",
-    "initialize, execute and auto_complete_config take one argument; the last is a static method.",
+    "initialize, execute and auto_complete_config take one argument; the last is a static method",
     f"{_STUB}; {_README}",
 )
 ENVIRONMENT = Rule(
     "python.environment",
     "error",
-    "The environment that EXECUTION_ENV_PATH names in the model's folder is there, and can be activated.",
+    "the environment that EXECUTION_ENV_PATH names in the model's folder is there, and can be activated",
     f"{_LAUNCHER}; src/pb_env.cc of {_REPOSITORY}",
 )
 OUTSIDE = Rule(
     "python.environment-outside",
     "warning",
-    "EXECUTION_ENV_PATH begins with $$TRITON_MODEL_DIRECTORY, so that the environment travels with the model.",
+    "EXECUTION_ENV_PATH begins with $$TRITON_MODEL_DIRECTORY, so that the environment travels with the model",
     _README,
 )
 ENVIRONMENT_VERSION = Rule(
     "python.environment-version",
     "error",
-    "The environment has the target's Python, or the model brings a triton_python_backend_stub of its own.",
+    "the environment has the target's Python, or the model brings a triton_python_backend_stub of its own",
     f"{_README} (Building Custom Python Backend Stub)",
 )
 

@@ -22,50 +22,50 @@ _AWS = "https://docs.aws.amazon.com/sagemaker/latest/dg/deploy-models-frameworks
 LAYOUT = Rule(
     "sagemaker.layout",
     "error",
-    "The root of the archive holds a folder for each model, and no configuration or folder around them.",
+    "the root of the archive holds a folder for each model, and no configuration or folder around them",
     f"{_SERVE} ('Incorrect directory structure')",
 )
 STRAY = Rule(
     "sagemaker.stray-folder",
     "error",
-    "Every folder in the root of the archive, hidden ones too, is a model: the start script counts them.",
+    "every folder in the root of the archive, hidden ones too, is a model: the start script counts them",
     f"{_SERVE} (find -mindepth 1 -maxdepth 1 -type d)",
 )
 SEVERAL = Rule(
     "sagemaker.default-model",
     "warning",
-    "Where there are several models, SAGEMAKER_TRITON_DEFAULT_MODEL_NAME names the one to load.",
+    "where there are several models, SAGEMAKER_TRITON_DEFAULT_MODEL_NAME names the one to load",
     f"{_SERVE}; {_AWS}",
 )
 ENSEMBLE = Rule(
     "sagemaker.ensemble",
     "warning",
-    'In a multi-model endpoint, one of several models is an ensemble, whose configuration says platform: "ensemble".',
+    'in a multi-model endpoint, one of several models is an ensemble, whose configuration says platform: "ensemble"',
     f"{_FRONT_END} (SageMakerMMELoadModel looks for these very words)",
 )
 MANY = Rule(
     "sagemaker.many-models",
     "note",
-    "An archive has at most five models: they are loaded and unloaded together.",
+    "an archive has at most five models: they are loaded and unloaded together",
     f"{_FRONT_END} ('smaller ensembles are recommended')",
 )
 NAME = Rule(
     "sagemaker.name",
     "error",
-    "Names of models are letters, digits, dots, dashes and underscores, as a shell script passes them on unquoted.",
+    "names of models are letters, digits, dots, dashes and underscores, as a shell script passes them on unquoted",
     _SERVE,
 )
 TENSORRT = Rule(
     "sagemaker.tensorrt",
     "error",
-    "Plans are of TensorRT 10 or earlier: no container of SageMaker has TensorRT 11 yet.",
+    "plans are of TensorRT 10 or earlier: no container of SageMaker has TensorRT 11 yet",
     "sagemaker-tritonserver.json of github.com/aws/sagemaker-python-sdk, whose newest version is 26.05",
 )
 DECOUPLED = Rule(
     "sagemaker.decoupled",
     "warning",
-    "Models answer every request once: the front end serves decoupled models by generate alone, and not at all with"
-    " many models.",
+    "models answer every request once: the front end serves decoupled models by generate alone, and not at all with"
+    " many models",
     f"{_FRONT_END}; SAGEMAKER_TRITON_INFERENCE_TYPE of {_SERVE}",
 )
 

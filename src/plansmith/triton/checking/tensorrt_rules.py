@@ -24,37 +24,37 @@ _CONFIGURATION = "docs/user_guide/model_configuration.md of github.com/triton-in
 KIND = Rule(
     "tensorrt.kind",
     "error",
-    "Instances of plans are KIND_GPU, or KIND_MODEL with enable_multi_device; the target has GPUs.",
+    "instances of plans are KIND_GPU, or KIND_MODEL with enable_multi_device; the target has GPUs",
     f"src/tensorrt.cc of {_REPOSITORY} (TRITONBACKEND_ModelInstanceInitialize)",
 )
 DTYPE = Rule(
     "tensorrt.dtype",
     "error",
-    "Inputs and outputs are of dtypes that the backend knows: BOOL, UINT8, INT8, INT32, INT64, FP16, FP32, BF16.",
+    "inputs and outputs are of dtypes that the backend knows: BOOL, UINT8, INT8, INT32, INT64, FP16, FP32, BF16",
     f"src/tensorrt_utils.cc of {_REPOSITORY}",
 )
 SHAPE_TENSOR = Rule(
     "tensorrt.shape-tensor",
     "error",
-    "A shape tensor has one dim, is INT32 or INT64, and INT64 as an output; what is none is not marked as one.",
+    "a shape tensor has one dim, is INT32 or INT64, and INT64 as an output; what is none is not marked as one",
     f"src/shape_tensor.cc and {_INSTANCES}",
 )
 ARGUMENTS = Rule(
     "tensorrt.server-argument",
     "warning",
-    "The server is started with what a plan needs: version-compatible=true, and its plugins.",
+    "the server is started with what a plan needs: version-compatible=true, and its plugins",
     f"src/tensorrt.cc of {_REPOSITORY} (TRITONBACKEND_Initialize) and its README",
 )
 GRAPHS = Rule(
     "tensorrt.cuda-graphs",
     "warning",
-    "Where CUDA graphs are on, there are shapes that they can be captured for.",
+    "where CUDA graphs are on, there are shapes that they can be captured for",
     f"{_INSTANCES} (BuildCudaGraph); {_CONFIGURATION} (optimization.cuda)",
 )
 COPIES = Rule(
     "tensorrt.instances",
     "note",
-    "Plans whose shapes vary are not shared: each instance has weights of its own on the GPU.",
+    "plans whose shapes vary are not shared: each instance has weights of its own on the GPU",
     f"{_MODELS} (CreateEngine)",
 )
 
