@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.manifest import Manifest
 from plansmith.targets import Target
+from plansmith.triton.checking.findings import Finding, Rule
 from plansmith.triton.model_config import CONFIG_FILE
 
 if TYPE_CHECKING:
@@ -51,9 +52,22 @@ class ModelFolder:
         """A file of the model, relative to the repository; the configuration where none is named."""
         return f"{self.name}/{file or self.config_file}"
 
-    def line_of(self, words: str) -> int:
-        """The first line of the configuration that has such words, from 1; 0 where none has."""
-        return next((number for number, line in enumerate(self.text.splitlines(), 1) if words in line), 0)
+    def line_of(self, *words: str) -> int:
+        """The line of the configuration that has such words, each looked for from where the one before was found.
+
+        Returns:
+            The line of the last of them, from 1; 0 where one is not there.
+        """
+        lines, number = self.text.splitlines(), 1 if words else 0
+        for one in words:
+            number = next((n for n, line in enumerate(lines[number - 1 :], number) if one in line), 0)
+            if not number:
+                return 0
+        return number
+
+    def faulted(self, rule: Rule, message: str, *words: str, remedy: str) -> Finding:
+        """The finding that the configuration breaks a rule, at the line that has such words."""
+        return rule.broken(message, model=self.name, place=self.place(), line=self.line_of(*words), remedy=remedy)
 
 
 @dataclass(frozen=True)
@@ -73,3 +87,13 @@ class Surroundings:
     target: Target | None = None
     sagemaker: bool = False
     arguments: tuple[str, ...] = ()
+
+    def argument(self, name: str) -> tuple[str, ...]:
+        """The values of an argument of the server, such as "backend-config", in their order; "" where it has none."""
+        pairs = zip(self.arguments, (*self.arguments[1:], ""), strict=False)
+        found = []
+        for given, following in pairs:
+            key, equals, value = given.partition("=")
+            if key == f"--{name}":
+                found.append(value if equals or following.startswith("--") else following)
+        return tuple(found)
