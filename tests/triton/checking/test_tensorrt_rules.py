@@ -247,7 +247,7 @@ FOREIGN = {
         {"capability-file"},
     ),
     "CUDA graphs for shapes that vary": (
-        'backend: "tensorrt" input { name: "x" data_type: TYPE_FP32 dims: [ -1 ] }\noptimization { cuda { graphs: true } }',
+        'backend: "tensorrt" input { name: "x" data_type: TYPE_FP32 dims: -1 } optimization { cuda { graphs: true } }',
         {"cuda-graphs"},
     ),
 }

@@ -88,7 +88,7 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
     for step in config.ensemble_scheduling.step:
         problem = _member_problem(step, surroundings.models)
         if problem:
-            yield _broken(MEMBER, model, problem, "add it, or correct the step", step.model_name)
+            yield _broken(MEMBER, model, problem, "correct the step; model_version: -1 is the newest", step.model_name)
         elif not step.model_namespace:
             members[step.model_name] = _member(surroundings.models[step.model_name], surroundings)
     yield from ensemble_wiring.check(model, config, members)
@@ -150,7 +150,8 @@ def _member_problem(step: pb.ModelEnsembling.Step, models: Mapping[str, ModelFol
         return f"the repository has no model {step.model_name}"
     if step.model_version >= 0 and step.model_version not in found.loaded:
         loaded = ", ".join(map(str, found.loaded)) or "none"
-        return f"{step.model_name} has no version {step.model_version} that is loaded: {loaded}"
+        unwritten = ", which a step means that says no model_version" if not step.model_version else ""
+        return f"{step.model_name} has no version {step.model_version}{unwritten}; {loaded} is loaded"
     return ""
 
 
