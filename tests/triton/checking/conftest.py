@@ -26,13 +26,16 @@ class Written:
 
     root: Path
 
-    def add(self, name: str, config: str | None, files: Mapping[str, bytes | str] | Sequence[str] = ("1/",)) -> Path:
+    def add(
+        self, name: str, config: str | bytes | None, files: Mapping[str, bytes | str] | Sequence[str] = ("1/",)
+    ) -> Path:
         """Write a model.
 
         Args:
             name: of its folder.
             config: the text of config.pbtxt; None for none.
-            files: what else lies in the folder: content by path, or paths alone for empty files; "1/" is a folder.
+            files: what else lies in the folder: content by path, or paths alone for empty files; "1/" is a folder, and
+                content "-> place" a link.
 
         Returns:
             Its folder.
@@ -40,13 +43,16 @@ class Written:
         folder = self.root / name
         folder.mkdir(parents=True)
         if config is not None:
-            (folder / "config.pbtxt").write_text(config)
+            (folder / "config.pbtxt").write_bytes(config.encode() if isinstance(config, str) else config)
         for path, content in (files if isinstance(files, Mapping) else dict.fromkeys(files, b"")).items():
             place = folder / path
             if path.endswith("/"):
                 place.mkdir(parents=True, exist_ok=True)
                 continue
             place.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, str) and content.startswith("-> "):
+                place.symlink_to(content.removeprefix("-> "))
+                continue
             place.write_bytes(content.encode() if isinstance(content, str) else content)
         return folder
 

@@ -168,8 +168,8 @@ def _backend(model: ModelFolder) -> Iterator[Finding]:
 
 
 def _unknown_backend(model: ModelFolder) -> Iterator[Finding]:
-    backend = model.backend
-    if not backend or backend in KNOWN_BACKENDS or (model.config is not None and model.config.runtime):
+    backend, said = model.backend, model.config is not None or model.versions
+    if not backend or not said or backend in KNOWN_BACKENDS or (model.config is not None and model.config.runtime):
         return
     library = f"libtriton_{backend}.so"
     if any((folder / library).exists() for folder in (model.path, *model.versions.values())):

@@ -92,7 +92,7 @@ def _model_file(model: ModelFolder, number: int) -> Iterator[Finding]:
             begins = opened.read(len(_POINTER))
     except OSError as error:
         yield UNREADABLE.broken(
-            f"{name} cannot be read: {error.strerror}", model=model.name, place=place, remedy=f"chmod a+r {file}"
+            f"{name} cannot be read: {error.strerror}", model=model.name, place=place, remedy=f"chmod a+r {place}"
         )
         return
     if not begins:
@@ -109,7 +109,7 @@ def _model_file(model: ModelFolder, number: int) -> Iterator[Finding]:
 def _labels(model: ModelFolder, name: str, wanted: int) -> Iterator[Finding]:
     # As Triton joins them, a name that begins with a slash lies in the model's folder, too.
     file, where = Path(f"{model.path}/{name}"), f'"{name}"'
-    if _leads_out(name):
+    if not os.path.normpath(file).startswith(f"{os.path.normpath(model.path)}/"):
         yield model.faulted(
             LABELS_OUTSIDE,
             f"the labels {name} lie outside of the model's folder",
@@ -133,12 +133,3 @@ def _labels(model: ModelFolder, name: str, wanted: int) -> Iterator[Finding]:
                 where,
                 remedy="write one label a line, in the order of the elements",
             )
-
-
-def _leads_out(name: str) -> bool:
-    depth = 0
-    for part in Path(name.lstrip("/")).parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0:
-            return True
-    return False

@@ -115,7 +115,7 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
     del surroundings
     if not os.access(model.path, os.R_OK | os.X_OK):
         yield UNREADABLE.broken(
-            "the folder cannot be read", model=model.name, place=model.name, remedy=f"chmod -R a+rX {model.path}"
+            "the folder cannot be read", model=model.name, place=model.name, remedy=f"chmod -R a+rX {model.name}"
         )
         return
     yield from _dangling(model.path, model.name, f"{model.name}/")
@@ -214,11 +214,11 @@ def _ignored(model: ModelFolder, names: list[str]) -> Iterator[Finding]:
 def _no_version(model: ModelFolder) -> Finding:
     loose = sorted(name for name in _files_of(model.path) if _MODEL_FILES.fullmatch(name))
     if loose:
-        remedy = f"mkdir {model.path / '1'} and move {', '.join(loose)} into it"
+        remedy = f"make the folder {model.place('1')} and move {', '.join(loose)} into it"
     elif model.platform == ENSEMBLE:
-        remedy = f"mkdir {model.path / '1'}; an ensemble's version may be empty, but must be there"
+        remedy = f"make the folder {model.place('1')}: an ensemble's version may be empty, but must be there"
     else:
-        remedy = f"put the model's files into {model.path / '1'}"
+        remedy = f"put the model's files into {model.place('1')}"
     return NO_VERSION.broken(
         "there is no version: no folder that is named by a number", model=model.name, place=model.name, remedy=remedy
     )

@@ -80,7 +80,7 @@ def variants_of(model: ModelFolder) -> list[ModelFolder]:
 def read_text(file: Path) -> str:
     """The text of a file, with a mark for every byte that is no text; empty where it cannot be read."""
     try:
-        return file.read_bytes().decode(errors="replace")
+        return file.read_bytes().decode(errors="replace") if file.is_file() else ""
     except OSError:
         return ""
 

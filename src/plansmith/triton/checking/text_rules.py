@@ -21,7 +21,7 @@ UNREADABLE = Rule("config.unreadable", "error", "the configuration is a file tha
 NOT_A_FILE = Rule(
     "config.not-a-file",
     "error",
-    "the configuration is no folder: reading one ends the server, whatever else that serves",
+    "the configuration is a file: reading a folder ends the server, whatever else that serves",
     "core: src/filesystem/implementations/local.h, ReadTextFile; Triton 2.51 was seen to do so",
 )
 SYNTAX = Rule("config.syntax", "error", "the configuration is protobuf's text format", _READ)
@@ -62,9 +62,9 @@ _PLACE = re.compile(r"^\d+:\d+ : (?:'.*?': )?", re.DOTALL)
 def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
     """What keeps Triton from reading a configuration."""
     file = model.path / model.config_file
-    if file.is_dir():
+    if file.exists() and not file.is_file():
         yield model.faulted(
-            NOT_A_FILE, "it is a folder, which ends the server", remedy="put a file there, or take it away"
+            NOT_A_FILE, "it is a folder, or so, which ends the server", remedy="put a file there, or take it away"
         )
         return
     try:
@@ -78,7 +78,7 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
             )
         return
     except OSError as error:
-        yield model.faulted(UNREADABLE, f"it cannot be read: {error.strerror}", remedy=f"chmod a+r {file}")
+        yield model.faulted(UNREADABLE, f"it cannot be read: {error.strerror}", remedy=f"chmod a+r {model.place()}")
         return
     problems = list(_encoding(model, content))
     yield from problems
