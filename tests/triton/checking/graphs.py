@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-Dims = Sequence[int | str] | None
+Dims = Sequence[int | str | None] | None
 
 
 def graph(
@@ -25,8 +25,10 @@ def graph(
     inputs = inputs or {"x": (TensorProto.FLOAT, ["batch", 3])}
     outputs = outputs or {"y": (TensorProto.FLOAT, ["batch", 3])}
     first = [helper.make_node("Identity", [next(iter(inputs))], [next(iter(outputs))])]
-    entries = ([helper.make_tensor_value_info(name, *one) for name, one in side.items()] for side in (inputs, outputs))
-    made = helper.make_graph([*first, *nodes], "small", *entries, **more)
+    taken, given = (
+        [helper.make_tensor_value_info(name, *one) for name, one in side.items()] for side in (inputs, outputs)
+    )
+    made = helper.make_graph([*first, *nodes], "small", taken, given, **more)
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
 
 

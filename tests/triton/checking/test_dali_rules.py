@@ -24,7 +24,7 @@ def pipeline():
     encoded = dali.fn.external_source(device="cpu", name="encoded", ndim=1)
     return dali.fn.decoders.image(encoded, device="mixed")
 """
-FILES = {"1/model.dali": b"serialised"}
+FILES: dict[str, bytes | str] = {"1/model.dali": b"serialised"}
 
 FOUND: dict[str, tuple[str, dict[str, bytes | str], set[str]]] = {
     "a serialised pipeline": (CONFIG, FILES, set()),

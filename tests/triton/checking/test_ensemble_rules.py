@@ -63,6 +63,7 @@ MISTAKES: dict[str, tuple[str, Changes, Changes, Changes]] = {
     "an optimization": ("fields", {"input {": "optimization { } input {"}, {}, {}),
     "a warm-up": ("fields", {"input {": 'model_warmup { name: "w" } input {'}, {}, {}),
     "another platform": ("platform", {'"ensemble"': '"onnxruntime_onnx"'}, {}, {}),
+    "no platform": ("platform", {'platform: "ensemble"': ""}, {}, {}),
     "a step without a model": ("step", {'model_name: "first"': ""}, {}, {}),
     "a step that reads nothing": ("step", {TAKE_IDS: ""}, {}, {}),
     "a step that writes nothing": ("step", {GIVE_SCORES: ""}, {}, {}),
@@ -147,7 +148,6 @@ def test_a_mistake_is_found_and_no_other(
 
 SOUND: dict[str, tuple[Changes, Changes, Changes]] = {
     "all as it is": ({}, {}, {}),
-    "no platform, which Triton completes": ({'platform: "ensemble"': ""}, {}, {}),
     "a named version that is there": ({"model_version: -1": "model_version: 1"}, {}, {}),
     "an input that may be left out": (
         {},

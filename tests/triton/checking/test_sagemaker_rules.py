@@ -44,7 +44,7 @@ def test_several_models_without_an_ensemble_are_no_archive_of_many(written: Writ
     assert broken(written.root, sagemaker=True) == {"sagemaker.default-model", "sagemaker.ensemble"}
 
 
-@pytest.mark.parametrize("platform", [SPACED, "platform: 'ensemble'", ""])
+@pytest.mark.parametrize("platform", [SPACED, "platform: 'ensemble'"])
 def test_an_ensemble_that_the_front_end_does_not_see_as_one_is_found(platform: str, written: Written) -> None:
     single(written)
     written.add("both", ensemble_of("m", "m").replace('platform: "ensemble"', platform), EMPTY)

@@ -113,8 +113,8 @@ def _member(model: ModelFolder, surroundings: Surroundings, above: frozenset[str
 
 
 def _fields(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
-    if config.platform and config.platform != PLATFORM:
-        said = f"the platform is {config.platform}, and there is ensemble_scheduling"
+    if config.platform != PLATFORM:
+        said = f"there is ensemble_scheduling, and the platform is {config.platform or 'not written'}"
         yield _broken(PLATFORMS, model, said, 'write platform: "ensemble", or take ensemble_scheduling away')
     if not config.HasField("ensemble_scheduling"):
         said = "the platform is ensemble, and there is no ensemble_scheduling"
