@@ -78,6 +78,10 @@ MISTAKES = {
     "builds that are not kept": (tensorrt(trt_engine_cache_enable="false"), "accelerator-cache"),
     "an execution mode that is none": (parameter("execution_mode", "2"), "parameter"),
     "a number of threads that is none": (parameter("intra_op_thread_count", "many"), "parameter"),
+    "a search that is none, on GPUs": (
+        parameter("cudnn_conv_algo_search", "3") + "instance_group { kind: KIND_GPU count: 1 }",
+        "parameter",
+    ),
     "a switch of memory that is none": (parameter("enable_mem_arena", "perhaps"), "parameter"),
 }
 
@@ -100,6 +104,11 @@ SOUND = {
     "OpenVINO": (PLAIN + accelerated("openvino", "cpu"), None),
     "no kind, which is a GPU's where there is one": (PLAIN + accelerated("tensorrt", **WHOLE), None),
     "an execution mode": (parameter("execution_mode", "1"), None),
+    "a search that is none, which is not read on CPUs": (
+        parameter("cudnn_conv_algo_search", "3") + "instance_group { kind: KIND_CPU count: 1 }",
+        None,
+    ),
+    "a search": (parameter("cudnn_conv_algo_search", "2"), None),
     "a parameter that the backend does not read": (parameter("note", "anything"), None),
 }
 
@@ -107,6 +116,11 @@ SOUND = {
 @pytest.mark.parametrize(("config", "model"), SOUND.values(), ids=SOUND.keys())
 def test_what_loads_is_passed(config: str, model: onnx.ModelProto | None, written: Written) -> None:
     assert of(written, config, model) == set()
+
+
+def test_an_accelerator_of_gpus_is_not_used_by_a_target_without_any(written: Written) -> None:
+    config = PLAIN + accelerated("tensorrt", **WHOLE)
+    assert of(written, config, target="triton-26.03-cpu") == {"onnxruntime.accelerator-unused"}
 
 
 def test_tensorrt_11_wants_an_onnx_runtime_that_knows_it(written: Written) -> None:

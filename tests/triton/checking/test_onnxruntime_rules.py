@@ -90,6 +90,16 @@ MISTAKES: dict[str, tuple[str, onnx.ModelProto | None, str]] = {
     ),
     "instances that the backend does not know (R9)": (of({"KIND_CPU": "KIND_MODEL"}), None, "kind"),
     "a batch that is left to the backend": ('backend: "onnxruntime"', None, "completed-batch"),
+    "dims in full, where the batch is completed": (
+        f'backend: "onnxruntime" input {{ {X.replace("3 ]", "-1, 3 ]")} }}',
+        None,
+        "completed-batch rank",
+    ),
+    "dims without the batch, where it is completed": (
+        f'backend: "onnxruntime" input {{ {X} }}',
+        None,
+        "completed-batch",
+    ),
     "a batch that cannot be, and all else completed": (
         'backend: "onnxruntime" max_batch_size: 4',
         FIXED,
@@ -143,6 +153,10 @@ SOUND: dict[str, tuple[str | None, onnx.ModelProto | None]] = {
     "a scalar without batching": (
         of({**NO_BATCH, X: X.replace("3 ]", "1 ]"), Y: Y.replace("3 ]", "1 ]")}),
         graph(inputs={"x": (TensorProto.FLOAT, [])}, outputs={"y": (TensorProto.FLOAT, [])}),
+    ),
+    "inputs without outputs, and so with a completed batch": (
+        f'backend: "onnxruntime" max_batch_size: 2 input {{ {X} }}',
+        None,
     ),
     "a completed configuration with a batch": ('backend: "onnxruntime" max_batch_size: 4', None),
     "strings": (

@@ -43,6 +43,10 @@ def lying() -> Engine:
     return engine(other={"scores": {"format": "Channel major FP16 format where channel % 8 == 0"}})
 
 
+def strategy(value: str) -> str:
+    return f'parameters {{ key: "execution_context_allocation_strategy" value {{ string_value: "{value}" }} }}'
+
+
 SEVERAL = [TWO_INPUTS, profile("short", ids="1x8:4x16:64x32", mask="1x8:4x16:64x32")]
 
 OURS = {
@@ -100,6 +104,8 @@ MISTAKES: dict[str, tuple[Engine, dict[str, str], str]] = {
     "an input of another name (R23)": (engine(), {'"mask"': '"attention"'}, "tensor-name missing-input"),
     "a shape tensor that is not marked (R12)": (shaped(), {"  is_shape_tensor: true\n": ""}, "is-shape-tensor"),
     "a shape tensor that is none (R12)": (engine(), MARKED, "is-shape-tensor shape-tensor"),
+    "a shape tensor of another size (R12)": (shaped(), {"  dims: 2\n": "  dims: 3\n"}, "dims"),
+    "a strategy that is none": (engine(), {"default_": f"{strategy('LAZY')} default_"}, "parameter"),
     "a layout that is not marked": (lying(), {"  is_non_linear_format_io: true\n": ""}, "non-linear-format"),
     "a layout that is marked and linear": (engine(), NOT_LINEAR, "non-linear-format"),
     "several instances of a plan that varies": (engine(), {"count: 1": "count: 2"}, "instances"),
@@ -132,6 +138,7 @@ SOUND: dict[str, tuple[Engine, dict[str, str]]] = {
         },
     ),
     "outputs that are not all served": (engine(outputs=[SCORES, tensor("more", ("batch", 2), "float32")]), {}),
+    "a strategy": (engine(), {"default_": f"{strategy('ON_PROFILE_CHANGE')} default_"}),
     "CUDA graphs for fixed shapes": (static(), GRAPHS),
     "CUDA graphs for exact shapes": (
         engine(),
@@ -196,6 +203,10 @@ def test_a_version_compatible_plan_loads_in_newer_ones_if_the_server_is_told_to(
     assert broken(written.root, manifests=manifests, target=NEW, arguments=flag.split("=", 1)) == set()
     (again,) = findings(written.root, manifests=manifests, target=OLD, sagemaker=True)
     assert "SAGEMAKER_TRITON_ADDITIONAL_ARGS" in again.remedy
+    without = release(written, engine(version_compatible=True, exclude_lean_runtime=True), name="without")
+    assert {
+        one.model for one in findings(written.root, manifests=manifests | without, target=NEW, arguments=[flag])
+    } == {"without"}
     older = load_target("sagemaker-25.04")
     assert "tensorrt.version" in broken(written.root, manifests=manifests, target=older, arguments=[flag])
 

@@ -65,10 +65,11 @@ PRECISION = Rule(
     "release notes of TensorRT 11.0 (weakly typed networks are gone)",
 )
 
-RULES = (ACCELERATOR, PARAMETER, UNUSED, PROFILE, NO_PROFILE, CACHE, VERSION, PRECISION)
+RULES: tuple[Rule, ...] = (ACCELERATOR, PARAMETER, UNUSED, PROFILE, NO_PROFILE, CACHE, VERSION, PRECISION)
 
 _SHAPES = {which: f"trt_profile_{which}_shapes" for which in ("min", "opt", "max")}
 _SHAPE = re.compile(r"(?P<name>.+):(?P<dims>\d+(x\d+)*)")
+_OF_GPUS = {"cudnn_conv_algo_search": ("0", "1", "2"), "arena_extend_strategy": ("0", "1")}
 _FIRST_WITH_11 = (1, 27)
 
 
@@ -86,12 +87,15 @@ def check(model: ModelFolder, surroundings: Surroundings, facts: GraphFacts | No
     for key, value in sorted(config.parameters.items()):
         try:
             settings.check_parameter(key, value.string_value)
+            problem = _gpu_problem(key, value.string_value) if _may_be_on_gpus(model, surroundings) else ""
         except settings.Illegal as illegal:
-            yield _broken(PARAMETER, model, key, f"parameter {key}: {illegal}", "correct the value, or leave it out")
+            problem = str(illegal)
+        if problem:
+            yield _broken(PARAMETER, model, key, f"parameter {key}: {problem}", "correct the value, or leave it out")
     accelerators = config.optimization.execution_accelerators
     for accelerator in accelerators.cpu_execution_accelerator:
         yield from _legal(model, accelerator, on_gpu=False)
-    if accelerators.gpu_execution_accelerator and kinds(config) and {*kinds(config)} <= {"KIND_CPU", "KIND_MODEL"}:
+    if accelerators.gpu_execution_accelerator and not _may_be_on_gpus(model, surroundings):
         said = "the accelerators for GPUs are not used, as no instance runs on one"
         yield _broken(UNUSED, model, "gpu_execution_accelerator", said, "write KIND_GPU, or take them away")
         return
@@ -100,6 +104,18 @@ def check(model: ModelFolder, surroundings: Surroundings, facts: GraphFacts | No
         if accelerator.name == "tensorrt":
             yield from _tensorrt(model, dict(accelerator.parameters), facts)
             yield from _of_target(model, dict(accelerator.parameters), surroundings)
+
+
+def _may_be_on_gpus(model: ModelFolder, surroundings: Surroundings) -> bool:
+    written = {*kinds(model.config)}
+    on_cpu = surroundings.target is not None and surroundings.target.device == "cpu"
+    return "KIND_GPU" in written or (not on_cpu and (not written or "KIND_AUTO" in written))
+
+
+def _gpu_problem(key: str, value: str) -> str:
+    """What is wrong with a parameter that the backend reads for GPUs alone; empty for nothing."""
+    known = _OF_GPUS.get(key)
+    return f"{value!r} is none of {', '.join(known)}" if known is not None and value not in known else ""
 
 
 def _legal(

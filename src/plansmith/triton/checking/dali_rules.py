@@ -48,7 +48,7 @@ INSTANCES = Rule(
     f"{_README} (Known limitations)",
 )
 
-RULES = (FILE, SERIALISED, INPUT, DECODER, INSTANCES)
+RULES: tuple[Rule, ...] = (FILE, SERIALISED, INPUT, DECODER, INSTANCES)
 
 _DEFAULT, _FALLBACK = "model.dali", "dali.py"
 _MARK = "autoserialize"

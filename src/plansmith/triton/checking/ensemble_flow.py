@@ -39,7 +39,7 @@ UNWRITTEN = Rule(
     f"{_SOURCE} (ValidateEnsembleSchedulingConfig)",
 )
 
-RULES = (WRITTEN_ONCE, OVERWRITTEN, UNUSED, UNWRITTEN)
+RULES: tuple[Rule, ...] = (WRITTEN_ONCE, OVERWRITTEN, UNUSED, UNWRITTEN)
 
 
 def check(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:

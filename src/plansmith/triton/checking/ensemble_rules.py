@@ -53,7 +53,7 @@ PLACEHOLDER = Rule(
     "docs/user_guide/model_repository.md of github.com/triton-inference-server/server; S3 has no folders",
 )
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     *(FIELDS, PLATFORMS, STEPS, MEMBER, CYCLE, PLACEHOLDER),
     *ensemble_flow.RULES,
     *ensemble_wiring.RULES,

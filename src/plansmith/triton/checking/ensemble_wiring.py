@@ -53,7 +53,7 @@ RESHAPE = Rule(
     f"{_SOURCE} (ValidateEnsembleConfig)",
 )
 
-RULES = (MAPPED, DTYPE, SHAPE, BATCH, DECOUPLED, RESHAPE)
+RULES: tuple[Rule, ...] = (MAPPED, DTYPE, SHAPE, BATCH, DECOUPLED, RESHAPE)
 
 
 @dataclass(frozen=True)

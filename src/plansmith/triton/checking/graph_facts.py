@@ -80,7 +80,8 @@ class PlanFacts:
         profiles: that it was built with; none for fixed shapes, where TensorRT makes one of them.
         versions: of TensorRT, by compute capability.
         stripped: the compute capabilities whose plans are without their weights.
-        version_compatible: plans load in newer TensorRT too, if the server is told to run what is inside of them.
+        version_compatible: plans load in newer TensorRT too, with the runtime inside of them, if the server is told to
+            run such.
     """
 
     tensors: Mapping[str, PlanFact]
@@ -131,7 +132,7 @@ def plan_facts(manifest: Manifest) -> PlanFacts | None:
         profiles=build.profiles,
         versions={capability: one.tensorrt for capability, one in engine.plans.items()},
         stripped=tuple(c for c, one in engine.plans.items() if build.strip_weights and not one.refitted),
-        version_compatible=build.version_compatible,
+        version_compatible=build.version_compatible and not build.exclude_lean_runtime,
     )
 
 

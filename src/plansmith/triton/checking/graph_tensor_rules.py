@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from plansmith.triton.checking.configured import (
+    backend_setting,
     completes,
     data_type,
     dims_in_words,
@@ -69,7 +70,9 @@ COMPLETED = Rule(
     f"{_SOURCE} (AutoCompleteMaxBatch) and its README (default-max-batch-size)",
 )
 
-RULES = (NAME, MISSING, DTYPE, RANK, DIMS, FREE, FIXED_BATCH, OPTIONAL, COMPLETED)
+RULES: tuple[Rule, ...] = (NAME, MISSING, DTYPE, RANK, DIMS, FREE, FIXED_BATCH, OPTIONAL, COMPLETED)
+
+_DEFAULT_BATCH = 4
 
 
 def check(facts: GraphFacts, number: int, model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
@@ -77,7 +80,7 @@ def check(facts: GraphFacts, number: int, model: ModelFolder, surroundings: Surr
     config = model.config
     if config is None:
         return
-    batching = config.max_batch_size > 0
+    batching = completed_batch(facts, model, surroundings) > 0
     yield from _batch(facts, number, model, surroundings)
     known = {*(tensor.name for tensor in facts.inputs), *(tensor.name for tensor in facts.defaults)}
     controls = [*(control.name for control in config.sequence_batching.control_input)]
@@ -97,13 +100,25 @@ def check(facts: GraphFacts, number: int, model: ModelFolder, surroundings: Surr
             remedy = "take `optional` away; for a default, let an initialiser of the graph have the input's name"
             yield _broken(OPTIONAL, model, number, f"{entry.name} is optional, but {why}", remedy, entry.name)
         else:
-            yield from _tensor(entry, facts, number, model, is_input=True)
+            yield from _tensor(entry, facts, number, model, is_input=True, batching=batching)
     outputs = {tensor.name for tensor in facts.outputs}
     for output in config.output:
         if output.name in outputs:
-            yield from _tensor(output, facts, number, model, is_input=False)
+            yield from _tensor(output, facts, number, model, is_input=False, batching=batching)
         else:
             yield _unknown(output.name, "output", sorted(outputs), model, number)
+
+
+def completed_batch(facts: GraphFacts, model: ModelFolder, surroundings: Surroundings) -> int:
+    """The max_batch_size that the backend serves a graph with: as it is written, or as it completes it."""
+    config = model.config
+    if config is not None and (config.max_batch_size > 0 or (config.input and config.output)):
+        return int(config.max_batch_size)
+    told = (*facts.inputs, *facts.outputs)
+    if not completes(surroundings) or any(t.dims[:1] == () or isinstance(t.dims[0], int) for t in told):
+        return 0
+    given = backend_setting(surroundings, "onnxruntime", "default-max-batch-size")
+    return int(given) if given.isdecimal() else _DEFAULT_BATCH
 
 
 def _batch(facts: GraphFacts, number: int, model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
@@ -125,22 +140,27 @@ def _batch(facts: GraphFacts, number: int, model: ModelFolder, surroundings: Sur
                 "write max_batch_size: 0 and dims in full; or export the graph with a dynamic batch",
                 tensor.name,
             )
-    elif not complete and not stuck and tensors and completes(surroundings):
+    elif completed_batch(facts, model, surroundings):
         yield _broken(
             COMPLETED,
             model,
             number,
-            "max_batch_size is not written, and the backend takes its default of 4, with dynamic batching",
+            "max_batch_size is not written, and the backend takes its default, with dynamic batching",
             "write max_batch_size, and inputs and outputs beside it",
         )
 
 
 def _tensor(
-    entry: pb.ModelInput | pb.ModelOutput, facts: GraphFacts, number: int, model: ModelFolder, *, is_input: bool
+    entry: pb.ModelInput | pb.ModelOutput,
+    facts: GraphFacts,
+    number: int,
+    model: ModelFolder,
+    *,
+    is_input: bool,
+    batching: bool,
 ) -> Iterator[Finding]:
     """One configured tensor beside the graph's."""
     tensor, written = facts.tensors[entry.name], data_type(entry)
-    batching = model.config is not None and model.config.max_batch_size > 0
     if tensor.dtype == "bfloat16" or numpy_name(written) != tensor.dtype:
         own = triton_name(tensor.dtype) if tensor.dtype != "bfloat16" else ""
         yield _broken(

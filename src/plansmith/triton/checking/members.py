@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plansmith.errors import RepositoryError
-from plansmith.triton.checking import onnxruntime_rules
-from plansmith.triton.checking.configured import backend_setting, completes, data_type, triton_name
+from plansmith.triton.checking import graph_tensor_rules, onnxruntime_rules
+from plansmith.triton.checking.configured import completes, data_type, triton_name
 from plansmith.triton.checking.graph_facts import GraphFacts, graph_facts
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
 from plansmith.types import Tensor
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tritonclient.grpc import model_config_pb2 as pb
-
-_DEFAULT_BATCH = 4
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def member_of(model: ModelFolder, surroundings: Surroundings) -> Member:
     if inputs is None or outputs is None or (not batch and model.backend == "tensorrt"):
         batch = batch or None
     if graph is not None and (inputs is None or outputs is None):
-        batch = _batch(graph, batch, surroundings)
+        batch = graph_tensor_rules.completed_batch(graph, model, surroundings)
         inputs = inputs if inputs is not None else _graph_ports(graph.inputs, graph, batch)
         outputs = outputs if outputs is not None else _graph_ports(graph.outputs, graph, batch)
     decoupled = config is not None and config.model_transaction_policy.decoupled
@@ -74,15 +72,6 @@ def _graph(model: ModelFolder, surroundings: Surroundings) -> GraphFacts | None:
         return graph_facts(path) if path is not None else None
     except RepositoryError:
         return None
-
-
-def _batch(graph: GraphFacts, written: int | None, surroundings: Surroundings) -> int:
-    if written:
-        return written
-    if any(not tensor.dims or isinstance(tensor.dims[0], int) for tensor in (*graph.inputs, *graph.outputs)):
-        return 0
-    given = backend_setting(surroundings, "onnxruntime", "default-max-batch-size")
-    return int(given) if given.isdecimal() else _DEFAULT_BATCH
 
 
 def _ports(entries: Iterable[pb.ModelInput | pb.ModelOutput]) -> dict[str, Port]:

@@ -37,7 +37,7 @@ KIND = Rule(
     f"{_SOURCE} (LoadModel)",
 )
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     *(READABLE, EXTERNAL, OPSET, IR_VERSION, OPERATORS, KIND),
     *graph_tensor_rules.RULES,
     *accelerator_rules.RULES,

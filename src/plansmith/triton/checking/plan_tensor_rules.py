@@ -89,7 +89,21 @@ FORMAT = Rule(
     f"{_INSTANCES} (ValidateIO)",
 )
 
-RULES = (NAME, MISSING, DTYPE, RANK, CONTRADICTION, HINT, DIMS, BEYOND, BATCH, FIXED_BATCH, PROFILE, SHAPE, FORMAT)
+RULES: tuple[Rule, ...] = (
+    NAME,
+    MISSING,
+    DTYPE,
+    RANK,
+    CONTRADICTION,
+    HINT,
+    DIMS,
+    BEYOND,
+    BATCH,
+    FIXED_BATCH,
+    PROFILE,
+    SHAPE,
+    FORMAT,
+)
 
 
 _Pairs = list[tuple["pb.ModelInput | pb.ModelOutput", PlanFact]]
@@ -120,6 +134,9 @@ def check(facts: PlanFacts, number: int, model: ModelFolder, surroundings: Surro
         yield from _kind_of_tensor(entry, fact, number, model)
     yield from _profiles(facts, number, model)
     yield from _batch(facts, number, model)
+    for entry, fact in known:
+        if fact.is_shape and entry.is_shape_tensor:
+            yield from _shape_dims(entry, fact, number, model)
     ordinary = [(entry, fact) for entry, fact in known if not fact.is_shape]
     ranked = yield from _ranks(ordinary, number, model, surroundings)
     for entry, fact in ranked:
@@ -141,6 +158,18 @@ def _kind_of_tensor(
         said = f"{name} {'lies row by row' if fact.is_linear else 'does not lie row by row'} in the plan"
         remedy = f"write is_non_linear_format_io: {str(not fact.is_linear).lower()}"
         yield _broken(FORMAT, model, number, said, remedy, name)
+
+
+def _shape_dims(
+    entry: pb.ModelInput | pb.ModelOutput, fact: PlanFact, number: int, model: ModelFolder
+) -> Iterator[Finding]:
+    """How many values a shape tensor has: in a batch, the first one is the batch, which Triton puts there."""
+    batching = model.config is not None and model.config.max_batch_size > 0
+    wanted, dims = (fact.dims[0] if fact.dims else 1) - batching, inner_dims(entry)
+    if fact.dims[:1] != (-1,) and dims[:1] != (-1,) and dims != (wanted,):
+        said = f"the shape tensor {entry.name} has dims {dims_in_words(dims)}, and {wanted} values in the plan"
+        without = " without the batch" if batching else ""
+        yield _broken(DIMS, model, number, f"{said}{without}", f"write dims: [{wanted}]", entry.name)
 
 
 def used_profiles(model: ModelFolder) -> set[int]:

@@ -10,6 +10,7 @@ from plansmith.errors import EngineError
 from plansmith.plan_header import read_header
 from plansmith.tensorrt_versions import NEWEST_MAJOR, numbers_of
 from plansmith.triton.checking import plan_file_rules, tensorrt_rules
+from plansmith.triton.checking.completing import folders_of
 from plansmith.triton.checking.ensemble_rules import is_ensemble
 from plansmith.triton.checking.findings import Finding, Rule
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
@@ -69,7 +70,7 @@ DECOUPLED = Rule(
     f"{_FRONT_END}; SAGEMAKER_TRITON_INFERENCE_TYPE of {_SERVE}",
 )
 
-RULES = (LAYOUT, STRAY, SEVERAL, ENSEMBLE, MANY, NAME, TENSORRT, DECOUPLED)
+RULES: tuple[Rule, ...] = (LAYOUT, STRAY, SEVERAL, ENSEMBLE, MANY, NAME, TENSORRT, DECOUPLED)
 
 _MOST_MODELS = 5
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
@@ -114,7 +115,7 @@ def check_whole(surroundings: Surroundings) -> Iterator[Finding]:
             place=CONFIG_FILE,
             remedy="put the model into a folder, and make the archive of what is around it: tar -C REPOSITORY -czf …",
         )
-    strays = [folder.name for folder in sorted(root.iterdir()) if folder.is_dir() and not _is_model(folder)]
+    strays = [folder.name for folder in folders_of(root) if not _is_model(folder)]
     for name in strays:
         yield _stray(root / name)
     models = {name: model for name, model in surroundings.models.items() if name not in strays}
@@ -157,13 +158,11 @@ def _of_many(models: dict[str, ModelFolder], ensembles: list[ModelFolder]) -> It
 
 
 def _is_model(folder: Path) -> bool:
-    return (folder / CONFIG_FILE).is_file() or any(
-        inner.name.isdecimal() and inner.is_dir() for inner in folder.iterdir()
-    )
+    return (folder / CONFIG_FILE).is_file() or any(inner.name.isdecimal() for inner in folders_of(folder))
 
 
 def _stray(folder: Path) -> Finding:
-    inner = sorted(one.name for one in folder.iterdir() if one.is_dir() and _is_model(one))
+    inner = [one.name for one in folders_of(folder) if _is_model(one)]
     if inner:
         return LAYOUT.broken(
             f"{folder.name} is a folder around the models {', '.join(inner)}",

@@ -58,12 +58,20 @@ COPIES = Rule(
     f"{_MODELS} (CreateEngine)",
 )
 
-RULES = (
-    *(KIND, DTYPE, SHAPE_TENSOR, ARGUMENTS, GRAPHS, COPIES),
+PARAMETER = Rule(
+    "tensorrt.parameter",
+    "error",
+    "execution_context_allocation_strategy is STATIC or ON_PROFILE_CHANGE",
+    f"README.md and {_MODELS} (ParseParameters)",
+)
+
+RULES: tuple[Rule, ...] = (
+    *(KIND, DTYPE, SHAPE_TENSOR, ARGUMENTS, GRAPHS, COPIES, PARAMETER),
     *plan_file_rules.RULES,
     *plan_tensor_rules.RULES,
 )
 
+_STRATEGY, _STRATEGIES = "execution_context_allocation_strategy", ("STATIC", "ON_PROFILE_CHANGE")
 _DTYPES = {"bool", "uint8", "int8", "int32", "int64", "float16", "float32", "bfloat16"}
 
 
@@ -74,6 +82,7 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
     yield from _kinds(model, surroundings)
     yield from _tensors(model)
     yield from _graphs(model)
+    yield from _parameters(model)
     yield from _arguments(model, surroundings)
     yield from plan_file_rules.check(model, surroundings)
     for number in model.loaded:
@@ -157,6 +166,15 @@ def _arguments(model: ModelFolder, surroundings: Surroundings) -> Iterator[Findi
                 f"the plan needs a server that is started with {argument}",
                 f"start it with {how} (plansmith serve does) and check with --server-argument={argument}",
             )
+
+
+def _parameters(model: ModelFolder) -> Iterator[Finding]:
+    if model.config is None or _STRATEGY not in model.config.parameters:
+        return
+    given = model.config.parameters[_STRATEGY].string_value
+    if given not in _STRATEGIES:
+        said = f"{_STRATEGY} is {given or 'empty'}"
+        yield _broken(PARAMETER, model, said, f"write {' or '.join(_STRATEGIES)}", _STRATEGY)
 
 
 def _copies(model: ModelFolder, facts: PlanFacts) -> Iterator[Finding]:
