@@ -13,11 +13,17 @@ from plansmith.targets import Target, load_target
 from plansmith.triton.checking import (
     batching_rules,
     core_rules,
+    dali_rules,
+    ensemble_rules,
     file_rules,
     instance_rules,
     layout_rules,
+    onnxruntime_rules,
+    python_rules,
+    sagemaker_rules,
     sequence_rules,
     tensor_rules,
+    tensorrt_rules,
     text_rules,
     warmup_rules,
 )
@@ -62,8 +68,14 @@ _MODULES: tuple[RuleModule, ...] = (
     sequence_rules,
     file_rules,
     warmup_rules,
+    onnxruntime_rules,
+    tensorrt_rules,
+    python_rules,
+    dali_rules,
+    ensemble_rules,
+    sagemaker_rules,
 )
-_OF_THE_WHOLE: tuple[RepositoryRules, ...] = (layout_rules,)
+_OF_THE_WHOLE: tuple[RepositoryRules, ...] = (layout_rules, sagemaker_rules)
 
 
 def all_rules() -> tuple[Rule, ...]:

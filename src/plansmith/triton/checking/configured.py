@@ -1,0 +1,74 @@
+"""What a written configuration says, in the words of rules: dtypes, devices, names and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2 as pb
+
+_NUMPY = {
+    "TYPE_BOOL": "bool",
+    "TYPE_FP16": "float16",
+    "TYPE_FP32": "float32",
+    "TYPE_FP64": "float64",
+    "TYPE_BF16": "bfloat16",
+    "TYPE_STRING": "string",
+    **{f"TYPE_{sign}INT{bits}": f"{sign}int{bits}".lower() for sign in ("", "U") for bits in (8, 16, 32, 64)},
+}
+_WRITTEN = {name: written for written, name in _NUMPY.items()}
+_NO_COMPLETION = ("--disable-auto-complete-config", "--disable-auto-complete-config=true", "--strict-model-config=true")
+
+
+def data_type(entry: pb.ModelInput | pb.ModelOutput) -> str:
+    """The name that Triton has for the dtype of an entry, such as "TYPE_INT64"."""
+    from tritonclient.grpc import model_config_pb2 as pb
+
+    return str(pb.DataType.Name(entry.data_type))
+
+
+def numpy_name(written: str) -> str:
+    """NumPy's name of a dtype of Triton's, empty for none."""
+    return _NUMPY.get(written, "")
+
+
+def triton_name(dtype: str) -> str:
+    """Triton's name of a dtype, empty where it has none."""
+    return _WRITTEN.get(dtype, "")
+
+
+def inner_dims(entry: pb.ModelInput | pb.ModelOutput) -> tuple[int, ...]:
+    """The dims that the model gets of an entry, without the batch: those of its reshape, where it has one."""
+    return tuple(entry.reshape.shape if entry.HasField("reshape") else entry.dims)
+
+
+def dims_in_words(dims: Iterable[int | str]) -> str:
+    """Dims as in a configuration; "?" for one of which nothing is said."""
+    return f"[{', '.join(str(dim) if dim != '' else '?' for dim in dims)}]"
+
+
+def kinds(config: pb.ModelConfig | None) -> tuple[str, ...]:
+    """The kinds of the instance groups, such as "KIND_GPU"; none where none is written."""
+    if config is None:
+        return ()
+    return tuple(group.Kind.Name(group.kind) for group in config.instance_group)
+
+
+def entry_line(model: ModelFolder, name: str) -> int:
+    """The line of the configuration that names a tensor; 0 where none does."""
+    return model.line_of(f'"{name}"') or model.line_of(f"'{name}'")
+
+
+def completes(surroundings: Surroundings) -> bool:
+    """Whether the server completes configurations, as it does unless it is told not to."""
+    return not any(argument in _NO_COMPLETION for argument in surroundings.arguments)
+
+
+def backend_setting(surroundings: Surroundings, backend: str, setting: str) -> str:
+    """What the server's arguments say of a backend's setting; the last one counts; empty where none does."""
+    wanted = f"{backend},{setting}="
+    found = [value for value in surroundings.argument("backend-config") if value.startswith(wanted)]
+    return found[-1].removeprefix(wanted) if found else ""
