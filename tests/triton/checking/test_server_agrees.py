@@ -16,7 +16,7 @@ from plansmith.triton.checking.checker import check_repository
 from plansmith.triton.installation import Installation
 from plansmith.triton.server import TritonServer
 
-from .cases import BROKEN_CASES, COMPLETED, ENDS, LOADS, SOUND, SOUND_CASES, Case
+from .cases import BROKEN_CASES, COMPLETED, ENDS, LOADS, PROGRAM, SOUND, SOUND_CASES, Case
 from .conftest import Written
 
 COMPLETES_NOTHING = ("--disable-auto-complete-config",)
@@ -36,7 +36,7 @@ def write(written: Written, cases: Mapping[str, Case], site: Path) -> None:
     """Write the models, with programs that find the NumPy that the stub can use."""
     for name, case in cases.items():
         files = {
-            path: content.replace("{site!r}", repr(str(site))) if isinstance(content, str) else content
+            path: content.replace("SITE", str(site)) if isinstance(content, str) else content
             for path, content in case.files.items()
         }
         written.add(name, case.config, files)
@@ -101,7 +101,7 @@ def test_a_server_that_is_ended_by_a_model_is_told_before(
 def test_clients_do_not_reach_a_name_that_addresses_write_in_another_way(
     written: Written, installation: Installation, tmp_path: Path
 ) -> None:
-    written.add("a space", SOUND, {"1/model.py": "x"})
+    written.add("a space", SOUND, PROGRAM)
     assert written.broken() == {("a space", "layout.model-name")}
     with TritonServer(written.root, installation, tmp_path / "log", models=(), exit_on_error=False) as server:
         assert "failed to poll" in refused_by(server, ["a%20space"])["a%20space"]
