@@ -129,6 +129,7 @@ def test_the_completion_knows_commands_and_options(run: CommandLine) -> None:
         return [line.partition(",")[2] for line in told.stdout.splitlines()]
 
     assert complete("plansmith", "") == [
+        "check",
         "compile",
         "doctor",
         "gc",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 MODEL = """
 import sys
-sys.path.insert(0, {site!r})
+sys.path.insert(0, "SITE")
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
@@ -15,11 +15,12 @@ class TritonPythonModel:
         told = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", values)]) for values in told]
 """
-"""A program that answers what it is sent; `site` holds the NumPy that the local server's stub can use."""
+"""A program that answers what it is sent; SITE stands for the folder of a NumPy that the local stub can use."""
 
 ALIKE = "the server judges a case that is broken alike"
 ENDS = "it ends the server"
-LOADS = "the server loads it: it is not as it was meant"
+LOADS = "the server loads it, though it is not as it was meant"
+TOGETHER = "the server loads a case that is odd in this way and others at once"
 HANGS = "the server waits for the Python stub without end"
 
 
@@ -85,7 +86,7 @@ PROGRAM = {"1/model.py": MODEL}
 _LABELS = 'dims: [ 3 ] label_filename: "labels.txt"'
 
 SOUND_CASES: dict[str, Case] = {
-    "sound": Case(SOUND),
+    "sound": Case(SOUND, unjudged=ALIKE),
     "all-at-once": Case(
         f"{HEAD}{tensors('dims: [ 3 ] reshape { shape: [ 3, 1 ] }', _LABELS + ' reshape { shape: [ 3, 1 ] }')}{CPU}"
         "version_policy { specific { versions: [ 1 ] } }\n"
@@ -100,7 +101,7 @@ SOUND_CASES: dict[str, Case] = {
     "sequences": Case(
         f"{sequences(f'{control(START)} oldest {{ max_candidate_sequences: 4 preferred_batch_size: [ 8 ] }}')}"
     ),
-    "decoupled": Case(f"{SOUND}model_transaction_policy {{ decoupled: true }}\n"),
+    "decoupled": Case(f"{SOUND}model_transaction_policy {{ decoupled: true }}\n", unjudged=ALIKE),
     "several-versions": Case(
         f"{SOUND}version_policy {{ latest {{ num_versions: 1 }} }}\n",
         {"1/": "", "2/model.py": MODEL, "notes/readme": "x", "1_old/x": ""},
@@ -124,10 +125,10 @@ LAYOUT: dict[str, Case] = {
     "absent-version": Case(
         f"{SOUND}version_policy {{ specific {{ versions: [ 1, 7 ] }} }}\n",
         rules=("layout.absent-version",),
-        unjudged=LOADS,
+        unjudged=TOGETHER,
     ),
-    "a space": Case(SOUND, rules=("layout.model-name",), unjudged=LOADS),
-    "config-in-version": Case(SOUND, {**PROGRAM, "1/config.pbtxt": SOUND}, ("layout.config-name",), LOADS),
+    "a space": Case(SOUND, rules=("layout.model-name",), unjudged=TOGETHER),
+    "config-in-version": Case(SOUND, {**PROGRAM, "1/config.pbtxt": SOUND}, ("layout.config-name",), TOGETHER),
 }
 
 TEXT: dict[str, Case] = {
@@ -141,7 +142,7 @@ TEXT: dict[str, Case] = {
     "no-prefix": Case(SOUND.replace("TYPE_FP32", "FP32"), rules=("config.unknown-value",)),
     "byte-order-mark": Case(b"\xef\xbb\xbf" + SOUND.encode(), rules=("config.encoding",)),
     "nul": Case(f"{SOUND}# \0", rules=("config.encoding",)),
-    "latin-1": Case(SOUND.encode() + b"# \xe9\n", rules=("config.not-utf-8",), unjudged=LOADS),
+    "latin-1": Case(SOUND.encode() + b"# \xe9\n", rules=("config.not-utf-8",), unjudged=TOGETHER),
 }
 
 CORE: dict[str, Case] = {
@@ -149,8 +150,8 @@ CORE: dict[str, Case] = {
     "no-backend": Case(f"{tensors()}{CPU}", {"1/weights.bin": "x"}, ("config.no-backend",)),
     "unknown-platform": Case(f'platform: "onnx"\n{tensors()}{CPU}', rules=("config.platform",)),
     "pair": Case(
-        f'platform: "onnxruntime_onnx"\nbackend: "tensorrt"\n{tensors()}{CPU}',
-        {"1/model.plan": "x"},
+        f'platform: "onnxruntime_onnx"\nbackend: "pytorch"\n{tensors()}{CPU}',
+        {"1/model.pt": "x"},
         ("config.backend-platform",),
     ),
     "misspelt": Case(SOUND.replace("python", "pythn"), rules=("config.backend-misspelt",)),
@@ -178,11 +179,6 @@ BATCHING: dict[str, Case] = {
     "preferred-zero": Case(
         f"{SOUND}dynamic_batching {{ preferred_batch_size: [ 0 ] }}", rules=("config.preferred-batch-size",)
     ),
-    "batcher-alone": Case(
-        f"{UNBATCHED}{tensors()}{CPU}dynamic_batching {{ }}",
-        rules=("config.batcher-without-batches",),
-        unjudged=LOADS,
-    ),
     "no-default-level": Case(f"{SOUND}dynamic_batching {{ priority_levels: 2 }}", rules=("config.priority-level",)),
     "level-above": Case(
         f"{SOUND}dynamic_batching {{ priority_levels: 2 default_priority_level: 1"
@@ -209,10 +205,13 @@ BATCHING: dict[str, Case] = {
 
 TENSORS: dict[str, Case] = {
     "nameless": Case(SOUND.replace('name: "x" ', ""), rules=("config.tensor-name",)),
-    "listed-twice": Case(
-        f'{SOUND}input [ {{ name: "x" data_type: TYPE_FP32 dims: [ 3 ] }} ]',
-        rules=("config.duplicate-tensor",),
-        unjudged=LOADS,
+    "input-twice": Case(
+        f'{warm_up()}input [ {{ name: "x" data_type: TYPE_FP32 dims: [ 3 ] }} ]', rules=("config.duplicate-input",)
+    ),
+    "output-twice": Case(
+        f'{SOUND}output [ {{ name: "y" data_type: TYPE_FP32 dims: [ 3 ] }} ]',
+        rules=("config.duplicate-output",),
+        unjudged=TOGETHER,
     ),
     "typeless": Case(SOUND.replace('"x" data_type: TYPE_FP32', '"x"'), rules=("config.data-type",)),
     "no-dims": Case(f"{HEAD}{tensors(' ')}{CPU}", rules=("config.dims",)),
@@ -231,12 +230,6 @@ TENSORS: dict[str, Case] = {
     "shape-tensor": Case(f"{HEAD}{tensors('dims: [ 3 ] is_shape_tensor: true')}{CPU}", rules=("config.tensorrt-only",)),
     "profile": Case(
         f'{HEAD}{tensors()}instance_group [ {{ kind: KIND_CPU profile: [ "0" ] }} ]', rules=("config.tensorrt-only",)
-    ),
-    "non-linear": Case(
-        f'backend: "tensorrt"\n{tensors("dims: [ 3 ] is_non_linear_format_io: true")}',
-        {"1/model.plan": "x"},
-        ("config.non-linear-dims",),
-        "there is no TensorRT here",
     ),
     "batch-input-type": Case(
         f"{SOUND}batch_input [ {{ kind: BATCH_ELEMENT_COUNT"
@@ -269,13 +262,13 @@ INSTANCES: dict[str, Case] = {
     "negative-count": Case(
         f"{HEAD}{tensors()}instance_group [ {{ kind: KIND_CPU count: -2 }} ]",
         rules=("config.instance-count-negative",),
-        unjudged=LOADS,
+        unjudged=TOGETHER,
     ),
     "resources": Case(
         f"{HEAD}{tensors()}instance_group"
         ' [ { kind: KIND_CPU count: 1 rate_limiter { resources [ { name: "R" count: 4 } ] } } ]',
         rules=("config.rate-limiter-off",),
-        unjudged=LOADS,
+        unjudged=TOGETHER,
     ),
 }
 
@@ -341,7 +334,7 @@ FILES: dict[str, Case] = {
         "newer servers refuse it",
     ),
     "few-labels": Case(
-        f"{HEAD}{tensors('', _LABELS)}{CPU}", {**PROGRAM, "labels.txt": "a\n"}, ("files.label-count",), LOADS
+        f"{HEAD}{tensors('', _LABELS)}{CPU}", {**PROGRAM, "labels.txt": "a\n"}, ("files.label-count",), TOGETHER
     ),
     "endless-name": Case(
         f"{HEAD}{tensors('', _LABELS.replace('labels', 'l' * 300))}{CPU}",
@@ -350,7 +343,7 @@ FILES: dict[str, Case] = {
 }
 
 WARMUP: dict[str, Case] = {
-    "skipped": Case(warm_up(batch=""), rules=("warmup.batch-size-zero",), unjudged=LOADS),
+    "skipped": Case(warm_up(batch=""), rules=("warmup.batch-size-zero",), unjudged=TOGETHER),
     "large": Case(warm_up(batch="batch_size: 9"), rules=("warmup.batch-size",)),
     "large-without-batch": Case(
         warm_up(batch="batch_size: 2").replace(": 8", ": 0"), rules=("warmup.batch-size",), unjudged=ALIKE
@@ -362,10 +355,7 @@ WARMUP: dict[str, Case] = {
     "no-data": Case(warm_up(ZEROS.replace("zero_data: true", "")), rules=("warmup.no-data",)),
     "no-input": Case(warm_up(name=""), rules=("warmup.missing-input",)),
     "another-input": Case(
-        warm_up(more=f'inputs {{ key: "q" value {{ {ZEROS} }} }}'), rules=("warmup.unknown-input",), unjudged=LOADS
-    ),
-    "no-control": Case(
-        f"{warm_up()}sequence_batching {{ {control(START)} }}", rules=("warmup.control-input",), unjudged=LOADS
+        warm_up(more=f'inputs {{ key: "q" value {{ {ZEROS} }} }}'), rules=("warmup.unknown-input",), unjudged=TOGETHER
     ),
     "no-file": Case(warm_up(FROM_FILE), rules=("warmup.file",)),
     "file-folder": Case(warm_up(FROM_FILE), {**PROGRAM, "warmup/x/": ""}, ("warmup.file-folder",), ENDS),
@@ -374,18 +364,59 @@ WARMUP: dict[str, Case] = {
         warm_up(FROM_FILE).replace("FP32", "STRING"),
         {**PROGRAM, "warmup/x": "hello\nworld\n"},
         ("warmup.file-size",),
+        ALIKE,
     ),
-    "long-file": Case(warm_up(FROM_FILE), {**PROGRAM, "warmup/x": b"\0" * 13}, ("warmup.file-rest",), LOADS),
-    "random": Case(warm_up(ZEROS.replace("zero", "random")), rules=("warmup.random-data",), unjudged=LOADS),
+    "long-file": Case(warm_up(FROM_FILE), {**PROGRAM, "warmup/x": b"\0" * 13}, ("warmup.file-rest",), TOGETHER),
+    "random": Case(warm_up(ZEROS.replace("zero", "random")), rules=("warmup.random-data",), unjudged=TOGETHER),
 }
 
-BROKEN_CASES = {**LAYOUT, **TEXT, **CORE, **BATCHING, **TENSORS, **INSTANCES, **SEQUENCES, **FILES, **WARMUP}
+ODD: dict[str, Case] = {
+    "odd-batches": Case(
+        warm_up("data_type: TYPE_FP32 dims: [ 3 ] random_data: true", more=f'inputs {{ key: "q" value {{ {ZEROS} }} }}')
+        .replace("CPU count: 1 } ]", 'CPU count: -1 rate_limiter { resources [ { name: "R" count: 4 } ] } } ]')
+        .replace('name: "y" data_type', 'name: "y" label_filename: "labels.txt" data_type')
+        .encode()
+        + b'model_warmup [ { name: "none" }, { batch_size: 2 inputs { key: "x" value { '
+        + FROM_FILE.encode()
+        + b" } } } ]\n"
+        + b'output [ { name: "y" data_type: TYPE_FP32 dims: [ 3 ] } ]\n'
+        + b"version_policy { specific { versions: [ 1, 7 ] } } # \xe9\n",
+        {**PROGRAM, "1/config.pbtxt": SOUND, "labels.txt": "a\n", "warmup/x": b"\0" * 13, "01/x": ""},
+        (
+            "config.duplicate-output",
+            "config.instance-count-negative",
+            "config.not-utf-8",
+            "config.rate-limiter-off",
+            "files.label-count",
+            "layout.absent-version",
+            "layout.config-name",
+            "layout.ignored-version",
+            "warmup.batch-size-zero",
+            "warmup.file-rest",
+            "warmup.random-data",
+            "warmup.unknown-input",
+        ),
+        LOADS,
+    ),
+    "odd-sequences": Case(
+        f"{warm_up()}sequence_batching {{ {control(START)} }}".replace(": 8", ": 0"),
+        rules=("warmup.control-input",),
+        unjudged=LOADS,
+    ),
+    "odd-batcher": Case(
+        f"{UNBATCHED}{tensors()}{CPU}dynamic_batching {{ }}",
+        rules=("config.batcher-without-batches",),
+        unjudged=LOADS,
+    ),
+}
+
+BROKEN_CASES = {**LAYOUT, **TEXT, **CORE, **BATCHING, **TENSORS, **INSTANCES, **SEQUENCES, **FILES, **WARMUP, **ODD}
 
 COMPLETED: dict[str, Case] = {
     "no-config": Case(None),
     "told-by-file": Case(f"{tensors()}{CPU}"),
     "named.ours": Case(None, {"1/model.ours": "x"}, ("config.backend-custom",), "it is not installed here"),
-    "misnamed-config": Case(None, {**PROGRAM, "config.pbtxt.txt": SOUND}, ("layout.config-name",), LOADS),
+    "misnamed-config": Case(None, {**PROGRAM, "config.pbtxt.txt": SOUND}, ("layout.config-name",), TOGETHER),
     "notebook": Case(None, {**PROGRAM, ".ipynb_checkpoints/x": ""}, ("layout.first-folder",)),
 }
 """Models that Triton completes by their files: another server than that of the others, which completes nothing."""

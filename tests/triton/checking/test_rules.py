@@ -23,7 +23,7 @@ from plansmith.triton.checking import (
 )
 from plansmith.triton.checking.checker import all_rules, check_repository
 
-from .cases import BROKEN_CASES, COMPLETED, HEAD, SOUND, SOUND_CASES, Case, tensors, warm_up
+from .cases import BROKEN_CASES, COMPLETED, HEAD, PROGRAM, SOUND, SOUND_CASES, Case, tensors, warm_up
 from .conftest import Written
 
 OURS = (
@@ -44,6 +44,7 @@ ELSEWHERE = {
     "config.required": "test_a_server_that_completes_nothing_wants_a_configuration",
     "config.newer-field": "test_a_field_is_held_against_the_age_of_the_target",
     "config.response-cache-off": "test_a_response_cache_wants_a_server_with_one",
+    "config.non-linear-dims": "test_a_tensor_in_a_non_linear_format_has_three_dims",
     "config.instance-count": "test_the_number_of_instances_of_a_graph_on_a_cpu_is_better_written",
 }
 """Rules that are broken by more than a model's folder, and the test of each."""
@@ -102,7 +103,7 @@ def test_an_empty_repository_is_told(written: Written) -> None:
 
 def test_a_configuration_that_may_not_be_read_is_told(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     """Permissions do not bind those who run tests as root."""
-    written.add("shut", SOUND, {"1/model.py": "x"})
+    written.add("shut", SOUND, PROGRAM)
     written.add("graph", SOUND.replace("python", "onnxruntime"), {"1/model.onnx": "x"})
     shut = {written.root / "shut" / "config.pbtxt", written.root / "graph" / "1" / "model.onnx"}
     for name in ("read_bytes", "open"):
@@ -120,7 +121,7 @@ def _refusing(was: Callable[..., object], shut: set[Path]) -> Callable[..., obje
 
 
 def test_a_server_that_completes_nothing_wants_a_configuration(written: Written) -> None:
-    written.add("bare", None, {"1/model.py": "x"})
+    written.add("bare", None, PROGRAM)
     assert written.findings() == []
     assert written.broken(arguments=["--disable-auto-complete-config"]) == {("bare", "config.required")}
 
@@ -130,7 +131,7 @@ def test_a_field_is_held_against_the_age_of_the_target(written: Written) -> None
         "metered",
         f'{SOUND}model_metrics {{ metric_control [ {{ metric_identifier {{ family: "f" }}'
         " histogram_options { buckets: [ 1 ] } } ] }",
-        {"1/model.py": "x"},
+        PROGRAM,
     )
     newer = load_target("triton-26.08-cpu")
     assert written.findings(target=newer) == []
@@ -139,7 +140,7 @@ def test_a_field_is_held_against_the_age_of_the_target(written: Written) -> None
 
 
 def test_a_response_cache_wants_a_server_with_one(written: Written) -> None:
-    written.add("cached", f"{SOUND}response_cache {{ enable: true }}", {"1/model.py": "x"})
+    written.add("cached", f"{SOUND}response_cache {{ enable: true }}", PROGRAM)
     assert written.broken() == {("cached", "config.response-cache-off")}
     assert written.findings(arguments=CACHE) == []
     assert written.findings(arguments=["--cache-config", "local,size=1048576"]) == []
@@ -151,8 +152,17 @@ def test_the_number_of_instances_of_a_graph_on_a_cpu_is_better_written(written: 
     assert ("graph", "config.instance-count") not in written.broken(target=load_target("triton-26.08"))
 
 
+def test_a_tensor_in_a_non_linear_format_has_three_dims(written: Written) -> None:
+    for name, dims in (("plane", "3"), ("image", "3, 8, 8")):
+        given = tensors(f"dims: [ {dims} ] is_non_linear_format_io: true")
+        written.add(name, f'backend: "tensorrt"\n{given}', {"1/model.plan": "x"})
+    broken = written.broken()
+    assert ("plane", "config.non-linear-dims") in broken
+    assert ("image", "config.non-linear-dims") not in broken
+
+
 def test_instances_on_gpus_are_for_targets_that_have_them(written: Written) -> None:
-    written.add("fast", f"{HEAD}{tensors()}instance_group [ {{ kind: KIND_GPU }} ]", {"1/model.py": "x"})
+    written.add("fast", f"{HEAD}{tensors()}instance_group [ {{ kind: KIND_GPU }} ]", PROGRAM)
     assert written.findings() == []
     assert written.findings(target=load_target("triton-26.08")) == []
     assert written.broken(target=CPU_TARGET) == {("fast", "config.instance-without-gpu")}
@@ -167,7 +177,7 @@ def test_a_finding_names_the_line(written: Written) -> None:
 def test_the_other_configurations_of_a_model_are_checked_and_are_no_errors_until_they_are_chosen(
     written: Written,
 ) -> None:
-    written.add("choice", SOUND, {"1/model.py": "x", "configs/large.pbtxt": SOUND.replace(": 8", ": -8")})
+    written.add("choice", SOUND, {**PROGRAM, "configs/large.pbtxt": SOUND.replace(": 8", ": -8")})
     found = written.findings()
     assert [(f.rule, f.severity, f.place) for f in found] == [
         ("config.max-batch-size", "warning", "choice/configs/large.pbtxt")
@@ -179,14 +189,14 @@ def test_the_other_configurations_of_a_model_are_checked_and_are_no_errors_until
 
 
 def test_a_link_that_leads_nowhere_is_found_in_the_repository_itself(written: Written) -> None:
-    written.add("sound", SOUND, {"1/model.py": "x"})
+    written.add("sound", SOUND, PROGRAM)
     (written.root / "gone").symlink_to("nowhere")
     assert [(f.model, f.rule, f.place) for f in written.findings()] == [("", "layout.dangling-link", "gone")]
 
 
 def test_some_models_may_be_chosen(written: Written) -> None:
-    written.add("sound", SOUND, {"1/model.py": "x"})
-    written.add("broken", SOUND.replace(": 8", ": -8"), {"1/model.py": "x"})
+    written.add("sound", SOUND, PROGRAM)
+    written.add("broken", SOUND.replace(": 8", ": -8"), PROGRAM)
     assert check_repository(written.root, models=["sound"]) == []
     assert [finding.model for finding in check_repository(written.root, models=["broken"])] == ["broken"]
 
@@ -196,7 +206,7 @@ def test_no_text_makes_a_check_fail(written: Written) -> None:
     chance = random.Random(0)
     texts = [case.config for case in (*SOUND_CASES.values(), *BROKEN_CASES.values()) if isinstance(case.config, str)]
     words = " ".join(texts).split()
-    folder = written.add("odd", "", {"1/model.py": "x"})
+    folder = written.add("odd", "", PROGRAM)
     for _ in range(150):
         text = list(chance.choice(texts))
         for _ in range(chance.randrange(1, 4)):
@@ -207,7 +217,7 @@ def test_no_text_makes_a_check_fail(written: Written) -> None:
 
 
 def test_a_pipe_in_place_of_a_configuration_is_not_waited_for(written: Written) -> None:
-    folder = written.add("pipe", None, {"1/model.py": "x"})
+    folder = written.add("pipe", None, PROGRAM)
     os.mkfifo(folder / "config.pbtxt")
     assert written.broken() == {("pipe", "config.not-a-file")}
 

@@ -155,17 +155,23 @@ def _check_model(model: ModelFolder, surroundings: Surroundings) -> Iterator[Fin
                 yield finding.model_copy(update={"severity": "warning"}) if finding.severity == "error" else finding
 
 
-def _check_one(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
-    for module in _MODULES:
-        try:
-            yield from module.check(model, surroundings)
-        except OSError as error:
-            yield layout_rules.UNREADABLE.broken(
-                f"{error.filename or model.name} cannot be read: {error.strerror or error}",
-                model=model.name,
-                place=model.name,
-                remedy="see that it is there and readable, and that its name is no longer than names may be",
-            )
+def _check_one(model: ModelFolder, surroundings: Surroundings) -> list[Finding]:
+    found = [finding for module in _MODULES for finding in _guarded(module, model, surroundings)]
+    hopeless = {finding.place for finding in found if finding.rule in file_rules.NO_MODEL}
+    return [finding for finding in found if finding.place not in hopeless or finding.rule in file_rules.NO_MODEL]
+
+
+def _guarded(module: RuleModule, model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+    """What a module finds; that it cannot read something is a finding as well."""
+    try:
+        yield from module.check(model, surroundings)
+    except OSError as error:
+        yield layout_rules.UNREADABLE.broken(
+            f"{error.filename or model.name} cannot be read: {error.strerror or error}",
+            model=model.name,
+            place=model.name,
+            remedy="see that it is there and readable, and that its name is no longer than names may be",
+        )
 
 
 def _with_models(surroundings: Surroundings, models: Mapping[str, ModelFolder]) -> Surroundings:

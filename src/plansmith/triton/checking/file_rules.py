@@ -51,6 +51,9 @@ LABEL_COUNT = Rule(
 )
 RULES: tuple[Rule, ...] = (MODEL, EMPTY, POINTER, UNREADABLE, LABELS, LABELS_FOLDER, LABELS_OUTSIDE, LABEL_COUNT)
 
+NO_MODEL = frozenset({MODEL.id, EMPTY.id, POINTER.id, UNREADABLE.id})
+"""Where a file is none that a backend could open, what else is said of it says no more."""
+
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _OPEN_ONE_FILE = {"onnxruntime", "openvino", "python", "pytorch", "tensorrt"}
 _MOST_LABEL_BYTES = 64 * 2**20

@@ -18,10 +18,16 @@ _SHAPE = f"{_CORE}, ValidateIOShape; Triton 2.51 was seen to do so"
 _BATCH_IO = f"{_CORE}, ValidateBatchIO; Triton 2.51 was seen to do so"
 
 TENSOR_NAME = Rule("config.tensor-name", "error", "every input and output has a name", _SHAPE)
-DUPLICATE = Rule(
-    "config.duplicate-tensor",
+TWO_INPUTS = Rule(
+    "config.duplicate-input",
+    "error",
+    "no two inputs have one name: every request is then refused for an input that it lacks",
+    "core: src/model.cc, Init, counts both; Triton 2.51 loads such a model, but for its warm-ups, and refuses requests",
+)
+TWO_OUTPUTS = Rule(
+    "config.duplicate-output",
     "warning",
-    "no two inputs, and no two outputs, have one name: Triton goes by the first",
+    "no two outputs have one name: Triton goes by the first",
     "core: src/model.cc, Init; Triton 2.51 loads such a model",
 )
 DATA_TYPE = Rule("config.data-type", "error", "every input and output has a data type", _SHAPE)
@@ -62,7 +68,8 @@ BATCH_OUTPUT = Rule(
 )
 RULES: tuple[Rule, ...] = (
     TENSOR_NAME,
-    DUPLICATE,
+    TWO_INPUTS,
+    TWO_OUTPUTS,
     DATA_TYPE,
     DIMS,
     RESHAPE,
@@ -84,12 +91,12 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
     config = model.config
     if config is None:
         return
-    for kind, tensors in (("input", config.input), ("output", config.output)):
+    for kind, tensors, rule in (("input", config.input, TWO_INPUTS), ("output", config.output, TWO_OUTPUTS)):
         counts = Counter(tensor.name for tensor in tensors if tensor.name)
         for name, count in counts.items():
             if count > 1:
                 yield model.faulted(
-                    DUPLICATE, f"{kind} {name!r} is listed {count} times", f'"{name}"', remedy="keep one of them"
+                    rule, f"{kind} {name!r} is listed {count} times", f'"{name}"', remedy="keep one of them"
                 )
         for tensor in tensors:
             yield from _tensor(model, kind, tensor)
