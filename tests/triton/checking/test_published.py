@@ -9,7 +9,8 @@ import pytest
 
 from plansmith.config import TritonOptions
 from plansmith.digest import digest_of_files
-from plansmith.triton.checking.checker import check_repository
+from plansmith.targets import load_target
+from plansmith.triton.checking.checker import check_package, check_repository
 from plansmith.triton.plan_config import plan_package, write_plan_config
 from plansmith.triton.releases import MODEL_FOLDER
 
@@ -40,6 +41,23 @@ def published(folder: Path, of: Engine) -> Path:
 @pytest.mark.parametrize("gpus", [("L4",), ("L4", "A10G")], ids=["one GPU", "two GPUs"])
 def test_a_repository_of_ours_is_passed(gpus: tuple[str, ...], tmp_path: Path) -> None:
     assert check_repository(published(tmp_path, engine(*gpus))) == []
+
+
+def test_a_release_in_the_making_is_held_against_the_rules(tmp_path: Path) -> None:
+    of = engine()
+    published(tmp_path, of)
+    package, files, target = plan_package("tiny", of), tmp_path / "package", load_target(TARGET)
+    assert check_package(package, files, target=target) == []
+    config = files / "config.pbtxt"
+    config.write_text(config.read_text() + "model_warmup { batch_size: 99 }\n")
+    found = check_package(package, files, target=target)
+    assert {"warmup.batch-size", "warmup.missing-input"} <= {one.rule for one in found}
+    assert {(one.model, one.place) for one in found} == {("tiny", "tiny/config.pbtxt")}
+    (files / MODEL_FOLDER / "model.plan").unlink()
+    missing = check_package(package, files, target=target)
+    assert [(one.rule, one.place) for one in missing if one.place.endswith("plan")] == [
+        ("files.model", "tiny/1/model.plan")
+    ]
 
 
 def test_a_configuration_that_was_changed_by_hand_is_held_against_the_manifest(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from plansmith.triton.checking import (
 from plansmith.triton.checking.completing import folders_of
 from plansmith.triton.checking.findings import Finding, Rule, Severity
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
-from plansmith.triton.checking.reading import read_model, read_models, target_name, variants_of
+from plansmith.triton.checking.reading import read_models, read_package, target_name, variants_of
 from plansmith.triton.checking.versions import is_plain
 from plansmith.triton.model_config import CONFIG_FILE
 from plansmith.triton.nesting import repositories_in
@@ -127,23 +127,19 @@ def check_repository(
 
 
 def check_package(package: Package, folder: Path, *, target: Target, arguments: Sequence[str] = ()) -> list[Finding]:
-    """What is wrong in a model that is about to be released, as a repository that holds it alone has it.
+    """What is wrong in a release in the making, as a repository would show it.
 
     Args:
-        package: what the release will hold.
-        folder: of the model as Triton would find it: the configuration and the files beside it, and a version folder.
+        package: what it holds.
+        folder: with its configuration, the files beside that, and the model's files in `releases.MODEL_FOLDER`.
         target: what it will be served by.
         arguments: what the server is started with besides what the package asks for.
     """
-    model = read_model(folder, package.config_file)
+    model = read_package(package.model, folder)
     given = (*package.server_arguments, *arguments)
     surroundings = Surroundings(folder.parent, {model.name: model}, target, arguments=given)
-    return sorted(set(_check_one(model, surroundings)), key=_order)
-
-
-def worst(findings: Sequence[Finding]) -> Severity | None:
-    """The worst severity among findings; None where there are none."""
-    return next((severity for severity in SEVERITIES if any(f.severity == severity for f in findings)), None)
+    modules = tuple(module for module in _MODULES if module is not layout_rules)  # of repositories alone
+    return sorted(set(_check_one(model, surroundings, modules)), key=_order)
 
 
 def _check_model(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
@@ -157,8 +153,10 @@ def _check_model(model: ModelFolder, surroundings: Surroundings) -> Iterator[Fin
                 yield finding.model_copy(update={"severity": "warning"}) if finding.severity == "error" else finding
 
 
-def _check_one(model: ModelFolder, surroundings: Surroundings) -> list[Finding]:
-    found = [finding for module in _MODULES for finding in _guarded(module, model, surroundings)]
+def _check_one(
+    model: ModelFolder, surroundings: Surroundings, modules: Sequence[RuleModule] = _MODULES
+) -> list[Finding]:
+    found = [finding for module in modules for finding in _guarded(module, model, surroundings)]
     hopeless = {finding.place for finding in found if finding.rule in file_rules.NO_MODEL}
     return [finding for finding in found if finding.place not in hopeless or finding.rule in file_rules.NO_MODEL]
 

@@ -13,6 +13,7 @@ from plansmith.triton.checking.completing import complete, folders_of
 from plansmith.triton.checking.model_folder import ModelFolder
 from plansmith.triton.checking.versions import is_plain, version_of, versions_to_load
 from plansmith.triton.model_config import CONFIG_FILE, parse_config
+from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository
 
 CONFIGS_FOLDER = "configs"
@@ -59,6 +60,21 @@ def read_model(folder: Path, config_file: str = CONFIG_FILE) -> ModelFolder:
         loaded=tuple(n for n in versions_to_load(config, (t for t in taken if t is not None)) if n in versions),
         manifests={},
         config_file=config_file,
+        backend=completed.backend,
+        platform=completed.platform,
+        model_file=completed.model_file,
+    )
+
+
+def read_package(name: str, folder: Path) -> ModelFolder:
+    """A model as a release will show it, of a release in the making: its first version lies in MODEL_FOLDER."""
+    model = read_model(folder)
+    completed = complete(name, folder, model.config)
+    return replace(
+        model,
+        name=name,
+        versions={1: folder / MODEL_FOLDER},
+        loaded=(1,),
         backend=completed.backend,
         platform=completed.platform,
         model_file=completed.model_file,

@@ -102,6 +102,8 @@ RULES: tuple[Rule, ...] = (
 
 WARMUP_FOLDER = "warmup"
 
+_MOST_STRING_BYTES = 256 * 2**20
+
 
 def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
     """What would fail, or do nothing, in a model's warm-ups."""
@@ -245,6 +247,8 @@ def _file(model: ModelFolder, named: str, given: pb.ModelWarmup.Input) -> Iterat
 
 
 def _strings(model: ModelFolder, named: str, file: Path, wanted: int, where: tuple[str, str]) -> Iterator[Finding]:
+    if file.stat().st_size > _MOST_STRING_BYTES:
+        return
     count = count_strings(file.read_bytes())
     if count != wanted:
         held = "no strings, each behind its length in 4 bytes" if count is None else f"{count} strings"
