@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 export HF_HUB_OFFLINE ?= 1
 export DO_NOT_TRACK = 1
 
-.PHONY: help demo demo-int8 test test-services test-gpu check bench soak messages
+.PHONY: help demo demo-int8 test test-slow test-services test-gpu check bench soak messages
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/  —/'
@@ -41,9 +41,15 @@ demo-int8:       ## the same in INT8, judged on held-out sentences
 demo-int8: $(VENV)/.served $(MINILM) $(SENTENCES)
 	@$(BIN)/plansmith compile configs/models/all-MiniLM-L6-v2-int8.yaml
 
-test:            ## all tests but those that need a GPU or other servers
+HERE := not gpu and not tensorrt and not services
+
+test:            ## all tests but the slow ones and those that need a GPU or other servers
 test: $(VENV)/.served
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu and not tensorrt and not services"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "$(HERE) and not slow"
+
+test-slow:       ## the slow ones
+test-slow: $(VENV)/.served
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "$(HERE) and slow"
 
 # The browser that the report's tests look through is a Debian package, fetched on first use.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -79,5 +85,5 @@ messages:        ## every message that the tests meet, to be read in one go
 messages: $(VENV)/.served
 	@rm -f artifacts/messages.jsonl
 	@PLANSMITH_MESSAGES="$(CURDIR)/artifacts/messages.jsonl" $(BIN)/python -m pytest -n 2 --dist loadgroup -q \
-		-m "not gpu and not tensorrt and not services" >artifacts/messages.log || { tail -30 artifacts/messages.log; exit 1; }
+		-m "$(HERE)" >artifacts/messages.log || { tail -30 artifacts/messages.log; exit 1; }
 	@$(BIN)/python -m tests.messages artifacts/messages.jsonl

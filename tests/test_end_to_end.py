@@ -78,7 +78,6 @@ def minilm(tmp_path_factory: pytest.TempPathFactory, minilm_folder: Path) -> dic
     return compile_model(folder, f"hf:{minilm_folder}", "--name", "minilm", "--shapes", "input_ids=1x1:4x32:8x64")
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("end-to-end")
 def test_real_weights_are_published_and_served_over_both_protocols_like_pytorch(
     minilm: dict[str, Any], minilm_folder: Path, tmp_path: Path
@@ -104,7 +103,6 @@ def test_real_weights_are_published_and_served_over_both_protocols_like_pytorch(
             np.testing.assert_allclose(answer["sentence_embedding"], embedding, atol=2e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("end-to-end")
 def test_the_release_holds_all_that_explains_it(minilm: dict[str, Any]) -> None:
     release = Path(minilm["model_path"])

@@ -33,7 +33,7 @@ for number in itertools.count():
 """
 
 
-@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+@pytest.mark.parametrize("file", ["config.json", pytest.param("model.safetensors", marks=pytest.mark.slow)])
 def test_a_source_that_changes_while_it_is_read_publishes_nothing(file: str, run: CommandLine, models: Path) -> None:
     shutil.copytree(models / "bert", run.folder / "bert")
     writer = subprocess.Popen([sys.executable, "-c", _WRITER, run.folder, run.folder / "bert" / file])

@@ -70,6 +70,7 @@ def test_an_unchanged_compile_imports_nothing_heavy_and_starts_no_worker(finishe
     assert listing(finished.folder / "artifacts" / "logs") == logs
 
 
+@pytest.mark.slow
 def test_force_does_every_step_again_and_publishes_the_next_version(finished: Compiled, run: CommandLine) -> None:
     found = run(*finished.command, "--force", "--json").document
     assert (found["version"], found["unchanged"]) == (2, False)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from numpy.typing import NDArray
 
 from plansmith.compilers.onnxrt import open_session
@@ -18,6 +19,7 @@ from .half_graphs import Arrays, casts, lowering
 _SENTENCES, _BATCH, _LONGEST = 256, 64, 32
 
 
+@pytest.mark.slow
 def test_256_sentences_keep_their_vectors_in_half_the_bytes(cleaned: Path, tmp_path: Path) -> None:
     feeds = _feeds(cleaned)
     calibration, held_out = feeds[0], feeds[1:]
@@ -44,6 +46,7 @@ def test_256_sentences_keep_their_vectors_in_half_the_bytes(cleaned: Path, tmp_p
     assert _cosines(_embed(reference, first), _embed(open_session(path), first)).min() >= 0.99999
 
 
+@pytest.mark.slow
 def test_bf16_is_coarser_and_no_worse_than_its_digits(cleaned: Path, tmp_path: Path) -> None:
     calibration, first, *_ = _feeds(cleaned)
     method = lowering(onnx.load(cleaned), tmp_path, calibration, precision=Precision.BF16)

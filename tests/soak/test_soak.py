@@ -16,6 +16,7 @@ TESTS = Path(__file__).parents[1]
 ROUNDS = int(os.environ.get("PLANSMITH_SOAK_ROUNDS") or 3)
 
 
+@pytest.mark.slow
 def test_a_compile_killed_at_any_moment_goes_on_from_its_last_finished_step(tmp_path: Path) -> None:
     seed = os.environ.get("PLANSMITH_SOAK_SEED") or random.randrange(10**6)
     outcomes = _outcomes("compile_kills", tmp_path, ROUNDS, seed)

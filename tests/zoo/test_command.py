@@ -31,6 +31,7 @@ def zoo_of(answer: Answer) -> Zoo:
     return Zoo.model_validate(answer.document)
 
 
+@pytest.mark.slow
 def test_a_list_becomes_a_table_a_page_and_a_verdict_and_is_kept(run: CommandLine, bert: Entry) -> None:
     wrong = Entry(name="misspelt", model_type="bert", architecture="BertForEverything")
     write_list(run.folder, bert, wrong)
@@ -64,6 +65,7 @@ def test_a_list_becomes_a_table_a_page_and_a_verdict_and_is_kept(run: CommandLin
     assert zoo.versions["torch"]
 
 
+@pytest.mark.slow
 def test_plain_exporters_are_shown_beside_it(run: CommandLine) -> None:
     write_list(run.folder, Entry(timm="starnet_s050"))
     answer = run("zoo", "list.yaml", "--compare-bare", "--json", "--quiet", "--html", "zoo.html")
@@ -75,6 +77,7 @@ def test_plain_exporters_are_shown_beside_it(run: CommandLine) -> None:
     assert "Bare dynamo" in (run.folder / "zoo.html").read_text()
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_all_processes_and_the_same_command_goes_on(run: CommandLine, bert: Entry) -> None:
     write_list(run.folder, bert, Entry(timm="tresnet_m"))
 

@@ -105,12 +105,14 @@ def test_a_graph_as_it_was_exported_is_right_at_every_shape_and_all_its_axes_mov
     assert row.exporter
 
 
+@pytest.mark.slow
 def test_a_planted_wrong_weight_is_found(planted: Callable[[Entry, Change], Row], bert: Entry) -> None:
     row = planted(bert, scale_a_weight)
     assert row.outcome == "wrong"
     assert "logits: cosine" in row.problem
 
 
+@pytest.mark.slow
 def test_a_graph_that_is_wrong_at_other_lengths_only_is_wrong_and_its_length_does_not_move(
     planted: Callable[[Entry, Change], Row], bert: Entry
 ) -> None:
@@ -119,6 +121,7 @@ def test_a_graph_that_is_wrong_at_other_lengths_only_is_wrong_and_its_length_doe
     assert moving(row) == {"batch": True, "sequence": False}
 
 
+@pytest.mark.slow
 def test_a_fixed_batch_is_wrong(planted: Callable[[Entry, Change], Row], bert: Entry) -> None:
     row = planted(bert, fix("batch", 2))
     assert row.outcome == "wrong"
@@ -138,6 +141,7 @@ def test_a_graph_that_is_wrong_at_other_batches_is_not_said_to_have_a_fixed_one(
     assert row.problem.startswith("at input_ids 1x20")
 
 
+@pytest.mark.slow
 def test_a_fixed_length_is_found_though_every_answer_at_it_is_right(
     planted: Callable[[Entry, Change], Row], bert: Entry
 ) -> None:
@@ -245,6 +249,7 @@ def test_an_entry_that_names_what_is_not_there_is_told_so(tmp_path: Path, fields
     assert says in row.problem
 
 
+@pytest.mark.slow
 def test_a_model_that_would_keep_what_it_saw_is_asked_at_every_shape_as_it_was_saved(tmp_path: Path) -> None:
     sizes = {"image_size": 32, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
     swin = Entry(model_type="swin", architecture="SwinForImageClassification", config=sizes)
