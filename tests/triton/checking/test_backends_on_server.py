@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from plansmith.triton.installation import Installation
 
-# Their fixture is costly.
-pytestmark = pytest.mark.xdist_group("checked-backends")
+# A server with a process or two for every program.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("checked-backends")]
 
 LOAD_AND_FAIL = {"no execute", "an execute of nothing", "an execute that wants more"}
 """Programs that load, and answer no request."""

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from plansmith.errors import RepositoryError
 from plansmith.targets import load_target
+from plansmith.triton.checking.checker import check_repository
 
 from ...test_plan_header import plan
 from .backend_rules import broken, findings
@@ -66,6 +68,22 @@ def test_a_configuration_in_the_root_is_no_layout_for_sagemaker(written: Written
     (written.root / "config.pbtxt").write_text(ONE)
     (found,) = findings(written.root, sagemaker=True)
     assert (found.rule, found.place) == ("sagemaker.layout", "config.pbtxt")
+
+
+@pytest.mark.parametrize("place", ["config.pbtxt", "1"])
+def test_the_folder_of_one_model_is_no_archive_for_sagemaker(place: str, written: Written) -> None:
+    """R21."""
+    config = ONE if place == "config.pbtxt" else None
+    folder = written.add("m", config, {"1/model.py": MODEL})
+    (found,) = check_repository(folder, sagemaker=True)
+    assert (found.rule, found.place) == ("sagemaker.layout", place)
+    with pytest.raises(RepositoryError, match="the folder of one model"):
+        check_repository(folder)
+
+
+def test_a_model_that_is_named_by_a_number_is_a_model(written: Written) -> None:
+    written.add("1", None, {"1/model.py": MODEL})
+    assert broken(written.root, sagemaker=True) == set()
 
 
 def test_a_folder_around_the_models_is_no_layout_for_sagemaker(written: Written) -> None:

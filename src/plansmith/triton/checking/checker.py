@@ -110,6 +110,8 @@ def check_repository(
     """
     _require_repository(root)
     surroundings = Surroundings(root, {}, target or _own_target(root), sagemaker, tuple(arguments))
+    if (root / CONFIG_FILE).exists() or _is_model(root):
+        return _of_one_model(surroundings)
     present = read_models(root, next(iter(surroundings.argument("model-config-name")), ""))
     missing = sorted(set(models) - set(present))
     if missing:
@@ -181,6 +183,17 @@ def _order(finding: Finding) -> tuple[str, str, int, int, str, str]:
     return finding.model, finding.place, finding.line, severity, finding.rule, finding.message
 
 
+def _of_one_model(surroundings: Surroundings) -> list[Finding]:
+    """What is wrong in the folder of one model, which is no repository: to SageMaker, that it is none."""
+    root = surroundings.root.absolute()
+    if not sagemaker_rules.is_for_sagemaker(surroundings):
+        raise RepositoryError(
+            f"{root} is the folder of one model, and no repository",
+            remedy=f"plansmith check {root.parent} {root.name}",
+        )
+    return sorted(sagemaker_rules.check_whole(surroundings), key=_order)
+
+
 def _own_target(root: Path) -> Target | None:
     name = target_name(root)
     return None if name is None else load_target(name)
@@ -197,11 +210,6 @@ def _require_repository(root: Path) -> None:
         raise RepositoryError(
             f"{root} holds the repositories of several targets",
             remedy=f"name one of them: {', '.join(map(str, inner))}",
-        )
-    if (root / CONFIG_FILE).exists() or _is_model(root):
-        raise RepositoryError(
-            f"{root} is the folder of one model, and no repository",
-            remedy=f"plansmith check {root.absolute().parent} {root.absolute().name}",
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
 
@@ -27,7 +27,7 @@ def data_type(entry: pb.ModelInput | pb.ModelOutput) -> str:
     """The name that Triton has for the dtype of an entry, such as "TYPE_INT64"."""
     from tritonclient.grpc import model_config_pb2 as pb
 
-    return str(pb.DataType.Name(entry.data_type))
+    return enum_name(pb.DataType, entry.data_type)
 
 
 def numpy_name(written: str) -> str:
@@ -54,7 +54,12 @@ def kinds(config: pb.ModelConfig | None) -> tuple[str, ...]:
     """The kinds of the instance groups, such as "KIND_GPU"; none where none is written."""
     if config is None:
         return ()
-    return tuple(group.Kind.Name(group.kind) for group in config.instance_group)
+    return tuple(enum_name(group.Kind, group.kind) for group in config.instance_group)
+
+
+def enum_name(enum: Any, number: int) -> str:
+    """The name of a value; its number where it has none, as a configuration may write any."""
+    return str(enum.Name(number)) if number in enum.values() else str(number)
 
 
 def entry_line(model: ModelFolder, name: str) -> int:

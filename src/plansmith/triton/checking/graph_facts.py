@@ -144,25 +144,31 @@ def _remembered(path: Path, *_identity: int) -> GraphFacts:
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             skeleton = _without_numbers(data, 0, len(data), onnx.ModelProto.DESCRIPTOR)
-        model = onnx.ModelProto.FromString(skeleton)
-        external = external_data.locations(model)
+        return _told(onnx.ModelProto.FromString(skeleton))
     except (ValueError, IndexError, TypeError, KeyError, google.protobuf.message.DecodeError) as error:
         raise RepositoryError(f"{path.name} is no ONNX graph: {first_line(error)}", remedy=_REMEDY) from error
+
+
+def _told(model: onnx.ModelProto) -> GraphFacts:
+    """What a model without its numbers says.
+
+    Raises:
+        ValueError: it is not whole.
+    """
     if not model.ir_version or not model.HasField("graph") or not model.opset_import:
-        raise RepositoryError(f"{path.name} is no ONNX graph: it says no version of ONNX", remedy=_REMEDY)
+        raise ValueError("it says no version of ONNX")
     given = {tensor.name for tensor in model.graph.initializer}
     given |= {sparse.values.name for sparse in model.graph.sparse_initializer}
+    entries = (*model.graph.input, *model.graph.output)
     return GraphFacts(
         inputs=tuple(_tensor(info) for info in model.graph.input if info.name not in given),
         defaults=tuple(_tensor(info) for info in model.graph.input if info.name in given),
         outputs=tuple(map(_tensor, model.graph.output)),
-        shaped=frozenset(
-            info.name for info in (*model.graph.input, *model.graph.output) if info.type.tensor_type.HasField("shape")
-        ),
+        shaped=frozenset(info.name for info in entries if info.type.tensor_type.HasField("shape")),
         ir_version=model.ir_version,
         opset=max((one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}), default=0),
         foreign=tuple(sorted(_domains(model.graph) - {function.domain for function in model.functions})),
-        external=external,
+        external=external_data.locations(model),
     )
 
 
@@ -243,7 +249,7 @@ def _tensor(info: onnx.ValueInfoProto) -> Tensor:
 
     tensor = info.type.tensor_type
     dtype = ""
-    if info.type.HasField("tensor_type"):
+    if info.type.HasField("tensor_type") and tensor.elem_type in onnx.TensorProto.DataType.values():
         name = onnx.TensorProto.DataType.Name(tensor.elem_type)
         dtype = {"FLOAT": "float32", "DOUBLE": "float64"}.get(name, name.lower())
     dims: list[Dim] = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim]

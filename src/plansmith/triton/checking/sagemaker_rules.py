@@ -14,6 +14,7 @@ from plansmith.triton.checking.completing import folders_of
 from plansmith.triton.checking.ensemble_rules import is_ensemble
 from plansmith.triton.checking.findings import Finding, Rule
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checking.versions import is_plain
 from plansmith.triton.model_config import CONFIG_FILE
 
 _SERVE = "docker/sagemaker/serve of github.com/triton-inference-server/server"
@@ -108,13 +109,16 @@ def check_whole(surroundings: Surroundings) -> Iterator[Finding]:
     if not is_for_sagemaker(surroundings):
         return
     root = surroundings.root
-    if (root / CONFIG_FILE).is_file():
+    versions = [folder.name for folder in folders_of(root) if is_plain(folder.name) and not _is_model(folder)]
+    if (root / CONFIG_FILE).is_file() or versions:
+        place = CONFIG_FILE if (root / CONFIG_FILE).is_file() else versions[0]
         yield LAYOUT.broken(
-            f"{CONFIG_FILE} lies in the root, and not in a folder with the model's name",
+            f"{place} lies in the root, and not in a folder with the model's name",
             model="",
-            place=CONFIG_FILE,
-            remedy="put the model into a folder, and make the archive of what is around it: tar -C REPOSITORY -czf …",
+            place=place,
+            remedy="put all of it into a folder with the model's name, and make the archive of what is around that",
         )
+        return
     strays = [folder.name for folder in folders_of(root) if not _is_model(folder)]
     for name in strays:
         yield _stray(root / name)
