@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plansmith.client.wire import Signature, dtype_from_wire
+from plansmith.client.wire import Signature, dtype_from_config
 from plansmith.types import ANONYMOUS, BATCH, Dim, Tensor
 
 if TYPE_CHECKING:
@@ -35,6 +35,6 @@ def _tensors(entries: Iterable[pb.ModelInput | pb.ModelOutput], batch: int) -> t
     for entry in entries:
         is_value = entry.HasField("reshape") and not entry.reshape.shape and list(entry.dims) == [1]
         own: list[Dim] = [] if is_value else [ANONYMOUS if size == -1 else size for size in entry.dims]
-        dtype = dtype_from_wire(pb.DataType.Name(entry.data_type))
+        dtype = dtype_from_config(pb.DataType.Name(entry.data_type))
         found.append(Tensor(name=entry.name, dtype=dtype, dims=(BATCH, *own) if batch else tuple(own)))
     return tuple(found)

@@ -30,7 +30,10 @@ _WIRE_NAMES = {
     BFLOAT16: "BF16",
     STRING: "BYTES",
 }
-_DTYPES = {name: dtype for dtype, name in _WIRE_NAMES.items()}
+CONFIG_TYPES = {dtype: f"TYPE_{'STRING' if dtype == STRING else name}" for dtype, name in _WIRE_NAMES.items()}
+"""The names of the dtypes in Triton's model configuration."""
+
+_DTYPES = {name: dtype for dtype, name in CONFIG_TYPES.items()}
 
 
 class Signature(Record):
@@ -69,10 +72,9 @@ def wire_name(dtype: str) -> str:
     return _WIRE_NAMES[dtype]
 
 
-def dtype_from_wire(name: str) -> str:
-    """Our name of one of the protocol's dtypes, or of one of a model configuration (`TYPE_FP32`, `TYPE_STRING`)."""
-    plain = name.removeprefix("TYPE_")
-    return _DTYPES["BYTES" if plain == "STRING" else plain]
+def dtype_from_config(name: str) -> str:
+    """Our name of a dtype of Triton's model configuration."""
+    return _DTYPES[name]
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
