@@ -44,8 +44,9 @@ class Connection:
         self._timeout_seconds = timeout_seconds
         self._is_grpc = address.protocol == "grpc"
         self._options: dict[str, Any] = {"headers": dict(headers)}
-        if self._is_grpc:
-            self._options["client_timeout"] = timeout_seconds
+        if self._is_grpc:  # which knows lower case alone
+            named = {name.lower(): value for name, value in headers.items()}
+            self._options = {"headers": named, "client_timeout": timeout_seconds}
         self._library: Any = _library(address)
         self._client = _open(self._library, address, timeout_seconds)
 
@@ -130,6 +131,8 @@ class Connection:
 
     def _mapped(self, what: str, error: InferenceServerException) -> PlansmithError:
         said, status = str(error.message()), str(error.status())
+        if error.status() is None:
+            return ServedCheckError(f"the answer of {self.address} cannot be read: {said}", remedy="ask in binary")
         if status == "StatusCode.DEADLINE_EXCEEDED":
             return self._late()
         if status == "StatusCode.UNAVAILABLE" and not self._is_live():
@@ -202,16 +205,18 @@ def _library(address: Address) -> Any:
 
 def _open(library: Any, address: Address, timeout_seconds: float) -> Any:
     """A client of tritonclient; HTTP connects with the first request, gRPC on its own."""
+    trusted = os.environ.get("SSL_CERT_FILE")
     if address.protocol == "grpc":
         return library.InferenceServerClient(
             address.place,
             ssl=address.secure,
-            root_certificates=os.environ.get("SSL_CERT_FILE"),
+            root_certificates=trusted,
             channel_args=_CHANNEL,
         )
     return library.InferenceServerClient(
         address.place,
         ssl=address.secure,
+        ssl_options={"ca_certs": trusted} if trusted else None,
         connection_timeout=timeout_seconds,
         network_timeout=timeout_seconds,
     )
