@@ -17,8 +17,6 @@ from plansmith.types import BATCH
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import ArrayLike
-
     from plansmith.client import Client, Protocol
     from plansmith.manifest import Manifest
 
@@ -127,13 +125,13 @@ class _Given:
     shapes: tuple[str, ...]
     draw: bool
 
-    def feed(self, client: Client, manifest: Manifest | None) -> dict[str, ArrayLike]:
+    def feed(self, client: Client, manifest: Manifest | None) -> dict[str, object]:
         """What is sent; a release says which sizes are usual.
 
         Raises:
             UsageError: nothing is given, or not as it has to be.
         """
-        from plansmith.cli.infer_inputs import read_inputs, read_shapes
+        from plansmith.cli.infer_inputs import given_shapes, read_inputs, read_shapes
         from plansmith.client.drawing import drawn_feed
         from plansmith.errors import UsageError
 
@@ -148,7 +146,8 @@ class _Given:
         if not self.draw:
             return feed
         sizes = {} if manifest is None else {axis: found.opt for axis, found in manifest.onnx.axes.items()}
-        drawn = drawn_feed(client.signature(), shapes=read_shapes(self.shapes), sizes=sizes | {BATCH: 1})
+        shapes = given_shapes(client.signature(), feed) | read_shapes(self.shapes)
+        drawn = drawn_feed(client.signature(), shapes=shapes, sizes=sizes | {BATCH: 1})
         return {**drawn, **feed}
 
 
@@ -203,7 +202,7 @@ def _headers(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _times(client: Client, feed: Mapping[str, ArrayLike], only: Sequence[str], repeat: int) -> list[float]:
+def _times(client: Client, feed: Mapping[str, object], only: Sequence[str], repeat: int) -> list[float]:
     """Seconds of so many questions, one after the other, over the connection that there is."""
     seconds = []
     for _ in range(repeat):

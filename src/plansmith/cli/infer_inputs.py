@@ -6,14 +6,14 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
     from plansmith.client import Signature
     from plansmith.types import Tensor
 
@@ -22,10 +22,10 @@ _SUFFIXES = {".npy", ".npz", ".json"}
 _SHAPE = re.compile(r"[1-9]\d*(x[1-9]\d*)*")
 
 
-def read_inputs(signature: Signature, given: Sequence[str], document: str | None) -> dict[str, ArrayLike]:
+def read_inputs(signature: Signature, given: Sequence[str], document: str | None) -> dict[str, object]:
     """The feed that a person gave.
 
-    A value of one dim less than the input's is one sample, and gets its batch.
+    A value of one dim less than the input's is one sample, and gets its batch; a single number or text, all dims.
 
     Args:
         signature: what the model takes.
@@ -45,9 +45,26 @@ def read_inputs(signature: Signature, given: Sequence[str], document: str | None
         if name in feed:
             raise UsageError(f"input {name!r} is given twice", remedy="give each input once")
         feed[name] = _value(name, value, is_string=name in strings)
-    tensors = {tensor.name: tensor for tensor in signature.inputs}
     batches = signature.max_batch_size > 0
-    return {name: _as_batch(tensors.get(name) if batches else None, value) for name, value in feed.items()}
+    for tensor in signature.inputs:
+        if tensor.name in feed:
+            feed[tensor.name] = _whole(tensor, feed[tensor.name], batches=batches)
+    return feed
+
+
+def given_shapes(signature: Signature, feed: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
+    """The shapes of what is given, which drawn inputs follow; of what the model will refuse, none."""
+    import numpy as np
+
+    from plansmith.client.drawing import fits
+
+    found = {}
+    for tensor in signature.inputs:
+        value: Any = feed.get(tensor.name)
+        with suppress(ValueError):
+            if value is not None and fits(tensor, np.shape(value)):
+                found[tensor.name] = np.shape(value)
+    return found
 
 
 def read_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -65,14 +82,14 @@ def read_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _value(name: str, text: str, *, is_string: bool) -> ArrayLike:
+def _value(name: str, text: str, *, is_string: bool) -> object:
     if text == _STANDARD_INPUT or Path(text).suffix in _SUFFIXES:
         return _from_file(name, text)
     if is_string and not text.startswith(("[", '"')):
         return text
     for form in (text, f"[{text}]"):
         try:
-            found: ArrayLike = json.loads(form)
+            found: object = json.loads(form)
         except ValueError:
             continue
         return found
@@ -82,17 +99,17 @@ def _value(name: str, text: str, *, is_string: bool) -> ArrayLike:
     )
 
 
-def _from_file(name: str, place: str) -> ArrayLike:
+def _from_file(name: str, place: str) -> object:
     """The value of an input from a file: the whole of it, or what stands there by the input's name."""
     if place == _STANDARD_INPUT or Path(place).suffix == ".json":
         found = _json(place)
-        value: ArrayLike = _named(found, name, place) if isinstance(found, dict) else found
+        value: object = _named(found, name, place) if isinstance(found, dict) else found
         return value
     import numpy as np
 
     try:
         loaded = np.load(place, allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, ValueError, BadZipFile) as error:
         raise UsageError(f"{place} cannot be read as NumPy's arrays: {error}", remedy="name another file") from error
     if isinstance(loaded, np.ndarray):
         return loaded
@@ -101,7 +118,7 @@ def _from_file(name: str, place: str) -> ArrayLike:
     return next(iter(arrays.values())) if len(arrays) == 1 else _named(arrays, name, place)
 
 
-def _named(found: Mapping[str, ArrayLike], name: str, place: str) -> ArrayLike:
+def _named(found: Mapping[str, object], name: str, place: str) -> object:
     if name not in found:
         raise UsageError(
             f"{place} holds no {name!r}", remedy=f"name another file: it holds {', '.join(sorted(found)) or 'nothing'}"
@@ -109,7 +126,7 @@ def _named(found: Mapping[str, ArrayLike], name: str, place: str) -> ArrayLike:
     return found[name]
 
 
-def _document(place: str) -> dict[str, ArrayLike]:
+def _document(place: str) -> dict[str, object]:
     """Values by input's name, or a request of KServe's protocol, whose data may be flat."""
     found = _json(place)
     if not isinstance(found, dict):
@@ -119,7 +136,7 @@ def _document(place: str) -> dict[str, ArrayLike]:
         return found
     import numpy as np
 
-    feed: dict[str, ArrayLike] = {}
+    feed: dict[str, object] = {}
     for row in rows:
         try:
             feed[row["name"]] = np.array(row["data"], dtype=object).reshape(row["shape"]).tolist()
@@ -141,19 +158,19 @@ def _json(place: str) -> Any:
         raise UsageError(f"{where} cannot be read as JSON: {said}", remedy="give a file that holds JSON") from error
 
 
-def _as_batch(tensor: Tensor | None, value: ArrayLike) -> ArrayLike:
-    """The value with its batch; what is no array stays as it is, for the client to refuse."""
+def _whole(tensor: Tensor, value: Any, *, batches: bool) -> object:
+    """The value with its batch; what is no array, or has still other dims, stays for the client to refuse."""
     import numpy as np
 
-    if tensor is None:
-        return value
     try:
         rank = np.ndim(value)
     except ValueError:
         return value
-    if rank != len(tensor.dims) - 1:
+    lacking = len(tensor.dims) - rank
+    if rank and (lacking != 1 or not batches):
         return value
     if isinstance(value, np.ndarray):
-        return value[None]
-    sample: Any = [value]
-    return cast("ArrayLike", sample)
+        return value.reshape((1,) * lacking + value.shape)
+    for _ in range(lacking):
+        value = [value]
+    return value

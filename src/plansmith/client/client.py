@@ -19,7 +19,7 @@ from plansmith.errors import ServedCheckError, UsageError
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
     from tritonclient.grpc import model_config_pb2 as pb
 
     from plansmith.manifest import Interface
@@ -125,11 +125,11 @@ class Client:
             self._signature = signature_from_config(self.config())
         return self._signature
 
-    def infer(self, feed: Mapping[str, ArrayLike], *, outputs: Collection[str] = ()) -> dict[str, NDArray[Any]]:
+    def infer(self, feed: Mapping[str, object], *, outputs: Collection[str] = ()) -> dict[str, NDArray[Any]]:
         """The model's answer to a feed: an array for each output; arguments and errors as for `ask`."""
         return self.ask(feed, outputs=outputs).outputs
 
-    def ask(self, feed: Mapping[str, ArrayLike], *, outputs: Collection[str] = ()) -> Answer:
+    def ask(self, feed: Mapping[str, object], *, outputs: Collection[str] = ()) -> Answer:
         """The model's answer to a feed, and who gave it.
 
         Args:
@@ -143,7 +143,8 @@ class Client:
             EnvironmentFault: the server is not reached, or not in time.
         """
         signature = self.signature()
-        if not self._knows_optional and missing_inputs(signature, feed):
+        known = {tensor.name for tensor in signature.inputs}
+        if not self._knows_optional and missing_inputs(signature, feed) and known.issuperset(feed):
             signature = self._with_optional(signature)
         return self._ask_all(signature, checked_feed(signature, feed), _chosen(signature, outputs))
 

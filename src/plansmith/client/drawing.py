@@ -32,7 +32,8 @@ def drawn_feed(
 
     Args:
         signature: what the model takes.
-        shapes: of some inputs, batch included; dims of the same name follow in the others.
+        shapes: of some inputs, batch included. Dims of the same name follow in the others, and so do dims without a
+            name that stand in the same place of as many: a server does not tell that sequences are of one length.
         sizes: of axes by name, where `shapes` says nothing; otherwise a batch of 1, and 8.
         seed: the same seed draws the same values.
 
@@ -41,34 +42,51 @@ def drawn_feed(
     """
     import numpy as np
 
-    wanted = [t for t in signature.inputs if t.name not in signature.optional or t.name in (shapes or {})]
-    axes = {BATCH: 1, **(sizes or {})}
-    for name, shape in (shapes or {}).items():
+    given = shapes or {}
+    axes: dict[_Axis, int] = {BATCH: 1}
+    axes.update((sizes or {}).items())
+    for name, shape in given.items():
         axes |= _axes(signature, name, shape)
     random = np.random.default_rng(seed)
     found = {}
-    for tensor in wanted:
-        shape = tuple(dim if isinstance(dim, int) else axes.get(dim, _OTHER_SIZE) for dim in tensor.dims)
-        found[tensor.name] = _draw(tensor, (shapes or {}).get(tensor.name, shape), random)
+    for tensor in signature.inputs:
+        if tensor.name not in signature.optional or tensor.name in given:
+            shape = tuple(
+                dim if isinstance(dim, int) else axes.get(_axis(tensor, place), _OTHER_SIZE)
+                for place, dim in enumerate(tensor.dims)
+            )
+            found[tensor.name] = _draw(tensor, given.get(tensor.name, shape), random)
     return found
 
 
-def _axes(signature: Signature, name: str, shape: tuple[int, ...]) -> dict[str, int]:
-    """The sizes that the shape of an input gives to named axes."""
+def fits(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether an input takes a shape, as far as its own dims tell."""
+    return len(shape) == len(tensor.dims) and all(
+        dim == size or not isinstance(dim, int) for dim, size in zip(tensor.dims, shape, strict=True)
+    )
+
+
+_Axis = str | tuple[int, int]
+"""A dim that moves: its name, or where it stands (rank and place) when it has none."""
+
+
+def _axis(tensor: Tensor, place: int) -> _Axis:
+    dim = tensor.dims[place]
+    return (len(tensor.dims), place) if dim == ANONYMOUS else str(dim)
+
+
+def _axes(signature: Signature, name: str, shape: tuple[int, ...]) -> dict[_Axis, int]:
+    """The sizes that the shape of an input gives to axes."""
     tensor = next((t for t in signature.inputs if t.name == name), None)
     if tensor is None:
         known = ", ".join(t.name for t in signature.inputs)
         raise UsageError(f"there is no input {name!r} to give a shape", remedy=f"the inputs are {known}")
-    fits = len(shape) == len(tensor.dims) and all(
-        not isinstance(dim, int) or dim == size for dim, size in zip(tensor.dims, shape, strict=True)
-    )
-    if not fits:
+    if not fits(tensor, shape):
         raise UsageError(
             f"input {name!r} cannot have the shape {'x'.join(map(str, shape))}",
             remedy=f"give one that fits {dims_words(tensor.dims)}",
         )
-    named = zip(tensor.dims, shape, strict=True)
-    return {dim: size for dim, size in named if isinstance(dim, str) and dim != ANONYMOUS}
+    return {_axis(tensor, place): shape[place] for place, dim in enumerate(tensor.dims) if not isinstance(dim, int)}
 
 
 def _draw(tensor: Tensor, shape: tuple[int, ...], random: np.random.Generator) -> NDArray[Any]:

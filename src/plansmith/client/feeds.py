@@ -12,7 +12,7 @@ from plansmith.types import ANONYMOUS, Dim, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     Arrays = Mapping[str, NDArray[Any]]
 
@@ -22,7 +22,7 @@ def missing_inputs(signature: Signature, feed: Mapping[str, object]) -> list[str
     return [t.name for t in signature.inputs if t.name not in feed and t.name not in signature.optional]
 
 
-def checked_feed(signature: Signature, feed: Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
+def checked_feed(signature: Signature, feed: Mapping[str, object]) -> dict[str, NDArray[Any]]:
     """The arrays to send, in the dtypes of the inputs.
 
     An array may have a dtype that goes into the input's without loss (`numpy.can_cast`); numbers, lists and strings
@@ -105,7 +105,7 @@ def _unknown(name: str, known: Sequence[str]) -> str:
     return f"there is no input {name!r}" + (f"; {close[0]!r} is meant, perhaps" if close else "")
 
 
-def _as_input(tensor: Tensor, given: ArrayLike) -> NDArray[Any]:
+def _as_input(tensor: Tensor, given: object) -> NDArray[Any]:
     """A value as an array of the input's dtype, contiguous.
 
     Raises:

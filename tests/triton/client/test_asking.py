@@ -228,5 +228,5 @@ def test_arguments_that_contradict_each_other_are_refused() -> None:
         {"protocol": "udp"},
     ):
         with pytest.raises(UsageError) as refused:
-            Client("127.0.0.1:8000", model="tiny", **wrong)  # type: ignore[arg-type]
+            Client("127.0.0.1:8000", model="tiny", **wrong)
         assert refused.value.remedy

@@ -153,6 +153,10 @@ def test_drawn_inputs_fit_and_are_the_same_again() -> None:
     assert set(checked_feed(takes, feed)) == set(dims)
     again = drawn_feed(takes, shapes={"input_ids": (2, 5)}, sizes={"length": 99})
     assert all((again[name] == feed[name]).all() for name in dims)
+    both = tuple(Tensor(name=name, dtype="int64", dims=("batch", "?")) for name in ("ids", "types"))
+    unnamed = Signature(inputs=(*both, takes.inputs[2]), outputs=(), max_batch_size=8)
+    follows = drawn_feed(unnamed, shapes={"ids": (3, 5)})
+    assert [array.shape for array in follows.values()] == [(3, 5), (3, 5), (3, 3, 8)]
     for shapes in ({"input_ids": (2,)}, {"image": (2, 4, 8)}, {"ids": (2, 5)}):
         with pytest.raises(UsageError):
             drawn_feed(takes, shapes=shapes)
