@@ -12,7 +12,6 @@ import click
 
 from plansmith.cli.options import complete_file, complete_folder, complete_model
 from plansmith.cli.text import short
-from plansmith.types import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -134,6 +133,7 @@ class _Given:
         from plansmith.cli.infer_inputs import given_shapes, read_inputs, read_shapes
         from plansmith.client.drawing import drawn_feed
         from plansmith.errors import UsageError
+        from plansmith.types import BATCH
 
         if self.shapes and not self.draw:
             raise UsageError("--shape is for drawn inputs", remedy="pass --random, or leave it out")
