@@ -145,7 +145,10 @@ def npz_of(answer: Answer) -> bytes:
     for name, array in answer.outputs.items():
         arrays[name] = array.astype(np.bytes_) if array.dtype == object else _plain(array)
         if array.dtype == object and arrays[name].astype(object).tolist() != array.tolist():
-            raise UsageError(f"output {name!r} has strings that end in a zero byte", remedy="write it to a .json")
+            raise UsageError(
+                f"output {name!r} has strings that end in a zero byte, which .npz would drop",
+                remedy="ask through plansmith.client, which gives them as they are",
+            )
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **arrays)
     return file.getvalue()

@@ -29,7 +29,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 """
 
-# Gives back what it is sent; bfloat16, which NumPy lacks, through DLPack.
+# Gives back what it is sent; bfloat16, which NumPy lacks, through DLPack; for "no text" bytes that are none.
 _ECHO = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -38,7 +38,10 @@ class TritonPythonModel:
     def back(self, tensor):
         if tensor.name() == "bfloat16":
             return pb_utils.Tensor.from_dlpack("their_" + tensor.name(), tensor.to_dlpack())
-        return pb_utils.Tensor("their_" + tensor.name(), tensor.as_numpy())
+        values = tensor.as_numpy()
+        if tensor.name() == "string" and values.size == 1 and values.item() == b"no text":
+            values = np.array([[b"\\xff\\x00"]], dtype=object)
+        return pb_utils.Tensor("their_" + tensor.name(), values)
 """
 
 # As many zeros a sample as the first sample says; below zero it fails, or takes its time.

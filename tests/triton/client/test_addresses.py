@@ -6,6 +6,7 @@ import datetime
 import ipaddress
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -60,6 +61,14 @@ def test_what_is_no_address_is_refused_with_an_example(url: str, protocol: Proto
     with pytest.raises(UsageError) as refused:
         read_address(url, protocol)
     assert "127.0.0.1:800" in refused.value.remedy
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_has_to_be_installed_is_named(protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tritonclient", None)
+    with pytest.raises(EnvironmentFault, match="the client of Triton cannot be imported") as missing:
+        Client("127.0.0.1:8000", model="tiny", protocol=protocol)
+    assert missing.value.remedy == "pip install 'plansmith[client]'"
 
 
 @dataclass

@@ -212,11 +212,14 @@ def test_what_is_not_tritons_endpoint_is_told_as_such(server: TritonServer) -> N
             client.infer(samples(1))
 
 
-def test_an_answer_that_json_cannot_hold_is_told_to_be_asked_in_binary(address: Address) -> None:
+def test_what_json_cannot_hold_is_told_to_be_asked_in_binary(address: Address) -> None:
     with Client(address("http"), model="echo", encoding="json") as client:
         with pytest.raises(UsageError, match="no UTF-8") as refused:
             client.infer({"string": np.array([[b"\xff"]], dtype=object)}, outputs=["their_string"])
         assert refused.value.remedy == "ask in binary"
+        with pytest.raises(ServedCheckError, match=r"the answer of http://.* cannot be read: .*UTF-8") as unread:
+            client.infer({"string": [["no text"]]}, outputs=["their_string"])
+        assert unread.value.remedy == "ask in binary"
 
 
 def test_arguments_that_contradict_each_other_are_refused() -> None:

@@ -116,6 +116,17 @@ def test_answers_are_written_to_files_that_hold_all_of_them(infer: Callable[...,
     assert infer("echo", *given, "--output", "o.json", "--force").status == 0
 
 
+def test_bytes_that_are_no_text_are_printed_as_escapes_and_never_written_as_something_else(
+    infer: Callable[..., Any],
+) -> None:
+    given = ("echo", "--input", "string=no text", "--only", "their_string")
+    printed = infer(*given)
+    assert printed.status == 0, printed
+    assert r"\xff" in printed.stdout
+    check_refusal(infer(*given, "--json"), 2, ("'their_string' has bytes that are no UTF-8", ".npz"))
+    check_refusal(infer(*given, "--output", "o.npz", "--json"), 2, ("strings that end in a zero byte",))
+
+
 def test_drawn_inputs_have_the_shapes_that_are_wanted(infer: Callable[..., Any]) -> None:
     answer = infer("tiny", "--random", "--shape", "ids=19x4", "--json")
     assert answer.document["requests"] == 3
