@@ -105,6 +105,7 @@ def test_real_weights_are_published_and_served_over_both_protocols_like_pytorch(
             np.testing.assert_allclose(answer["sentence_embedding"], embedding, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("end-to-end")
 def test_a_served_model_is_asked_as_the_readme_says(
     minilm: dict[str, Any], minilm_folder: Path, tmp_path: Path
@@ -140,7 +141,6 @@ def test_a_served_model_is_asked_as_the_readme_says(
     assert printed.endswith("(2, 384)\n")
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("end-to-end")
 def test_the_release_holds_all_that_explains_it(minilm: dict[str, Any]) -> None:
     release = Path(minilm["model_path"])

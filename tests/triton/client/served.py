@@ -4,6 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from plansmith.manifest import Interface
+from plansmith.types import Tensor
+
+# What a release would say of `tiny`.
+TINY = Interface(
+    inputs=(
+        Tensor(name="a", dtype="float32", dims=("batch", 3)),
+        Tensor(name="ids", dtype="int64", dims=("batch", "length")),
+    ),
+    outputs=(
+        Tensor(name="half", dtype="float32", dims=("batch", 3)),
+        Tensor(name="twice", dtype="int64", dims=("batch", "length")),
+    ),
+)
+
 DTYPES = {
     "bool": "BOOL",
     "uint8": "UINT8",

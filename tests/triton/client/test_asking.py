@@ -15,7 +15,7 @@ from plansmith.errors import EnvironmentFault, ServedCheckError, UsageError
 from plansmith.manifest import Interface
 from plansmith.types import Tensor
 
-from .served import DTYPES
+from .served import DTYPES, TINY
 
 if TYPE_CHECKING:
     from plansmith.triton.server import TritonServer
@@ -26,16 +26,6 @@ pytestmark = pytest.mark.xdist_group("client")
 
 WAYS: tuple[tuple[Protocol, Encoding], ...] = (("http", "binary"), ("http", "json"), ("grpc", "binary"))
 PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
-TINY = Interface(
-    inputs=(
-        Tensor(name="a", dtype="float32", dims=("batch", 3)),
-        Tensor(name="ids", dtype="int64", dims=("batch", "length")),
-    ),
-    outputs=(
-        Tensor(name="half", dtype="float32", dims=("batch", 3)),
-        Tensor(name="twice", dtype="int64", dims=("batch", "length")),
-    ),
-)
 
 
 def extremes(dtype: str) -> np.ndarray[Any, Any]:

@@ -12,27 +12,16 @@ import numpy as np
 import pytest
 
 from plansmith.client import Protocol
-from plansmith.manifest import Interface
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.server import TritonServer
-from plansmith.types import AxisRange, Tensor
+from plansmith.types import AxisRange
 
 from ...cli.command import check_refusal
 from ...cli.in_process import InProcess
 from ...durability.packages import draft_of, publish, write_package
+from .served import TINY
 
 pytestmark = pytest.mark.xdist_group("client")
-
-TINY = Interface(
-    inputs=(
-        Tensor(name="a", dtype="float32", dims=("batch", 3)),
-        Tensor(name="ids", dtype="int64", dims=("batch", "length")),
-    ),
-    outputs=(
-        Tensor(name="half", dtype="float32", dims=("batch", 3)),
-        Tensor(name="twice", dtype="int64", dims=("batch", "length")),
-    ),
-)
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from plansmith.client import Client, Protocol
 from plansmith.client.connections import Connection
 from plansmith.client.messages import Reply, Request
 from plansmith.errors import EnvironmentFault, ServedCheckError
-from plansmith.manifest import Interface
-from plansmith.types import Tensor
+
+from .served import TINY
 
 if TYPE_CHECKING:
     from plansmith.triton.server import TritonServer
@@ -26,16 +26,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.xdist_group("client")
 
 PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
-TINY = Interface(
-    inputs=(
-        Tensor(name="a", dtype="float32", dims=("batch", 3)),
-        Tensor(name="ids", dtype="int64", dims=("batch", "length")),
-    ),
-    outputs=(
-        Tensor(name="half", dtype="float32", dims=("batch", 3)),
-        Tensor(name="twice", dtype="int64", dims=("batch", "length")),
-    ),
-)
 
 
 def feed(rows: int, length: int) -> dict[str, np.ndarray[Any, Any]]:
