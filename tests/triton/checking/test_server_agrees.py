@@ -22,6 +22,7 @@ from .conftest import Written
 COMPLETES_NOTHING = ("--disable-auto-complete-config",)
 """With it, most of what is broken is refused before a Python stub is started for it, which takes half a second."""
 
+_LATE = ("config.duplicate-input", "config.sequence-state", "files.", "warmup.")
 _AT_ONCE = 4
 _LOAD_SECONDS = 60
 
@@ -42,7 +43,7 @@ def write(written: Written, cases: Mapping[str, Case], site: Path) -> None:
         written.add(name, case.config, files)
 
 
-def refused_by(server: TritonServer, models: Iterable[str]) -> dict[str, str]:
+def refused_by(server: TritonServer, models: Iterable[str], at_once: int = 1) -> dict[str, str]:
     """The models that a server does not load when it is asked to, and why."""
 
     def reason(model: str) -> str:
@@ -56,8 +57,16 @@ def refused_by(server: TritonServer, models: Iterable[str]) -> dict[str, str]:
         return "" if answer.status == OK else str(json.loads(told)["error"])
 
     listed = list(models)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         return {model: why for model, why in zip(listed, pool.map(reason, listed), strict=True) if why}
+
+
+def fails_late(case: Case) -> bool:
+    """Whether a model is refused when its instance runs already.
+
+    Several of them at once end Triton 2.51 with a fault of its own now and then; one after the other they do not.
+    """
+    return not case.unjudged and any(rule.startswith(_LATE) for rule in case.rules)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +88,8 @@ def test_the_server_refuses_what_a_check_calls_an_error_and_loads_all_else(
         written.root, installation, tmp_path / "log", site=site, models=(), exit_on_error=False, arguments=arguments
     )
     with server:
-        refused = refused_by(server, judged)
+        late = [name for name, case in judged.items() if fails_late(case)]
+        refused = refused_by(server, set(judged) - set(late), _AT_ONCE) | refused_by(server, late)
     assert refused.keys() == errors_of(written.root, arguments), refused
     assert not any(judged[name].unjudged for name in refused)
 
