@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 SERVE_SECONDS = 60
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
 def compile_model(folder: Path, *arguments: str) -> dict[str, Any]:
@@ -101,6 +103,42 @@ def test_real_weights_are_published_and_served_over_both_protocols_like_pytorch(
             )
             embedding = expected["sentence_embedding"].numpy()
             np.testing.assert_allclose(answer["sentence_embedding"], embedding, atol=2e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("end-to-end")
+def test_a_served_model_is_asked_as_the_readme_says(
+    minilm: dict[str, Any], minilm_folder: Path, tmp_path: Path
+) -> None:
+    text = README.partition("### Asking a model")[2].partition("\n### ")[0]
+    commands = [line.removeprefix("$ plansmith ") for line in text.splitlines() if line.startswith("$ ")]
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+    def run(*words: str) -> str:
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    with serve(minilm["repository"], "minilm", tmp_path / "said") as (http, grpc):
+        said = [
+            run(
+                "-m",
+                "plansmith",
+                *shlex.split(command.replace("127.0.0.1:8001", grpc)),
+                *(() if "--url" in command else ("--url", http)),
+            )
+            for command in commands
+        ]
+        printed = run(
+            "-c", code.replace('"all-MiniLM-L6-v2"', repr(str(minilm_folder))).replace("127.0.0.1:8000", http)
+        )
+    assert said[0].splitlines()[:2] == text.splitlines()[4:6]
+    with np.load(tmp_path / "answer.npz") as found:
+        assert found["last_hidden_state"].shape == (1, 3, 384)
+    assert said[2].startswith("minilm, version 1, answered in 3 requests\n")
+    assert "100 requests, one after the other" in said[2]
+    assert printed.startswith("input ")
+    assert printed.endswith("(2, 384)\n")
 
 
 @pytest.mark.xdist_group("end-to-end")

@@ -75,7 +75,7 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
-def write_file(path: Path, text: str, *, replace: bool) -> None:
+def write_file(path: Path, content: str | bytes, *, replace: bool) -> None:
     """Write one file in a folder of the user's, which appears whole or not at all.
 
     Raises:
@@ -86,7 +86,7 @@ def write_file(path: Path, text: str, *, replace: bool) -> None:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         staged = Path(folder, path.name)
-        staged.write_text(text, encoding="utf-8")
+        staged.write_bytes(content.encode() if isinstance(content, str) else content)
         fsync_path(staged)
         if replace:
             move_into_place(staged, path)

@@ -126,8 +126,14 @@ _CODE = {
         *_EXPORT_CODE,
         *_JUDGING_CODE,
     ),
-    "package": ("packaging.py", "triton/model_config.py", "triton/plan_config.py", "triton/releases.py"),
-    "check_served": ("serving.py", "profile_inputs.py", "triton"),
+    "package": (
+        "packaging.py",
+        "client/wire.py",
+        "triton/model_config.py",
+        "triton/plan_config.py",
+        "triton/releases.py",
+    ),
+    "check_served": ("serving.py", "profile_inputs.py", "client", "triton"),
     "zoo": ("zoo", *_EXPORT_CODE),
 }
 _EXPORT_TOOLS = (

@@ -18,7 +18,7 @@ from .command import COMMAND, CommandLine, environment
 from .conftest import Compiled
 
 COMMANDS = [
-    *("check", "compile", "doctor", "gc", "history", "init", "inspect", "lower"),
+    *("check", "compile", "doctor", "gc", "history", "infer", "init", "inspect", "lower"),
     *("report", "schema", "serve", "serve-env", "show", "targets", "validate", "zoo"),
 ]
 
@@ -41,6 +41,7 @@ OFFERED: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "folders": (("compile", "x", "--repository", "a"), ["<dir>"]),
     "models to show": (("show", ""), ["tiny"]),
     "models to serve": (("serve", "t"), ["tiny"]),
+    "models to ask": (("infer", "t"), ["tiny"]),
     "models with a history": (("history", "t"), ["tiny"]),
     "models to validate": (("validate", "t"), ["tiny"]),
     "models with a report": (("report", "t"), ["tiny"]),

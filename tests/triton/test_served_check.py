@@ -198,10 +198,20 @@ def test_the_server_looks_for_plugins_where_they_were_when_the_plan_was_built(
 
 
 def test_a_request_that_triton_refuses_fails_the_check(
+    check: Callable[[StoredCase], ServedReport], case: StoredCase, folder: Path
+) -> None:
+    config = folder / "config.pbtxt"
+    config.write_text(config.read_text().replace("max_batch_size: 8", "max_batch_size: 2"))
+    with pytest.raises(ServedCheckError, match=r"(?s)opt over http: Triton at .* refused .*batch.*<= 2") as refused:
+        check(case)
+    assert refused.value.log is not None
+
+
+def test_a_case_that_is_not_what_the_release_says_it_takes_fails_the_check(
     check: Callable[[StoredCase], ServedReport], case: StoredCase
 ) -> None:
     narrow = {**case.feed, "a": np.ascontiguousarray(case.feed["a"][:, :2])}
-    with pytest.raises(ServedCheckError, match="Triton refused opt"):
+    with pytest.raises(ServedCheckError, match=r"opt over http: input 'a' takes \[batch, 3\] and was given \[4, 2\]"):
         check(replace(case, feed=narrow))
 
 

@@ -17,6 +17,7 @@ from plansmith.cli.compile import compile_command
 from plansmith.cli.doctor import doctor_command
 from plansmith.cli.gc import gc_command
 from plansmith.cli.history import history_command
+from plansmith.cli.infer import infer_command
 from plansmith.cli.init import init_command
 from plansmith.cli.inspect import inspect_command
 from plansmith.cli.lower import lower_command
@@ -62,6 +63,7 @@ for command in (
     doctor_command,
     gc_command,
     history_command,
+    infer_command,
     init_command,
     inspect_command,
     lower_command,

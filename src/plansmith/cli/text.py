@@ -32,7 +32,7 @@ def fault_from_os_error(error: OSError) -> EnvironmentFault:
     return EnvironmentFault(said, remedy="see that it is there, readable and writable")
 
 
-def write_output(path: Path, text: str, *, replace: bool) -> None:
+def write_output(path: Path, content: str | bytes, *, replace: bool) -> None:
     """Write what was asked for to the file that was named.
 
     Raises:
@@ -41,7 +41,7 @@ def write_output(path: Path, text: str, *, replace: bool) -> None:
     from plansmith.durable import write_file
 
     try:
-        write_file(path, text, replace=replace)
+        write_file(path, content, replace=replace)
     except FileExistsError as error:
         raise UsageError(f"{path} is there already", remedy="choose another --output, or pass --force") from error
     except OSError as error:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plansmith.client.wire import CONFIG_TYPES
 from plansmith.config import TritonOptions
 from plansmith.errors import EngineError
 from plansmith.manifest import Interface, Package
@@ -18,22 +19,6 @@ if TYPE_CHECKING:
 
 BATCH = "batch"
 CONFIG_FILE = "config.pbtxt"
-
-_DATA_TYPES = {
-    "bool": "TYPE_BOOL",
-    "uint8": "TYPE_UINT8",
-    "uint16": "TYPE_UINT16",
-    "uint32": "TYPE_UINT32",
-    "uint64": "TYPE_UINT64",
-    "int8": "TYPE_INT8",
-    "int16": "TYPE_INT16",
-    "int32": "TYPE_INT32",
-    "int64": "TYPE_INT64",
-    "float16": "TYPE_FP16",
-    "float32": "TYPE_FP32",
-    "float64": "TYPE_FP64",
-    "bfloat16": "TYPE_BF16",
-}
 
 
 def max_batch_size(component: Component, axes: Mapping[str, AxisRange]) -> int:
@@ -112,11 +97,6 @@ def interface_of(component: Component) -> Interface:
     return Interface(inputs=component.inputs, outputs=component.outputs)
 
 
-def wire_shape(tensor: Tensor, shape: tuple[int, ...], max_batch_size: int) -> tuple[int, ...]:
-    """The shape in which clients send or get an array of a tensor: where samples are single values, they have a dim."""
-    return (*shape, 1) if max_batch_size and len(tensor.dims) == 1 else shape
-
-
 def contradictions(ours: Any, theirs: Any, path: str = "") -> list[str]:
     """The fields that we set and Triton's completed configuration has otherwise."""
     found: list[str] = []
@@ -157,11 +137,11 @@ def completions(ours: Message, theirs: Message, path: str = "") -> dict[str, Any
 
 
 def _data_type(tensor: Tensor) -> str:
-    if tensor.dtype not in _DATA_TYPES:
+    if tensor.dtype not in CONFIG_TYPES:
         raise EngineError(
             f"{tensor.name} has dtype {tensor.dtype}, which Triton cannot carry", remedy="cast it inside the model"
         )
-    return _DATA_TYPES[tensor.dtype]
+    return CONFIG_TYPES[tensor.dtype]
 
 
 def _is_repeated(value: Any) -> bool:

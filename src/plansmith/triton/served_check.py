@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plansmith.client import Client, Protocol
 from plansmith.comparison import Padding, compare_output
 from plansmith.durable import link_or_copy
-from plansmith.errors import ServedCheckError
+from plansmith.errors import ServedCheckError, UsageError
 from plansmith.manifest import Package
 from plansmith.reference import StoredCase
 from plansmith.reports import ServedCheck, ServedReport, Tolerance
@@ -22,7 +23,6 @@ from plansmith.triton.model_config import (
     completions,
     contradictions,
     parse_config,
-    wire_shape,
     with_cpu_instances,
 )
 from plansmith.triton.releases import MODEL_FOLDER
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[np.generic]]
 
 CONCURRENT_CLIENTS = 4
-_NO_PROXY = [("grpc.enable_http_proxy", 0)]
 _REQUEST_SECONDS = 120
 _MOST_WHOLE_BYTES = 32 << 20
 
@@ -47,7 +46,7 @@ class Question:
     """One request to send and the answer that the reference gave to it."""
 
     name: str
-    protocol: str
+    protocol: Protocol
     feed: Arrays
     expected: Arrays
 
@@ -136,16 +135,12 @@ def _stage(package: Package, folder: Path, repository: Path, device: Device) -> 
 
 
 def _compare_config(package: Package, config: str, server: TritonServer) -> dict[str, Any]:
-    from tritonclient import grpc
-    from tritonclient.utils import InferenceServerException
-
     try:
-        with grpc.InferenceServerClient(server.grpc_url, channel_args=_NO_PROXY) as client:
-            theirs = client.get_model_config(package.model, client_timeout=_REQUEST_SECONDS).config
-    except InferenceServerException as error:
-        raise ServedCheckError(
-            f"Triton did not tell the configuration: {error}", remedy="read the log", log=server.log
-        ) from error
+        with _client(server, package, "grpc") as client:
+            theirs = client.config()
+    except ServedCheckError as error:
+        error.located(log=server.log)
+        raise
     ours = parse_config(config)
     wrong = contradictions(ours, theirs)
     if wrong:
@@ -184,10 +179,6 @@ def _ask_all(
     def ask(question: Question) -> ServedCheck:
         started = time.monotonic()
         answer = _infer(server, package, question)
-        for tensor in package.interface.outputs:
-            expected, found = question.expected[tensor.name], answer[tensor.name]
-            if found.shape == wire_shape(tensor, expected.shape, package.max_batch_size):
-                answer[tensor.name] = found.reshape(expected.shape)
         seconds = time.monotonic() - started
         rows = [
             compare_output(
@@ -219,34 +210,27 @@ def _ask_all(
         return list(clients.map(ask, questions))
 
 
-def _infer(server: TritonServer, package: Package, question: Question) -> dict[str, NDArray[np.generic]]:
-    """One request with a client of its own: the HTTP client must not be shared between threads."""
-    from tritonclient import grpc, http
-    from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+def _infer(server: TritonServer, package: Package, question: Question) -> dict[str, NDArray[Any]]:
+    """One request, by a client of its own: no two threads may share one.
 
-    names = [t.name for t in package.interface.outputs]
-    known = {t.name: t for t in package.interface.inputs}
-    protocol: Any = http if question.protocol == "http" else grpc
-    url = server.http_url if question.protocol == "http" else server.grpc_url
-    inputs = []
-    for name, array in question.feed.items():
-        sent = array.reshape(wire_shape(known[name], array.shape, package.max_batch_size))
-        tensor = protocol.InferInput(name, list(sent.shape), np_to_triton_dtype(sent.dtype))
-        tensor.set_data_from_numpy(sent)
-        inputs.append(tensor)
-    outputs = [protocol.InferRequestedOutput(n) for n in names]
+    Raises:
+        ServedCheckError: Triton refuses it, or it does not fit what the release says of itself.
+    """
     try:
-        if protocol is http:
-            limits = {"connection_timeout": _REQUEST_SECONDS, "network_timeout": _REQUEST_SECONDS}
-            with http.InferenceServerClient(url, **limits) as client:
-                answer = client.infer(package.model, inputs, outputs=outputs)
-        else:
-            with grpc.InferenceServerClient(url, channel_args=_NO_PROXY) as client:
-                answer = client.infer(package.model, inputs, outputs=outputs, client_timeout=_REQUEST_SECONDS)
-    except InferenceServerException as error:
+        with _client(server, package, question.protocol) as client:
+            return client.infer(question.feed)
+    except (ServedCheckError, UsageError) as error:
         raise ServedCheckError(
-            f"Triton refused {question.name} over {question.protocol}: {error}",
-            remedy="read the log",
-            log=server.log,
+            f"{question.name} over {question.protocol}: {error.message}", remedy="read the log", log=server.log
         ) from error
-    return {name: answer.as_numpy(name) for name in names}
+
+
+def _client(server: TritonServer, package: Package, protocol: Protocol) -> Client:
+    return Client(
+        server.http_url if protocol == "http" else server.grpc_url,
+        model=package.model,
+        protocol=protocol,
+        interface=package.interface,
+        max_batch_size=package.max_batch_size,
+        timeout_seconds=_REQUEST_SECONDS,
+    )

@@ -1,0 +1,227 @@
+"""A client of one model on a Triton server: knows what it takes, sends it, and gives the answers as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from plansmith.client.addresses import DEFAULT_ADDRESSES, Protocol, read_address
+from plansmith.client.connections import Connection
+from plansmith.client.feeds import checked_feed, expected_shapes, joined, missing_inputs, parts
+from plansmith.client.interfaces import signature_from_config
+from plansmith.client.messages import Encoding, Request, WireTensor
+from plansmith.client.regions import SharedRegions
+from plansmith.client.wire import Signature, own_shape, wire_shape
+from plansmith.errors import ServedCheckError, UsageError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+    from tritonclient.grpc import model_config_pb2 as pb
+
+    from plansmith.manifest import Interface
+
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model answered.
+
+    Args:
+        outputs: an array for each output; strings are bytes in an array of objects.
+        version: the version that answered.
+        requests: in how many requests the batch was sent.
+    """
+
+    outputs: dict[str, NDArray[Any]]
+    version: str
+    requests: int
+
+
+class Client:
+    """Asks one model, from one thread; a context manager.
+
+    It knows what the model takes: by the interface of its release, or from the server, asked once. What does not fit
+    is refused before it is sent. A batch that is larger than the model's largest is sent in several requests, one
+    after the other, whose answers are joined; nothing is padded.
+
+    Args:
+        url: where the server answers: `host:port`, or with http://, https://, grpc:// or grpcs:// before it.
+        model: its name.
+        version: its version; empty for the one that Triton chooses.
+        protocol: "http" or "grpc".
+        encoding: "binary", or "json" for bodies that are JSON throughout (HTTP alone).
+        interface: the inputs and outputs (`manifest.package.interface`); asked from the server without.
+        max_batch_size: the largest batch of one request (`manifest.package.max_batch_size`); goes with `interface`.
+        timeout_seconds: how long connecting may take, and each answer.
+        shared_memory: have large tensors travel through memory that client and server share; both run on one machine.
+        headers: sent with each request, such as an authorization.
+
+    Raises:
+        UsageError: arguments that contradict each other, or an address that is none.
+        EnvironmentFault: tritonclient is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str,
+        version: str = "",
+        protocol: Protocol = "http",
+        encoding: Encoding = "binary",
+        interface: Interface | None = None,
+        max_batch_size: int | None = None,
+        timeout_seconds: float = 60,
+        shared_memory: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        _require_sense(protocol, encoding, interface, max_batch_size, shared_memory=shared_memory)
+        self.model = model
+        self.version = version
+        self._encoding: Encoding = encoding
+        self._signature: Signature | None = None
+        if interface is not None and max_batch_size is not None:
+            inputs, outputs = interface.inputs, interface.outputs
+            self._signature = Signature(inputs=inputs, outputs=outputs, max_batch_size=max_batch_size)
+        self._knows_optional = interface is None
+        self._connection = Connection(
+            read_address(url, protocol), timeout_seconds=timeout_seconds, headers=headers or {}
+        )
+        self._cleanup = ExitStack()
+        self._cleanup.callback(self._connection.close)
+        self._regions = SharedRegions(self._connection) if shared_memory else None
+        if self._regions is not None:
+            self._cleanup.callback(self._regions.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove shared memory and close the connection; does nothing the second time."""
+        self._cleanup.close()
+
+    def config(self) -> pb.ModelConfig:
+        """The model's configuration as the server completed it.
+
+        Raises:
+            ServedCheckError: Triton refuses to tell it, as for a model that it does not have.
+            EnvironmentFault: the server is not reached, or not in time.
+        """
+        return self._connection.config(self.model, self.version)
+
+    def signature(self) -> Signature:
+        """What the model takes and answers; errors as for `config` where the server has to be asked."""
+        if self._signature is None:
+            self._signature = signature_from_config(self.config())
+        return self._signature
+
+    def infer(self, feed: Mapping[str, object], *, outputs: Collection[str] = ()) -> dict[str, NDArray[Any]]:
+        """The model's answer to a feed: an array for each output; arguments and errors as for `ask`."""
+        return self.ask(feed, outputs=outputs).outputs
+
+    def ask(self, feed: Mapping[str, object], *, outputs: Collection[str] = ()) -> Answer:
+        """The model's answer to a feed, and who gave it.
+
+        Args:
+            feed: an array for each input, batch first where the model batches; of dtypes that go into the input's
+                without loss. Lists and numbers take the input's dtype; strings are str or bytes.
+            outputs: the outputs to ask for; all of them when empty.
+
+        Raises:
+            UsageError: names, dtypes or shapes that the model does not take, with what it takes.
+            ServedCheckError: Triton refuses the request, with its reason, or the answer is not what it promises.
+            EnvironmentFault: the server is not reached, or not in time.
+        """
+        signature = self.signature()
+        known = {tensor.name for tensor in signature.inputs}
+        if not self._knows_optional and missing_inputs(signature, feed) and known.issuperset(feed):
+            signature = self._with_optional(signature)
+        return self._ask_all(signature, checked_feed(signature, feed), _chosen(signature, outputs))
+
+    def _ask_all(self, signature: Signature, arrays: Mapping[str, NDArray[Any]], wanted: Collection[str]) -> Answer:
+        """Send the parts of a feed; anew where another version was loaded meanwhile, as no answer mixes two."""
+        versions: set[str] = set()
+        for _ in range(_ATTEMPTS):
+            found = [self._send(signature, part, wanted) for part in parts(arrays, signature.max_batch_size)]
+            versions = {version for version, _ in found}
+            if len(versions) == 1:
+                return Answer(joined([outputs for _, outputs in found]), versions.pop(), len(found))
+        raise ServedCheckError(
+            f"versions {' and '.join(sorted(versions))} of {self.model} answered parts of one batch",
+            remedy="name one of the versions, or send smaller batches",
+            transient=True,
+        )
+
+    def _send(
+        self, signature: Signature, arrays: Mapping[str, NDArray[Any]], wanted: Collection[str]
+    ) -> tuple[str, dict[str, NDArray[Any]]]:
+        """Send one request; the version that answered, and its outputs in the shapes of the signature."""
+        batch = signature.max_batch_size
+        inputs = []
+        for tensor in signature.inputs:
+            if tensor.name in arrays:
+                array = arrays[tensor.name]
+                sent = array.reshape(wire_shape(tensor, array.shape, batch))
+                inputs.append(WireTensor(tensor.name, tensor.dtype, sent.shape, sent))
+        asked = [tensor for tensor in signature.outputs if tensor.name in wanted]
+        outputs = [WireTensor(tensor.name, tensor.dtype) for tensor in asked]
+        if self._regions is not None:
+            inputs = self._regions.place_inputs(inputs)
+            outputs = self._regions.place_outputs(outputs, expected_shapes(signature, asked, arrays))
+        reply = self._connection.ask(Request(self.model, self.version, inputs, outputs, self._encoding))
+        answered = {}
+        for tensor, output in zip(asked, outputs, strict=True):
+            values, shape = reply.values[tensor.name], reply.shapes[tensor.name]
+            if values is None:
+                assert self._regions is not None
+                values = self._regions.read_output(output, shape)
+            answered[tensor.name] = values.reshape(own_shape(tensor, shape, batch))
+        return reply.version, answered
+
+    def _with_optional(self, signature: Signature) -> Signature:
+        """The given interface, and which inputs the server does without; asked when one is left out."""
+        optional = signature_from_config(self.config()).optional
+        self._signature = signature.model_copy(update={"optional": optional})
+        self._knows_optional = True
+        return self._signature
+
+
+def _require_sense(
+    protocol: str, encoding: str, interface: Interface | None, max_batch_size: int | None, *, shared_memory: bool
+) -> None:
+    if protocol not in DEFAULT_ADDRESSES or encoding not in {"binary", "json"}:
+        raise UsageError(
+            f"there is no protocol {protocol!r} with encoding {encoding!r}",
+            remedy="give http or grpc, and binary or json",
+        )
+    if encoding == "json" and protocol == "grpc":
+        raise UsageError("gRPC has no JSON bodies", remedy="leave the encoding out, or ask over http")
+    if encoding == "json" and shared_memory:
+        raise UsageError("shared memory holds no JSON", remedy="leave one of the two out")
+    if (interface is None) != (max_batch_size is None):
+        raise UsageError(
+            "interface and max_batch_size belong together", remedy="give both, as manifest.package has them, or none"
+        )
+
+
+def _chosen(signature: Signature, outputs: Collection[str]) -> list[str]:
+    """The outputs to ask for, in the model's order.
+
+    Raises:
+        UsageError: the model has no such output.
+    """
+    known = [tensor.name for tensor in signature.outputs]
+    unknown = [name for name in outputs if name not in known]
+    if unknown:
+        raise UsageError(f"the model has no output {unknown[0]!r}", remedy=f"its outputs are {', '.join(known)}")
+    return [name for name in known if not outputs or name in outputs]

@@ -1,0 +1,222 @@
+"""A connection to a Triton server over HTTP or gRPC: the only code that sends KServe's requests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from plansmith.client.addresses import Address
+from plansmith.client.messages import Reply, Request, read_reply, require_json, their_inputs, their_outputs
+from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, first_line
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from tritonclient.grpc import model_config_pb2 as pb
+    from tritonclient.utils import InferenceServerException
+
+# Who gives a channel arguments of his own gets none of tritonclient's, and messages would end at 4 MiB:
+# grpc.github.io/grpc/core/group__grpc__arg__keys.html. -1 is no limit.
+_CHANNEL = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+]
+_UNKNOWN_MODEL = "unknown model"
+
+
+class Connection:
+    """Requests to one server, from one thread: tritonclient's HTTP client belongs to the thread that made it.
+
+    Proxies that the environment names are not used. Over TLS the system's certificates are trusted, or those of the
+    file that SSL_CERT_FILE names.
+
+    Args:
+        address: where the server answers.
+        timeout_seconds: how long connecting may take, and each answer.
+        headers: sent with each request, such as an authorization.
+    """
+
+    def __init__(self, address: Address, *, timeout_seconds: float, headers: Mapping[str, str]) -> None:
+        self.address = address
+        self._timeout_seconds = timeout_seconds
+        self._is_grpc = address.protocol == "grpc"
+        self._options: dict[str, Any] = {"headers": dict(headers)}
+        if self._is_grpc:  # which knows lower case alone
+            named = {name.lower(): value for name, value in headers.items()}
+            self._options = {"headers": named, "client_timeout": timeout_seconds}
+        self._library: Any = _library(address)
+        self._client = _open(self._library, address, timeout_seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the sockets; does nothing the second time."""
+        self._client.close()
+
+    def ask(self, request: Request) -> Reply:
+        """Send a request and wait for the answer.
+
+        Raises:
+            UsageError: a dtype or value that JSON cannot carry.
+            ServedCheckError: Triton refuses it, with its reason.
+            EnvironmentFault: the server is not reached, or not in time.
+        """
+        if request.encoding == "json":
+            require_json(request)
+        form = {} if self._is_grpc else {"binary_data": request.encoding == "binary"}
+        inputs = their_inputs(self._library, request, form)
+        outputs = their_outputs(self._library, request, form)
+        with self._errors(f"a request to {request.model}"):
+            result = self._client.infer(
+                request.model, inputs, model_version=request.version, outputs=outputs, **self._options
+            )
+            return read_reply(result, request, is_grpc=self._is_grpc)
+
+    def config(self, model: str, version: str = "") -> pb.ModelConfig:
+        """The configuration of a loaded model as Triton completed it; errors as for `ask`."""
+        from google.protobuf import json_format
+        from tritonclient.grpc import model_config_pb2 as pb
+
+        with self._errors(f"to tell the configuration of {model}"):
+            found = self._client.get_model_config(model, version, **self._options)
+            if self._is_grpc:
+                return found.config
+            return json_format.ParseDict(found, pb.ModelConfig(), ignore_unknown_fields=True)
+
+    def ready_models(self) -> list[str]:
+        """The models that the server can answer for, sorted; errors as for `ask`."""
+        with self._errors("to list its models"):
+            found = self._client.get_model_repository_index(**self._options)
+            if self._is_grpc:
+                return sorted({row.name for row in found.models if row.state == "READY"})
+            return sorted({row["name"] for row in found if row.get("state") == "READY"})
+
+    def register_region(self, name: str, key: str, size_bytes: int) -> None:
+        """Have the server map shared memory of this machine; errors as for `ask`."""
+        with self._errors("to map shared memory of this machine"):
+            self._client.register_system_shared_memory(name, key, size_bytes, **self._options)
+
+    def forget_region(self, name: str) -> None:
+        """Have the server let shared memory go; errors as for `ask`."""
+        with self._errors("to let shared memory go"):
+            self._client.unregister_system_shared_memory(name, **self._options)
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        """Turn what tritonclient raises into an error of ours; `what` it is that Triton refuses."""
+        from geventhttpclient.response import HTTPConnectionClosed, HTTPParseError
+        from tritonclient.utils import InferenceServerException
+
+        try:
+            yield
+        except PlansmithError:
+            raise
+        except InferenceServerException as error:
+            raise self._mapped(what, error) from error
+        except TimeoutError as error:
+            raise self._late() from error
+        except (OSError, HTTPConnectionClosed) as error:
+            raise self._unreachable(first_line(error)) from error
+        except (HTTPParseError, ValueError, KeyError, TypeError) as error:
+            raise self._stranger(first_line(error)) from error
+
+    def _mapped(self, what: str, error: InferenceServerException) -> PlansmithError:
+        said, status = str(error.message()), str(error.status())
+        if error.status() is None:
+            return ServedCheckError(f"the answer of {self.address} cannot be read: {said}", remedy="ask in binary")
+        if status == "StatusCode.DEADLINE_EXCEEDED":
+            return self._late()
+        if status == "StatusCode.UNAVAILABLE" and not self._is_live():
+            return self._unreachable(said)
+        if status == "StatusCode.UNIMPLEMENTED" or (not self._is_grpc and error.debug_details()):
+            return self._stranger(said)
+        return ServedCheckError(
+            f"Triton at {self.address} refused {what}: {said}",
+            remedy=self._names() if _UNKNOWN_MODEL in said else "read the log of the server",
+            transient=status in {"StatusCode.UNAVAILABLE", "503"},
+        )
+
+    def _is_live(self) -> bool:
+        """Whether the server answers at all; it may say of itself, too, that something is unavailable."""
+        from tritonclient.utils import InferenceServerException
+
+        try:
+            return bool(self._client.is_server_live(**self._options))
+        except InferenceServerException:
+            return False
+
+    def _names(self) -> str:
+        try:
+            ready = self.ready_models()
+        except PlansmithError:
+            return "load the model first"
+        return f"choose from its models: {', '.join(ready)}" if ready else "load the model first: the server has none"
+
+    def _late(self) -> EnvironmentFault:
+        return EnvironmentFault(
+            f"{self.address} did not answer within {self._timeout_seconds:g} s",
+            remedy="give it more time (--timeout, timeout_seconds), or send less at once",
+            transient=True,
+        )
+
+    def _unreachable(self, said: str) -> EnvironmentFault:
+        return EnvironmentFault(
+            f"no server is reached at {self.address}: {said}",
+            remedy="see that Triton runs there (plansmith serve), or give its address (--url)",
+            transient=True,
+        )
+
+    def _stranger(self, said: str) -> EnvironmentFault:
+        name = "gRPC" if self._is_grpc else "HTTP"
+        return EnvironmentFault(
+            f"what answers at {self.address} is not Triton's {name} endpoint: {said}",
+            remedy=f"give the address at which Triton speaks {name}: plansmith serve prints it",
+        )
+
+
+def _library(address: Address) -> Any:
+    """The module of tritonclient that speaks the protocol.
+
+    Raises:
+        EnvironmentFault: it is not installed.
+    """
+    try:
+        if address.protocol == "grpc":
+            from tritonclient import grpc
+
+            return grpc
+        from tritonclient import http
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"the client of Triton cannot be imported: {first_line(error)}", remedy="pip install 'plansmith[client]'"
+        ) from error
+    else:
+        return http
+
+
+def _open(library: Any, address: Address, timeout_seconds: float) -> Any:
+    """A client of tritonclient; HTTP connects with the first request, gRPC on its own."""
+    trusted = os.environ.get("SSL_CERT_FILE")
+    if address.protocol == "grpc":
+        return library.InferenceServerClient(
+            address.place,
+            ssl=address.secure,
+            root_certificates=trusted,
+            channel_args=_CHANNEL,
+        )
+    return library.InferenceServerClient(
+        address.place,
+        ssl=address.secure,
+        ssl_options={"ca_certs": trusted} if trusted else None,
+        connection_timeout=timeout_seconds,
+        network_timeout=timeout_seconds,
+    )

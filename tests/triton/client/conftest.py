@@ -1,0 +1,53 @@
+"""One server for all that the client is asked in its tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from plansmith.triton.server import TritonServer
+
+from . import served
+
+if TYPE_CHECKING:
+    import onnx
+
+    from plansmith.client import Protocol
+    from plansmith.triton.installation import Installation
+
+    Address = Callable[[Protocol], str]
+
+
+@pytest.fixture(scope="session")
+def repository(
+    tmp_path_factory: pytest.TempPathFactory,
+    site: Path,
+    config: str,
+    graph: Callable[[int | str], onnx.ModelProto],
+    write_model: Callable[[Path, str, str, onnx.ModelProto | None], Path],
+) -> Path:
+    """`tiny` halves and doubles through the stand-in; `echo`, `moody` and `changing` are Python models."""
+    folder = tmp_path_factory.mktemp("served")
+    write_model(folder, "tiny", config, graph("n"))
+    served.write_echo(folder, site)
+    served.write_moody(folder, site)
+    served.write_changing(folder, site)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server(
+    repository: Path, installation: Installation, site: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TritonServer]:
+    log = tmp_path_factory.mktemp("log") / "triton.log"
+    with TritonServer(repository, installation, log, site=site) as running:
+        yield running
+
+
+@pytest.fixture
+def address(server: TritonServer) -> Address:
+    """Where the server answers a protocol."""
+    return lambda protocol: server.http_url if protocol == "http" else server.grpc_url

@@ -1,0 +1,181 @@
+"""Servers are found where a person says they are; over TLS, too, and with headers."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plansmith.client import Client, Protocol
+from plansmith.client.addresses import Address, read_address
+from plansmith.errors import EnvironmentFault, UsageError
+
+pytestmark = pytest.mark.xdist_group("client")
+
+PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
+
+
+@pytest.mark.parametrize(
+    ("url", "protocol", "place", "secure"),
+    [
+        ("box:8000", "http", "box:8000", False),
+        ("http://box:8000/", "http", "box:8000", False),
+        ("https://box", "http", "box:443", True),
+        ("http://box/triton", "http", "box:80/triton", False),
+        ("box:8001", "grpc", "box:8001", False),
+        ("grpc://box:8001", "grpc", "box:8001", False),
+        ("grpcs://box:8001", "grpc", "box:8001", True),
+        ("https://box:8001", "grpc", "box:8001", True),
+        ("[::1]:8000", "http", "[::1]:8000", False),
+    ],
+)
+def test_an_address_is_read_as_it_is_written(url: str, protocol: Protocol, place: str, secure: bool) -> None:
+    assert read_address(url, protocol) == Address(place, secure, protocol)
+
+
+@pytest.mark.parametrize(
+    ("url", "protocol"),
+    [
+        ("box", "http"),
+        ("", "http"),
+        ("box:http", "http"),
+        ("box:99999", "http"),
+        ("ftp://box:21", "http"),
+        ("grpc://box:8001", "http"),
+        ("http://user:secret@box:8000", "http"),
+        ("http://box:8000/?a=b", "http"),
+        ("box:8001/triton", "grpc"),
+    ],
+)
+def test_what_is_no_address_is_refused_with_an_example(url: str, protocol: Protocol) -> None:
+    with pytest.raises(UsageError) as refused:
+        read_address(url, protocol)
+    assert "127.0.0.1:800" in refused.value.remedy
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_has_to_be_installed_is_named(protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tritonclient", None)
+    with pytest.raises(EnvironmentFault, match="the client of Triton cannot be imported") as missing:
+        Client("127.0.0.1:8000", model="tiny", protocol=protocol)
+    assert missing.value.remedy == "pip install 'plansmith[client]'"
+
+
+@dataclass
+class Tunnel:
+    """Takes TLS off and hands what remains to a server; `heard` is what clients said."""
+
+    url: str
+    certificate: Path
+    heard: bytearray = field(default_factory=bytearray)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of 127.0.0.1 that nobody signed, with its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    found = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    plain = serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    path.write_bytes(
+        found.public_bytes(serialization.Encoding.PEM) + key.private_bytes(serialization.Encoding.PEM, form, plain)
+    )
+    return path
+
+
+@pytest.fixture
+def tunnel(address: Callable[[Protocol], str], certificate: Path) -> Iterator[Callable[[Protocol], Tunnel]]:
+    """Open a tunnel to the server for a protocol."""
+    listeners: list[socket.socket] = []
+
+    def open_tunnel(protocol: Protocol) -> Tunnel:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        context.set_alpn_protocols(["h2"] if protocol == "grpc" else ["http/1.1"])
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+        found = Tunnel(f"https://127.0.0.1:{listener.getsockname()[1]}", certificate)
+        host, port = address(protocol).split(":")
+        threading.Thread(target=serve, args=(listener, context, (host, int(port)), found.heard), daemon=True).start()
+        return found
+
+    yield open_tunnel
+    for listener in listeners:
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+def serve(listener: socket.socket, context: ssl.SSLContext, server: tuple[str, int], heard: bytearray) -> None:
+    """Serve one client after the other until the listener is closed."""
+    while True:
+        try:
+            plain, _ = listener.accept()
+        except OSError:
+            return
+        with plain, suppress(OSError), context.wrap_socket(plain, server_side=True) as client:
+            client.settimeout(0.02)
+            with socket.create_connection(server) as upstream:
+                upstream.settimeout(0.02)
+                while hand_over(client, upstream, heard) and hand_over(upstream, client, bytearray()):
+                    pass
+
+
+def hand_over(giver: socket.socket, taker: socket.socket, heard: bytearray) -> bool:
+    """Pass on what is there; False at the end."""
+    try:
+        data = giver.recv(65536)
+    except TimeoutError:
+        return True
+    heard += data
+    taker.sendall(data)
+    return bool(data)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_server_behind_tls_is_asked_and_must_be_who_it_says(
+    protocol: Protocol, tunnel: Callable[[Protocol], Tunnel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = tunnel(protocol)
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    with (
+        Client(opened.url, model="tiny", protocol=protocol, timeout_seconds=5) as client,
+        pytest.raises(EnvironmentFault, match=r"(?i)no server is reached.*certificate"),
+    ):
+        client.signature()
+    monkeypatch.setenv("SSL_CERT_FILE", str(opened.certificate))
+    feed = {"a": np.ones((1, 3), np.float32), "ids": [[1, 2]]}
+    headers = {"Authorization": "Bearer of-the-token"}
+    with Client(opened.url, model="tiny", protocol=protocol, headers=headers) as client:
+        assert client.infer(feed)["twice"].tolist() == [[2, 4]]
+    if protocol == "http":  # gRPC's are compressed
+        assert opened.heard.count(b"Authorization: Bearer of-the-token\r\n") == 2

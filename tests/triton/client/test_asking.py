@@ -1,0 +1,225 @@
+"""The client gets from a running Triton what the model answers, over every protocol and in every encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tritonclient.http
+
+from plansmith.client import Client, Encoding, Protocol
+from plansmith.errors import EnvironmentFault, ServedCheckError, UsageError
+from plansmith.manifest import Interface
+from plansmith.types import Tensor
+
+from .served import DTYPES, TINY
+
+if TYPE_CHECKING:
+    from plansmith.triton.server import TritonServer
+
+    Address = Callable[[Protocol], str]
+
+pytestmark = pytest.mark.xdist_group("client")
+
+WAYS: tuple[tuple[Protocol, Encoding], ...] = (("http", "binary"), ("http", "json"), ("grpc", "binary"))
+PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
+
+
+def extremes(dtype: str) -> np.ndarray[Any, Any]:
+    """Two samples with values at which a dtype ends."""
+    if dtype == "string":
+        return np.array([[b"a cat", "ä".encode()], [b"", b"x" * 300]], dtype=object)
+    if dtype == "bool":
+        return np.array([[True, False], [False, False]])
+    if dtype == "bfloat16":
+        return np.array([[1.5, -3e38], [1e-38, 0]], ml_dtypes.bfloat16)
+    if dtype.startswith("float"):
+        limits = np.finfo(dtype)
+        return np.array([[limits.max, limits.tiny], [-0.1, np.inf]], dtype)
+    ends = np.iinfo(dtype)
+    return np.array([[ends.max, ends.min], [1, 0]], dtype)
+
+
+def samples(count: int) -> dict[str, np.ndarray[Any, Any]]:
+    a = np.random.default_rng(count).normal(size=(count, 3)).astype(np.float32)
+    return {"a": a, "ids": np.arange(count * 5).reshape(count, 5)}
+
+
+@pytest.mark.parametrize(("protocol", "encoding"), WAYS)
+def test_every_dtype_arrives_and_comes_back_as_it_is(address: Address, protocol: Protocol, encoding: Encoding) -> None:
+    for dtype in DTYPES:
+        sent = extremes(dtype)
+        with Client(address(protocol), model="echo", protocol=protocol, encoding=encoding) as client:
+            if encoding == "json" and dtype in {"float16", "bfloat16"}:
+                with pytest.raises(UsageError, match="no form in JSON"):
+                    client.infer({dtype: sent}, outputs=[f"their_{dtype}"])
+                continue
+            back = client.infer({dtype: sent}, outputs=[f"their_{dtype}"])
+        assert set(back) == {f"their_{dtype}"}
+        assert back[f"their_{dtype}"].dtype == sent.dtype
+        assert back[f"their_{dtype}"].tolist() == sent.tolist()
+
+
+@pytest.mark.parametrize(("protocol", "encoding"), WAYS)
+def test_a_batch_beyond_the_largest_is_sent_in_parts_and_answered_as_one(
+    server: TritonServer, address: Address, protocol: Protocol, encoding: Encoding
+) -> None:
+    def requests() -> int:
+        with tritonclient.http.InferenceServerClient(server.http_url) as connection:
+            (counts,) = connection.get_inference_statistics("tiny")["model_stats"]
+        return int(counts["inference_stats"]["success"]["count"])
+
+    feed = samples(19)
+    before = requests()
+    with Client(address(protocol), model="tiny", protocol=protocol, encoding=encoding) as client:
+        answer = client.ask(feed)
+    assert (answer.requests, answer.version) == (3, "1")
+    assert requests() - before == 3
+    np.testing.assert_array_equal(answer.outputs["half"], feed["a"] / 2)
+    np.testing.assert_array_equal(answer.outputs["twice"], feed["ids"] * 2)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_the_server_tells_is_what_the_release_says(address: Address, protocol: Protocol) -> None:
+    with Client(address(protocol), model="tiny", protocol=protocol) as client:
+        asked = client.signature()
+    with Client("127.0.0.1:1", model="tiny", protocol=protocol, interface=TINY, max_batch_size=8) as client:
+        given = client.signature()
+    assert asked.words().replace("?", "length") == given.words()
+    with Client(address(protocol), model="echo", protocol=protocol) as client:
+        echo = client.signature()
+    assert {tensor.name for tensor in echo.inputs} == set(echo.optional) == {*DTYPES, "value"}
+    assert [t.dtype for t in echo.inputs] == [*DTYPES, "int64"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_single_value_a_sample_has_no_dim_for_clients(address: Address, protocol: Protocol) -> None:
+    with Client(address(protocol), model="echo", protocol=protocol) as client:
+        back = client.infer({"value": np.arange(7)}, outputs=["their_value"])["their_value"]
+        assert back.tolist() == list(range(7))
+        with pytest.raises(UsageError, match=r"'value' takes \[batch\] and was given \[7, 1\]"):
+            client.infer({"value": np.arange(7).reshape(7, 1)})
+
+
+def test_an_input_may_be_left_out_where_the_server_does_without(address: Address) -> None:
+    both = Interface(
+        inputs=tuple(Tensor(name=n, dtype="int64", dims=("batch", "n")) for n in ("int64", "value")),
+        outputs=(Tensor(name="their_int64", dtype="int64", dims=("batch", "n")),),
+    )
+    with Client(address("grpc"), model="echo", protocol="grpc", interface=both, max_batch_size=4) as client:
+        assert client.infer({"int64": [[5]]})["their_int64"].tolist() == [[5]]
+    with (
+        Client(address("http"), model="tiny", interface=TINY, max_batch_size=8) as client,
+        pytest.raises(UsageError, match="input 'ids' is missing"),
+    ):
+        client.infer({"a": samples(1)["a"]})
+
+
+def test_what_does_not_fit_is_told_at_once_and_never_sent() -> None:
+    with Client("127.0.0.1:1", model="tiny", interface=TINY, max_batch_size=8) as client:
+        feed = {"a": np.zeros((2, 4)), "idz": [1], "ids": np.zeros((3, 4), np.int64)}
+        with pytest.raises(UsageError) as refused:
+            client.infer(feed)
+        with pytest.raises(UsageError, match="no output 'third'"):
+            client.infer(samples(1), outputs=["third"])
+    assert refused.value.message.splitlines() == [
+        "there is no input 'idz'; 'ids' is meant, perhaps",
+        "input 'a' takes float32 and was given float64, which may lose digits; array.astype('float32') does it",
+        "The model has:",
+        "input a: float32 [batch, 3]",
+        "input ids: int64 [batch, length]",
+        "output half: float32 [batch, 3]",
+        "output twice: int64 [batch, length]",
+        "batch is at most 8 in a request; larger ones are split",
+    ]
+    assert refused.value.remedy
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_triton_refuses_is_told_with_its_reason_and_harms_no_later_request(
+    address: Address, protocol: Protocol
+) -> None:
+    with Client(address(protocol), model="moody", protocol=protocol) as client:
+        with pytest.raises(ServedCheckError, match=r"refused a request to moody: not in the mood") as refused:
+            client.infer({"mood": [-1]})
+        assert refused.value.remedy
+        assert client.infer({"mood": [2]})["said"].tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_parts_whose_answers_do_not_fit_together_are_an_error(address: Address, protocol: Protocol) -> None:
+    with Client(address(protocol), model="moody", protocol=protocol) as client:
+        with pytest.raises(UsageError, match=r"'said' has samples of \[1\] and \[2\]") as refused:
+            client.infer({"mood": [1, 1, 2]})
+        assert refused.value.remedy == "send at most 2 samples at once"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_model_or_version_that_is_not_there_is_named_with_those_that_are(
+    address: Address, protocol: Protocol
+) -> None:
+    with Client(address(protocol), model="tinny", protocol=protocol) as client:
+        with pytest.raises(ServedCheckError, match="unknown model: 'tinny'") as refused:
+            client.infer(samples(1))
+        assert refused.value.remedy == "choose from its models: changing, echo, moody, tiny"
+    given = {"interface": TINY, "max_batch_size": 8}
+    with (
+        Client(address(protocol), model="tiny", version="7", protocol=protocol, **given) as client,  # type: ignore[arg-type]
+        pytest.raises(ServedCheckError, match="'tiny' version 7"),
+    ):
+        client.infer(samples(1))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_answer_that_takes_too_long_ends_the_wait(address: Address, protocol: Protocol) -> None:
+    with Client(address(protocol), model="moody", protocol=protocol) as client:
+        client.signature()
+    with Client(address(protocol), model="moody", protocol=protocol, timeout_seconds=0.3) as client:
+        with pytest.raises(EnvironmentFault, match=r"did not answer within 0\.3 s") as late:
+            client.infer({"mood": [-2]})
+        assert late.value.transient
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("place", ["127.0.0.1:1", "nowhere.invalid:8000"])
+def test_a_server_that_is_not_reached_is_named(place: str, protocol: Protocol) -> None:
+    with Client(place, model="tiny", protocol=protocol) as client:
+        with pytest.raises(EnvironmentFault, match=f"no server is reached at {protocol}://{place}: ") as fault:
+            client.infer(samples(1))
+        assert fault.value.transient
+        assert "--url" in fault.value.remedy
+
+
+def test_what_is_not_tritons_endpoint_is_told_as_such(server: TritonServer) -> None:
+    for url in (server.grpc_url, server.metrics_url):
+        with (
+            Client(url, model="tiny") as client,
+            pytest.raises(EnvironmentFault, match="is not Triton's HTTP endpoint"),
+        ):
+            client.infer(samples(1))
+
+
+def test_what_json_cannot_hold_is_told_to_be_asked_in_binary(address: Address) -> None:
+    with Client(address("http"), model="echo", encoding="json") as client:
+        with pytest.raises(UsageError, match="no UTF-8") as refused:
+            client.infer({"string": np.array([[b"\xff"]], dtype=object)}, outputs=["their_string"])
+        assert refused.value.remedy == "ask in binary"
+        with pytest.raises(ServedCheckError, match=r"the answer of http://.* cannot be read: .*UTF-8") as unread:
+            client.infer({"string": [["no text"]]}, outputs=["their_string"])
+        assert unread.value.remedy == "ask in binary"
+
+
+def test_arguments_that_contradict_each_other_are_refused() -> None:
+    for wrong in (
+        {"protocol": "grpc", "encoding": "json"},
+        {"encoding": "json", "shared_memory": True},
+        {"interface": TINY},
+        {"max_batch_size": 8},
+        {"protocol": "udp"},
+    ):
+        with pytest.raises(UsageError) as refused:
+            Client("127.0.0.1:8000", model="tiny", **wrong)
+        assert refused.value.remedy

@@ -1,0 +1,210 @@
+"""`plansmith infer` takes values in every form a person has them in, and prints or writes the answers."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plansmith.client import Protocol
+from plansmith.triton.repository import ModelRepository
+from plansmith.triton.server import TritonServer
+from plansmith.types import AxisRange
+
+from ...cli.command import check_refusal
+from ...cli.in_process import InProcess
+from ...durability.packages import draft_of, publish, write_package
+from .served import TINY
+
+pytestmark = pytest.mark.xdist_group("client")
+
+
+@pytest.fixture
+def infer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], server: TritonServer
+) -> Callable[..., Any]:
+    """`plansmith infer`, in a folder of its own and asking the server over HTTP unless told otherwise."""
+    command = InProcess(tmp_path, monkeypatch, capfd)
+
+    def run(*words: str | Path) -> Any:
+        urls = () if "--url" in words else ("--url", server.http_url)
+        return command("infer", *words, *urls)
+
+    return run
+
+
+def test_the_answer_is_printed_with_dtypes_shapes_and_values(infer: Callable[..., Any]) -> None:
+    answer = infer("tiny", "--input", "a=1,2,3", "--input", "ids=[[7, 8]]")
+    assert answer.status == 0, answer
+    assert answer.stdout.splitlines() == [
+        "tiny, version 1, answered",
+        "  half: float32 [1, 3]",
+        "    [[0.5 1.  1.5]]",
+        "  twice: int64 [1, 2]",
+        "    [[14 16]]",
+    ]
+
+
+def test_values_come_from_files_and_standard_input(
+    infer: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: TritonServer
+) -> None:
+    a, ids = np.array([[1, 2, 3], [4, 5, 6]], np.float32), np.array([[7, 8], [9, 10]])
+    right = {"half": (a / 2).tolist(), "twice": (ids * 2).tolist()}
+    np.save(tmp_path / "a.npy", a)
+    np.savez(tmp_path / "both.npz", a=a, ids=ids)
+    (tmp_path / "ids.json").write_text(json.dumps(ids.tolist()))
+    (tmp_path / "both.json").write_text(json.dumps({"a": a.tolist(), "ids": ids.tolist()}))
+    rows = [
+        {"name": "a", "shape": [2, 3], "datatype": "FP32", "data": a.ravel().tolist()},
+        {"name": "ids", "shape": [2, 2], "datatype": "INT64", "data": ids.tolist()},
+    ]
+    (tmp_path / "request.json").write_text(json.dumps({"inputs": rows}))
+    for words in (
+        ("--input", "a=a.npy", "--input", "ids=ids.json"),
+        ("--input", "a=both.npz", "--input", "ids=both.json"),
+        ("--input-json", "both.json"),
+        ("--input-json", "request.json", "--encoding", "json"),
+        ("--input-json", "both.json", "--url", f"grpc://{server.grpc_url}", "--shared-memory"),
+        ("--input", "a=a.npy", "--input", "ids=-"),
+    ):
+        monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(ids.tolist())))
+        answer = infer("tiny", *words, "--json")
+        assert answer.status == 0, answer
+        assert {name: output["data"] for name, output in answer.document["outputs"].items()} == right
+
+
+def test_strings_are_given_as_they_are(infer: Callable[..., Any]) -> None:
+    for value in ("a cat", '["a cat"]', "12"):
+        answer = infer("echo", "--input", f"string={value}", "--only", "their_string", "--json")
+        (found,) = answer.document["outputs"].values()
+        assert found == {"dtype": "string", "shape": [1, 1], "data": [["a cat" if "cat" in value else "12"]]}
+
+
+def test_answers_are_written_to_files_that_hold_all_of_them(infer: Callable[..., Any], tmp_path: Path) -> None:
+    given = ("--input-json", "given.json", "--only", "their_bfloat16", "--only", "their_string")
+    (tmp_path / "given.json").write_text(json.dumps({"bfloat16": [[0.5, 2]], "string": [["ä"]]}))
+    written = infer("echo", *given, "--only", "their_float32", "--input", "float32=NaN,-Infinity", "--output", "o.npz")
+    assert written.status == 0, written
+    assert written.stdout.endswith("written to o.npz\n")
+    with np.load(tmp_path / "o.npz", allow_pickle=False) as found:
+        assert found["their_bfloat16"].tolist() == [[0.5, 2]]
+        assert found["their_string"].tolist() == [["ä".encode()]]
+        assert np.isnan(found["their_float32"][0, 0])
+    assert infer("echo", *given, "--output", "o.json").status == 0
+    outputs = json.loads((tmp_path / "o.json").read_text())["outputs"]
+    assert outputs["their_bfloat16"] == {"dtype": "bfloat16", "shape": [1, 2], "data": [[0.5, 2]]}
+    answer = infer("echo", "--input", "float32=NaN,-Infinity", "--only", "their_float32", "--json")
+    assert answer.document["outputs"]["their_float32"]["data"] == [["NaN", "-Infinity"]]
+    again = infer("echo", *given, "--output", "o.json", "--json")
+    check_refusal(again, 2, ("o.json is there already", "--force"))
+    assert infer("echo", *given, "--output", "o.json", "--force").status == 0
+
+
+def test_bytes_that_are_no_text_are_printed_as_escapes_and_never_written_as_something_else(
+    infer: Callable[..., Any],
+) -> None:
+    given = ("echo", "--input", "string=no text", "--only", "their_string")
+    printed = infer(*given)
+    assert printed.status == 0, printed
+    assert r"\xff" in printed.stdout
+    check_refusal(infer(*given, "--json"), 2, ("'their_string' has bytes that are no UTF-8", ".npz"))
+    check_refusal(infer(*given, "--output", "o.npz", "--json"), 2, ("strings that end in a zero byte",))
+
+
+def test_drawn_inputs_have_the_shapes_that_are_wanted(infer: Callable[..., Any]) -> None:
+    answer = infer("tiny", "--random", "--shape", "ids=19x4", "--json")
+    assert answer.document["requests"] == 3
+    assert [output["shape"] for output in answer.document["outputs"].values()] == [[19, 3], [19, 4]]
+    mixed = infer("tiny", "--random", "--input", "ids=5,6", "--json")
+    assert mixed.document["outputs"]["twice"]["data"] == [[10, 12]]
+
+
+def test_a_question_that_is_repeated_tells_how_long_it_took(infer: Callable[..., Any]) -> None:
+    answer = infer("tiny", "--random", "--repeat", "20")
+    assert answer.stdout.splitlines()[-1].startswith("20 requests, one after the other: median ")
+    told = infer("tiny", "--random", "--repeat", "20", "--json").document["seconds"]
+    assert told["requests"] == 20
+    assert 0 < told["median"] <= told["p90"] <= told["p99"] <= told["worst"]
+
+
+def test_a_release_tells_what_its_model_takes_and_which_sizes_are_usual(
+    infer: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "models"
+    package = write_package(tmp_path / "package", "tiny")
+    draft = draft_of(package, model="tiny")
+    onnx = draft.onnx.model_copy(update={"axes": {"length": AxisRange(min=1, opt=6, max=9)}})
+    packed = draft.package.model_copy(update={"interface": TINY, "max_batch_size": 8})
+    publish(root, package, draft.model_copy(update={"package": packed, "onnx": onnx}))
+    assert ModelRepository(root).versions("tiny") == [1]
+    monkeypatch.setattr("plansmith.client.connections.Connection.config", None)  # it is not asked
+    answer = infer("tiny@1", "--random", "--repository", root, "--json")
+    assert answer.status == 0, answer
+    assert answer.document["outputs"]["twice"]["shape"] == [1, 6]
+    check_refusal(
+        infer("tiny", "--input", "b=1", "--repository", root, "--json"), 2, ("no input 'b'", "[batch, length]")
+    )
+    check_refusal(infer("other", "--random", "--repository", root, "--json"), 7, ("no model 'other'",))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("tiny",), ("no input is given", "input ids: int64 [batch, ?]", "--random")),
+        (("tiny", "--input", "a"), ("--input 'a' is not NAME=VALUE",)),
+        (("tiny", "--input", "a=1,2,3", "--input", "a=1,2,3"), ("'a' is given twice",)),
+        (("tiny", "--input", "a=one"), ("--input a=one is neither a file nor numbers",)),
+        (("tiny", "--input", "a=missing.npy"), ("missing.npy",)),
+        (("tiny", "--input", "a=empty.npy"), ("empty.npy cannot be read",)),
+        (("tiny", "--input", "a=no.json"), ("no.json cannot be read as JSON",)),
+        (("tiny", "--input", "a=list.json", "--input", "ids=two.npz"), ("two.npz holds no 'ids'", "x, y")),
+        (("tiny", "--input-json", "list.json"), ("list.json is no JSON object",)),
+        (("tiny", "--input-json", "short.json"), ("input 'a' has no data that fits its shape",)),
+        (("tiny", "--input", "a=1,2", "--input", "ids=1.5"), ("takes [batch, 3]", "was given decimals")),
+        (("tiny", "--input", "a=[[1,2,3],[1]]", "--input", "ids=1"), ("input 'a' is no array",)),
+        (("tiny", "--random", "--shape", "ids"), ("--shape 'ids' is not NAME=SIZES",)),
+        (("tiny", "--random", "--shape", "idz=1x2"), ("no input 'idz'",)),
+        (("tiny", "--input", "a=1,2,3", "--shape", "ids=1x2"), ("--shape is for drawn inputs",)),
+        (("tiny", "--random", "--only", "third"), ("no output 'third'", "half, twice")),
+        (("tiny", "--random", "--output", "answer.txt"), ("answer.txt is neither .npz nor .json",)),
+        (("tiny", "--random", "--header", "secret"), ("a --header is not",)),
+        (("tiny", "--random", "--url", "nonsense"), ("nonsense",)),
+    ],
+)
+def test_what_is_given_wrongly_is_told_in_one_message(
+    infer: Callable[..., Any], tmp_path: Path, words: tuple[str, ...], says: tuple[str, ...]
+) -> None:
+    (tmp_path / "empty.npy").touch()
+    (tmp_path / "no.json").write_text("{")
+    (tmp_path / "list.json").write_text("[1, 2, 3]")
+    (tmp_path / "short.json").write_text('{"inputs": [{"name": "a", "shape": [1, 3], "data": [1]}]}')
+    np.savez(tmp_path / "two.npz", x=[1], y=[2])
+    check_refusal(infer(*words, "--json"), 2, says)
+
+
+def test_a_refusal_of_triton_and_a_server_that_is_away_have_exit_codes_of_their_own(infer: Callable[..., Any]) -> None:
+    check_refusal(infer("moody", "--input", "mood=-1", "--json"), 8, ("not in the mood",))
+    check_refusal(infer("tiny@9", "--random", "--json"), 8, ("version",))
+    check_refusal(infer("tiny", "--random", "--url", "127.0.0.1:1", "--json"), 9, ("no server is reached", "--url"))
+    check_refusal(infer("tiny", "--random", "--url", "grpc://127.0.0.1:1", "--json"), 9, ("grpc://127.0.0.1:1",))
+
+
+def test_where_triton_answers_by_default_follows_the_protocol() -> None:
+    from plansmith.cli import infer
+    from plansmith.client.addresses import DEFAULT_ADDRESSES
+
+    asked: dict[str, Any] = {"encoding": "binary", "timeout": 1, "shared_memory": False, "headers": ()}
+    for protocol, url, expected in (
+        (None, None, "http://127.0.0.1:8000"),
+        ("grpc", None, "grpc://127.0.0.1:8001"),
+        (None, "grpcs://box:1", "grpcs://box:1"),
+    ):
+        with infer._client("tiny", "", None, {**asked, "protocol": protocol, "url": url}) as client:
+            assert str(client._connection.address) == expected
+    known: tuple[Protocol, ...] = ("http", "grpc")
+    assert tuple(DEFAULT_ADDRESSES) == known
