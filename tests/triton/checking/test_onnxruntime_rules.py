@@ -83,6 +83,12 @@ MISTAKES: dict[str, tuple[str, onnx.ModelProto | None, str]] = {
         DEFAULT,
         "optional-input",
     ),
+    "an input with a default that is not optional": (
+        of({X: f'{X} }} input {{ name: "w" data_type: TYPE_FP32 dims: [ 2 ]', **NO_BATCH, "[ 3 ]": "[ -1, 3 ]"}),
+        DEFAULT,
+        "optional-input",
+    ),
+    "a ragged input of two dims": (of({X: f"{X} allow_ragged_batch: true"}), None, "ragged-input"),
     "an optional input without a default": (
         of({X: f"optional: true {X}", **NO_BATCH, "[ 3 ]": "[ -1, 3 ]"}),
         None,
@@ -162,6 +168,15 @@ SOUND: dict[str, tuple[str | None, onnx.ModelProto | None]] = {
     "strings": (
         of({X: X.replace("FP32", "STRING"), Y: Y.replace("FP32", "STRING")}),
         graph(inputs={"x": (TensorProto.STRING, ["b", 3])}, outputs={"y": (TensorProto.STRING, ["b", 3])}),
+    ),
+    "a ragged input, and what Triton makes of the batch": (
+        of({X: X.replace("3 ]", "-1 ] allow_ragged_batch: true")})
+        + 'batch_input { kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: "ends" data_type: TYPE_FP32'
+        ' source_input: "x" } batch_output { target_name: "y" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "x" }',
+        graph(
+            inputs={"x": (TensorProto.FLOAT, ["all"]), "ends": (TensorProto.FLOAT, ["batch"])},
+            outputs={"y": (TensorProto.FLOAT, ["all"])},
+        ),
     ),
     "instances on GPUs": (of({"KIND_CPU": "KIND_GPU"}), None),
     "a control input of the graph": (

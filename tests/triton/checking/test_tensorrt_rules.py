@@ -139,6 +139,14 @@ SOUND: dict[str, tuple[Engine, dict[str, str]]] = {
     ),
     "outputs that are not all served": (engine(outputs=[SCORES, tensor("more", ("batch", 2), "float32")]), {}),
     "a strategy": (engine(), {"default_": f"{strategy('ON_PROFILE_CHANGE')} default_"}),
+    "an input that Triton makes of sequences": (
+        engine(),
+        {
+            'input {\n  name: "mask"\n  data_type: TYPE_INT64\n  dims: -1\n}': "",
+            "dynamic_batching {": 'sequence_batching { control_input { name: "mask" } }\ndynamic_batching {',
+        },
+    ),
+    "a ragged input": (engine(), {f"{IDS_64}-1": f"{IDS_64}-1\n  dims: -1\n  allow_ragged_batch: true"}),
     "CUDA graphs for fixed shapes": (static(), GRAPHS),
     "CUDA graphs for exact shapes": (
         engine(),

@@ -72,6 +72,20 @@ def completes(surroundings: Surroundings) -> bool:
     return not any(argument in _NO_COMPLETION for argument in surroundings.arguments)
 
 
+def made_inputs(config: pb.ModelConfig) -> tuple[str, ...]:
+    """Inputs of the model that Triton makes itself: controls and states of sequences, and those of `batch_input`."""
+    controls = (control.name for control in config.sequence_batching.control_input)
+    states = (state.input_name for state in config.sequence_batching.state)
+    batches = (name for batch_input in config.batch_input for name in batch_input.target_name)
+    return (*controls, *states, *batches)
+
+
+def has_own_batch(config: pb.ModelConfig, entry: pb.ModelInput | pb.ModelOutput) -> bool:
+    """Whether the batch of a tensor is not its first dim in the model: of ragged inputs, and in `batch_output`."""
+    targets = {name for batch_output in config.batch_output for name in batch_output.target_name}
+    return bool(getattr(entry, "allow_ragged_batch", False)) or entry.name in targets
+
+
 def backend_setting(surroundings: Surroundings, backend: str, setting: str) -> str:
     """What the server's arguments say of a backend's setting; the last one counts; empty where none does."""
     wanted = f"{backend},{setting}="

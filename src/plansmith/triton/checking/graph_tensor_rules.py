@@ -11,7 +11,9 @@ from plansmith.triton.checking.configured import (
     data_type,
     dims_in_words,
     entry_line,
+    has_own_batch,
     inner_dims,
+    made_inputs,
     numpy_name,
     triton_name,
 )
@@ -60,7 +62,13 @@ FIXED_BATCH = Rule(
 OPTIONAL = Rule(
     "onnxruntime.optional-input",
     "error",
-    "an optional input has a default in the graph, and the model no batching",
+    "an input is optional where the graph has a default for it, nowhere else, and not at all with batching",
+    f"{_SOURCE} (ValidateInputs)",
+)
+RAGGED = Rule(
+    "onnxruntime.ragged-input",
+    "error",
+    "an input with allow_ragged_batch has one dim in the graph, which is free",
     f"{_SOURCE} (ValidateInputs)",
 )
 COMPLETED = Rule(
@@ -70,7 +78,7 @@ COMPLETED = Rule(
     f"{_SOURCE} (AutoCompleteMaxBatch) and its README (default-max-batch-size)",
 )
 
-RULES: tuple[Rule, ...] = (NAME, MISSING, DTYPE, RANK, DIMS, FREE, FIXED_BATCH, OPTIONAL, COMPLETED)
+RULES: tuple[Rule, ...] = (NAME, MISSING, DTYPE, RANK, DIMS, FREE, FIXED_BATCH, OPTIONAL, RAGGED, COMPLETED)
 
 _DEFAULT_BATCH = 4
 
@@ -83,22 +91,19 @@ def check(facts: GraphFacts, number: int, model: ModelFolder, surroundings: Surr
     batching = completed_batch(facts, model, surroundings) > 0
     yield from _batch(facts, number, model, surroundings)
     known = {*(tensor.name for tensor in facts.inputs), *(tensor.name for tensor in facts.defaults)}
-    controls = [*(control.name for control in config.sequence_batching.control_input)]
-    controls += [state.input_name for state in config.sequence_batching.state]
-    controls += [name for batch_input in config.batch_input for name in batch_input.target_name]
+    made, defaults = made_inputs(config), {tensor.name for tensor in facts.defaults}
     if config.input:
-        given = {*(entry.name for entry in config.input), *controls}
+        given = {*(entry.name for entry in config.input), *made}
         for name in sorted({tensor.name for tensor in facts.inputs} - given):
             yield _broken(MISSING, model, number, f"the graph's input {name} is not configured", "add it to input")
-    for name in sorted({*controls} - known):
+    for name in sorted({*made} - known):
         yield _unknown(name, "input", sorted(known), model, number)
     for entry in config.input:
         if entry.name not in known:
             yield _unknown(entry.name, "input", sorted(known), model, number)
-        elif entry.optional and (batching or entry.name not in {tensor.name for tensor in facts.defaults}):
-            why = "the model batches" if batching else "the graph has no default for it"
-            remedy = "take `optional` away; for a default, let an initialiser of the graph have the input's name"
-            yield _broken(OPTIONAL, model, number, f"{entry.name} is optional, but {why}", remedy, entry.name)
+        elif problem := _optional_problem(entry, entry.name in defaults, batching=batching):
+            said, remedy = problem
+            yield _broken(OPTIONAL, model, number, f"{entry.name} {said}", remedy, entry.name)
         else:
             yield from _tensor(entry, facts, number, model, is_input=True, batching=batching)
     outputs = {tensor.name for tensor in facts.outputs}
@@ -107,6 +112,16 @@ def check(facts: GraphFacts, number: int, model: ModelFolder, surroundings: Surr
             yield from _tensor(output, facts, number, model, is_input=False, batching=batching)
         else:
             yield _unknown(output.name, "output", sorted(outputs), model, number)
+
+
+def _optional_problem(entry: pb.ModelInput, has_default: bool, *, batching: bool) -> tuple[str, str] | None:
+    """Why an input may not be optional, or has to be, and what to do; None where it is as it should be."""
+    if entry.optional == has_default and not (has_default and batching):
+        return None
+    if has_default:
+        remedy = "take it out of the configuration" if batching else "write optional: true, or take it out"
+        return "has a default in the graph, with which it is optional, and not to be had with batching", remedy
+    return "is optional, and the graph has no default for it", "take `optional` away, or give the graph a default"
 
 
 def completed_batch(facts: GraphFacts, model: ModelFolder, surroundings: Surroundings) -> int:
@@ -126,7 +141,8 @@ def _batch(facts: GraphFacts, number: int, model: ModelFolder, surroundings: Sur
     config = model.config
     assert config is not None
     complete = bool(config.input) and bool(config.output)
-    named = {entry.name for entry in (*config.input, *config.output) if not getattr(entry, "optional", False)}
+    entries = [entry for entry in (*config.input, *config.output) if not has_own_batch(config, entry)]
+    named = {entry.name for entry in entries} - {tensor.name for tensor in facts.defaults}
     tensors = [t for t in facts.tensors.values() if t.name in facts.shaped and (not complete or t.name in named)]
     stuck = [tensor for tensor in tensors if not tensor.dims or isinstance(tensor.dims[0], int)]
     if config.max_batch_size > 0:
@@ -172,6 +188,12 @@ def _tensor(
             entry.name,
         )
     if tensor.name not in facts.shaped or (batching and tensor.dims[:1] and isinstance(tensor.dims[0], int)):
+        return
+    if model.config is not None and has_own_batch(model.config, entry):
+        if is_input and (len(tensor.dims) != 1 or isinstance(tensor.dims[0], int)):
+            said = f"{entry.name} is ragged, and has dims {dims_in_words(tensor.dims)} in the graph"
+            remedy = "export the graph so that the samples of a batch follow each other in one free dim"
+            yield _broken(RAGGED, model, number, said, remedy, entry.name)
         return
     dims, wanted = inner_dims(entry), tensor.dims[1:] if batching else tensor.dims
     if not tensor.dims:

@@ -10,7 +10,9 @@ from plansmith.triton.checking.configured import (
     data_type,
     dims_in_words,
     entry_line,
+    has_own_batch,
     inner_dims,
+    made_inputs,
     numpy_name,
     triton_name,
 )
@@ -126,7 +128,7 @@ def check(facts: PlanFacts, number: int, model: ModelFolder, surroundings: Surro
             names = sorted(t.name for t in facts.tensors.values() if t.is_input == (role == "input"))
             said = f"the plan has no {role} {entry.name}"
             yield _broken(NAME, model, number, said, f"name one of its {role}s: {', '.join(names)}", entry.name)
-    given = {entry.name for entry in config.input} | {n for one in config.batch_input for n in one.target_name}
+    given = {*(entry.name for entry in config.input), *made_inputs(config)}
     absent = [t.name for t in facts.tensors.values() if t.is_input and t.name not in given]
     for name in absent if config.input else ():
         yield _broken(MISSING, model, number, f"the plan's input {name} is not configured", "add it to input")
@@ -137,7 +139,7 @@ def check(facts: PlanFacts, number: int, model: ModelFolder, surroundings: Surro
     for entry, fact in known:
         if fact.is_shape and entry.is_shape_tensor:
             yield from _shape_dims(entry, fact, number, model)
-    ordinary = [(entry, fact) for entry, fact in known if not fact.is_shape]
+    ordinary = [(entry, fact) for entry, fact in known if not fact.is_shape and not has_own_batch(config, entry)]
     ranked = yield from _ranks(ordinary, number, model, surroundings)
     for entry, fact in ranked:
         yield from _sizes(entry, fact, facts, number, model)
