@@ -160,7 +160,9 @@ def test_a_terminal_gets_wrapped_lines_with_colours(run: InProcess) -> None:
     assert shown.status == 7
     assert shown.colours
     plain = re.sub(r"\x1b\[[\d;]*m", "", shown.written)
-    assert max(map(len, plain.splitlines())) <= 50
+    told = [line for line in plain.splitlines() if line.startswith("      ")]
+    assert "      → write 0 where the model has no batch" in told
+    assert max(map(len, told)) <= 50
 
 
 def test_our_own_repository_is_sound_and_held_against_its_target(

@@ -134,6 +134,7 @@ def test_the_completion_knows_commands_and_options(run: CommandLine) -> None:
         "doctor",
         "gc",
         "history",
+        "infer",
         "init",
         "inspect",
         "lower",
