@@ -3,8 +3,7 @@
     python -m uvicorn --factory benchmarks.plain_server:make_app --port PORT
 
 It takes and gives the JSON of KServe's protocol, so that a client sends the same bytes to it as to Triton. Requests
-wait for each other in the event loop: PyTorch has all cores for each, which is faster here than letting threads
-compete for them.
+wait for each other in the event loop, and PyTorch has all cores for each.
 """
 
 from __future__ import annotations
