@@ -71,11 +71,12 @@ check: $(VENV)/.installed
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml
 
-bench:           ## CPU seconds, memory, accuracy, speed and size beside plain scripts and other tools
+bench:           ## CPU seconds, memory, accuracy, speed, size and serving beside plain scripts and other tools
 bench: $(VENV)/.served
 	$(BIN)/python -m benchmarks.compile_cost
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.precision
+	$(BIN)/python -m benchmarks.serving
 
 soak:            ## long rounds of kills and of processes that publish at once
 soak: $(VENV)/.served

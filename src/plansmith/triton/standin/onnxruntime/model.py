@@ -74,8 +74,7 @@ class TritonPythonModel:
             try:
                 parts = self._run([feeds[index] for index in members], sorted(wanted))
             except Exception as fault:  # noqa: BLE001 - whatever fails in a run is the answer to its requests
-                error = pb_utils.TritonError(f"onnxruntime: {fault}")
-                answers |= {index: pb_utils.InferenceResponse(error=error) for index in members}
+                answers |= {index: _error_of(fault) for index in members}
                 continue
             for index, part in zip(members, parts, strict=True):
                 chosen = requests[index].requested_output_names()
@@ -118,6 +117,11 @@ class TritonPythonModel:
         if value.shape:
             return value
         return value.reshape(next(tensor["dims"] for tensor in self.config["output"] if tensor["name"] == name))
+
+
+def _error_of(fault: Exception) -> Any:
+    """An answer with an error of its own: Triton 2.51 ends with a segmentation fault where two answers share one."""
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"onnxruntime: {fault}"))
 
 
 def _model_path(args: dict[str, str], config: dict[str, Any]) -> Path:

@@ -1,0 +1,175 @@
+"""What Triton does beside answering: batches, a response cache, warm-up, statistics, metrics, shared memory."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException, shared_memory
+
+from .asking import PROTOCOLS, Asker, metrics
+from .models import TABLE, TOGETHER, WARM_COUNT, WARM_ROWS, WARM_SAMPLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from plansmith.triton.server import TritonServer
+
+pytestmark = pytest.mark.xdist_group("serving")
+
+
+def pair(seed: int, rows: int = 1, length: int = 4) -> dict[str, Any]:
+    drawn = np.random.default_rng(seed)
+    return {
+        "a": drawn.normal(size=(rows, 3)).astype(np.float32),
+        "ids": drawn.integers(-(10**6), 10**6, (rows, length)),
+    }
+
+
+def test_requests_of_several_clients_are_run_as_one_batch_and_each_gets_its_own_rows(
+    server: TritonServer, http: Asker
+) -> None:
+    rows_of = (1, 2, 1, 1, 1)
+    assert sum(rows_of) == TOGETHER
+
+    def ask(number: int) -> None:
+        with Asker(server, PROTOCOLS[number % 2]) as asker:
+            ids = np.arange(number, number + rows_of[number])[:, None]
+            a = np.full((len(ids), 2), number, np.float32)
+            answer = asker.ask("together", {"ids": ids, "a": a})["sum"]
+        np.testing.assert_array_equal(answer, TABLE[ids] + a[:, None])
+
+    before, measured = http.statistics("together"), metrics(server, "together")
+    with ThreadPoolExecutor(len(rows_of)) as clients:
+        list(clients.map(ask, range(len(rows_of))))
+    after = http.statistics("together")
+    assert after["inference_count"] - before["inference_count"] == TOGETHER
+    assert after["execution_count"] - before["execution_count"] == 1
+    sizes = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in after["batch_stats"]}
+    earlier = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in before["batch_stats"]}
+    assert {size: count - earlier.get(size, 0) for size, count in sizes.items()}[TOGETHER] == 1
+    grown = {name: value - measured[name] for name, value in metrics(server, "together").items()}
+    assert grown["nv_inference_request_success"] == len(rows_of)
+    assert grown["nv_inference_count"] == TOGETHER
+    assert grown["nv_inference_exec_count"] == 1
+    assert grown["nv_inference_compute_infer_duration_us"] > 0
+    assert grown["nv_inference_request_failure"] == 0
+
+
+def test_without_a_dynamic_batcher_each_request_is_run_by_itself(server: TritonServer, http: Asker) -> None:
+    before = http.counts("pair", "2")
+
+    def ask(seed: int) -> None:
+        with Asker(server, "grpc") as asker:
+            asker.ask("pair", pair(seed, rows=2))
+
+    with ThreadPoolExecutor(4) as clients:
+        list(clients.map(ask, range(4)))
+    rows, runs = (now - was for now, was in zip(http.counts("pair", "2"), before, strict=True))
+    assert (rows, runs) == (8, 4)
+
+
+def test_a_question_that_was_answered_before_is_answered_from_the_cache(server: TritonServer, http: Asker) -> None:
+    questions = [pair(seed, rows=1 + seed % 3) for seed in range(100, 105)]
+    before, measured = http.statistics("remembered"), metrics(server, "remembered")
+    answers = []
+    for _ in range(2):
+        for protocol in PROTOCOLS:
+            with Asker(server, protocol) as asker:
+                answers.append([asker.ask("remembered", question) for question in questions])
+    for round_of_answers in answers:
+        for question, answer in zip(questions, round_of_answers, strict=True):
+            np.testing.assert_array_equal(answer["times"], question["ids"] * 2)
+            np.testing.assert_array_equal(answer["share"], question["a"] / 2)
+    after, grown = http.statistics("remembered"), metrics(server, "remembered")
+    assert after["execution_count"] - before["execution_count"] == 5
+    for what, metric, expected in (
+        ("cache_miss", "nv_cache_num_misses_per_model", 5),
+        ("cache_hit", "nv_cache_num_hits_per_model", 15),
+    ):
+        assert after["inference_stats"][what]["count"] - before["inference_stats"][what]["count"] == expected
+        assert grown[metric] - measured[metric] == expected
+
+
+def test_one_other_value_is_another_question_to_the_cache(http: Asker) -> None:
+    question = pair(7)
+    http.ask("remembered", question)
+    other = {**question, "ids": question["ids"] + 1}
+    np.testing.assert_array_equal(http.ask("remembered", other)["times"], other["ids"] * 2)
+
+
+def test_a_cached_answer_has_the_outputs_that_were_asked_for_first(http: Asker) -> None:
+    """Triton's key is the model, its version and the inputs: where answers are cached, ask for the same outputs."""
+    question = pair(8)
+    assert http.ask("remembered", question, outputs=["share"]).keys() == {"share"}
+    assert http.ask("remembered", question, outputs=["times"]).keys() == {"share"}
+
+
+def test_a_model_was_run_on_its_stored_sample_before_anybody_asked(http: Asker) -> None:
+    """The file holds one sample, of which Triton makes as many requests as `batch_size` says, and runs them at once."""
+    warm = (WARM_ROWS * WARM_COUNT, WARM_COUNT)
+    assert http.counts("warm") == warm
+    answer = http.ask("warm", {"x": np.full((1, 3), 9, np.float32)})
+    np.testing.assert_array_equal(answer["first"], np.array([WARM_SAMPLE], np.float32))
+    assert (answer["company"].item(), answer["runs"].item()) == (WARM_ROWS, WARM_COUNT)
+    assert http.counts("warm") == (warm[0] + 1, warm[1] + 1)
+
+
+@pytest.fixture
+def region() -> Iterator[Any]:
+    """Makes regions of the system's shared memory, of a number of bytes, and removes them."""
+    with ExitStack() as undo:
+
+        def make(size: int) -> tuple[str, Any]:
+            key = f"plansmith-test-{uuid4().hex}"
+            handle = shared_memory.create_shared_memory_region(key, f"/{key}", size)
+            undo.callback(shared_memory.destroy_shared_memory_region, handle)
+            return key, handle
+
+        yield make
+
+
+def test_large_tensors_travel_through_shared_memory_both_ways(asker: Asker, region: Any) -> None:
+    feed = pair(3, rows=8, length=50_000)
+    sent, received = feed["a"].nbytes + feed["ids"].nbytes, feed["ids"].nbytes
+    (key_in, memory_in), (key_out, memory_out) = region(sent), region(received)
+    shared_memory.set_shared_memory_region(memory_in, [feed["a"], feed["ids"]])
+    asker.client.register_system_shared_memory(key_in, f"/{key_in}", sent)
+    asker.client.register_system_shared_memory(key_out, f"/{key_out}", received)
+    try:
+        inputs = [asker.module.InferInput(n, list(feed[n].shape), t) for n, t in (("a", "FP32"), ("ids", "INT64"))]
+        inputs[0].set_shared_memory(key_in, feed["a"].nbytes)
+        inputs[1].set_shared_memory(key_in, feed["ids"].nbytes, offset=feed["a"].nbytes)
+        outputs = [asker.module.InferRequestedOutput(name) for name in ("times", "share")]
+        outputs[0].set_shared_memory(key_out, received)
+        answer = asker.client.infer("pair", inputs, outputs=outputs, model_version="1")
+        assert answer.as_numpy("share").tolist() == (feed["a"] / 2).tolist()
+        times = shared_memory.get_contents_as_numpy(memory_out, np.int64, feed["ids"].shape)
+        np.testing.assert_array_equal(times, feed["ids"] * 2)
+    finally:
+        asker.client.unregister_system_shared_memory(key_in)
+        asker.client.unregister_system_shared_memory(key_out)
+
+
+def test_shared_memory_that_is_unknown_or_too_small_is_an_error(asker: Asker, region: Any) -> None:
+    key, _ = region(4096)
+    small = asker.module.InferInput("x", [1, 8], "FP16")
+    small.set_shared_memory("nobody", 16)
+    with pytest.raises(InferenceServerException, match=r"[Uu]nable to find shared memory region"):
+        asker.client.infer("half", [small])
+    with pytest.raises(InferenceServerException):
+        asker.client.register_system_shared_memory(key, f"/{key}-not-there", 4096)
+    asker.client.register_system_shared_memory(key, f"/{key}", 4096)
+    try:
+        for size, offset in ((8192, 0), (16, 4090), (16, 2**62)):
+            small.set_shared_memory(key, size, offset=offset)
+            with pytest.raises(InferenceServerException):
+                asker.client.infer("half", [small])
+    finally:
+        asker.client.unregister_system_shared_memory(key)
+    x = np.zeros((1, 2), np.float16)
+    np.testing.assert_array_equal(asker.ask("half", {"x": x})["y"], x + 1)
