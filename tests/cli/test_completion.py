@@ -18,7 +18,7 @@ from .command import COMMAND, CommandLine, environment
 from .conftest import Compiled
 
 COMMANDS = [
-    *("compile", "doctor", "gc", "history", "infer", "init", "inspect", "lower"),
+    *("check", "compile", "doctor", "gc", "history", "infer", "init", "inspect", "lower"),
     *("report", "schema", "serve", "serve-env", "show", "targets", "validate", "zoo"),
 ]
 
@@ -33,6 +33,7 @@ OFFERED: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "targets by name": (("targets", "sage"), [n for n in target_names() if n.startswith("sage")]),
     "target files": (("compile", "x", "--target", "our"), ["<file>"]),
     "specs": (("compile", "conf"), ["<file>"]),
+    "repositories": (("check", "arti"), ["<file>"]),
     "precisions": (("lower", "x", "--precision", "a"), ["auto"]),
     "data": (("compile", "x", "--data", "sent"), ["<file>"]),
     "specs to lower": (("lower", "conf"), ["<file>"]),

@@ -129,10 +129,12 @@ def test_the_completion_knows_commands_and_options(run: CommandLine) -> None:
         return [line.partition(",")[2] for line in told.stdout.splitlines()]
 
     assert complete("plansmith", "") == [
+        "check",
         "compile",
         "doctor",
         "gc",
         "history",
+        "infer",
         "init",
         "inspect",
         "lower",

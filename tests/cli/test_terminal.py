@@ -22,6 +22,7 @@ LISTINGS = {
     "history": ("history",),
     "show": ("show", "tiny"),
     "inspect": ("inspect", "artifacts/repository"),
+    "rules": ("check", "--rules"),
     "schema": ("schema",),
     "help": ("compile", "--help"),
 }

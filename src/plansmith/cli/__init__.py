@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from plansmith import __version__
+from plansmith.cli.check import check_command
 from plansmith.cli.compile import compile_command
 from plansmith.cli.doctor import doctor_command
 from plansmith.cli.gc import gc_command
@@ -57,6 +58,7 @@ def cli() -> None:
 
 
 for command in (
+    check_command,
     compile_command,
     doctor_command,
     gc_command,

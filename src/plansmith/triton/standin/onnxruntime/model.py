@@ -21,10 +21,10 @@ import triton_python_backend_utils as pb_utils
 
 if TYPE_CHECKING:  # the stub finds the modules beside this one, a type checker in the package
     from plansmith.triton.standin.onnxruntime import contract
-    from plansmith.triton.standin.onnxruntime.settings import Settings, settings_from_config
+    from plansmith.triton.standin.onnxruntime.settings import Illegal, Settings, settings_from_config
 else:
     import contract
-    from settings import settings_from_config
+    from settings import Illegal, settings_from_config
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -57,7 +57,7 @@ class TritonPythonModel:
             outputs = _tensors(self.session.get_outputs())
             contract.check_inputs(self.config, inputs, initializers)
             contract.check_outputs(self.config, outputs)
-        except contract.Refused as reason:
+        except (contract.Refused, Illegal) as reason:
             message = f"unable to load model '{args['model_name']}': {reason}"
             raise pb_utils.TritonModelException(message) from reason
         self.run_options = ort.RunOptions()

@@ -10,15 +10,17 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the stub finds the module beside this one, a type checker in the package
+if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plansmith.triton.standin.onnxruntime.contract import Config, Refused
-else:
-    from contract import Refused
+    from plansmith.triton.standin.onnxruntime.contract import Config
 
 DEVICE_ALLOCATOR = "session.use_device_allocator_for_initializers"
 ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+
+
+class Illegal(ValueError):
+    """A setting that the backend does not take."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +52,16 @@ def settings_from_config(config: Config) -> Settings:
     """Read and check the settings of a model.
 
     Raises:
-        Refused: a value is illegal, or an accelerator or one of its parameters is unknown.
+        Illegal: a value is illegal, or an accelerator or one of its parameters is unknown.
     """
     given = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
     optimization = config.get("optimization", {})
     _check_accelerators(optimization.get("execution_accelerators", {}))
-    execution_mode = _whole_number(given.get("execution_mode", "0"))
-    if execution_mode not in {0, 1}:
-        raise Refused(f"execution_mode is {execution_mode}, the expected values are 0 and 1")
-    _truth(given.get("share_session_between_instances", "false"))
+    for key, value in given.items():
+        check_parameter(key, value)
     return Settings(
         graph_level=optimization.get("graph", {}).get("level", 0),
-        parallel=execution_mode == 1,
+        parallel=_whole_number(given.get("execution_mode", "0")) == 1,
         intra_op_threads=max(0, _whole_number(given.get("intra_op_thread_count", "0"))),
         inter_op_threads=max(0, _whole_number(given.get("inter_op_thread_count", "0"))),
         memory_arena=_truth(given.get("enable_mem_arena", "true")),
@@ -74,19 +74,24 @@ def settings_from_config(config: Config) -> Settings:
 def _whole_number(text: str) -> int:
     digits = re.match(r"\s*[+-]?\d+", text)
     if digits is None:
-        raise Refused(f"failed to convert '{text}' to an integral number")
+        raise Illegal(f"failed to convert '{text}' to an integral number")
     return int(digits.group())
+
+
+def is_true(text: str) -> bool:
+    """Whether a switch is on, empty for off."""
+    return text.lower() in {"true", "on", "1"}
 
 
 def _truth(text: str) -> bool:
     if text.lower() not in {"true", "on", "1", "false", "off", "0"}:
-        raise Refused(f"failed to convert '{text}' to a boolean")
-    return text.lower() in {"true", "on", "1"}
+        raise Illegal(f"failed to convert '{text}' to a boolean")
+    return is_true(text)
 
 
 def _precision(text: str) -> None:
     if text not in {"FP32", "FP16", "BF16", "INT8"}:
-        raise Refused(f"unsupported precision mode '{text}' is requested")
+        raise Illegal(f"unsupported precision mode '{text}' is requested")
 
 
 _TENSORRT_PARAMETERS: dict[str, Callable[[str], Any]] = {
@@ -141,6 +146,53 @@ _TENSORRT_PARAMETERS: dict[str, Callable[[str], Any]] = {
 _CUDA_TRUTHS = {"do_copy_in_default_stream", "use_ep_level_unified_stream"}
 
 
+def _mode(text: str) -> None:
+    if _whole_number(text) not in {0, 1}:
+        raise Illegal(f"execution_mode is {text}, the expected values are 0 and 1")
+
+
+_PARAMETERS: dict[str, Callable[[str], Any]] = {
+    "execution_mode": _mode,
+    **dict.fromkeys(("intra_op_thread_count", "inter_op_thread_count"), _whole_number),
+    **dict.fromkeys(("enable_mem_arena", "enable_mem_pattern", "share_session_between_instances"), _truth),
+}
+
+
+def check_parameter(key: str, value: str) -> None:
+    """See that the backend takes one of the model's `parameters`; those that it does not name, it ignores.
+
+    Raises:
+        Illegal: it does not.
+    """
+    _PARAMETERS.get(key, str)(value)
+
+
+def check_gpu_accelerator(name: str, key: str = "", value: str = "") -> None:
+    """See that there is an accelerator for GPUs, and that it takes one of its parameters; no key: for its name alone.
+
+    Raises:
+        Illegal: there is not, or it does not.
+    """
+    if name == "tensorrt":
+        if key and key not in _TENSORRT_PARAMETERS:
+            raise Illegal(f"unknown parameter '{key}' is provided for the TensorRT Execution Accelerator")
+        _TENSORRT_PARAMETERS.get(key, str)(value)
+    elif name != "cuda":
+        raise Illegal(f"unknown Execution Accelerator '{name}' is requested for the GPU")
+    elif key in _CUDA_TRUTHS:
+        _truth(value)
+
+
+def check_cpu_accelerator(name: str) -> None:
+    """See that there is an accelerator for CPUs.
+
+    Raises:
+        Illegal: there is not.
+    """
+    if name != "openvino":
+        raise Illegal(f"unknown Execution Accelerator '{name}' is requested for the CPU")
+
+
 def _check_accelerators(accelerators: dict[str, Any]) -> None:
     """Check both lists.
 
@@ -148,22 +200,9 @@ def _check_accelerators(accelerators: dict[str, Any]) -> None:
     configuration whose instances alone were changed to the CPU is refused for what a GPU server would refuse.
     """
     for accelerator in accelerators.get("gpu_execution_accelerator", []):
-        parameters = accelerator.get("parameters", {})
-        if accelerator["name"] == "tensorrt":
-            _check_tensorrt(parameters)
-        elif accelerator["name"] == "cuda":
-            for key in _CUDA_TRUTHS & parameters.keys():
-                _truth(parameters[key])
-        else:
-            raise Refused(f"unknown Execution Accelerator '{accelerator['name']}' is requested for the GPU")
+        check_gpu_accelerator(accelerator["name"])
+        for key, value in accelerator.get("parameters", {}).items():
+            check_gpu_accelerator(accelerator["name"], key, value)
     for accelerator in accelerators.get("cpu_execution_accelerator", []):
-        if accelerator["name"] == "openvino":
-            raise Refused("the stand-in for the ONNX Runtime backend does not serve through OpenVINO")
-        raise Refused(f"unknown Execution Accelerator '{accelerator['name']}' is requested for the CPU")
-
-
-def _check_tensorrt(parameters: dict[str, str]) -> None:
-    for key, value in parameters.items():
-        if key not in _TENSORRT_PARAMETERS:
-            raise Refused(f"unknown parameter '{key}' is provided for the TensorRT Execution Accelerator")
-        _TENSORRT_PARAMETERS[key](value)
+        check_cpu_accelerator(accelerator["name"])
+        raise Illegal("the stand-in for the ONNX Runtime backend does not serve through OpenVINO")

@@ -1,0 +1,221 @@
+"""Every rule, held against every model of a repository."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from plansmith.errors import RepositoryError
+from plansmith.manifest import Package
+from plansmith.targets import Target, load_target
+from plansmith.triton.checking import (
+    batching_rules,
+    core_rules,
+    dali_rules,
+    ensemble_rules,
+    file_rules,
+    instance_rules,
+    layout_rules,
+    onnxruntime_rules,
+    python_rules,
+    sagemaker_rules,
+    sequence_rules,
+    tensor_rules,
+    tensorrt_rules,
+    text_rules,
+    warmup_rules,
+)
+from plansmith.triton.checking.completing import folders_of
+from plansmith.triton.checking.findings import Finding, Rule, Severity
+from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checking.reading import read_models, read_package, target_name, variants_of
+from plansmith.triton.checking.versions import is_plain
+from plansmith.triton.model_config import CONFIG_FILE
+from plansmith.triton.nesting import repositories_in
+
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+"""The worst first."""
+
+
+class RuleModule(Protocol):
+    """A module of rules.
+
+    `RULES`: all that `check`, and `check_whole` where it has one, may yield findings of.
+    """
+
+    RULES: tuple[Rule, ...]
+
+    def check(self, model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+        """What breaks the module's rules in one model."""
+
+
+class RepositoryRules(Protocol):
+    """A module of rules that also hold for a repository as a whole, such as how many models it may have."""
+
+    def check_whole(self, surroundings: Surroundings) -> Iterator[Finding]:
+        """What breaks them; once for each check."""
+
+
+_MODULES: tuple[RuleModule, ...] = (
+    layout_rules,
+    text_rules,
+    core_rules,
+    batching_rules,
+    tensor_rules,
+    instance_rules,
+    sequence_rules,
+    file_rules,
+    warmup_rules,
+    onnxruntime_rules,
+    tensorrt_rules,
+    python_rules,
+    dali_rules,
+    ensemble_rules,
+    sagemaker_rules,
+)
+_OF_THE_WHOLE: tuple[RepositoryRules, ...] = (layout_rules, sagemaker_rules)
+
+
+def all_rules() -> tuple[Rule, ...]:
+    """Every rule that a check knows, in the order of the modules."""
+    return tuple(rule for module in _MODULES for rule in module.RULES)
+
+
+def check_repository(
+    root: Path,
+    *,
+    models: Sequence[str] = (),
+    target: Target | None = None,
+    sagemaker: bool = False,
+    arguments: Sequence[str] = (),
+) -> list[Finding]:
+    """What is wrong in a repository: ours or anybody's; nothing is written, and no model is run.
+
+    Args:
+        root: the folder that Triton reads.
+        models: those to check; all where none is named.
+        target: what it will be served by; what the repository itself says, where it is ours, when None.
+        sagemaker: hold it against the rules of SageMaker's front end too.
+        arguments: what the server is started with besides.
+
+    Returns:
+        Findings in the order of models, places and lines; those of the repository as a whole first.
+
+    Raises:
+        RepositoryError: there is no such folder, it cannot be read, it is the folder of one model or holds the
+            repositories of several targets, or it has no such model.
+        EngineError: the target that the repository is for is not known any more.
+    """
+    _require_repository(root)
+    surroundings = Surroundings(root, {}, target or _own_target(root), sagemaker, tuple(arguments))
+    if (root / CONFIG_FILE).exists() or _is_model(root):
+        return _of_one_model(surroundings)
+    present = read_models(root, next(iter(surroundings.argument("model-config-name")), ""))
+    missing = sorted(set(models) - set(present))
+    if missing:
+        raise RepositoryError(
+            f"{root} has no model {', '.join(missing)}",
+            remedy=f"choose from: {', '.join(present)}" if present else "name another repository",
+        )
+    surroundings = _with_models(surroundings, present)
+    found = [] if models else [finding for module in _OF_THE_WHOLE for finding in module.check_whole(surroundings)]
+    for name in models or present:
+        found += _check_model(present[name], surroundings)
+    return sorted(set(found), key=_order)
+
+
+def check_package(package: Package, folder: Path, *, target: Target, arguments: Sequence[str] = ()) -> list[Finding]:
+    """What is wrong in a release in the making, as a repository would show it.
+
+    Args:
+        package: what it holds.
+        folder: with its configuration, the files beside that, and the model's files in `releases.MODEL_FOLDER`.
+        target: what it will be served by.
+        arguments: what the server is started with besides what the package asks for.
+    """
+    model = read_package(package.model, folder)
+    given = (*package.server_arguments, *arguments)
+    surroundings = Surroundings(folder.parent, {model.name: model}, target, arguments=given)
+    modules = tuple(module for module in _MODULES if module is not layout_rules)  # of repositories alone
+    return sorted(set(_check_one(model, surroundings, modules)), key=_order)
+
+
+def _check_model(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+    """Findings of a model, and of what its other configurations would make of it: no errors, as none is in use."""
+    yield from _check_one(model, surroundings)
+    for variant in variants_of(model):
+        place = variant.place()
+        around = _with_models(surroundings, {**surroundings.models, model.name: variant})
+        for finding in _check_one(variant, around):
+            if finding.place == place:
+                yield finding.model_copy(update={"severity": "warning"}) if finding.severity == "error" else finding
+
+
+def _check_one(
+    model: ModelFolder, surroundings: Surroundings, modules: Sequence[RuleModule] = _MODULES
+) -> list[Finding]:
+    found = [finding for module in modules for finding in _guarded(module, model, surroundings)]
+    hopeless = {finding.place for finding in found if finding.rule in file_rules.NO_MODEL}
+    return [finding for finding in found if finding.place not in hopeless or finding.rule in file_rules.NO_MODEL]
+
+
+def _guarded(module: RuleModule, model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+    """What a module finds; that it cannot read something is a finding as well."""
+    try:
+        yield from module.check(model, surroundings)
+    except OSError as error:
+        yield layout_rules.UNREADABLE.broken(
+            f"{error.filename or model.name} cannot be read: {error.strerror or error}",
+            model=model.name,
+            place=model.name,
+            remedy="see that it is there and readable, and that its name is no longer than names may be",
+        )
+
+
+def _with_models(surroundings: Surroundings, models: Mapping[str, ModelFolder]) -> Surroundings:
+    return Surroundings(surroundings.root, models, surroundings.target, surroundings.sagemaker, surroundings.arguments)
+
+
+def _order(finding: Finding) -> tuple[str, str, int, int, str, str]:
+    severity = SEVERITIES.index(finding.severity)
+    return finding.model, finding.place, finding.line, severity, finding.rule, finding.message
+
+
+def _of_one_model(surroundings: Surroundings) -> list[Finding]:
+    """What is wrong in the folder of one model, which is no repository: to SageMaker, that it is none."""
+    root = surroundings.root.absolute()
+    if not sagemaker_rules.is_for_sagemaker(surroundings):
+        raise RepositoryError(
+            f"{root} is the folder of one model, and no repository",
+            remedy=f"plansmith check {root.parent} {root.name}",
+        )
+    return sorted(sagemaker_rules.check_whole(surroundings), key=_order)
+
+
+def _own_target(root: Path) -> Target | None:
+    name = target_name(root)
+    return None if name is None else load_target(name)
+
+
+def _require_repository(root: Path) -> None:
+    if not root.is_dir():
+        what = "is a file, and no repository" if root.exists() else "does not exist"
+        raise RepositoryError(f"{root} {what}", remedy="name the folder that holds the models' folders")
+    if not os.access(root, os.R_OK | os.X_OK):
+        raise RepositoryError(f"{root} cannot be read", remedy=f"chmod a+rx {root}")
+    inner = repositories_in(root)
+    if inner:
+        raise RepositoryError(
+            f"{root} holds the repositories of several targets",
+            remedy=f"name one of them: {', '.join(map(str, inner))}",
+        )
+
+
+def _is_model(folder: Path) -> bool:
+    """Whether a folder holds versions, and nothing that could be a model."""
+    names = [one.name for one in folders_of(folder)]
+    return any(is_plain(name) and not (folder / name / CONFIG_FILE).exists() for name in names) and all(
+        is_plain(name) or name in {"warmup", "initial_state", "configs"} for name in names
+    )
