@@ -63,3 +63,9 @@ def test_an_address_with_secrets_is_refused_as_a_spec_is_written_into_the_releas
 ) -> None:
     answer = run("compile", f"hf:{models / 'bert'}", "--load-into", "https://me:secret@host", "--json")
     check_refusal(answer, 2, ("no address of a Triton: secrets belong", "PLANSMITH_TRITON_HEADER"))
+
+
+def test_one_server_cannot_load_the_releases_of_several_targets(run: CommandLine, models: Path) -> None:
+    targets = ("--target", "local-cpu", "--target", "triton-26.08-cpu")
+    answer = run("compile", f"hf:{models / 'bert'}", *targets, "--load-into", "http://127.0.0.1:1", "--json")
+    check_refusal(answer, 2, ("'load_into': a server reads the repository of one target",))
