@@ -64,7 +64,7 @@ class RunningTriton:
                 f"{without_secrets(url)!r} is no address of a Triton: {wrong}", remedy="write http://127.0.0.1:8000"
             )
         if find_spec("tritonclient") is None:
-            raise EnvironmentFault("tritonclient is not installed", remedy="pip install 'plansmith[compile]'")
+            raise EnvironmentFault("tritonclient is not installed", remedy="pip install 'plansmith[client]'")
         self.url = url
         self._load_seconds = load_seconds
         self._calls = calls_to(urlsplit(url), _header())
