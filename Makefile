@@ -78,9 +78,10 @@ bench: $(VENV)/.served
 	$(BIN)/python -m benchmarks.precision
 	$(BIN)/python -m benchmarks.serving
 
-soak:            ## long rounds of kills and of processes that publish at once
+soak:            ## long rounds of kills, of processes that publish at once, and of publications under requests
 soak: $(VENV)/.served
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak
+	PLANSMITH_SOAK_PUBLICATIONS=50 $(BIN)/python -m pytest tests/triton/test_live.py
 
 messages:        ## every message that the tests meet, to be read in one go
 messages: $(VENV)/.served

@@ -258,11 +258,12 @@ def test_the_spec_in_a_release_is_taken_whatever_its_paths_are_called(tmp_path: 
     limits = ToleranceChange(max_relative=2e-5, quantile_relative=1e-30, min_cosine=0)
     shape = InputRange(min=(1,), opt=(8,), max=(32,))
     spec = ModelSpec(source=f"hf:{model}", artifacts=f"{model}/a", tolerances={"$y": limits}, shapes={"$x": shape})
+    of_then = spec.model_copy(update={"load_into": ("grpc://localhost:8001",)})
     source = SourceModel(
         scheme="hf", location="", revision=None, licence=None, digest="", random_weights=False, trust_remote_code=False
     )
     reference = parse_reference(spec.source, relative_to=tmp_path)
-    text = reproduction(spec, reference, source, relative_to=tmp_path, data=None)["spec.yaml"]
+    text = reproduction(of_then, reference, source, relative_to=tmp_path, data=None)["spec.yaml"]
     found = _read(tmp_path, text).models[0].spec
     assert found == spec.model_copy(update={"repository": f"{model}/a/repository"})
 

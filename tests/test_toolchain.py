@@ -53,6 +53,7 @@ WORK = {
 
 # Words, the disk, the spec's form (its values are in the key), and what only refuses or carries a step out.
 NO_SAY = {
+    "addresses",
     "errors",
     "problems",
     "units",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -19,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from plansmith.addresses import wrong_triton
 from plansmith.data_spec import DataSpec
 from plansmith.errors import UsageError
 from plansmith.lowering_options import LoweringOptions
@@ -103,6 +105,13 @@ def name_from(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).lstrip("-._")[:_LONGEST_NAME].rstrip("-") or "model"
 
 
+def _check_triton(value: str) -> str:
+    wrong = wrong_triton(value)
+    if wrong is not None:
+        raise ValueError(f"no address of a Triton: {wrong}")
+    return value
+
+
 def _check_precision(value: Any) -> Any:
     """Refuses what is neither a precision nor "auto" with one error instead of one for each of the two."""
     known = (*map(str, Precision), "auto")
@@ -163,6 +172,12 @@ class ModelSpec(Record):
     check_served: Switch = Field(default=True, description="Load and ask the release on a real Triton.")
     allow_interface_change: Switch = Field(
         default=False, description="Publish even if inputs or outputs differ from those of the version before."
+    )
+    load_into: tuple[Annotated[str, AfterValidator(_check_triton)], ...] = Field(
+        default=(),
+        description="Running Tritons that read the repository and have to load the version, such as"
+        " grpc://127.0.0.1:8001; one that refuses it withdraws it.",
+        json_schema_extra={"uniqueItems": True},
     )
     force: Switch = Field(default=False, description="Do every step again and publish a new version.")
     tritonserver: str = Field(

@@ -44,7 +44,8 @@ def versions(repository: ModelRepository, model: str) -> list[Version]:
     """All versions of a model, ascending; Triton serves the newest that it is shown."""
     shown = repository.views(model).shown()
     numbers = repository.versions(model)
-    newest = repository.readable(model, numbers[-1]) if numbers else None
+    standing = repository.standing(model)
+    newest = repository.readable(model, standing[-1]) if standing else None
     found = []
     for number in numbers:
         manifest = repository.readable(model, number)
@@ -217,12 +218,11 @@ def _repository(repository: ModelRepository) -> dict[str, Any]:
     models = {}
     for name in repository.models():
         newest = repository.newest(name)
-        assert newest is not None
         models[name] = {
             "versions": repository.versions(name),
             "shown_to_triton": repository.views(name).shown(),
-            "newest": f"{newest.engine.kind}, {newest.engine.precision}, gate {newest.validation.verdict}",
-            "made": newest.created,
+            "newest": newest and f"{newest.engine.kind}, {newest.engine.precision}, gate {newest.validation.verdict}",
+            "made": newest and newest.created,
         }
     return {
         "repository": str(repository.root),

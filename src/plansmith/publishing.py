@@ -16,6 +16,7 @@ from plansmith.reports import ServedReport, ValidationReport
 from plansmith.reproduction import reproduction
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner, WouldRun
+from plansmith.triton.loaded_into import LoadedInto
 from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository
 from plansmith.types import DataSet, LoweredModel, OnnxModel, SourceModel
@@ -56,6 +57,8 @@ def publish(
 
     Raises:
         RepositoryError: another target's repository, a changed interface, a full or unwritable disk.
+        EnvironmentFault: a server that has to load the release cannot be asked; nothing was published.
+        ServedCheckError: one does not load it; the release was withdrawn.
     """
     with stages.timed("publish") as clock:
         package = made.package
@@ -95,6 +98,8 @@ def publish(
             if newest is None or not repository.holds(newest, manifest):
                 raise WouldRun("publish")
             return repository.published(newest, unchanged=True), newest
+        servers = LoadedInto(spec.load_into, stages.progress)
+        servers.require_reachable()
         again = reproduction(spec, reference, made.source.record, relative_to=relative_to, data=manifest.data)
         published = repository.publish(
             manifest,
@@ -104,6 +109,7 @@ def publish(
             force=spec.force,
             waiting=stages.waits_for_publisher,
             described=lambda numbered: {REPORT_FILE: render(facts_of(numbered))},
+            servers=servers if spec.load_into else None,
         )
         clock.cached = published.unchanged
         return published, manifest.model_copy(update={"version": published.version})

@@ -43,9 +43,12 @@ def for_targets(named: NamedSpec, targets: Sequence[str]) -> list[NamedSpec]:
     """The same model for each of several targets, each in a repository of its own.
 
     Raises:
-        UsageError: the list is empty, or two of them would have one repository.
+        UsageError: the list is empty, two of them would have one repository, or servers are to load the model.
     """
     problems = list(target_problems(list(targets)))
+    if named.spec.load_into and len(targets) > 1:
+        words = "'load_into': a server reads the repository of one target, and here are several: compile one at a time"
+        problems.append(Problem(("load_into",), "wrong", words))
     if problems:
         raise refusal(problems)
     base = repository_of(named.spec.model_dump())

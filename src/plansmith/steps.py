@@ -38,6 +38,7 @@ from plansmith.reports import ServedReport, ValidationReport
 from plansmith.serving import ask_server
 from plansmith.stages import Finished, Listener, WouldRun
 from plansmith.targets import Target
+from plansmith.triton.loaded_into import LoadedInto
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.serving_runtime import ServingRuntime, find_serving_runtime
 from plansmith.types import DataSet, EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
@@ -89,6 +90,7 @@ class Compilation(GraphSteps):
         if not dry:
             for place in (self._artifacts, self.repository.root, self.repository.store):
                 require_writable(place)
+            LoadedInto(spec.load_into).require_reachable()
         self._runtime, self._no_server = self._find_runtime(dry=dry) if spec.check_served else (None, None)
 
     def run(self, perform: Perform = _plainly) -> tuple[PublishedVersion, Manifest]:
@@ -151,6 +153,8 @@ class Compilation(GraphSteps):
             plan["publish"] = "nothing: the newest version is this one"
         if not self.spec.check_served:
             plan["check_served"] = "left out"
+        if self.spec.load_into:
+            plan["publish"] += f", and be loaded into {', '.join(self.spec.load_into)}"
         if self._no_server is not None:
             plan["check_served"] = f"will be refused: {self._no_server.message}"
         after = "lower" in found or begins == "lower"
@@ -286,6 +290,7 @@ class Compilation(GraphSteps):
 
         Raises:
             RepositoryError: another target's repository, a changed interface, a full or unwritable disk.
+            ServedCheckError: a server that has to load it does not; it was withdrawn.
         """
         stages, relative_to = self._stages, self._relative_to
         return publish(stages, self.repository, self.spec, self.reference, made, relative_to=relative_to)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from plansmith.cli import serve
 from plansmith.cli.outcomes import Compiled
@@ -47,6 +48,27 @@ def test_what_any_shown_version_needs_is_passed_once(tmp_path: Path) -> None:
     opened = ModelRepository(root)
     assert serve._arguments(opened, ["plain"]) == []
     assert serve._arguments(opened, ["plain", "compatible"]) == [COMPATIBLE, PLUGINS]
+
+
+def test_a_server_that_runs_takes_up_no_model_that_needs_other_arguments_or_is_for_another_target(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "repository"
+    released(root, "plain", ())
+    released(root, "compatible", (COMPATIBLE,))
+    opened = ModelRepository(root)
+    obstacle = serve._obstacles(opened, [])
+    assert obstacle("plain") is None
+    assert f"started with {COMPATIBLE}" in (obstacle("compatible") or "")
+    assert serve._obstacles(opened, [COMPATIBLE])("compatible") is None
+    (opened.store / "repository.json").write_text('{"target": "triton-26.08-cpu"}')
+    assert "for target triton-26.08-cpu, and this server was started for local-cpu" in (obstacle("plain") or "")
+
+
+@pytest.mark.parametrize("written", ["8", "8GB", "none", "0G", "-1G"])
+def test_what_is_no_size_of_memory_is_refused(written: str) -> None:
+    refused = CliRunner().invoke(serve.serve_command, ["--memory", written])
+    assert (refused.exit_code, "is no size such as 8G" in refused.output) == (2, True)
 
 
 def test_plans_alone_need_no_onnx_runtime_in_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,6 +161,24 @@ def test_waiting_ends_when_the_server_does(installation: Installation, tmp_path:
         assert server.wait() == 0
 
 
+def test_a_server_that_was_killed_says_so_keeps_its_log_and_leaves_no_stub(
+    repository: Path, installation: Installation, site: Path, tmp_path: Path
+) -> None:
+    with TritonServer(repository, installation, tmp_path / "log", site=site) as server:
+        family = psutil.Process().children(recursive=True)
+        assert [one.name() for one in family] == ["tritonserver", "triton_python_backend_stub"]
+        assert server.wait(0) is None
+        family[0].kill()
+        status = server.wait()
+        assert status == -signal.SIGKILL
+        told = server.obituary(status, "while it served")
+    assert told.message.startswith("Triton was killed while it served, ")
+    assert told.log == tmp_path / "log"
+    assert "successfully loaded 'good'" in (tmp_path / "log").read_text()
+    assert not any(is_running(one.pid) for one in family)
+    assert not traces(os.getpid())
+
+
 PARENT = """
 import sys, time
 from pathlib import Path

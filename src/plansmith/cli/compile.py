@@ -76,6 +76,13 @@ Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or 
     shell_complete=complete_file,
     help="The server for that check; found when left out.",
 )
+@click.option(
+    "--load-into",
+    metavar="URL",
+    multiple=True,
+    help="A running Triton that reads the repository and has to load the version, such as grpc://127.0.0.1:8001;"
+    " repeatable.",
+)
 @click.option("--force/--no-force", default=None, help="Do every step again and publish a new version.")
 @click.option("--track", is_flag=True, help="Run it as a flow run of the configured Prefect API.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")

@@ -15,6 +15,7 @@ from plansmith.cli.options import complete_model, repository_option
 
 if TYPE_CHECKING:
     from plansmith.manifest import Manifest
+    from plansmith.triton.following import Follower, Needs
     from plansmith.triton.installation import Installation
     from plansmith.triton.repository import ModelRepository
     from plansmith.triton.server import TritonServer
@@ -22,7 +23,22 @@ if TYPE_CHECKING:
 # Large models load for minutes; a person who waits can press Ctrl-C.
 _LOAD_SECONDS = 3600
 
+_LOOK_SECONDS = 0.5
+
 _PORT = click.IntRange(0, 65535)
+
+
+def _bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """A size as a person writes it."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from plansmith.written import ByteCount
+
+    del context
+    try:
+        return None if value is None else TypeAdapter[int](ByteCount).validate_python(value)
+    except ValidationError:
+        raise click.BadParameter(f"{value!r} is no size such as 8G or 512M", param=parameter) from None
 
 
 @click.command("serve", short_help="Run Triton on a model repository until Ctrl-C.")
@@ -32,25 +48,42 @@ _PORT = click.IntRange(0, 65535)
 @click.option("--http-port", type=_PORT, default=8000, show_default=True, metavar="PORT", help="0 for any free one.")
 @click.option("--grpc-port", type=_PORT, default=8001, show_default=True, metavar="PORT", help="0 for any free one.")
 @click.option("--metrics-port", type=_PORT, default=8002, show_default=True, metavar="PORT", help="0 for any free one.")
+@click.option("--follow", is_flag=True, help="Take up what is published and let go of what is removed, meanwhile.")
+@click.option(
+    "--memory",
+    "memory_bytes",
+    metavar="SIZE",
+    callback=_bytes,
+    help="End it, with its Python models, where they hold more: 8G, 512M.",
+)
 def serve_command(
     models: tuple[str, ...],
     repository: Path,
+    *,
     tritonserver: Path | None,
     http_port: int,
     grpc_port: int,
     metrics_port: int,
+    follow: bool,
+    memory_bytes: int | None,
 ) -> None:
     """Run Triton on a model repository until Ctrl-C; all its models unless some are named.
+
+    With --follow it starts with the models that load, and prints a line for each that is published, exchanged or
+    removed meanwhile; a version that does not load leaves the one before serving.
 
     \b
     plansmith serve
     plansmith serve minilm --repository /srv/models --http-port 9000
+    plansmith serve --follow --memory 8G
     """
-    from plansmith.errors import RepositoryError, UsageError
+    from plansmith.errors import RepositoryError, UsageError, in_one_line
+    from plansmith.triton.following import shown_models
     from plansmith.triton.installation import find_installation
     from plansmith.triton.nesting import require_alone
     from plansmith.triton.repository import ModelRepository
     from plansmith.triton.server import TritonServer
+    from plansmith.triton.server_log import refused_models
 
     chosen = [port for port in (http_port, grpc_port, metrics_port) if port]
     if len(set(chosen)) < len(chosen):
@@ -59,34 +92,80 @@ def serve_command(
         raise RepositoryError(f"{repository} does not exist", remedy="compile a model into it first, or check the path")
     opened = ModelRepository(repository)
     require_alone(opened.root)
+    told = shown_models(opened.root, models)  # before anything reads it, so that no exchange goes unseen
     present = opened.served_models()
     missing = sorted(set(models) - set(present))
-    if missing or not present:
+    if (missing or not present) and not follow:
         raise RepositoryError(
             f"{repository} has no model {', '.join(missing)}" if missing else f"{repository} holds no model",
             remedy=f"choose from: {', '.join(present)}" if present else "plansmith compile a model into it first",
         )
     installation = find_installation(tritonserver)
-    site = _stand_in(installation, opened, models or present)
-    arguments = _arguments(opened, models or present)
+    served = [model for model in models or present if model not in missing]
+    site = _stand_in(installation, opened, served)
+    arguments = _arguments(opened, served)
     server = TritonServer(
         repository,
         installation,
         _log_file(repository),
         site=site,
-        models=models or present,
+        models=served,
+        exit_on_error=not follow,
         deadline_seconds=_LOAD_SECONDS,
         ports=(http_port, grpc_port, metrics_port),
         arguments=arguments,
+        memory_bytes=memory_bytes,
     )
     with server:
-        _announce(server, models or present, arguments, stand_in=site is not None)
+        refused = refused_models(server.log) if follow else {}
+        for model, why in refused.items():
+            click.echo(f"{model}: {in_one_line(why)}; no version serves")
+        loaded = [model for model in served if model not in refused]
+        _announce(server, loaded, arguments, stand_in=site is not None)
         try:
-            status = server.wait()
+            if follow:
+                follower = _follower(server, opened, told, models, _obstacles(opened, arguments))
+                status: int | None = _follow(server, follower)
+            else:
+                status = server.wait()
         except KeyboardInterrupt:
             click.echo("\nstopped", err=True)
             return
-    raise RepositoryError(f"the server ended by itself with status {status}", remedy="read the log", log=server.log)
+    assert status is not None
+    raise server.obituary(status, "while it served")
+
+
+def _follower(
+    server: TritonServer, opened: ModelRepository, told: dict[str, str], models: tuple[str, ...], needs: Needs
+) -> Follower:
+    """What keeps a server on a repository, of which it read what was there before."""
+    from plansmith.triton.following import Follower
+    from plansmith.triton.live import RunningTriton
+
+    # A load over HTTP would hold up clients.
+    triton = RunningTriton(f"grpc://{server.grpc_url}")
+    return Follower(opened.root, triton, told, models=models, needs=needs, say=click.echo, log=server.log)
+
+
+def _follow(server: TritonServer, follower: Follower) -> int:
+    """Follow until the server ends by itself; its exit status."""
+    while (status := server.wait(_LOOK_SECONDS)) is None:
+        follower.look()
+    return status
+
+
+def _obstacles(opened: ModelRepository, arguments: Sequence[str]) -> Needs:
+    """Asks whether a model can be loaded by a server that was started with these arguments, for this target."""
+    target = opened.load_target().name
+
+    def obstacle(model: str) -> str | None:
+        now = opened.load_target().name
+        if now != target:
+            return f"the repository is for target {now}, and this server was started for {target}: start it again"
+        lacking = [one for one in _arguments(opened, [model]) if one not in arguments]
+        return f"it needs a server that was started with {shlex.join(lacking)}: start it again" if lacking else None
+
+    return obstacle
 
 
 def _stand_in(installation: Installation, repository: ModelRepository, models: Sequence[str]) -> Path | None:
@@ -100,7 +179,7 @@ def _stand_in(installation: Installation, repository: ModelRepository, models: S
 
     target = repository.load_target()
     shown = [_manifests(repository, model) for model in models]
-    if all(manifests and all(one and one.engine.plans for one in manifests) for manifests in shown):
+    if shown and all(manifests and all(one and one.engine.plans for one in manifests) for manifests in shown):
         require_tensorrt(installation, target)
         return None
     require_device(installation, target)
@@ -120,12 +199,12 @@ def _manifests(repository: ModelRepository, model: str) -> list[Manifest | None]
 
 def _announce(server: TritonServer, models: Sequence[str], arguments: Sequence[str], *, stand_in: bool) -> None:
     """Say what is served, where, and how it ends."""
-    click.echo(f"Triton {server.version} serves {', '.join(models)}")
+    click.echo(f"Triton {server.version} serves {', '.join(models) or 'what will be published'}")
     if stand_in:
         click.echo("  ONNX models answer through plansmith's stand-in backend")
     if arguments:
         click.echo(f"  with     {shlex.join(arguments)}, as its plans need")
-    click.echo(f"  HTTP     http://{server.http_url}/v2/models/{models[0]}")
+    click.echo(f"  HTTP     http://{server.http_url}{f'/v2/models/{models[0]}' if models else ''}")
     click.echo(f"  gRPC     {server.grpc_url}")
     click.echo(f"  metrics  http://{server.metrics_url}/metrics")
     click.echo(f"  log      {server.log}")

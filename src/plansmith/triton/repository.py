@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Protocol
 
 from plansmith.digest import Digester
 from plansmith.durable import (
@@ -29,7 +30,7 @@ from plansmith.durable import (
     storage_errors,
     sweep,
 )
-from plansmith.errors import RepositoryError
+from plansmith.errors import PlansmithError, RepositoryError, ServedCheckError, in_one_line
 from plansmith.manifest import Manifest, PublishedVersion
 from plansmith.targets import DEFAULT_TARGET, Target, load_target
 from plansmith.triton.nesting import MARKER, STORE_SUFFIX, require_alone
@@ -41,6 +42,19 @@ from plansmith.triton.releases import (
     stands_for,
 )
 from plansmith.triton.views import ModelViews
+from plansmith.triton.withdrawals import Withdrawals
+
+
+class Servers(Protocol):
+    """Running servers that have to take up what is published."""
+
+    def take(self, folder: Path, version: int) -> None:
+        """Have each load a model's view and answer by a version; raises PlansmithError where one does not."""
+        ...
+
+    def take_back(self, folder: Path) -> None:
+        """Have those that took the version go back to what is shown now, which may be nothing."""
+        ...
 
 
 class ModelRepository:
@@ -108,12 +122,21 @@ class ModelRepository:
         folder = self.store / "releases" / model
         return sorted(int(f.name) for f in folder.iterdir() if f.name.isdecimal()) if folder.is_dir() else []
 
+    def standing(self, model: str) -> list[int]:
+        """The numbers of a model's releases but for those withdrawn, ascending."""
+        withdrawn = self.withdrawals(model).numbers()
+        return [number for number in self.versions(model) if number not in withdrawn]
+
+    def withdrawals(self, model: str) -> Withdrawals:
+        """Which releases of a model were withdrawn."""
+        return Withdrawals(model, self.store)
+
     def views(self, model: str) -> ModelViews:
         """What Triton is shown of a model, and was shown before."""
         return ModelViews(model, self.root, self.store, self._digester)
 
     def find(self, text: str) -> tuple[str, int]:
-        """The model and version that MODEL[@VERSION] names; the newest version where none is given.
+        """The model and version that MODEL[@VERSION] names; the newest that was not withdrawn where none is given.
 
         Raises:
             RepositoryError: there is no such release.
@@ -127,7 +150,7 @@ class ModelRepository:
         if version and version not in {str(n) for n in numbers}:
             listed = ", ".join(map(str, numbers))
             raise RepositoryError(f"{model} has no version {version!r}", remedy=f"name one of its versions: {listed}")
-        return model, int(version) if version else numbers[-1]
+        return model, int(version) if version else (self.standing(model) or numbers)[-1]
 
     def models(self) -> list[str]:
         """The names of all models with a release, sorted."""
@@ -162,6 +185,9 @@ class ModelRepository:
             number: the release's version.
             newest: the newest release's manifest, with which the interface is compared, where it can be read.
         """
+        withdrawn = self.withdrawals(model).reason(number)
+        if withdrawn is not None:
+            return f"withdrawn: {in_one_line(withdrawn)}"
         manifest = self.readable(model, number)
         if manifest is None:
             return "its manifest is damaged"
@@ -171,8 +197,8 @@ class ModelRepository:
         return None if damaged is None else f"{damaged} is damaged"
 
     def newest(self, model: str) -> Manifest | None:
-        """The manifest of a model's newest release, if there is one."""
-        numbers = self.versions(model)
+        """The manifest of a model's newest release that was not withdrawn, if there is one."""
+        numbers = self.standing(model)
         return self.manifest(model, numbers[-1]) if numbers else None
 
     def exclusive(self, model: str, waiting: Waiting = lambda _: None) -> AbstractContextManager[None]:
@@ -193,6 +219,7 @@ class ModelRepository:
         force: bool,
         waiting: Waiting = lambda _: None,
         described: Callable[[Manifest], Mapping[str, str]] = lambda _: {},
+        servers: Servers | None = None,
     ) -> PublishedVersion:
         """Make a release and put it into the view; the next free number is taken under a lock.
 
@@ -204,10 +231,12 @@ class ModelRepository:
             force: publish even what is already the newest version.
             waiting: told when another process publishes the same model.
             described: gives further texts that tell of the release, and so of its number.
+            servers: have to load the release; it is withdrawn where one does not.
 
         Raises:
             RepositoryError: another target's repository, a changed interface, a full or unwritable disk, a file that
                 is no longer what was checked.
+            ServedCheckError: a server did not load it; Triton is shown what it was shown before.
         """
         with storage_errors(self.root):
             make_folder(self.root)
@@ -218,40 +247,85 @@ class ModelRepository:
             newest = self.newest(draft.name)
             if newest is not None and not force and self.holds(newest, draft):
                 self._exchange_view(draft.name)
+                self._have_taken(newest, servers)
                 return self.published(newest, unchanged=True)
             if newest is not None and not allow_interface_change:
                 require_same_interface(newest, draft)
             # A number that Triton was ever shown is not given again, even where its release was deleted.
-            taken = [*self.versions(draft.name), *self.views(draft.name).shown()]
+            withdrawals = self.withdrawals(draft.name)
+            taken = [*self.versions(draft.name), *self.views(draft.name).shown(), *withdrawals.numbers()]
             manifest = draft.model_copy(update={"version": max(taken, default=0) + 1})
             with staging_folder(self.staging) as staged:
-                for name, path in files.items():
-                    link_or_copy(path, staged / name)
-                for name, text in {**texts, **described(manifest)}.items():
-                    (staged / name).write_text(text, encoding="utf-8")
-                    (staged / name).chmod(0o755 if text.startswith("#!") else 0o644)
-                (staged / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
-                read_manifest(staged)  # what cannot be read back must not be published
-                self._require_as_checked(staged, manifest)
-                fsync_tree(staged)
+                self._write(staged, manifest, files, {**texts, **described(manifest)})
                 final = self.release(manifest.name, manifest.version)
                 make_folder(final.parent)
+                if servers is not None:
+                    withdrawals.begin_trial(manifest.version)
                 move_into_place(staged, final)
             self._exchange_view(manifest.name)
+            self._have_taken(manifest, servers)
             return self.published(manifest, unchanged=False)
 
-    def holds(self, newest: Manifest, draft: Manifest) -> bool:
-        """Whether a draft's newest release is all that it would become, and whole."""
-        return stands_for(newest, draft) and self._is_whole(newest)
-
-    def _require_as_checked(self, staged: Path, manifest: Manifest) -> None:
-        """Read every file once more: since the gate and the served check its bits may have gone bad."""
+    def _write(self, staged: Path, manifest: Manifest, files: Mapping[str, Path], texts: Mapping[str, str]) -> None:
+        """Lay a release out, and read it once more: since the gate and the served check its bits may have gone bad."""
+        for name, path in files.items():
+            link_or_copy(path, staged / name)
+        for name, text in texts.items():
+            (staged / name).write_text(text, encoding="utf-8")
+            (staged / name).chmod(0o755 if text.startswith("#!") else 0o644)
+        (staged / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
+        read_manifest(staged)  # what cannot be read back must not be published
         damaged = damaged_file(staged, manifest, self._digester, afresh=True)
         if damaged is not None:
             raise RepositoryError(
                 f"{damaged} was damaged on the disk after it was checked; nothing was published",
                 remedy="run the same command again: the damaged step is found and done again",
             )
+        fsync_tree(staged)
+
+    def withdraw(self, model: str, version: int, reason: str, waiting: Waiting = lambda _: None) -> None:
+        """Never show a release again, and show what was newest before it.
+
+        Args:
+            model: its name.
+            version: the release's.
+            reason: for whoever asks why it is not shown.
+            waiting: told when another process publishes the same model.
+
+        Raises:
+            RepositoryError: there is no such release.
+        """
+        self.find(f"{model}@{version}")
+        with storage_errors(self.root), self.exclusive(model, waiting):
+            self._withdraw(model, version, reason)
+
+    def _withdraw(self, model: str, version: int, reason: str) -> None:
+        self.withdrawals(model).withdraw(version, reason)
+        self._exchange_view(model)
+
+    def _have_taken(self, manifest: Manifest, servers: Servers | None) -> None:
+        """Have the servers load what is shown; what is on trial is withdrawn where one does not."""
+        model, version, withdrawals = manifest.name, manifest.version, self.withdrawals(manifest.name)
+        if servers is not None:
+            try:
+                servers.take(self.root / model, version)
+            except PlansmithError as error:
+                if not withdrawals.is_on_trial(version):
+                    raise
+                self._withdraw(model, version, error.message)
+                shown = self.views(model).shown()
+                after = f"Triton is shown version {shown[-1]} again" if shown else "Triton is shown no version of it"
+                words = f"{error.message}\nversion {version} of {model} was withdrawn, and {after}"
+                try:
+                    servers.take_back(self.root / model)
+                except PlansmithError as second:
+                    words += f"; but {in_one_line(second.message)}"
+                raise ServedCheckError(words, remedy=error.remedy, log=error.log) from error
+        withdrawals.end_trial(version)
+
+    def holds(self, newest: Manifest, draft: Manifest) -> bool:
+        """Whether a draft's newest release is all that it would become, and whole."""
+        return stands_for(newest, draft) and self._is_whole(newest)
 
     def _is_whole(self, manifest: Manifest) -> bool:
         return damaged_file(self.release(manifest.name, manifest.version), manifest, self._digester) is None
@@ -268,10 +342,12 @@ class ModelRepository:
                     move_into_place(staged / MARKER, self.store / MARKER)
 
     def _exchange_view(self, model: str) -> None:
-        """Show the newest release and the versions that fit it."""
+        """Show the newest release and the versions that fit it, but none that was withdrawn."""
         newest = self.newest(model)
-        assert newest is not None
-        every = [self.manifest(model, number) for number in self.versions(model)]
+        if newest is None:
+            self.views(model).hide()
+            return
+        every = [self.manifest(model, number) for number in self.standing(model)]
         fitting = [m for m in every if m.package.interface == newest.package.interface and self._is_whole(m)]
         self.views(model).show(newest, fitting)
 

@@ -23,7 +23,9 @@ from plansmith.memory import Watch
 from plansmith.scratch import scratch_name
 from plansmith.triton.installation import Installation, python_library_folder
 from plansmith.triton.server_log import is_port_taken, reasons
+from plansmith.triton.server_memory import MemoryLimit
 from plansmith.triton.server_process import end_server, start_server
+from plansmith.units import bytes_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,6 +60,7 @@ class TritonServer:
         ports: of HTTP, gRPC and metrics; 0 for any free one.
         arguments: what to start the server with besides.
         library_folders: where libraries lie that the arguments name without a folder, as those of plugins.
+        memory_bytes: what the server and its Python models may hold together; they are ended where it is more.
 
     Attributes:
         http_url: such as "127.0.0.1:8000", as the other two.
@@ -67,7 +70,7 @@ class TritonServer:
         version: what the running server says it is.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a server has as many settings, and most callers need three of them
         self,
         repository: Path,
         installation: Installation,
@@ -80,6 +83,7 @@ class TritonServer:
         ports: tuple[int, int, int] = (0, 0, 0),
         arguments: Sequence[str] = (),
         library_folders: Sequence[Path] = (),
+        memory_bytes: int | None = None,
     ) -> None:
         self.log = log
         self.version = ""
@@ -92,6 +96,8 @@ class TritonServer:
         self._wanted_ports = ports
         self._arguments = tuple(arguments)
         self._library_folders = tuple(library_folders)
+        self._memory_bytes = memory_bytes
+        self._limit: MemoryLimit | None = None
         self._token = scratch_name(secrets.token_hex(4))
         self._cleanup = ExitStack()
 
@@ -119,18 +125,38 @@ class TritonServer:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        status = self._ended() if isinstance(value, Exception) else None
+        # What failed may have noticed before the process was gone.
+        status = self.wait(_END_SECONDS) if isinstance(value, Exception) else None
         self.stop()
         if status is not None:
-            raise self._obituary(status) from value
+            raise self.obituary(status, "while it was asked") from value
 
     def stop(self) -> None:
         """End the server and everything it started; does nothing the second time."""
         self._cleanup.close()
 
-    def wait(self) -> int:
-        """Block until the server ends by itself or by a signal, and return its exit status."""
-        return self._process.wait()
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Block until the server ends by itself or by a signal, but no longer; its exit status, None while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(seconds)
+        return None
+
+    def obituary(self, status: int, when: str) -> PlansmithError:
+        """Why the server ended, after `wait` gave its exit status.
+
+        Args:
+            status: minus the signal, where one ended it.
+            when: words that say what was being done.
+        """
+        if self._limit is not None and self._limit.exceeded is not None:
+            return self._too_large(self._limit.exceeded)
+        if status == -signal.SIGKILL:
+            who, remedy = self._watch.verdict()
+            return EnvironmentFault(f"Triton was killed {when}, {who}", remedy=remedy, log=self.log)
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+        return ServedCheckError(
+            f"Triton ended with {how} {when}\n{reasons(self.log)}", remedy="read the log", log=self.log
+        )
 
     def _launch(self, scratch: Path, undo: ExitStack) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -141,6 +167,8 @@ class TritonServer:
         self._watch = Watch(self._process.pid)
         undo.callback(_remove_shared_memory, self._token)
         undo.callback(end_server, self._process)
+        if self._memory_bytes is not None:
+            self._limit = undo.enter_context(MemoryLimit(self._process.pid, self._memory_bytes))
 
     def _command(self, scratch: Path, ports: Sequence[int]) -> list[str]:
         http_port, grpc_port, metrics_port = ports
@@ -182,6 +210,8 @@ class TritonServer:
         deadline = time.monotonic() + self._deadline_seconds
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
+                if self._limit is not None and self._limit.exceeded is not None:
+                    raise self._too_large(self._limit.exceeded)
                 if is_port_taken(self.log):
                     return False
                 raise self._failure(f"the server ended with status {self._process.returncode}")
@@ -202,19 +232,13 @@ class TritonServer:
         self.version = metadata["version"]
         return bool(metadata["name"] == self._token)
 
-    def _ended(self) -> int | None:
-        """The status of a server that ended by itself; what failed may have noticed before the process was gone."""
-        with suppress(subprocess.TimeoutExpired):
-            return self._process.wait(_END_SECONDS)
-        return None
-
-    def _obituary(self, status: int) -> PlansmithError:
-        if status == -signal.SIGKILL:
-            who, remedy = self._watch.verdict()
-            return EnvironmentFault(f"Triton was killed while it was asked, {who}", remedy=remedy, log=self.log)
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
-        return ServedCheckError(
-            f"Triton ended with {how} while it was asked\n{reasons(self.log)}", remedy="read the log", log=self.log
+    def _too_large(self, held: int) -> EnvironmentFault:
+        assert self._memory_bytes is not None
+        return EnvironmentFault(
+            f"Triton was ended: with its Python models it held {bytes_in_words(held)} of memory, and may hold"
+            f" {bytes_in_words(self._memory_bytes)}",
+            remedy="allow it more (plansmith serve --memory), or have it serve fewer models or instances",
+            log=self.log,
         )
 
     def _failure(self, what: str) -> ServedCheckError:

@@ -13,6 +13,7 @@ _HARMLESS = "CudaDriverHelper has not been initialized"
 _ERROR = re.compile(r"E\d{4} |error:|\[libprotobuf ERROR")
 _ROW = re.compile(r"^\| (?P<model>\S+) +\| \S+ +\| (?P<why>(UNAVAILABLE|Not loaded).*?) *\|$", re.MULTILINE)
 _UNREAD = re.compile(r"Poll failed for model directory '(?P<model>[^']+)': (?P<why>.*)\"$", re.MULTILINE)
+_UNPARSED = re.compile(r"Error parsing text-format inference\.ModelConfig: (?P<what>.*)$", re.MULTILINE)
 
 
 def is_port_taken(log: Path) -> bool:
@@ -38,5 +39,23 @@ def reasons(log: Path) -> str:
     return "\n".join(refused or (errors or lines)[-_TAIL_LINES:])
 
 
-def _text(log: Path) -> str:
-    return log.read_text(errors="replace")
+def unread_configuration(log: Path, model: str, start: int) -> str | None:
+    """Why Triton could not read a model's configuration, if its log says so from a place on.
+
+    Args:
+        log: the server's.
+        model: its name.
+        start: how many bytes of the log are from before.
+    """
+    text = _text(log, start)
+    reasons = [found["why"] for found in _UNREAD.finditer(text) if found["model"] == model]
+    if not reasons:
+        return None
+    details = [found["what"] for found in _UNPARSED.finditer(text)]
+    return f"its configuration cannot be read: {[*reasons, *details][-1]}"
+
+
+def _text(log: Path, start: int = 0) -> str:
+    with log.open("rb") as stream:
+        stream.seek(start)
+        return stream.read().decode(errors="replace")

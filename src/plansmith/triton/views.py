@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from plansmith.digest import Digester, digest_of
-from plansmith.durable import fsync_tree, link_or_copy, make_folder, move_into_place, remove_folder, staging_folder
+from plansmith.durable import (
+    fsync_path,
+    fsync_tree,
+    link_or_copy,
+    make_folder,
+    move_into_place,
+    remove_folder,
+    staging_folder,
+)
 from plansmith.errors import RepositoryError
 from plansmith.manifest import Manifest
 from plansmith.triton.model_config import CONFIG_FILE
@@ -15,6 +24,9 @@ from plansmith.triton.releases import MODEL_FOLDER
 
 # A Triton that began to load before an exchange still reads the view before.
 _OTHERS_KEPT = 1
+
+# One second, in nanoseconds: no file system of Linux that has links notes times more coarsely.
+_FILE_TIME_STEP = 10**9
 
 
 class ModelViews:
@@ -84,11 +96,18 @@ class ModelViews:
                     link_or_copy(path, staged / name)
                 fsync_tree(staged)
                 move_into_place(staged, fresh)
+        _make_younger(fresh, [view for view in self._folder.iterdir() if view != fresh])
         with staging_folder(self._staging) as staged:
             (staged / "link").symlink_to(os.path.relpath(fresh, self._link.parent))
             move_into_place(staged / "link", self._link)
         for stale in self.others()[:-_OTHERS_KEPT]:
             remove_folder(stale, self._staging)
+
+    def hide(self) -> None:
+        """Show nothing of the model any more."""
+        if self._link.is_symlink():
+            self._link.unlink()
+            fsync_path(self._link.parent)
 
     def _files(self, newest: Manifest, fitting: list[Manifest]) -> dict[str, Path]:
         """What a view holds, by its place in it: the newest configuration with its files, and each version's model."""
@@ -106,6 +125,19 @@ class ModelViews:
             and ((view / name).samefile(path) or self._digester.file(view / name) == self._digester.file(path))
             for name, path in files.items()
         )
+
+
+def _make_younger(view: Path, others: list[Path]) -> None:
+    """Give a view a later time than any file of those shown before it, whatever the clock says.
+
+    A running Triton takes a folder whose youngest file is no younger than that of its last load for unchanged: it
+    answers a load with success and does nothing (core, ModelTimestamp::IsModified in model_repository_manager.cc; seen
+    with 2.51 where an older view was shown again).
+    """
+    before = max((path.stat().st_mtime_ns for other in others for path in (other, *other.rglob("*"))), default=0)
+    moment = max(time.time_ns(), before + _FILE_TIME_STEP)
+    os.utime(view, ns=(moment, moment))
+    fsync_path(view)
 
 
 def _number(view: Path) -> int:

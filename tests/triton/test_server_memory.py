@@ -1,0 +1,75 @@
+"""A server that holds more memory than it may is ended with all that it started, and says so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from plansmith.errors import EnvironmentFault
+from plansmith.triton.installation import Installation
+from plansmith.triton.server import TritonServer
+from plansmith.triton.server_memory import MemoryLimit, group_bytes
+
+GROWS = """
+import subprocess, sys, time
+held = bytearray(int(sys.argv[1]))
+if len(sys.argv) > 2:
+    subprocess.Popen([sys.executable, "-c", sys.argv[2], sys.argv[1]])
+print("ready", flush=True)
+time.sleep(60)
+"""
+MIB = 2**20
+
+
+def test_what_a_child_holds_counts_and_ends_the_parent_too() -> None:
+    words = [sys.executable, "-c", GROWS, str(60 * MIB), GROWS]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
+        parent = psutil.Process(process.pid)
+        (child,) = parent.children()
+        alone = parent.memory_info().rss
+        assert 120 * MIB < group_bytes(process.pid) < 2 * alone + MIB
+        with MemoryLimit(process.pid, 1000 * MIB) as wide:
+            time.sleep(0.6)
+        assert wide.exceeded is None
+        assert process.poll() is None
+        with MemoryLimit(process.pid, 100 * MIB) as narrow:
+            assert process.wait(10) < 0
+    assert narrow.exceeded is not None
+    assert narrow.exceeded > 100 * MIB
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_another_group_counts_for_nothing() -> None:
+    with subprocess.Popen([sys.executable, "-c", GROWS, str(MIB)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert group_bytes(process.pid) == 0
+        assert group_bytes(os.getpgid(process.pid)) > 10 * MIB
+        process.kill()
+
+
+def _ask_after_its_end(server: TritonServer) -> None:
+    """As who asks a server that was ended meanwhile."""
+    server.wait(10)
+    raise ConnectionRefusedError
+
+
+def test_a_server_above_its_limit_is_ended_with_one_clear_reason(installation: Installation, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    server = TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[], memory_bytes=2 * MIB)
+    with pytest.raises(EnvironmentFault) as ended, server:
+        _ask_after_its_end(server)
+    assert "it held" in ended.value.message
+    assert "may hold 2.0 MiB" in ended.value.message
+    assert "plansmith serve --memory" in ended.value.remedy
+    assert ended.value.log == tmp_path / "log"
+    assert not psutil.Process().children()
