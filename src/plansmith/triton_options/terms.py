@@ -1,0 +1,62 @@
+"""The numbers, names and words of which Triton's model configuration is made."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from plansmith.written import Count
+
+Whole = Annotated[Count, Field(ge=0, le=2**31 - 1)]
+"""A number of 0 or more that any of the protobuf's integers holds."""
+
+Positive = Annotated[Count, Field(ge=1, le=2**31 - 1)]
+"""A number of 1 or more that any of the protobuf's integers holds."""
+
+Long = Annotated[Count, Field(ge=0, le=2**63 - 1)]
+"""A number of 0 or more that the protobuf's 64-bit integers hold."""
+
+Signed = Annotated[Count, Field(ge=-(2**31), le=2**31 - 1)]
+"""A number that the protobuf's 32-bit integers hold."""
+
+Text = Annotated[str, StringConstraints(min_length=1)]
+"""Text that is not empty."""
+
+WireDim = Annotated[Count, Field(ge=-1, le=2**63 - 1)]
+"""A size, or -1 where it varies."""
+
+DataType = Literal[
+    "bool",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "fp16",
+    "fp32",
+    "fp64",
+    "string",
+    "bf16",
+]
+"""An element type by Triton's names, without `TYPE_`."""
+
+
+def exactly_one(record: Any, *names: str) -> None:
+    """See that one of several fields is given.
+
+    Raises:
+        ValueError: none is, or several are.
+    """
+    given = [name for name in names if getattr(record, name) not in (None, False, "", ())]
+    if len(given) != 1:
+        words = f"{', '.join(names[:-1])} and {names[-1]}"
+        raise ValueError(f"give one of {words}{f', not {chr(32).join(given)}' if given else ''}")
+
+
+def repeated(names: tuple[str, ...]) -> list[str]:
+    """The names that stand more than once."""
+    return sorted({name for name in names if names.count(name) > 1})
