@@ -21,14 +21,14 @@ def _read_number(given: Any) -> Any:
     return float(given) if isinstance(given, str) and _POWER_OF_TEN.fullmatch(given) else given
 
 
-def _read_count(given: Any) -> Any:
+def read_count(given: Any) -> Any:
     """A whole number; 2.0 is one to JSON, and so it is here."""
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
 def _read_bytes(given: Any) -> Any:
     found = _BYTES.fullmatch(given) if isinstance(given, str) else None
-    return int(found[1]) * _UNITS[found[2]] if found else _read_count(given)
+    return int(found[1]) * _UNITS[found[2]] if found else read_count(given)
 
 
 def _number_schema(sign: str, **limits: int) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def _number_schema(sign: str, **limits: int) -> dict[str, Any]:
 Switch = Annotated[bool, Strict()]
 """True or false, and not a word or number that might mean it."""
 
-Count = Annotated[int, Strict(), BeforeValidator(_read_count)]
+Count = Annotated[int, Strict(), BeforeValidator(read_count)]
 """A whole number."""
 
 ByteCount = Annotated[

@@ -32,6 +32,9 @@ from plansmith.written import OrWord
 FILE_FOLDERS = {"label_filename": "", "input_data_file": "warmup", "data_file": "initial_state"}
 """Fields that name a file, and the folder beside config.pbtxt in which Triton looks for it."""
 
+_FREE = {"parameters", "metric_tags"}
+"""Fields whose keys are not the protobuf's, but anybody's."""
+
 WarmupChoice = Literal["auto", "on", "off"]
 
 
@@ -151,7 +154,9 @@ class TritonOptions(Record):
         return found
 
 
-def _renamed(value: Any, renamed: Callable[[str, str], str]) -> Any:
+def _renamed(value: Any, renamed: Callable[[str, str], str], within: str = "") -> Any:
+    if within in _FREE:
+        return value
     if isinstance(value, list):
         return [_renamed(item, renamed) for item in value]
     if not isinstance(value, dict):

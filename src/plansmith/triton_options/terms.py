@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, Strict, StringConstraints
 
-from plansmith.written import Count
+from plansmith.written import read_count
 
-Whole = Annotated[Count, Field(ge=0, le=2**31 - 1)]
+Whole = Annotated[int, Strict(), Field(ge=0, le=2**31 - 1), BeforeValidator(read_count)]
 """A number of 0 or more that any of the protobuf's integers holds."""
 
-Positive = Annotated[Count, Field(ge=1, le=2**31 - 1)]
+Positive = Annotated[int, Strict(), Field(ge=1, le=2**31 - 1), BeforeValidator(read_count)]
 """A number of 1 or more that any of the protobuf's integers holds."""
 
-Long = Annotated[Count, Field(ge=0, le=2**63 - 1)]
+Long = Annotated[int, Strict(), Field(ge=0, le=2**63 - 1), BeforeValidator(read_count)]
 """A number of 0 or more that the protobuf's 64-bit integers hold."""
 
-Signed = Annotated[Count, Field(ge=-(2**31), le=2**31 - 1)]
+Signed = Annotated[int, Strict(), Field(ge=-(2**31), le=2**31 - 1), BeforeValidator(read_count)]
 """A number that the protobuf's 32-bit integers hold."""
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 """Text that is not empty."""
 
-WireDim = Annotated[Count, Field(ge=-1, le=2**63 - 1)]
+WireDim = Annotated[int, Strict(), Field(ge=-1, le=2**63 - 1), BeforeValidator(read_count)]
 """A size, or -1 where it varies."""
 
 DataType = Literal[
