@@ -145,7 +145,7 @@ def _write(
         takes=lambda feed: not profiles or profile_for(profiles, feed) is not None,
     )
     if is_wanted(options, config, device):
-        words = obstacle(options, config, inputs)
+        words = obstacle(options, config)
         if words:
             warmup.skipped.append(f"at all, as {words}; give samples of your own as triton.model_warmup")
         else:

@@ -209,9 +209,9 @@ def _put_warmup(samples: Sequence[Mapping[str, Any]], config: pb.ModelConfig) ->
             if name in known and not sample["inputs"][name]["data_type"]:
                 value.data_type = known[name].data_type
             if name in known and not value.dims:
-                value.dims.extend(model_dims(known[name]))
+                value.dims.extend(known[name].dims)
 
 
 def model_dims(entry: pb.ModelInput | pb.ModelOutput) -> list[int]:
-    """The dims that the model takes, without the batch; a warm-up skips the step that reshapes requests."""
+    """The dims that the model itself has, without the batch."""
     return list(entry.reshape.shape if entry.HasField("reshape") else entry.dims)

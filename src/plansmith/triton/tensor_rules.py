@@ -125,23 +125,29 @@ def warmup_problems(options: TritonOptions, facts: ModelFacts) -> Iterator[str]:
             yield f"{key}: it says nothing of {', '.join(lacking)}"
         for name, given in sample.inputs.items():
             if name in facts.inputs and not (name in options.inputs and options.inputs[name].allow_ragged_batch):
-                own = _own_dims(facts.inputs[name], batch)
-                words = _sample(given, own, facts.inputs[name])
+                words = _sample(given, _wire_dims(options, facts.inputs[name], batch), facts.inputs[name])
                 yield from (f"{key}.inputs.{name}.{one}" for one in words)
 
 
-def _sample(given: WarmupInput, own: list[int], tensor: Tensor) -> Iterator[str]:
-    """What is wrong with what one input holds; Triton gives it to the model as it is, and reshapes nothing."""
-    if given.dims is None and -1 in own:
-        yield "dims: give them, as some of the model's vary"
+def _sample(given: WarmupInput, wire: list[int], tensor: Tensor) -> Iterator[str]:
+    """What is wrong with what one input holds, by the dims that a request has."""
+    if given.dims is None and -1 in wire:
+        yield "dims: give them, as some of a request's vary"
         return
-    if given.dims is not None and not narrows(given.dims, own):
-        yield f"dims: {list(given.dims)} are none of the model's {own}"
+    if given.dims is not None and not narrows(given.dims, wire):
+        yield f"dims: {list(given.dims)} are none of a request's, {wire}"
     kind = given.data_type or tensor.dtype
-    size = prod(given.dims if given.dims is not None else own) * _item_bytes(kind)
+    size = prod(given.dims if given.dims is not None else wire) * _item_bytes(kind)
     path = Path(given.input_data_file)
     if given.input_data_file and path.is_file() and path.stat().st_size < size:
         yield f"input_data_file: {path} has {path.stat().st_size} bytes, and one sample {size}"
+
+
+def _wire_dims(options: TritonOptions, tensor: Tensor, batch: int) -> list[int]:
+    given = options.inputs.get(tensor.name)
+    if given is not None and given.dims is not None:
+        return list(given.dims)
+    return _own_dims(tensor, batch) or [1]  # a single value a sample has a dim in a request
 
 
 def _item_bytes(kind: str) -> int:

@@ -1,8 +1,8 @@
 """Requests that Triton asks a model before it is ready, made of the reference's real inputs.
 
-Triton repeats one sample to fill a batch, and asks the backend itself: a file holds the values of one sample, without
-the batch, and its dims are those that the model takes, not those that go over the wire (`GenerateWarmupData` in
-src/backend_model_instance.cc of github.com/triton-inference-server/core).
+Triton repeats one sample to fill a batch: a file holds the values of one sample, without the batch, and has the dims
+of a request, which Triton reshapes as it does with any other (`GenerateWarmupData` in src/backend_model_instance.cc of
+github.com/triton-inference-server/core).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plansmith.reference import StoredCases, read_feed
+from plansmith.triton.configuring import model_dims
 from plansmith.triton.model_config import data_type
 from plansmith.triton_options import TritonOptions
 from plansmith.types import BATCH, AxisRange, Case, Device, Tensor
@@ -40,15 +41,12 @@ def is_wanted(options: TritonOptions, config: pb.ModelConfig, device: Device) ->
     return any(one.kind == one.KIND_GPU or (one.kind == one.KIND_AUTO and device == "gpu") for one in groups)
 
 
-def obstacle(options: TritonOptions, config: pb.ModelConfig, inputs: Sequence[Tensor]) -> str:
+def obstacle(options: TritonOptions, config: pb.ModelConfig) -> str:
     """Why no warm-up can be made of the reference, in words; empty where it can."""
     if options.sequence_batching is not None:
         return "its requests belong to sequences"
     if any(entry.allow_ragged_batch for entry in config.input) or options.batch_input:
         return "its batches are ragged"
-    single = [tensor.name for tensor in inputs if config.max_batch_size and len(tensor.dims) == 1]
-    if single:
-        return f"{single[0]} holds a single value a sample, which Triton has no warm-up for"
     return ""
 
 
@@ -146,12 +144,19 @@ class Warmup:
     def _write(self, point: str, batch: int, sample: Arrays, folder: str) -> None:
         from tritonclient.grpc import model_config_pb2 as pb
 
+        entries = {entry.name: entry for entry in self.config.input}
         entry = self.config.model_warmup.add(name=point, batch_size=batch)
         for number, tensor in enumerate(self.inputs):
             value = entry.inputs[tensor.name]
             value.data_type = pb.DataType.Value(data_type(tensor))
-            value.dims.extend(sample[tensor.name].shape)
+            value.dims.extend(_wire_dims(entries[tensor.name], sample[tensor.name].shape))
             value.input_data_file = f"{folder}/{_file_name(tensor.name, number)}"
+
+
+def _wire_dims(entry: pb.ModelInput, shape: Sequence[int]) -> list[int]:
+    """The dims of a request of a sample: those that vary have its sizes, in their order."""
+    varying = iter([size for size, dim in zip(shape, model_dims(entry), strict=True) if dim == -1])
+    return [next(varying) if dim == -1 else int(dim) for dim in entry.dims]
 
 
 def _file_name(name: str, number: int) -> str:

@@ -161,9 +161,9 @@ def _renamed(value: Any, renamed: Callable[[str, str], str], within: str = "") -
         return [_renamed(item, renamed) for item in value]
     if not isinstance(value, dict):
         return value
-    return {
-        key: renamed(key, inner)
-        if key in FILE_FOLDERS and isinstance(inner, str) and inner
-        else _renamed(inner, renamed)
-        for key, inner in value.items()
-    }
+    items = value.items()
+    return {key: renamed(key, item) if _is_file(key, item) else _renamed(item, renamed, key) for key, item in items}
+
+
+def _is_file(key: str, value: Any) -> bool:
+    return key in FILE_FOLDERS and isinstance(value, str) and bool(value)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from plansmith.triton_options.terms import DataType, Long, Positive, Signed, Text, Whole, WireDim, exactly_one
+from plansmith.triton_options.terms import DataType, Filled, Long, Positive, Signed, Text, Whole, WireDim, exactly_one
 from plansmith.types import Record
 from plansmith.written import Number, Part, Switch
 
@@ -136,14 +136,14 @@ class ControlInput(Record):
     """An input of the model that Triton fills."""
 
     name: Text = Field(description="The input.")
-    control: tuple[Control, ...] = Field(min_length=1, description="What it tells.")
+    control: Annotated[tuple[Control, ...], Filled()] = Field(description="What it tells.")
 
 
 class InitialState(Record):
     """What a state holds when a sequence begins."""
 
     data_type: DataType = Field(description="Element type.")
-    dims: tuple[Positive, ...] = Field(min_length=1, description="Sizes, without the batch.")
+    dims: Annotated[tuple[Positive, ...], Filled()] = Field(description="Sizes, without the batch.")
     zero_data: Switch = Field(default=False, description="It is all zeros.")
     data_file: str = Field(default="", description="Its values, as they lie in memory; relative to the spec.")
     name: str = Field(default="", description="What it is called in messages.")
@@ -160,7 +160,7 @@ class State(Record):
     input_name: Text = Field(description="The input that takes it.")
     output_name: Text = Field(description="The output that gives it.")
     data_type: DataType = Field(description="Element type.")
-    dims: tuple[WireDim, ...] = Field(min_length=1, description="Sizes, without the batch; -1 where they vary.")
+    dims: Annotated[tuple[WireDim, ...], Filled()] = Field(description="Sizes, without the batch; -1 where they vary.")
     initial_state: tuple[InitialState, ...] = Field(
         default=(), max_length=1, description="What it holds at first; nothing in particular when left out."
     )

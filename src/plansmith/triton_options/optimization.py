@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plansmith.triton_options.terms import Positive, Signed, Text, Whole
+from plansmith.triton_options.terms import Filled, Positive, Signed, Text, Whole
 from plansmith.types import Record
 from plansmith.written import Switch
 
@@ -22,7 +22,7 @@ class Graph(Record):
 class Shape(Record):
     """Sizes of an input, without the batch."""
 
-    dim: tuple[Positive, ...] = Field(min_length=1, description="Sizes, without the batch.")
+    dim: Annotated[tuple[Positive, ...], Filled()] = Field(description="Sizes, without the batch.")
 
 
 class LowerBound(Record):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from plansmith.triton_options.terms import Positive, Text, exactly_one, repeated
+from plansmith.triton_options.terms import Filled, Positive, Text, exactly_one, repeated
 from plansmith.types import Record
 from plansmith.written import Number, Switch
 
@@ -24,8 +24,8 @@ class All(Record):
 class Specific(Record):
     """Versions by their numbers."""
 
-    versions: tuple[Positive, ...] = Field(
-        min_length=1, description="Their numbers.", json_schema_extra={"uniqueItems": True}
+    versions: Annotated[tuple[Positive, ...], Filled()] = Field(
+        description="Their numbers.", json_schema_extra={"uniqueItems": True}
     )
 
     @field_validator("versions")
@@ -85,7 +85,7 @@ class MetricIdentifier(Record):
 class HistogramOptions(Record):
     """How a histogram counts."""
 
-    buckets: tuple[Number, ...] = Field(min_length=1, description="Upper bounds, ascending.")
+    buckets: Annotated[tuple[Number, ...], Filled()] = Field(description="Upper bounds, ascending.")
 
     @field_validator("buckets")
     @classmethod

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from plansmith.triton_options.terms import DataType, Positive, Text, Whole, WireDim, exactly_one
+from plansmith.triton_options.terms import DataType, Filled, Positive, Text, Whole, WireDim, exactly_one
 from plansmith.types import Record
 from plansmith.written import Switch
 
@@ -69,19 +69,21 @@ class BatchInput(Record):
         "item_shape",
         "item_shape_flatten",
     ] = Field(description="What it tells of the source input.")
-    target_name: tuple[Text, ...] = Field(min_length=1, description="Inputs of the model that Triton fills.")
+    target_name: Annotated[tuple[Text, ...], Filled()] = Field(description="Inputs of the model that Triton fills.")
     data_type: Literal["int32", "fp32"] = Field(description="Their element type.")
-    source_input: tuple[Text, ...] = Field(min_length=1, max_length=1, description="The input that it is about.")
+    source_input: Annotated[tuple[Text, ...], Filled()] = Field(max_length=1, description="The input that it is about.")
 
 
 class BatchOutput(Record):
     """How outputs of a ragged batch are given to their requests."""
 
-    target_name: tuple[Text, ...] = Field(min_length=1, description="The outputs.")
+    target_name: Annotated[tuple[Text, ...], Filled()] = Field(description="The outputs.")
     kind: Literal["scatter_with_input_shape"] = Field(
         default="scatter_with_input_shape", description="Each request gets what has the shape of its source input."
     )
-    source_input: tuple[Text, ...] = Field(min_length=1, max_length=1, description="The input that gives the shape.")
+    source_input: Annotated[tuple[Text, ...], Filled()] = Field(
+        max_length=1, description="The input that gives the shape."
+    )
 
 
 class WarmupInput(Record):
@@ -108,5 +110,5 @@ class Warmup(Record):
 
     name: Text = Field(description="What it is called in messages.")
     batch_size: Positive = Field(default=1, description="Samples in the batch, all alike.")
-    inputs: dict[str, WarmupInput] = Field(min_length=1, description="What each input holds.")
+    inputs: Annotated[dict[str, WarmupInput], Filled()] = Field(description="What each input holds.")
     count: Whole = Field(default=0, description="How often it is asked; once when 0.")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, Strict, StringConstraints
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, Strict, StringConstraints
+from pydantic_core import core_schema
 
 from plansmith.written import read_count
 
@@ -43,6 +44,26 @@ DataType = Literal[
     "bf16",
 ]
 """An element type by Triton's names, without `TYPE_`."""
+
+
+class Filled:
+    """Annotation of a list or mapping that must not be empty; pydantic's own counts what is left of wrong items."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """Looks when all items are right."""
+        return core_schema.no_info_after_validator_function(self._require, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """At least one item or property."""
+        found = handler(schema)
+        return {**found, "minItems" if found["type"] == "array" else "minProperties": 1}
+
+    def _require(self, value: Any) -> Any:
+        if not value:
+            raise ValueError("must not be empty")
+        return value
 
 
 def exactly_one(record: Any, *names: str) -> None:
