@@ -41,6 +41,10 @@ class Package(Record):
     capability_files: dict[str, str] = Field(default_factory=dict)
     server_arguments: tuple[str, ...] = ()
 
+    def shares_configuration(self, other: Package) -> bool:
+        """Whether one configuration serves the models of both: clients and models see the same dims."""
+        return (self.interface, self.reshaped) == (other.interface, other.reshaped)
+
 
 class Interface(Record):
     """What clients rely on: a version with another interface must not stand beside this one."""

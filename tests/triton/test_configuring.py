@@ -83,7 +83,8 @@ def test_a_smaller_batch_can_be_chosen_and_no_batching_at_all() -> None:
 
 def test_groups_of_instances_take_from_the_target_what_they_leave_out() -> None:
     groups = [{"count": 2, "gpus": [0, 1]}, {"kind": "cpu"}, {"kind": "auto", "gpus": [0]}]
-    config, _ = configured({"instance_group": groups}, device="gpu")
+    samples = [{"name": name, "inputs": {"user": {"zero_data": True}}} for name in ("small", "large")]
+    config, _ = configured({"instance_group": groups, "model_warmup": samples}, device="gpu")
     found = [(group.kind, group.count, list(group.gpus)) for group in config.instance_group]
     assert found == [(1, 2, [0, 1]), (2, 1, []), (0, 1, [0])]
     on_cpu = parse_config(with_cpu_instances(text_of(config)))
@@ -92,6 +93,7 @@ def test_groups_of_instances_take_from_the_target_what_they_leave_out() -> None:
         (2, 1, []),
         (2, 1, []),
     ]
+    assert [sample.name for sample in on_cpu.model_warmup] == ["small"]
 
 
 def test_clients_see_other_dims_and_the_model_its_own() -> None:
@@ -121,6 +123,22 @@ def test_clients_see_other_dims_and_the_model_its_own() -> None:
     }
     own: dict[str, tuple[Dim, ...]] = {tensor.name: tensor.dims for tensor in (INPUTS[1], *OUTPUTS)}
     assert package.reshaped == own
+
+
+def test_a_ragged_input_is_one_dim_of_any_size_and_nothing_is_reshaped() -> None:
+    config, package = configured({"inputs": {"user": {"allow_ragged_batch": True}}})
+    entry = config.input[2]
+    assert (entry.allow_ragged_batch, list(entry.dims), entry.HasField("reshape")) == (True, [-1], False)
+    assert package.interface.inputs[2].dims == ("batch", "user_0")
+    assert package.reshaped == {}
+
+
+def test_releases_whose_models_have_other_dims_than_their_clients_share_a_configuration_only_with_their_like() -> None:
+    reshaped, plain = configured({"inputs": {"ids": {"dims": [1, -1]}}})[1], configured({})[1]
+    alike = plain.model_copy(update={"interface": reshaped.interface})
+    assert reshaped.shares_configuration(reshaped)
+    assert not reshaped.shares_configuration(plain)
+    assert not reshaped.shares_configuration(alike)
 
 
 def test_inputs_that_triton_fills_are_none_of_the_clients() -> None:
@@ -220,6 +238,7 @@ MISFITS: dict[str, tuple[dict[str, Any], ModelFacts, str]] = {
         FACTS,
         "tensorrt is none of openvino",
     ),
+    "CUDA graphs of another backend": ({"optimization": {"cuda": {"graphs": True}}}, FACTS, "only TensorRT's backend"),
     "a part of a profile": (
         {
             "optimization": {

@@ -293,6 +293,15 @@ def test_the_options_of_a_spec_reach_the_configuration_of_a_plan() -> None:
     config = parse_config(written(engine(), options=DELAYED))
     assert config.dynamic_batching.max_queue_delay_microseconds == 700
     assert config.instance_group[0].count == 3
+    assert list(config.dynamic_batching.preferred_batch_size) == [8]
+
+
+def test_a_spec_chooses_the_profiles_of_a_group_of_instances_and_the_preferred_batches() -> None:
+    several = engine(profiles=[TWO_INPUTS, profile("short", ids="1x8:4x16:64x32", mask="1x8:4x16:64x32")])
+    given = {"instance_group": [{"profile": [1]}, {}], "dynamic_batching": {"preferred_batch_size": [2, 16]}}
+    config = parse_config(written(several, options=TritonOptions.model_validate(given)))
+    assert [list(group.profile) for group in config.instance_group] == [["1"], ["0", "1"]]
+    assert list(config.dynamic_batching.preferred_batch_size) == [2, 16]
 
 
 def test_cpu_instances_are_refused() -> None:

@@ -64,13 +64,17 @@ def text_of(config: Message) -> str:
 
 
 def with_cpu_instances(text: str) -> str:
-    """The same config.pbtxt with every GPU instance on the CPU, for a server that has no GPU."""
+    """The same config.pbtxt with every GPU instance on the CPU, for a server that has no GPU.
+
+    Of a warm-up its first sample is left: the largest batch of a model for GPUs may keep a CPU busy for minutes.
+    """
     config = parse_config(text)
     for group in config.instance_group:
         if group.kind == group.KIND_GPU or (group.kind == group.KIND_AUTO and group.gpus):
             group.kind = group.KIND_CPU
             group.ClearField("gpus")  # Triton refuses CPU instances that name GPUs
             group.ClearField("secondary_devices")
+            del config.model_warmup[1:]
     return text_of(config)
 
 

@@ -136,8 +136,11 @@ def _instance(group: InstanceGroup, options: TritonOptions, facts: ModelFacts) -
 
 
 def _accelerators(options: TritonOptions, facts: ModelFacts) -> Iterator[str]:
-    """Accelerators for another backend than ONNX Runtime, that it does not know, or with a part of a profile."""
-    accelerators = options.optimization.execution_accelerators if options.optimization is not None else None
+    """What another backend reads; accelerators that ONNX Runtime does not know, or that have a part of a profile."""
+    given = options.optimization
+    if given is not None and given.cuda is not None and facts.engine is not EngineKind.TENSORRT:
+        yield "optimization.cuda: only TensorRT's backend reads it"
+    accelerators = given.execution_accelerators if given is not None else None
     if accelerators is None:
         return
     if facts.engine is not EngineKind.ONNXRUNTIME:

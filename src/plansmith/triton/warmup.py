@@ -61,7 +61,9 @@ class Warmup:
         cases: the reference's.
         out: the folder of the release; takes the files.
         takes: whether the model answers to such inputs, batch included.
+        room: how many bytes more its files may have.
         skipped: what could not be made, in words.
+        files: what was written, by its place in `out`.
     """
 
     config: pb.ModelConfig
@@ -70,9 +72,9 @@ class Warmup:
     cases: StoredCases
     out: Path
     takes: Callable[[Arrays], bool]
+    room: int = MOST_BYTES
     skipped: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
-    _left: int = MOST_BYTES
     _made: dict[tuple[tuple[int, ...], ...], str] = field(default_factory=dict)
 
     def add(self) -> None:
@@ -127,12 +129,11 @@ class Warmup:
         if shapes in self._made:
             return True
         size = sum(array.nbytes for array in sample.values())
-        if size > self._left:
-            self.skipped.append(
-                f"at {point}: its files would have {size >> 20} MiB, and {MOST_BYTES >> 20} are the most"
-            )
+        if size > self.room:
+            words = f"its files would have {size} bytes, and {self.room} are left of {MOST_BYTES >> 20} MiB"
+            self.skipped.append(f"at {point}: {words}")
             return False
-        self._left -= size
+        self.room -= size
         self._made[shapes] = point
         for number, (name, array) in enumerate(sample.items()):
             path = Path(FOLDER, point, _file_name(name, number))
