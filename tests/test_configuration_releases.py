@@ -109,6 +109,20 @@ def test_a_release_of_another_configuration_shares_the_files_and_triton_serves_i
     assert "bird" in (second / "labels.txt").read_text()
 
 
+def test_a_release_for_gpus_warms_up_and_tells_tensorrt_inside_of_onnx_runtime_its_shapes(
+    compile_pair: Compile,
+) -> None:
+    accelerators = {"gpu_execution_accelerator": [{"name": "tensorrt"}]}
+    triton = {"optimization": {"execution_accelerators": accelerators}, "instance_group": [{"gpus": [0, 1]}]}
+    published, manifest = compile_pair(triton, target="triton-26.03", check_served=False)
+    config = parse_config((Path(published.release) / "config.pbtxt").read_text())
+    (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
+    assert accelerator.parameters["trt_profile_max_shapes"] == "x:8x4,scale:8"
+    assert [(sample.name, sample.batch_size) for sample in config.model_warmup] == [("min", 1), ("opt", 4), ("max", 8)]
+    assert manifest.package.support_files == ("warmup/min/x", "warmup/min/scale")
+    assert (config.instance_group[0].kind, list(config.instance_group[0].gpus)) == (1, [0, 1])
+
+
 def test_dims_that_clients_use_are_part_of_what_they_rely_on(compile_pair: Compile) -> None:
     compile_pair({}, check_served=False)
     with pytest.raises(RepositoryError, match=r"x was float32\['batch', 4\], is float32\['batch', 2, 2\]"):

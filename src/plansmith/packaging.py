@@ -88,12 +88,13 @@ def lay_out(
 
 
 def require_servable(
-    options: TritonOptions, device: Device, component: Component, kind: EngineKind, onnx: OnnxModel
+    options: TritonOptions, name: str, device: Device, component: Component, kind: EngineKind, onnx: OnnxModel
 ) -> None:
     """See that options fit a graph before an engine is made of it.
 
     Args:
         options: with the paths of files absolute.
+        name: of the model.
         device: what the instances run on.
         component: the graph.
         kind: the backend.
@@ -103,7 +104,7 @@ def require_servable(
         UsageError: they do not.
     """
     largest = model_config.max_batch_size(component, onnx.axes)
-    require_fitting(options, _facts_of(component, kind, device, largest))
+    require_fitting(options, _facts_of(component, kind, device, largest), model=name)
 
 
 def _facts_of(component: Component, kind: EngineKind, device: Device, largest: int) -> ModelFacts:

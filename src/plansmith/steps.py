@@ -81,7 +81,7 @@ class Compilation(GraphSteps):
     ) -> None:
         super().__init__(spec, relative_to=relative_to, listener=listener, dry=dry, digester=digester)
         _require_available(spec, self.name, self.target)
-        self._require_served()
+        require_served(spec, self.name, self.target.device, relative_to)
         self._plans = self._plan_steps() if spec.engine is EngineKind.TENSORRT else None
         self._finished: dict[str, Finished[Any]] = {}
         self._history = History(self._artifacts / HISTORY)
@@ -94,19 +94,6 @@ class Compilation(GraphSteps):
                 require_writable(place)
             LoadedInto(spec.load_into).require_reachable()
         self._runtime, self._no_server = self._find_runtime(dry=dry) if spec.check_served else (None, None)
-
-    def _require_served(self) -> None:
-        try:
-            require_served(self.spec, self.target.device, self._relative_to)
-        except PlansmithError as error:
-            raise error.located(model=self.name, step="package") from None
-
-    def _require_servable(self, onnx: OnnxModel, lowered: LoweredModel) -> None:
-        options, graph = self.spec.triton.found_from(self._relative_to), lowered.components["model"]
-        try:
-            require_servable(options, self.target.device, graph, self.spec.engine, onnx)
-        except PlansmithError as error:
-            raise error.located(model=self.name, step="package") from None
 
     def run(self, perform: Perform = _plainly) -> tuple[PublishedVersion, Manifest]:
         """All steps, from source to published version; the manifest tells of this run.
@@ -227,7 +214,8 @@ class Compilation(GraphSteps):
             EnvironmentFault: a plan cannot be built on this machine.
             UsageError: what the spec says of Triton's configuration does not fit the graph.
         """
-        self._require_servable(onnx.record, lowered.record)
+        options, graph = self.spec.triton.found_from(self._relative_to), lowered.record.components["model"]
+        require_servable(options, self.name, self.target.device, graph, self.spec.engine, onnx.record)
         if self._plans is not None:
             return self._plans.compile(onnx, lowered)
         assert self._onnxruntime is not None

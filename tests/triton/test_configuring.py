@@ -419,10 +419,11 @@ def test_what_the_spec_itself_contradicts_is_refused_before_any_work(
 ) -> None:
     device: Device = "gpu" if "engine" in values else "cpu"
     with pytest.raises(UsageError) as refusal:
-        require_served(make_spec({"source": "hf:bert", **values}), device, tmp_path)
+        require_served(make_spec({"source": "hf:bert", **values}), "bert", device, tmp_path)
     assert said in str(refusal.value)
+    assert (refusal.value.model, refusal.value.step) == ("bert", "package")
 
 
 def test_a_spec_that_says_nothing_of_its_shapes_is_judged_later(tmp_path: Path) -> None:
     values = {"source": "hf:bert", "triton": {"max_batch_size": 4096, "inputs": {"anything": {}}}}
-    require_served(make_spec(values), "cpu", tmp_path)
+    require_served(make_spec(values), "bert", "cpu", tmp_path)

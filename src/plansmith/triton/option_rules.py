@@ -36,11 +36,12 @@ def facts_of(spec: ModelSpec, device: Device) -> ModelFacts:
     )
 
 
-def require_served(spec: ModelSpec, device: Device, folder: Path) -> None:
+def require_served(spec: ModelSpec, name: str, device: Device, folder: Path) -> None:
     """Refuse at once what Triton would refuse when everything is built, as far as the spec tells.
 
     Args:
         spec: of the model.
+        name: of the model.
         device: what the target's instances run on.
         folder: that paths of the spec are relative to.
 
@@ -48,16 +49,17 @@ def require_served(spec: ModelSpec, device: Device, folder: Path) -> None:
         UsageError: names every key of `triton:` that does not fit.
     """
     options = spec.triton.found_from(folder)
-    require_fitting(options, facts_of(spec, device), _unasked(spec))
+    require_fitting(options, facts_of(spec, device), _unasked(spec), model=name)
 
 
-def require_fitting(options: TritonOptions, facts: ModelFacts, more: Iterable[str] = ()) -> None:
+def require_fitting(options: TritonOptions, facts: ModelFacts, more: Iterable[str] = (), *, model: str = "") -> None:
     """See that options fit a model.
 
     Args:
         options: with the paths of their files absolute.
         facts: what is known of the model.
         more: what else is wrong.
+        model: its name.
 
     Raises:
         UsageError: names every key of `triton:` that does not fit.
@@ -68,7 +70,7 @@ def require_fitting(options: TritonOptions, facts: ModelFacts, more: Iterable[st
         words = (
             f"triton.{found[0]}" if len(found) == 1 else "\n  ".join(["these keys of `triton:` do not fit:", *found])
         )
-        raise UsageError(words, remedy="correct `triton:` in the spec")
+        raise UsageError(words, remedy="correct `triton:` in the spec", model=model, step="package")
 
 
 def _unasked(spec: ModelSpec) -> Iterator[str]:

@@ -75,7 +75,7 @@ class Warmup:
     room: int = MOST_BYTES
     skipped: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
-    _made: dict[tuple[tuple[int, ...], ...], str] = field(default_factory=dict)
+    _made: dict[tuple[tuple[int, ...], ...], str] = field(default_factory=dict, init=False)
 
     def add(self) -> None:
         """Add a sample at batch 1, at the usual batch and at the largest, each at the shapes of that point."""
