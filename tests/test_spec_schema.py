@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,13 @@ ROOT = Path(__file__).parents[1]
 SHIPPED = sorted((ROOT / "configs" / "models").glob("*.yaml"))
 
 
+@cache
+def _validator() -> Draft202012Validator:
+    return Draft202012Validator(spec_schema())
+
+
 def _complaints(text: str) -> list[str]:
-    return [error.message for error in Draft202012Validator(spec_schema()).iter_errors(yaml.safe_load(text))]
+    return [error.message for error in _validator().iter_errors(yaml.safe_load(text))]
 
 
 def test_the_schema_is_a_schema_and_always_the_same() -> None:

@@ -117,11 +117,11 @@ def test_clients_see_other_dims_and_the_model_its_own() -> None:
     assert seen == {
         "image": ("batch", 3, 64, "width"),
         "ids": ("batch", 1, "length"),
-        "user": ("batch",),
+        "user": ("batch", 1, 1),
         "scores": ("batch", 2, 2),
         "hidden": ("batch", "length", 2, 3),
     }
-    own: dict[str, tuple[Dim, ...]] = {tensor.name: tensor.dims for tensor in (INPUTS[1], *OUTPUTS)}
+    own: dict[str, tuple[Dim, ...]] = {tensor.name: tensor.dims for tensor in (*INPUTS[1:], *OUTPUTS)}
     assert package.reshaped == own
 
 

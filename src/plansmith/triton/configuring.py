@@ -107,7 +107,7 @@ def _served(
 ) -> Tensor:
     """A tensor as it goes over the wire; `reshaped` takes the dims that the model has for it, where they differ."""
     batch, own = (tensor.dims[:1], tensor.dims[1:]) if max_batch_size else ((), tensor.dims)
-    if not own and not getattr(entry, "allow_ragged_batch", False):
+    if not own and list(entry.dims) == [1]:
         return tensor  # one value a sample: that it has a dim on the wire is known to who sends it
     model = model_dims(entry)
     named = [dim if size == -1 else size for dim, size in zip(own, model, strict=False)]

@@ -118,9 +118,7 @@ class Warmup:
 
     def _sample(self, feed: Arrays) -> dict[str, NDArray[np.generic]]:
         """The first sample of a batch; all of it where there is no batching."""
-        arrays = {
-            tensor.name: feed[tensor.name][0] if self._is_batched else feed[tensor.name] for tensor in self.inputs
-        }
+        arrays = {t.name: feed[t.name][0] if self._is_batched else feed[t.name] for t in self.inputs}
         return {tensor.name: arrays[tensor.name].astype(_dtype(tensor.dtype)) for tensor in self.inputs}
 
     def _store(self, point: str, sample: Arrays) -> bool:
