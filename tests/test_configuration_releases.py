@@ -36,7 +36,13 @@ Compile = Callable[..., tuple[PublishedVersion, Manifest]]
 
 
 @pytest.fixture
-def compile_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
+def notices() -> list[str]:
+    """What the compiles of a test said besides."""
+    return []
+
+
+@pytest.fixture
+def compile_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: list[str]) -> Compile:
     """Compile a small graph with a `triton:` section, in this process."""
     monkeypatch.setattr("plansmith.stages.Worker", InlineWorker)
     model = onnx.parser.parse_model(TEXT)
@@ -47,6 +53,9 @@ def compile_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
     onnx.save(model, tmp_path / "pair.onnx")
     (tmp_path / "labels.txt").write_text("cat\ndog\nbird\n")
 
+    listener = Listener()
+    monkeypatch.setattr(listener, "notice", notices.append)
+
     def compile_it(triton: dict[str, Any], **more: Any) -> tuple[PublishedVersion, Manifest]:
         values = {
             "source": f"onnx:{tmp_path / 'pair.onnx'}",
@@ -54,7 +63,7 @@ def compile_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
             "triton": triton,
         }
         values |= {"shapes": {"x": "1x4:4x4:8x4", "scale": "1:4:8"}}
-        with Compilation(make_spec(values | more), relative_to=tmp_path, listener=Listener()) as compilation:
+        with Compilation(make_spec(values | more), relative_to=tmp_path, listener=listener) as compilation:
             return compilation.run()
 
     return compile_it
@@ -73,7 +82,7 @@ RICH = {
 
 
 def test_a_release_of_another_configuration_shares_the_files_and_triton_serves_it(
-    compile_pair: Compile, tmp_path: Path
+    compile_pair: Compile, tmp_path: Path, notices: list[str]
 ) -> None:
     plain, _ = compile_pair({}, check_served=False)
     rich, manifest = compile_pair(RICH, allow_interface_change=True)
@@ -103,8 +112,10 @@ def test_a_release_of_another_configuration_shares_the_files_and_triton_serves_i
     again, _ = compile_pair(RICH, allow_interface_change=True)
     assert (again.version, again.unchanged) == (2, True)
     (tmp_path / "labels.txt").write_text("cat\ndog\nfox\n")
+    assert not [words for words in notices if "does not serve" in words]
     relabelled, _ = compile_pair(RICH, check_served=False)
     assert relabelled.version == 3
+    assert notices[-1] == "Triton does not serve version 3: triton.version_policy names others"
     assert "fox" in (Path(relabelled.release) / "labels.txt").read_text()
     assert "bird" in (second / "labels.txt").read_text()
 

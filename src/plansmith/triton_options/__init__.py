@@ -95,6 +95,11 @@ class TritonOptions(Record):
         """Whether a request has any number of answers."""
         return self.model_transaction_policy is not None and self.model_transaction_policy.decoupled
 
+    def serves(self, version: int) -> bool:
+        """Whether Triton serves a version when it is the newest."""
+        specific = self.version_policy.specific if self.version_policy is not None else None
+        return specific is None or version in specific.versions
+
     def found_from(self, folder: Path) -> TritonOptions:
         """The same, with the paths of files made absolute."""
         return self.with_files(lambda _, path: str((folder / path).absolute()))
