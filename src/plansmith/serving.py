@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plansmith.client.wire import numpy_dtype
 from plansmith.engines import BuildSpec
 from plansmith.errors import ServedCheckError
 from plansmith.manifest import Package
@@ -97,7 +98,7 @@ def _as_served(case: StoredCase, package: Package) -> StoredCase:
 
 
 def _on_the_wire(array: NDArray[np.generic], tensor: Tensor, package: Package) -> NDArray[np.generic]:
-    array = array.astype(tensor.dtype, copy=False)
+    array = array.astype(numpy_dtype(tensor.dtype), copy=False)
     own = package.reshaped.get(tensor.name)
     if own is None:
         return array

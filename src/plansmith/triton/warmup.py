@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plansmith.client.wire import numpy_dtype
 from plansmith.reference import StoredCases, read_feed
 from plansmith.triton.configuring import model_dims
 from plansmith.triton.model_config import data_type
@@ -119,7 +120,7 @@ class Warmup:
     def _sample(self, feed: Arrays) -> dict[str, NDArray[np.generic]]:
         """The first sample of a batch; all of it where there is no batching."""
         arrays = {t.name: feed[t.name][0] if self._is_batched else feed[t.name] for t in self.inputs}
-        return {tensor.name: arrays[tensor.name].astype(_dtype(tensor.dtype)) for tensor in self.inputs}
+        return {tensor.name: arrays[tensor.name].astype(numpy_dtype(tensor.dtype)) for tensor in self.inputs}
 
     def _store(self, point: str, sample: Arrays) -> bool:
         """Write the files of a sample, unless one of these shapes is there already; false where there is no room."""
@@ -161,13 +162,3 @@ def _wire_dims(entry: pb.ModelInput, shape: Sequence[int]) -> list[int]:
 def _file_name(name: str, number: int) -> str:
     """The file of an input: its name where that can be one."""
     return name if _PLAIN.fullmatch(name) else f"input{number}"
-
-
-def _dtype(name: str) -> np.dtype[np.generic]:
-    """NumPy's element type; bfloat16, which it does not have itself, as onnx has it."""
-    import numpy as np
-
-    if name == "bfloat16":
-        import ml_dtypes  # noqa: F401 - makes the name known to NumPy
-
-    return np.dtype(name)
