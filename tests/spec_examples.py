@@ -33,7 +33,7 @@ ACCEPTED = {
     "device: cuda\n"
     "allow_interface_change: false\nforce: false\ntritonserver: t\nshapes: {input_ids: '1x1:8x64:32x256', mask: 4x8}\n"
     "tolerances:\n  logits: {max_relative: 1.0e-3, quantile_relative: 0, min_cosine: 0.9}\n"
-    "triton: {max_queue_delay_microseconds: 0, instances: 4}\n",
+    "triton: {dynamic_batching: {max_queue_delay_microseconds: 0}, instance_group: [{count: 4}], model_warmup: off}\n",
     "data of its own": "source: hf:bert\nprecision: auto\ndata:\n  path: ../reviews.csv\n"
     "  columns: {text: body, label: stars}\n  calibration: 64\n  evaluation: 500\n  seed: 1\n  metric: accuracy\n"
     "  max_metric_drop: 1e-2\nlowering: {keep: [attention], budget: 0}\n",
@@ -79,13 +79,13 @@ SEVERAL = {
         "defaults: {target: [a, 5]}\n" + TWO, "1 problem(s)", "model.yaml:1: 'target': must be text (got 5)"
     ),
     "wrong keys and values in all places": _no(
-        "defaults:\n  precison: fp16\n  triton: {instances: 0}\nmodels:\n  - source: hf:bert\n    names: x\n"
+        "defaults:\n  precison: fp16\n  triton: {max_batch_size: -1}\nmodels:\n  - source: hf:bert\n    names: x\n"
         "    shapes:\n      input_ids: 4x8:2x8:8x8\n  - name: b\n    triton: {instancez: 1}\n  - just text\n"
         "  - source: bert\nmodel: 5\n",
         "9 problem(s)",
         "unknown key(s): model.yaml:2 'precison', model.yaml:6 'names', model.yaml:10 'triton.instancez', "
         "model.yaml:13 'model'\n",
-        "model.yaml:3: 'triton.instances': must be 1 or more (got 0)",
+        "model.yaml:3: 'triton.max_batch_size': must be 0 or more (got -1)",
         "model.yaml:8: 'shapes.input_ids': '4x8:2x8:8x8' is not min <= opt <= max",
         "model.yaml:9: 'source' is missing",
         "model.yaml:11: a model is a mapping with at least `source` (got 'just text')",
@@ -169,8 +169,8 @@ VARIABLES = {
     ),
     "for a switch": _no("source: hf:bert\nforce: $FORCE\n", "1 problem(s)", "'force' holds", "type --force;"),
     "where no option helps": _no(
-        "source: hf:bert\ntriton: {instances: $N}\n",
-        "model.yaml:2: 'triton.instances' holds the environment variable $N",
+        "source: hf:bert\ntriton: {instance_group: [{count: $N}]}\n",
+        "model.yaml:2: 'triton.instance_group.0.count' holds the environment variable $N",
         "so write the value itself; $$",
     ),
     "in lists, defaults and keys, beside other problems": _no(
@@ -206,16 +206,18 @@ ONE = {
     "a range of words": _no("source: hf:bert\nshapes: {a: small}\n", "model.yaml:2: 'shapes.a'"),
     "a range that is a number": _no("source: hf:bert\nshapes: {a: 1:8:32}\n", "write it as text in quotes"),
     "a range out of order": _no("source: hf:bert\nshapes: {a: '4:2:1'}\n", "min <= opt <= max", by_schema=False),
-    "a negative delay": _no("source: hf:bert\ntriton: {max_queue_delay_microseconds: -1}\n", "or more"),
+    "a negative delay": _no(
+        "source: hf:bert\ntriton: {dynamic_batching: {max_queue_delay_microseconds: -1}}\n", "or more"
+    ),
     "a cosine of two": _no(
         "source: hf:bert\ntolerances: {y: {max_relative: 1, quantile_relative: 1, min_cosine: 2}}\n",
         "or less",
     ),
     "a source of no known kind": _no("source: bert\n", "model.yaml:1: 'source': cannot tell"),
     "a key that stands twice": _no(
-        "source: hf:bert\ntriton:\n  instances: 1\n  instances: 2\nnmae: x\n",
+        "source: hf:bert\ntriton:\n  max_batch_size: 1\n  max_batch_size: 2\nnmae: x\n",
         "2 problem(s)",
-        "model.yaml:4: 'triton.instances' stands twice, first in line 3",
+        "model.yaml:4: 'triton.max_batch_size' stands twice, first in line 3",
         "model.yaml:5 'nmae'",
     ),
     "an output twice": _no(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from plansmith.cli.compile import compile_command
-from plansmith.config import ModelSpec, TritonOptions, make_spec
+from plansmith.config import ModelSpec, make_spec
 from plansmith.data_spec import DataSpec
 from plansmith.errors import UsageError
 from plansmith.reports import ToleranceChange
@@ -20,6 +20,8 @@ from plansmith.reproduction import reproduction
 from plansmith.sources.reference import parse_reference
 from plansmith.spec_files import SpecFile, read_specs
 from plansmith.spec_text import option_for
+from plansmith.triton_options.batching import DynamicBatching
+from plansmith.triton_options.instances import InstanceGroup
 from plansmith.types import InputRange, SourceModel
 
 from .spec_examples import ACCEPTED, REFUSED, TWO, RefusedSpec
@@ -80,7 +82,7 @@ defaults:
   repository: r
   shapes: {a: 1x1, b: 2x2}
   tolerances: {x: {max_relative: 1, quantile_relative: 1, min_cosine: 0}, y: {max_relative: 0.5, min_cosine: 0.75}}
-  triton: {instances: 3, max_queue_delay_microseconds: 7}
+  triton: {instance_group: [{count: 3}], dynamic_batching: {max_queue_delay_microseconds: 7}}
 models:
   - source: timm:plain
   - source: timm:own
@@ -88,7 +90,7 @@ models:
     repository: ../other
     shapes: {b: 4x4, c: 5x5}
     tolerances: {y: {quantile_relative: 0.25}}
-    triton: {instances: 1}
+    triton: {instance_group: [{count: 1}]}
 """
     plain, own = (m.spec for m in _read(tmp_path, text).models)
     assert (plain.random_weights, own.random_weights) == (True, False)
@@ -99,8 +101,9 @@ models:
     assert set(plain.shapes) == {"a", "b"}
     assert own.tolerances["x"] == loose
     assert list(own.tolerances["y"].model_dump().values()) == strict
-    assert own.triton == TritonOptions(instances=1, max_queue_delay_microseconds=7)
-    assert plain.triton == TritonOptions(instances=3, max_queue_delay_microseconds=7)
+    for found, count in ((own.triton, 1), (plain.triton, 3)):
+        assert found.dynamic_batching == DynamicBatching(max_queue_delay_microseconds=7)
+        assert found.instance_group == (InstanceGroup(count=count),)
 
 
 def test_paths_of_data_and_of_an_interpreter_stay_as_written_for_the_steps_that_know_the_folder(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from plansmith.config import ModelSpec, TritonOptions
+from plansmith.config import ModelSpec
 from plansmith.data_spec import DataSpec
 from plansmith.errors import UsageError
 from plansmith.lowering_options import LoweringOptions
@@ -19,6 +20,7 @@ from plansmith.reports import Tolerance
 from plansmith.spec_files import read_specs
 from plansmith.spec_schema import spec_schema
 from plansmith.target_names import target_names
+from plansmith.triton_options import TritonOptions
 from plansmith.types import Record
 
 from .spec_examples import ACCEPTED, REFUSED, RefusedSpec
@@ -27,8 +29,13 @@ ROOT = Path(__file__).parents[1]
 SHIPPED = sorted((ROOT / "configs" / "models").glob("*.yaml"))
 
 
+@cache
+def _validator() -> Draft202012Validator:
+    return Draft202012Validator(spec_schema())
+
+
 def _complaints(text: str) -> list[str]:
-    return [error.message for error in Draft202012Validator(spec_schema()).iter_errors(yaml.safe_load(text))]
+    return [error.message for error in _validator().iter_errors(yaml.safe_load(text))]
 
 
 def test_the_schema_is_a_schema_and_always_the_same() -> None:
@@ -70,12 +77,31 @@ def test_what_the_loader_refuses_the_schema_refuses_unless_only_the_loader_can_k
 _LIMITS = "tolerances: {{y: {{max_relative: {}, quantile_relative: 0, min_cosine: {}}}}}"
 _INPUT = "inputs: {{x: {{dtype: {}, dims: {}}}}}"
 TAKEN = {
-    "triton: {instances: 2}": True,
-    "triton: {instances: 2.0}": True,
-    "triton: {instances: 2.5}": False,
-    'triton: {instances: "2"}': False,
-    "triton: {instances: true}": False,
-    "triton: {max_queue_delay_microseconds: 1e2}": False,
+    "triton: {instance_group: [{count: 2}]}": True,
+    "triton: {instance_group: [{count: 2.0}]}": True,
+    "triton: {instance_group: [{count: 2.5}]}": False,
+    'triton: {instance_group: [{count: "2"}]}': False,
+    "triton: {instance_group: [{count: true}]}": False,
+    "triton: {instance_group: [{kind: gpu, gpus: [0, 1]}]}": True,
+    "triton: {instance_group: [{kind: KIND_GPU}]}": False,
+    "triton: {instance_group: [{kind: cpu, gpus: [0]}]}": False,
+    "triton: {dynamic_batching: {max_queue_delay_microseconds: 1e2}}": False,
+    "triton: {dynamic_batching: false, model_warmup: off}": True,
+    "triton: {dynamic_batching: true}": False,
+    "triton: {dynamic_batching: 0}": False,
+    "triton: {dynamic_batching: {}, model_warmup: auto}": True,
+    "triton: {model_warmup: 'on'}": True,
+    "triton: {model_warmup: 1}": False,
+    "triton: {model_warmup: [{name: a, inputs: {x: {zero_data: true, dims: [3]}}}]}": True,
+    "triton: {model_warmup: [{name: a, inputs: {x: {dims: [3]}}}]}": False,
+    "triton: {model_warmup: [{name: a, inputs: {x: {input_data_file: ~/x}}}]}": False,
+    "triton: {outputs: {y: {label_filename: ~/labels.txt}}}": False,
+    "triton: {version_policy: {all: {}}}": True,
+    "triton: {version_policy: {latest: {num_versions: 0}}}": False,
+    "triton: {priority: max}": False,
+    "triton: {optimization: {priority: max, cuda: {graphs: yes}}}": True,
+    "triton: {max_batch_size: 4}": True,
+    "triton: {parameters: {threads: 4}}": False,
     "force: yes": True,
     'force: "yes"': False,
     "force: 1": False,
@@ -127,6 +153,8 @@ TAKEN = {
 }
 _ONLY_THE_LOADER_KNOWS = {
     "inputs: {x: {low: -1, high: null}}": "low and high go together",
+    "triton: {instance_group: [{kind: cpu, gpus: [0]}]}": "name no gpus",
+    "triton: {model_warmup: [{name: a, inputs: {x: {dims: [3]}}}]}": "give one of zero_data",
 }
 
 

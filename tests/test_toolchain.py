@@ -64,6 +64,7 @@ NO_SAY = {
     "scratch",
     "config",
     "tensorrt_options",
+    "triton_options",
     "plan_words",
     "precision_words",
 }

@@ -29,8 +29,9 @@ from plansmith.reports import ToleranceChange
 from plansmith.shapes import WrittenRange
 from plansmith.targets import DEFAULT_TARGET
 from plansmith.tensorrt_options import TensorRTOptions
+from plansmith.triton_options import TritonOptions
 from plansmith.types import Dim, EngineKind, ExportDevice, Precision, Record
-from plansmith.written import Count, Number, Switch
+from plansmith.written import Number, Switch
 
 # What Triton, its Python backend and its clients all take, in paths, arguments and URLs.
 _LONGEST_NAME = 128
@@ -57,15 +58,6 @@ def _read_dim(given: Any) -> Dim:
     if isinstance(given, int | float) and not isinstance(given, bool) and given >= 1 and given == given // 1:
         return int(given)
     raise ValueError("dims are sizes of 1 or more, or names of letters, digits and _, like [batch, 3, 224]")
-
-
-class TritonOptions(Record):
-    """What the served configuration says beyond what the graph determines."""
-
-    max_queue_delay_microseconds: Count = Field(
-        default=100, ge=0, description="How long the dynamic batcher waits for more requests to fill a batch."
-    )
-    instances: Count = Field(default=1, ge=1, description="Copies of the model that answer at the same time.")
 
 
 class InputSpec(Record):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.comparison import TOLERANCES
-from plansmith.config import ModelSpec, TritonOptions, escaped
+from plansmith.config import ModelSpec, escaped
 from plansmith.data_spec import DataSpec
 from plansmith.fetching import fetch
 from plansmith.lowering_options import LoweringOptions
@@ -18,6 +18,7 @@ from plansmith.reports import Tolerance
 from plansmith.sources.live import Signature
 from plansmith.sources.reference import SourceReference, parse_reference, refuse_unfitting
 from plansmith.stages import Listener, StageRunner
+from plansmith.triton_options import TritonOptions
 from plansmith.types import AxisRange, InputRange, Precision, SourceModel, Tensor
 
 _WIDTH = 100
@@ -199,10 +200,17 @@ def _tolerances(spec: ModelSpec, signature: Signature) -> Iterator[str]:
 
 
 def _triton(options: TritonOptions) -> Iterator[str]:
+    """What is asked for most, as it is when left out."""
+    fields = TritonOptions.model_fields
+    assert options.dynamic_batching
+    delay = options.dynamic_batching.max_queue_delay_microseconds
     yield from ("", *_comment(_description("triton")), "triton:")
-    for key, value in options.model_dump().items():
-        yield from _comment(str(TritonOptions.model_fields[key].description), "  ")
-        yield f"  {key}: {_scalar(value)}"
+    yield from _comment(str(fields["dynamic_batching"].description), "  ")
+    yield f"  dynamic_batching: {{max_queue_delay_microseconds: {delay}}}"
+    yield from _comment(str(fields["model_warmup"].description), "  ")
+    yield f"  model_warmup: {options.model_warmup}"
+    yield from (f"# {line}" for line in _comment(str(fields["instance_group"].description), "  "))
+    yield "#   instance_group: [{count: 1}]"
 
 
 def _field(key: str, value: Any) -> Iterator[str]:

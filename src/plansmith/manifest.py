@@ -11,6 +11,7 @@ from plansmith.reports import ServedReport, ValidationReport
 from plansmith.types import (
     SCHEMA_VERSION,
     DataSet,
+    Dim,
     FileEntry,
     LoweredModel,
     OnnxModel,
@@ -24,9 +25,10 @@ class Package(Record):
     """A release in the making: the files that Triton will see and the interface they promise.
 
     `model_files`: in the folder of a version; `support_files`: beside its configuration, such as labels and the inputs
-    of a warm-up; `capability_files`: of a release with several plans, the file for each compute capability;
-    `server_arguments`: what the server has to be started with besides, which for SageMaker goes into
-    SAGEMAKER_TRITON_ADDITIONAL_ARGS.
+    of a warm-up; `interface`: as clients see it; `reshaped`: the model's own dims of the inputs and outputs that Triton
+    reshapes, of which the interface has those that go over the wire; `capability_files`: of a release with several
+    plans, the file for each compute capability; `server_arguments`: what the server has to be started with besides,
+    which for SageMaker goes into SAGEMAKER_TRITON_ADDITIONAL_ARGS.
     """
 
     model: str
@@ -35,8 +37,13 @@ class Package(Record):
     support_files: tuple[str, ...] = ()
     max_batch_size: int
     interface: Interface
+    reshaped: dict[str, tuple[Dim, ...]] = Field(default_factory=dict)
     capability_files: dict[str, str] = Field(default_factory=dict)
     server_arguments: tuple[str, ...] = ()
+
+    def shares_configuration(self, other: Package) -> bool:
+        """Whether one configuration serves the models of both: clients and models see the same dims."""
+        return (self.interface, self.reshaped) == (other.interface, other.reshaped)
 
 
 class Interface(Record):

@@ -1,22 +1,46 @@
-"""The step that lays out a release: config.pbtxt, and the files that Triton loads."""
+"""The step that lays out a release: config.pbtxt, the files beside it, and the files that Triton loads."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from plansmith.config import TritonOptions
 from plansmith.durable import link_or_copy
 from plansmith.engines import Engine
 from plansmith.manifest import Package
+from plansmith.profile_inputs import profile_for
+from plansmith.reference import StoredCases
 from plansmith.stages import Finished, StageRunner
 from plansmith.triton import model_config, plan_config
+from plansmith.triton.accelerators import add_profiles
+from plansmith.triton.configuring import by_place, configure, hidden_names, served_package, support_files
+from plansmith.triton.option_rules import require_fitting
 from plansmith.triton.releases import MODEL_FOLDER
-from plansmith.types import Device, OnnxModel
+from plansmith.triton.tensor_rules import ModelFacts, chosen_batch
+from plansmith.triton.warmup import Warmup, is_wanted, obstacle
+from plansmith.triton_options import TritonOptions
+from plansmith.types import Component, Device, EngineKind, OnnxModel
 
-_Laid = tuple[Package, dict[str, str], Callable[[Device, TritonOptions], str]]
-"""A release, the place in it of every file, and what writes its configuration."""
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Laid:
+    """What an engine becomes in a release, whatever the spec says of its configuration.
+
+    Args:
+        package: with the model's own interface and its largest batch.
+        placed: the place in the version folder of every file of the engine.
+        make: makes the configuration of such a package for a device.
+    """
+
+    package: Package
+    placed: dict[str, str]
+    make: Callable[[Package, Device], pb.ModelConfig]
 
 
 def lay_out(
@@ -33,26 +57,106 @@ def lay_out(
         stages: the compile's steps.
         name: of the model.
         device: what its instances run on.
-        options: what the configuration says beyond what the graph determines.
+        options: what the configuration says beyond what the model determines, with the paths of files absolute.
         engine: made for the backend.
-        onnx: what the engine was made from; it knows the ranges of the axes.
+        onnx: what the engine was made from; it knows the ranges of the axes, and the reference's inputs.
 
     Raises:
         EngineError: an input or output that Triton cannot carry, or a plan that it cannot load.
+        UsageError: options that do not fit the model.
     """
-    package, placed, write = _plans(name, engine.record) if engine.record.plans else _graph(name, engine.record, onnx)
+    laid = _plans(name, engine.record) if engine.record.plans else _graph(name, engine.record, onnx)
 
     def build(out: Path) -> Any:
-        (out / package.config_file).write_text(write(device, options))
-        for file, place in placed.items():
+        require_fitting(options, _facts(laid.package, engine.record, device))
+        package, skipped = _write(laid, options, device, engine.record, onnx, out)
+        for words in skipped:
+            stages.notice(f"no warm-up {words}")
+        for file, place in laid.placed.items():
             link_or_copy(engine.folder / file, out / MODEL_FOLDER / place)
         return package.model_dump(mode="json")
 
-    parameters = {"package": package.model_dump(mode="json"), "device": device, "triton": options.model_dump()}
-    return stages.stage("package", Package, [engine.digest], parameters, build)
+    files = support_files(options)
+    parameters = {
+        "package": laid.package.model_dump(mode="json"),
+        "device": device,
+        "triton": by_place(options).model_dump(mode="json"),
+        "files": {place: stages.digester.file(path, foreign=True) for place, path in files.items() if path.is_file()},
+        "axes": {axis: r.model_dump() for axis, r in onnx.record.axes.items()},
+    }
+    return stages.stage("package", Package, [engine.digest, onnx.digest], parameters, build)
 
 
-def _graph(name: str, engine: Engine, onnx: Finished[OnnxModel]) -> _Laid:
+def require_servable(
+    options: TritonOptions, name: str, device: Device, component: Component, kind: EngineKind, onnx: OnnxModel
+) -> None:
+    """See that options fit a graph before an engine is made of it.
+
+    Args:
+        options: with the paths of files absolute.
+        name: of the model.
+        device: what the instances run on.
+        component: the graph.
+        kind: the backend.
+        onnx: knows the ranges of the axes.
+
+    Raises:
+        UsageError: they do not.
+    """
+    largest = model_config.max_batch_size(component, onnx.axes)
+    require_fitting(options, _facts_of(component, kind, device, largest), model=name)
+
+
+def _facts_of(component: Component, kind: EngineKind, device: Device, largest: int) -> ModelFacts:
+    return ModelFacts(
+        engine=kind,
+        device=device,
+        inputs={tensor.name: tensor for tensor in component.inputs},
+        outputs={tensor.name: tensor for tensor in component.outputs},
+        largest=largest,
+    )
+
+
+def _facts(package: Package, engine: Engine, device: Device) -> ModelFacts:
+    facts = _facts_of(engine.components["model"], engine.kind, device, package.max_batch_size)
+    return facts if engine.build is None else replace(facts, profiles=max(1, len(engine.build.profiles)))
+
+
+def _write(
+    laid: Laid, options: TritonOptions, device: Device, engine: Engine, onnx: Finished[OnnxModel], out: Path
+) -> tuple[Package, list[str]]:
+    """Write config.pbtxt and the files beside it; the release, and what was left out of the warm-up."""
+    package = laid.package.model_copy(update={"max_batch_size": chosen_batch(options, laid.package.max_batch_size)})
+    config = laid.make(package, device)
+    configure(config, by_place(options))
+    hidden = hidden_names(options)
+    inputs = [tensor for tensor in package.interface.inputs if tensor.name not in hidden]
+    add_profiles(config, package.interface.inputs, onnx.record.axes)
+    files = support_files(options)
+    for place, path in files.items():  # copied, as a person may write to them again
+        (out / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, out / place)
+    profiles = engine.build.profiles if engine.build is not None else ()
+    warmup = Warmup(
+        config,
+        inputs,
+        onnx.record.axes,
+        StoredCases(onnx.record.reference.cases, onnx.folder),
+        out,
+        takes=lambda feed: not profiles or profile_for(profiles, feed) is not None,
+    )
+    if is_wanted(options, config, device):
+        words = obstacle(options, config)
+        if words:
+            warmup.skipped.append(f"at all, as {words}; give samples of your own as triton.model_warmup")
+        else:
+            warmup.add()
+    (out / package.config_file).write_text(model_config.text_of(config))
+    package = served_package(package, config)
+    return package.model_copy(update={"support_files": (*files, *warmup.files)}), warmup.skipped
+
+
+def _graph(name: str, engine: Engine, onnx: Finished[OnnxModel]) -> Laid:
     """What a graph becomes; Triton takes one with external weights as a folder of the graph's name."""
     component = engine.components["model"]
     inner = component.file if component.external_files else "."
@@ -64,11 +168,11 @@ def _graph(name: str, engine: Engine, onnx: Finished[OnnxModel]) -> _Laid:
         max_batch_size=model_config.max_batch_size(component, onnx.record.axes),
         interface=model_config.interface_of(component),
     )
-    return package, placed, lambda *how: model_config.write_config(package, engine.kind, *how)
+    return Laid(package, placed, lambda package, device: model_config.make_config(package, engine.kind, device))
 
 
-def _plans(name: str, engine: Engine) -> _Laid:
+def _plans(name: str, engine: Engine) -> Laid:
     """What plans become."""
     package, files = plan_config.plan_package(name, engine), plan_config.plan_files(engine)
     placed = {plan.file: files[capability] for capability, plan in engine.plans.items()}
-    return package, placed, lambda *how: plan_config.write_plan_config(package, engine, *how)
+    return Laid(package, placed, lambda package, device: plan_config.make_plan_config(package, engine, device))

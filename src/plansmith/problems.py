@@ -22,7 +22,10 @@ _WORDS = {
     "list_type": "must be a list",
     "literal_error": "must be {expected}",
     "model_type": "must be a mapping",
+    "string_too_short": "must not be empty",
     "string_type": "must be text",
+    "too_long": "must have {max_length} at most",
+    "too_short": "must have at least {min_length}",
     "tuple_type": "must be a list",
 }
 

@@ -112,4 +112,6 @@ def publish(
             servers=servers if spec.load_into else None,
         )
         clock.cached = published.unchanged
+        if not spec.triton.serves(published.version):
+            stages.notice(f"Triton does not serve version {published.version}: triton.version_policy names others")
         return published, manifest.model_copy(update={"version": published.version})

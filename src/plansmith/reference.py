@@ -192,6 +192,14 @@ def read_case(case: Case, folder: Path) -> StoredCase:
     )
 
 
+def read_feed(case: Case, folder: Path) -> Arrays:
+    """The inputs of a case alone; `folder` is the one that holds the record."""
+    import numpy as np
+
+    with np.load(folder / case.file) as stored:
+        return {key.removeprefix("input:"): stored[key] for key in stored.files if key.startswith("input:")}
+
+
 @dataclass(frozen=True)
 class StoredCases:
     """Cases in a folder, read one at a time as often as somebody walks through them."""

@@ -53,6 +53,7 @@ def reproduction(
         if spec.data.entry_point:
             folder = shlex.quote(str(relative_to.resolve()))
             own_code = _OWN_CODE.format(entry_point=spec.data.entry_point, folder=folder)
+    values["triton"] = spec.triton.found_from(relative_to).model_dump(mode="json")
     values["lowering"]["autocast"] = _in_full(spec.lowering.autocast, relative_to)
     return {
         "spec.yaml": yaml.safe_dump(escaped(values), sort_keys=False, allow_unicode=True),

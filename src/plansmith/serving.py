@@ -6,16 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plansmith.client.wire import numpy_dtype
 from plansmith.engines import BuildSpec
-from plansmith.manifest import Interface, Package
+from plansmith.errors import ServedCheckError
+from plansmith.manifest import Package
 from plansmith.profile_inputs import profile_for
 from plansmith.reference import StoredCase, read_case
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.stages import Finished, StageRunner
 from plansmith.triton.serving_runtime import ServingRuntime
-from plansmith.types import OnnxModel
+from plansmith.types import OnnxModel, Tensor
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from plansmith.reference import Arrays
 
 # The cases that are small enough to send to a server many times over.
@@ -55,18 +60,23 @@ def ask_server(
         "profiles": [profile.model_dump(mode="json") for profile in profiles],
     }
 
+    def takes(feed: Arrays) -> bool:
+        own = {name: array for name, array in feed.items() if name not in package.record.reshaped}
+        return _fits(feed, package.record) and (not profiles or profile_for(profiles, own) is not None)
+
     def check(out: Path) -> Any:
         from plansmith.triton.served_check import check_served
 
+        _require_comparable(package.record, onnx.record.mask_input)
         cases = [c for c in onnx.record.reference.cases if c.name in _CASES and c.in_range]
         return check_served(
             package.record,
             package.folder,
-            [_as_served(read_case(case, onnx.folder), package.record.interface) for case in cases],
+            [_as_served(read_case(case, onnx.folder), package.record) for case in cases],
             runtime=replace(runtime, library_folders=folders),
             mask_input=onnx.record.mask_input,
             tolerances=validation.record.tolerances,
-            takes=lambda feed: not profiles or profile_for(profiles, feed) is not None,
+            takes=takes,
             scratch=out / "repository",
             log=stages.log_file("triton"),
             progress=stages.progress,
@@ -76,11 +86,53 @@ def ask_server(
     return stages.stage("check_served", ServedReport, inputs, parameters, check)
 
 
-def _as_served(case: StoredCase, interface: Interface) -> StoredCase:
-    """The same case in the element types of the release, which lowered inputs and outputs change."""
-    dtypes = {t.name: t.dtype for t in (*interface.inputs, *interface.outputs)}
+def _as_served(case: StoredCase, package: Package) -> StoredCase:
+    """The same case as clients of the release send and get it.
 
-    def cast(arrays: Arrays) -> Arrays:
-        return {name: array.astype(dtypes[name], copy=False) for name, array in arrays.items()}
+    Lowered inputs and outputs change the element types; options of the spec change dims, and hide what Triton fills.
+    """
+    interface = package.interface
+    feed = {tensor.name: _on_the_wire(case.feed[tensor.name], tensor, package) for tensor in interface.inputs}
+    answer = {tensor.name: _on_the_wire(case.answer[tensor.name], tensor, package) for tensor in interface.outputs}
+    return replace(case, feed=feed, answer=answer)
 
-    return replace(case, feed=cast(case.feed), answer=cast(case.answer))
+
+def _on_the_wire(array: NDArray[np.generic], tensor: Tensor, package: Package) -> NDArray[np.generic]:
+    array = array.astype(numpy_dtype(tensor.dtype), copy=False)
+    own = package.reshaped.get(tensor.name)
+    if own is None:
+        return array
+    varying = iter([size for size, dim in zip(array.shape, own, strict=True) if isinstance(dim, str)])
+    return array.reshape([next(varying) if isinstance(dim, str) else dim for dim in tensor.dims])
+
+
+def _fits(feed: Arrays, package: Package) -> bool:
+    """Whether a request has a batch and sizes that the release takes: options of the spec may make them fewer."""
+    if package.max_batch_size and len(next(iter(feed.values()))) > package.max_batch_size:
+        return False
+    return all(
+        isinstance(dim, str) or dim == size
+        for tensor in package.interface.inputs
+        for dim, size in zip(tensor.dims, feed[tensor.name].shape, strict=True)
+    )
+
+
+def _require_comparable(package: Package, mask_input: str | None) -> None:
+    """See that padding can be told from what counts, where dims of the mask or of what it masks are others now.
+
+    Raises:
+        ServedCheckError: it cannot.
+    """
+    own = {
+        t.name: package.reshaped.get(t.name, t.dims) for t in (*package.interface.inputs, *package.interface.outputs)
+    }
+    if mask_input not in own:
+        return
+    mask = own[mask_input]
+    masked = [t for t in package.interface.outputs if own[t.name][: len(mask)] == mask]
+    changed = [t.name for t in masked if t.dims[: len(mask)] != mask] or [mask_input] * (mask_input in package.reshaped)
+    if changed and masked:
+        raise ServedCheckError(
+            f"clients see other dims of {changed[0]} than the model has, so that nothing tells what is padding",
+            remedy="leave its leading dims to the model in `triton:`, or write check_served: false",
+        )

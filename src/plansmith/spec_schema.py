@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plansmith.config import ModelSpec
-from plansmith.spec_text import MODELS, PATHS, VARIABLE
+from plansmith.spec_text import FILES, MODELS, PATHS, VARIABLE
 from plansmith.target_names import target_names
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -63,7 +63,7 @@ def _file_of_several() -> dict[str, Any]:
 
 def _refuse_variables(definition: dict[str, Any]) -> None:
     """Text takes no environment variables, where $$ is a dollar sign, and a path no ~."""
-    paths = {keys[-1] for keys in PATHS}
+    paths = {keys[-1] for keys in PATHS} | FILES
     for name, field in definition.get("properties", {}).items():
         if field.get("type") == "string":
             home = "^~|" if name in paths else ""

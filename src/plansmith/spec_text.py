@@ -12,6 +12,7 @@ import yaml
 
 from plansmith.config import ModelSpec, Problem
 from plansmith.errors import UsageError
+from plansmith.triton_options import FILE_FOLDERS
 
 Keys = tuple[str, ...]
 """The keys and list places that lead to a value, from the outside in."""
@@ -24,6 +25,9 @@ VARIABLE = r"\$(?:\{[^}]*\}?|[A-Za-z_][A-Za-z0-9_]*)"
 
 PATHS = {("repository",), ("artifacts",), ("tritonserver",), ("target",), ("data", "path"), ("lowering", "autocast")}
 """Keys of a model whose values are paths."""
+
+FILES = frozenset(FILE_FOLDERS)
+"""Keys somewhere below `triton` whose values are paths."""
 
 _TEXT = "tag:yaml.org,2002:str"
 _HOME = re.compile(r"^((?:hf|timm|onnx):)?~")
@@ -163,7 +167,7 @@ def _look_for_home(node: yaml.ScalarNode, keys: Keys, found: SpecText) -> None:
     begin = _HOME.match(node.value)
     if node.tag != _TEXT or begin is None or bool(begin[1]) != (inner == ("source",)):
         return
-    if inner not in {*PATHS, ("source",)}:
+    if inner not in {*PATHS, ("source",)} and not (inner[:1] == ("triton",) and inner[-1] in FILES):
         return
     line = node.start_mark.line + 1
     words = f"{_path(keys)} begins with ~, which is another folder for every user"

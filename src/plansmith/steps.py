@@ -20,7 +20,7 @@ from plansmith.errors import EngineError, ExportError, GateError, PlansmithError
 from plansmith.graph_steps import GraphSteps, require_kernels
 from plansmith.history import HISTORY, History
 from plansmith.manifest import Manifest, Package, PublishedVersion, StepRecord
-from plansmith.packaging import lay_out
+from plansmith.packaging import lay_out, require_servable
 from plansmith.plan_judging import JudgedPlans, judge_plans, require_plans
 from plansmith.plan_outlook import BuildOutlook, outlook_of
 from plansmith.plan_steps import PlanSteps
@@ -39,6 +39,7 @@ from plansmith.serving import ask_server
 from plansmith.stages import Finished, Listener, WouldRun
 from plansmith.targets import Target
 from plansmith.triton.loaded_into import LoadedInto
+from plansmith.triton.option_rules import require_served
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.serving_runtime import ServingRuntime, find_serving_runtime
 from plansmith.types import DataSet, EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
@@ -80,6 +81,7 @@ class Compilation(GraphSteps):
     ) -> None:
         super().__init__(spec, relative_to=relative_to, listener=listener, dry=dry, digester=digester)
         _require_available(spec, self.name, self.target)
+        require_served(spec, self.name, self.target.device, relative_to)
         self._plans = self._plan_steps() if spec.engine is EngineKind.TENSORRT else None
         self._finished: dict[str, Finished[Any]] = {}
         self._history = History(self._artifacts / HISTORY)
@@ -210,7 +212,10 @@ class Compilation(GraphSteps):
             EngineError: the graph is refused, or the target cannot read what came out.
             ExportError: TensorRT's parser does not read the graph.
             EnvironmentFault: a plan cannot be built on this machine.
+            UsageError: what the spec says of Triton's configuration does not fit the graph.
         """
+        options, graph = self.spec.triton.found_from(self._relative_to), lowered.record.components["model"]
+        require_servable(options, self.name, self.target.device, graph, self.spec.engine, onnx.record)
         if self._plans is not None:
             return self._plans.compile(onnx, lowered)
         assert self._onnxruntime is not None
@@ -269,7 +274,8 @@ class Compilation(GraphSteps):
         Raises:
             EngineError: an input or output that Triton cannot carry.
         """
-        return lay_out(self._stages, self.name, self.target.device, self.spec.triton, engine, onnx)
+        options = self.spec.triton.found_from(self._relative_to)
+        return lay_out(self._stages, self.name, self.target.device, options, engine, onnx)
 
     def check_served(
         self, package: Finished[Package], onnx: Finished[OnnxModel], validation: Finished[ValidationReport]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, Strict, WithJsonSchema
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, Strict, WithJsonSchema
+from pydantic_core import core_schema
 
 # YAML 1.1 reads 1e-4, which has no dot, as text.
 _DIGITS = r"([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+"
@@ -18,14 +21,14 @@ def _read_number(given: Any) -> Any:
     return float(given) if isinstance(given, str) and _POWER_OF_TEN.fullmatch(given) else given
 
 
-def _read_count(given: Any) -> Any:
+def read_count(given: Any) -> Any:
     """A whole number; 2.0 is one to JSON, and so it is here."""
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
 def _read_bytes(given: Any) -> Any:
     found = _BYTES.fullmatch(given) if isinstance(given, str) else None
-    return int(found[1]) * _UNITS[found[2]] if found else _read_count(given)
+    return int(found[1]) * _UNITS[found[2]] if found else read_count(given)
 
 
 def _number_schema(sign: str, **limits: int) -> dict[str, Any]:
@@ -35,7 +38,7 @@ def _number_schema(sign: str, **limits: int) -> dict[str, Any]:
 Switch = Annotated[bool, Strict()]
 """True or false, and not a word or number that might mean it."""
 
-Count = Annotated[int, Strict(), BeforeValidator(_read_count)]
+Count = Annotated[int, Strict(), BeforeValidator(read_count)]
 """A whole number."""
 
 ByteCount = Annotated[
@@ -80,3 +83,44 @@ Cosine = Annotated[
     WithJsonSchema(_number_schema("[-+]?", minimum=-1, maximum=1)),
 ]
 """A number from -1 to 1."""
+
+
+@dataclass(frozen=True)
+class OrWord:
+    """Annotation of a field that takes a value of a kind, or one of a few words or switches.
+
+    A plain union would name its members in every message about what is inside of the value.
+
+    Args:
+        kind: what the value is otherwise.
+        words: what may stand for it, and what is made of that; no numbers.
+    """
+
+    kind: Any
+    words: Mapping[str | bool, str | bool]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """Reads the words before the kind, and writes them as they are."""
+        inner = handler.generate_schema(self.kind)
+        return core_schema.no_info_wrap_validator_function(
+            self._read,
+            inner,
+            serialization=core_schema.wrap_serializer_function_ser_schema(self._write, schema=inner),
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """One of the words, or what the kind is."""
+        return {"anyOf": [{"enum": list(self.words)}, handler(schema)]}
+
+    def _read(self, given: Any, read: Callable[[Any], Any]) -> Any:
+        if isinstance(given, str | bool):
+            if given in self.words:
+                return self.words[given]
+            known = " or ".join("true" if word is True else "false" if word is False else word for word in self.words)
+            raise ValueError(f"must be {known}, or written out")
+        return read(given)
+
+    def _write(self, value: Any, write: Callable[[Any], Any]) -> Any:
+        return value if isinstance(value, str | bool) else write(value)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from plansmith.config import TritonOptions
 from plansmith.errors import EngineError
 from plansmith.manifest import Interface, Package
 from plansmith.triton.model_config import (
     completions,
     contradictions,
+    make_config,
     max_batch_size,
     parse_config,
+    text_of,
     with_cpu_instances,
-    write_config,
 )
 from plansmith.types import AxisRange, Component, Device, Dim, EngineKind, Tensor
 
@@ -26,9 +26,7 @@ def component(*dims: Dim) -> Component:
     return Component(file="model.onnx", external_files=(), inputs=(ids,), outputs=(scores,), opset=18, ir_version=8)
 
 
-def written(
-    graph: Component, *, options: TritonOptions | None = None, file: str = "model.onnx", device: Device = "cpu"
-) -> str:
+def written(graph: Component, *, file: str = "model.onnx", device: Device = "cpu") -> str:
     package = Package(
         model="tiny",
         config_file="config.pbtxt",
@@ -36,7 +34,7 @@ def written(
         max_batch_size=max_batch_size(graph, AXES),
         interface=Interface(inputs=graph.inputs, outputs=graph.outputs),
     )
-    return write_config(package, EngineKind.ONNXRUNTIME, device, options or TritonOptions())
+    return text_of(make_config(package, EngineKind.ONNXRUNTIME, device))
 
 
 def test_int64_stays_int64_and_the_batch_is_not_among_the_dims() -> None:
@@ -55,20 +53,13 @@ def test_a_graph_with_a_fixed_first_dim_is_served_without_batching_and_with_all_
     assert list(config.input[0].dims) == [2, -1]
 
 
-def test_the_options_of_a_spec_reach_the_configuration() -> None:
-    options = TritonOptions(max_queue_delay_microseconds=700, instances=3)
-    config = parse_config(written(component("batch"), options=options))
-    assert config.dynamic_batching.max_queue_delay_microseconds == 700
-    assert config.instance_group[0].count == 3
-
-
 def test_a_graph_with_weights_beside_it_is_named_by_its_folder() -> None:
     config = parse_config(written(component("batch"), file="model.onnx/model.onnx"))
     assert config.default_model_filename == "model.onnx"
 
 
 def test_a_gpu_target_gets_gpu_instances_and_only_those_become_cpu_ones() -> None:
-    text = written(component("batch"), options=TritonOptions(instances=2), device="gpu")
+    text = written(component("batch"), device="gpu")
     assert "KIND_GPU" in text
     assert "KIND_CPU" in written(component("batch"))
     assert with_cpu_instances(text) == text.replace("KIND_GPU", "KIND_CPU")

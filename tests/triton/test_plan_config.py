@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
-from plansmith.config import TritonOptions
 from plansmith.engines import BuildSpec, Engine, OptimizationProfile, Plan, PlanTensor
 from plansmith.errors import EngineError
 from plansmith.gpu_kinds import find_kind
 from plansmith.packaging import lay_out
 from plansmith.stages import Finished, Listener, StageRunner
+from plansmith.triton.configuring import configure
 from plansmith.triton.installation import Installation
-from plansmith.triton.model_config import completions, contradictions, parse_config, with_cpu_instances
-from plansmith.triton.plan_config import plan_files, plan_package, write_plan_config
+from plansmith.triton.model_config import completions, contradictions, parse_config, text_of, with_cpu_instances
+from plansmith.triton.plan_config import make_plan_config, plan_files, plan_package
 from plansmith.triton.server import TritonServer
+from plansmith.triton_options import TritonOptions
+from plansmith.triton_options.batching import DynamicBatching
+from plansmith.triton_options.instances import InstanceGroup
 from plansmith.types import Component, Device, Dim, EngineKind, InputRange, OnnxModel, Precision, ReferenceSet, Tensor
 
 LINEAR = "Row major linear FP32 format (kLINEAR)"
@@ -98,7 +101,9 @@ def engine(
 
 
 def written(of: Engine, *, device: Device = "gpu", options: TritonOptions | None = None) -> str:
-    return write_plan_config(plan_package("tiny", of), of, device, options or TritonOptions())
+    config = make_plan_config(plan_package("tiny", of), of, device)
+    configure(config, options or TritonOptions())
+    return text_of(config)
 
 
 def config_of(of: Engine) -> Any:
@@ -279,10 +284,24 @@ def test_what_the_server_has_to_be_started_with_is_in_the_package() -> None:
     assert both.server_arguments[1] == "--backend-config=tensorrt,plugins=liba.so;libb.so"
 
 
+DELAYED = TritonOptions(
+    dynamic_batching=DynamicBatching(max_queue_delay_microseconds=700), instance_group=(InstanceGroup(count=3),)
+)
+
+
 def test_the_options_of_a_spec_reach_the_configuration_of_a_plan() -> None:
-    config = parse_config(written(engine(), options=TritonOptions(max_queue_delay_microseconds=700, instances=3)))
+    config = parse_config(written(engine(), options=DELAYED))
     assert config.dynamic_batching.max_queue_delay_microseconds == 700
     assert config.instance_group[0].count == 3
+    assert list(config.dynamic_batching.preferred_batch_size) == [8]
+
+
+def test_a_spec_chooses_the_profiles_of_a_group_of_instances_and_the_preferred_batches() -> None:
+    several = engine(profiles=[TWO_INPUTS, profile("short", ids="1x8:4x16:64x32", mask="1x8:4x16:64x32")])
+    given = {"instance_group": [{"profile": [1]}, {}], "dynamic_batching": {"preferred_batch_size": [2, 16]}}
+    config = parse_config(written(several, options=TritonOptions.model_validate(given)))
+    assert [list(group.profile) for group in config.instance_group] == [["1"], ["0", "1"]]
+    assert list(config.dynamic_batching.preferred_batch_size) == [2, 16]
 
 
 def test_cpu_instances_are_refused() -> None:

@@ -12,7 +12,6 @@ import onnx
 import psutil
 import pytest
 
-from plansmith.config import TritonOptions
 from plansmith.engines import BuildSpec, OptimizationProfile
 from plansmith.errors import EnvironmentFault, ServedCheckError
 from plansmith.manifest import Interface, Package
@@ -21,7 +20,7 @@ from plansmith.reports import ServedReport, Tolerance, ValidationReport
 from plansmith.serving import ask_server
 from plansmith.stages import Finished, Listener, StageRunner
 from plansmith.triton.installation import Installation
-from plansmith.triton.model_config import write_config
+from plansmith.triton.model_config import make_config, text_of
 from plansmith.triton.served_check import check_served
 from plansmith.triton.serving_runtime import ServingRuntime
 from plansmith.types import Component, EngineKind, InputRange, OnnxModel, Precision, ReferenceSet, Tensor
@@ -50,7 +49,7 @@ def folder(tmp_path: Path, graph: Callable[[int | str], onnx.ModelProto]) -> Pat
     """A package: config.pbtxt and model/model.onnx."""
     (tmp_path / "package" / "model").mkdir(parents=True)
     onnx.save(graph("batch"), tmp_path / "package" / "model" / "model.onnx")
-    text = write_config(PACKAGE, EngineKind.ONNXRUNTIME, "cpu", TritonOptions())
+    text = text_of(make_config(PACKAGE, EngineKind.ONNXRUNTIME, "cpu"))
     (tmp_path / "package" / "config.pbtxt").write_text(text)
     return tmp_path / "package"
 
@@ -218,7 +217,7 @@ def test_a_case_that_is_not_what_the_release_says_it_takes_fails_the_check(
 def test_a_release_for_a_gpu_is_checked_on_cpu_instances_and_stays_as_it_is(
     check: Callable[[StoredCase], ServedReport], case: StoredCase, folder: Path
 ) -> None:
-    text = write_config(PACKAGE, EngineKind.ONNXRUNTIME, "gpu", TritonOptions())
+    text = text_of(make_config(PACKAGE, EngineKind.ONNXRUNTIME, "gpu"))
     (folder / "config.pbtxt").write_text(text)
     assert check(case).device == "cpu"
     assert "KIND_GPU" in text

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.client.wire import CONFIG_TYPES
-from plansmith.config import TritonOptions
 from plansmith.errors import EngineError
 from plansmith.manifest import Interface, Package
 from plansmith.types import AxisRange, Component, Device, EngineKind, Tensor
@@ -28,19 +27,13 @@ def max_batch_size(component: Component, axes: Mapping[str, AxisRange]) -> int:
     return axes[BATCH].max if batches and BATCH in axes else 0
 
 
-def write_config(package: Package, kind: EngineKind, device: Device, options: TritonOptions) -> str:
-    """The text of config.pbtxt of a graph; arguments and errors as for `make_config`."""
-    return text_of(make_config(package, kind, device, options))
-
-
-def make_config(package: Package, kind: EngineKind, device: Device, options: TritonOptions) -> pb.ModelConfig:
-    """The configuration that every backend has.
+def make_config(package: Package, kind: EngineKind, device: Device) -> pb.ModelConfig:
+    """The configuration that follows from the model, whatever its backend.
 
     Args:
-        package: name, files, largest batch and interface; without batching, dims are written in full.
+        package: name, files, largest batch and the model's own interface; without batching, dims are written in full.
         kind: the backend.
         device: what the instances run on.
-        options: what the spec says beyond the graph.
 
     Raises:
         EngineError: a dtype that Triton has no name for.
@@ -54,12 +47,12 @@ def make_config(package: Package, kind: EngineKind, device: Device, options: Tri
     for tensors, written in ((package.interface.inputs, config.input), (package.interface.outputs, config.output)):
         for tensor in tensors:
             dims = [-1 if isinstance(d, str) else d for d in (tensor.dims[1:] if batch else tensor.dims)]
-            entry = written.add(name=tensor.name, data_type=_data_type(tensor), dims=dims or [1])
+            entry = written.add(name=tensor.name, data_type=data_type(tensor), dims=dims or [1])
             if not dims:  # one value a sample: Triton wants a dim on the wire, and takes it off for the model
                 entry.reshape.SetInParent()
     if batch > 1:
-        config.dynamic_batching.max_queue_delay_microseconds = options.max_queue_delay_microseconds
-    config.instance_group.add(kind=f"KIND_{device.upper()}", count=options.instances)
+        config.dynamic_batching.SetInParent()
+    config.instance_group.add(kind=f"KIND_{device.upper()}", count=1)
     return config
 
 
@@ -71,12 +64,17 @@ def text_of(config: Message) -> str:
 
 
 def with_cpu_instances(text: str) -> str:
-    """The same config.pbtxt with every GPU instance on the CPU, for a server that has no GPU."""
+    """The same config.pbtxt with every GPU instance on the CPU, for a server that has no GPU.
+
+    Of a warm-up its first sample is left: the largest batch of a model for GPUs may keep a CPU busy for minutes.
+    """
     config = parse_config(text)
     for group in config.instance_group:
-        if group.kind == group.KIND_GPU:
+        if group.kind == group.KIND_GPU or (group.kind == group.KIND_AUTO and group.gpus):
             group.kind = group.KIND_CPU
             group.ClearField("gpus")  # Triton refuses CPU instances that name GPUs
+            group.ClearField("secondary_devices")
+            del config.model_warmup[1:]
     return text_of(config)
 
 
@@ -136,7 +134,12 @@ def completions(ours: Message, theirs: Message, path: str = "") -> dict[str, Any
     return found
 
 
-def _data_type(tensor: Tensor) -> str:
+def data_type(tensor: Tensor) -> str:
+    """Triton's name of a tensor's element type.
+
+    Raises:
+        EngineError: it has none.
+    """
     if tensor.dtype not in CONFIG_TYPES:
         raise EngineError(
             f"{tensor.name} has dtype {tensor.dtype}, which Triton cannot carry", remedy="cast it inside the model"

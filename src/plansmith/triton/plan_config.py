@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith.config import TritonOptions
 from plansmith.engines import BuildSpec, Engine, OptimizationProfile, Plan, PlanTensor
 from plansmith.errors import EngineError
 from plansmith.manifest import Package
-from plansmith.triton.model_config import BATCH, CONFIG_FILE, interface_of, make_config, text_of
+from plansmith.triton.model_config import BATCH, CONFIG_FILE, interface_of, make_config
 from plansmith.types import Component, Device, Tensor
 
 if TYPE_CHECKING:
@@ -53,14 +52,13 @@ def plan_files(engine: Engine) -> dict[str, str]:
     return {capability: f"model_{capability.replace('.', '')}.plan" for capability in engine.plans}
 
 
-def write_plan_config(package: Package, engine: Engine, device: Device, options: TritonOptions) -> str:
-    """The text of config.pbtxt of an engine's plans.
+def make_plan_config(package: Package, engine: Engine, device: Device) -> pb.ModelConfig:
+    """The configuration that follows from an engine's plans.
 
     Args:
-        package: of `plan_package`.
+        package: of `plan_package`, maybe with a smaller batch.
         engine: its plans, and what they were built from.
         device: what the instances run on.
-        options: what the spec says beyond the graph.
 
     Raises:
         EngineError: CPU instances, a plan without its weights, or one whose inputs and outputs are not the graph's.
@@ -72,16 +70,17 @@ def write_plan_config(package: Package, engine: Engine, device: Device, options:
             "\n  ".join(["Triton cannot serve these plans:", *problems]),
             remedy="take a --target with GPUs; else build the plans again, and if it stays so, please report this",
         )
-    config = make_config(package, engine.kind, device, options)
+    config = make_config(package, engine.kind, device)
     config.platform = PLATFORM
     for entry in (*config.input, *config.output):
         _describe(entry, component, engine, package.max_batch_size)
     if len(profiles) > 1:
         config.instance_group[0].profile.extend(str(number) for number in range(len(profiles)))
     if package.max_batch_size > 1:
-        config.dynamic_batching.preferred_batch_size.extend(_usual_batches(component, profiles))
+        usual = [size for size in _usual_batches(component, profiles) if size <= package.max_batch_size]
+        config.dynamic_batching.preferred_batch_size.extend(usual)
     config.cc_model_filenames.update(package.capability_files)
-    return text_of(config)
+    return config
 
 
 def _build(engine: Engine) -> BuildSpec:

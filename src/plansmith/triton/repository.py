@@ -191,7 +191,7 @@ class ModelRepository:
         manifest = self.readable(model, number)
         if manifest is None:
             return "its manifest is damaged"
-        if newest is not None and manifest.package.interface != newest.package.interface:
+        if newest is not None and not manifest.package.shares_configuration(newest.package):
             return f"other inputs or outputs than version {newest.version}"
         damaged = damaged_file(self.release(model, number), manifest, self._digester)
         return None if damaged is None else f"{damaged} is damaged"
@@ -348,7 +348,7 @@ class ModelRepository:
             self.views(model).hide()
             return
         every = [self.manifest(model, number) for number in self.standing(model)]
-        fitting = [m for m in every if m.package.interface == newest.package.interface and self._is_whole(m)]
+        fitting = [m for m in every if m.package.shares_configuration(newest.package) and self._is_whole(m)]
         self.views(model).show(newest, fitting)
 
     def published(self, manifest: Manifest, *, unchanged: bool) -> PublishedVersion:

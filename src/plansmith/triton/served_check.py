@@ -127,10 +127,12 @@ def _stage(package: Package, folder: Path, repository: Path, device: Device) -> 
     config = with_cpu_instances(text) if device == "cpu" else text
     (repository / package.model).mkdir(parents=True)
     (repository / package.model / CONFIG_FILE).write_text(config)
+    chosen = parse_config(text).version_policy.specific.versions
+    version = str(chosen[0] if chosen else 1)  # one that the configuration has Triton serve
     for file in package.support_files:
         link_or_copy(folder / file, repository / package.model / file)
     for file in package.model_files:
-        link_or_copy(folder / MODEL_FOLDER / file, repository / package.model / "1" / file)
+        link_or_copy(folder / MODEL_FOLDER / file, repository / package.model / version / file)
     return config
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from plansmith.config import TritonOptions
 from plansmith.manifest import Manifest
-from plansmith.triton.plan_config import plan_package, write_plan_config
+from plansmith.triton.model_config import text_of
+from plansmith.triton.plan_config import make_plan_config, plan_package
 
 from ...test_plan_header import plan
 from ..test_plan_config import engine
@@ -50,7 +50,7 @@ def release(
     """
     of = of or engine()
     manifest = manifest_of(of, name)
-    text = write_plan_config(manifest.package, of, "gpu", TritonOptions())
+    text = text_of(make_plan_config(manifest.package, of, "gpu"))
     for old, new in (changes or {}).items():
         assert old in text, (old, text)
         text = text.replace(old, new)

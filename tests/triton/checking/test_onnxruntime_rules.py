@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from plansmith.targets import load_target
-from plansmith.triton.model_config import write_config
+from plansmith.triton.model_config import make_config, text_of
 
 from .backend_rules import broken, findings
 from .graphs import content, graph, outside, weights
@@ -268,7 +268,6 @@ def test_models_of_other_backends_are_left_alone(written: Written) -> None:
 
 
 def test_a_configuration_of_ours_is_passed(written: Written) -> None:
-    from plansmith.config import TritonOptions
     from plansmith.manifest import Package
     from plansmith.triton.model_config import interface_of
     from plansmith.types import Component, Device, EngineKind, Tensor
@@ -291,6 +290,6 @@ def test_a_configuration_of_ours_is_passed(written: Written) -> None:
             interface=interface_of(component),
         )
         device: Device = "cpu"
-        text = write_config(package, EngineKind.ONNXRUNTIME, device, TritonOptions())
+        text = text_of(make_config(package, EngineKind.ONNXRUNTIME, device))
         written.add(package.model, text, {"1/model.onnx": content(graph())})
     assert broken(written.root, target=load_target("local-cpu")) == set()

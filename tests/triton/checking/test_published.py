@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from plansmith.config import TritonOptions
 from plansmith.digest import digest_of_files
 from plansmith.targets import load_target
 from plansmith.triton.checking.checker import check_package, check_repository
-from plansmith.triton.plan_config import plan_package, write_plan_config
+from plansmith.triton.model_config import text_of
+from plansmith.triton.plan_config import make_plan_config, plan_package
 from plansmith.triton.releases import MODEL_FOLDER
 
 from ...durability.packages import draft_of, file_entries, publish
@@ -29,7 +29,7 @@ def published(folder: Path, of: Engine) -> Path:
     package = plan_package("tiny", of)
     files = folder / "package"
     (files / MODEL_FOLDER).mkdir(parents=True)
-    (files / "config.pbtxt").write_text(write_plan_config(package, of, "gpu", TritonOptions()))
+    (files / "config.pbtxt").write_text(text_of(make_plan_config(package, of, "gpu")))
     for name in package.model_files:
         (files / MODEL_FOLDER / name).write_bytes(plan("10.16.0.72"))
     entries = file_entries(files)
