@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import onnx
+import psutil
 import pytest
 from onnx import TensorProto, helper
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    Started = Callable[[], list[psutil.Process]]
     WriteModel = Callable[[Path, str, str, onnx.ModelProto | None], Path]
 
 CONFIG = """
@@ -27,6 +29,13 @@ output [ { name: "half" data_type: TYPE_FP32 dims: [ 3 ] }, { name: "twice" data
 instance_group [ { kind: KIND_CPU count: 1 } ]
 parameters { key: "intra_op_thread_count" value { string_value: "1" } }
 """
+
+
+@pytest.fixture
+def started() -> Started:
+    """The processes that this one started since the test began, and what they did: other tests keep servers."""
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    return lambda: [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-import psutil
 import pytest
 
 from plansmith.engines import BuildSpec, OptimizationProfile
@@ -24,6 +23,9 @@ from plansmith.triton.model_config import make_config, text_of
 from plansmith.triton.served_check import check_served
 from plansmith.triton.serving_runtime import ServingRuntime
 from plansmith.types import Component, EngineKind, InputRange, OnnxModel, Precision, ReferenceSet, Tensor
+
+if TYPE_CHECKING:
+    from .conftest import Started
 
 TOLERANCE = Tolerance(max_relative=1e-4, quantile_relative=2e-5, min_cosine=0.99999999)
 PACKAGE = Package(
@@ -179,6 +181,7 @@ def test_the_server_looks_for_plugins_where_they_were_when_the_plan_was_built(
     finished: tuple[Finished[Package], Finished[OnnxModel], Finished[ValidationReport]],
     installation: Installation,
     site: Path,
+    started: Started,
     tmp_path: Path,
 ) -> None:
     found: list[str] = []
@@ -186,7 +189,7 @@ def test_the_server_looks_for_plugins_where_they_were_when_the_plan_was_built(
     class Watching(Listener):
         def progress(self, step: str, text: str) -> None:  # noqa: ARG002 - as the other one
             if text == "asking Triton":
-                servers = [child for child in psutil.Process().children() if child.name() == "tritonserver"]
+                servers = [child for child in started() if child.name() == "tritonserver"]
                 found.extend(server.environ()["LD_LIBRARY_PATH"] for server in servers)
 
     stages = StageRunner("tiny", tmp_path / "artifacts", listener=Watching(), force=False, dry=False)
@@ -225,11 +228,11 @@ def test_a_release_for_a_gpu_is_checked_on_cpu_instances_and_stays_as_it_is(
 
 
 def test_a_triton_that_is_killed_while_it_is_asked_is_named_as_such(
-    folder: Path, case: StoredCase, installation: Installation, site: Path, tmp_path: Path
+    folder: Path, case: StoredCase, installation: Installation, site: Path, started: Started, tmp_path: Path
 ) -> None:
     def kill(text: str) -> None:
         if text == "asking Triton":
-            for child in psutil.Process().children():
+            for child in started():
                 if child.name() == "tritonserver":
                     child.kill()
 

@@ -26,6 +26,8 @@ from plansmith.triton.server import TritonServer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .conftest import Started
+
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -36,10 +38,16 @@ def repository(tmp_path: Path, config: str, graph: Callable[[int | str], Any], w
     return tmp_path / "repository"
 
 
-def traces(owner: int) -> list[Path]:
-    """What the servers of one process keep outside its own folders while they run."""
-    pattern = f"plansmith-{owner}-*"
-    return [*SHARED_MEMORY.glob(pattern), *Path(tempfile.gettempdir()).glob(pattern)]
+@pytest.fixture
+def traces() -> Callable[[], set[Path]]:
+    """What servers that were started since the test began keep outside their own folders while they run."""
+
+    def present() -> set[Path]:
+        pattern = f"plansmith-{os.getpid()}-*"
+        return {*SHARED_MEMORY.glob(pattern), *Path(tempfile.gettempdir()).glob(pattern)}
+
+    before = present()
+    return lambda: present() - before
 
 
 def is_running(pid: int) -> bool:
@@ -56,7 +64,12 @@ def fake_installation(root: Path) -> Path:
 
 
 def test_a_started_server_answers_and_a_stopped_one_leaves_nothing(
-    repository: Path, installation: Installation, site: Path, tmp_path: Path
+    repository: Path,
+    installation: Installation,
+    site: Path,
+    tmp_path: Path,
+    started: Started,
+    traces: Callable[[], set[Path]],
 ) -> None:
     with TritonServer(repository, installation, tmp_path / "log", site=site) as server:
         assert server.version == installation.version
@@ -64,16 +77,21 @@ def test_a_started_server_answers_and_a_stopped_one_leaves_nothing(
         connection.request("GET", "/v2/models/good/ready")
         assert connection.getresponse().status == http.client.OK
         connection.close()
-        children = psutil.Process().children(recursive=True)
+        children = started()
         assert [child.name() for child in children] == ["tritonserver", "triton_python_backend_stub"]
-        assert len(traces(os.getpid())) == 2
+        assert len(traces()) == 2
     assert not any(is_running(child.pid) for child in children)
-    assert not traces(os.getpid())
+    assert not traces()
     assert "Started GRPCInferenceService" in (tmp_path / "log").read_text()
 
 
 def test_models_that_do_not_load_are_named_with_their_reasons_and_so_is_a_hidden_folder(
-    repository: Path, installation: Installation, site: Path, tmp_path: Path, config: str
+    repository: Path,
+    installation: Installation,
+    site: Path,
+    tmp_path: Path,
+    config: str,
+    traces: Callable[[], set[Path]],
 ) -> None:
     """Triton takes every folder of a repository for a model, even one whose name starts with a dot."""
     (repository / ".notes").mkdir()
@@ -92,7 +110,7 @@ def test_models_that_do_not_load_are_named_with_their_reasons_and_so_is_a_hidden
     assert any(line.startswith("unread: failed to read text proto") for line in lines)
     assert not any(line.startswith("good") for line in lines)
     assert failure.value.log == tmp_path / "log"
-    assert not traces(os.getpid())
+    assert not traces()
 
 
 def test_a_place_that_means_something_to_a_shell_is_served_like_any_other(
@@ -118,11 +136,13 @@ def test_a_hidden_folder_does_no_harm_where_models_are_named(
         assert server.version
 
 
-def test_a_server_that_takes_too_long_is_ended(repository: Path, installation: Installation, tmp_path: Path) -> None:
+def test_a_server_that_takes_too_long_is_ended(
+    repository: Path, installation: Installation, tmp_path: Path, started: Started
+) -> None:
     server = TritonServer(repository, installation, tmp_path / "log", models=[], deadline_seconds=0.01)
     with pytest.raises(ServedCheckError, match=r"not ready after 0\.01 s"), server:
         pytest.fail("the server must not be ready")
-    assert not psutil.Process().children()
+    assert not started()
 
 
 def test_a_fixed_port_is_used_and_a_taken_one_is_a_fault(installation: Installation, tmp_path: Path) -> None:
@@ -154,18 +174,23 @@ def test_a_port_that_another_program_took_meanwhile_is_replaced(
     assert next(choices, None) is None
 
 
-def test_waiting_ends_when_the_server_does(installation: Installation, tmp_path: Path) -> None:
+def test_waiting_ends_when_the_server_does(installation: Installation, tmp_path: Path, started: Started) -> None:
     (tmp_path / "empty").mkdir()
     with TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[]) as server:
-        psutil.Process().children()[0].terminate()
+        started()[0].terminate()
         assert server.wait() == 0
 
 
 def test_a_server_that_was_killed_says_so_keeps_its_log_and_leaves_no_stub(
-    repository: Path, installation: Installation, site: Path, tmp_path: Path
+    repository: Path,
+    installation: Installation,
+    site: Path,
+    tmp_path: Path,
+    started: Started,
+    traces: Callable[[], set[Path]],
 ) -> None:
     with TritonServer(repository, installation, tmp_path / "log", site=site) as server:
-        family = psutil.Process().children(recursive=True)
+        family = started()
         assert [one.name() for one in family] == ["tritonserver", "triton_python_backend_stub"]
         assert server.wait(0) is None
         family[0].kill()
@@ -176,7 +201,7 @@ def test_a_server_that_was_killed_says_so_keeps_its_log_and_leaves_no_stub(
     assert told.log == tmp_path / "log"
     assert "successfully loaded 'good'" in (tmp_path / "log").read_text()
     assert not any(is_running(one.pid) for one in family)
-    assert not traces(os.getpid())
+    assert not traces()
 
 
 PARENT = """

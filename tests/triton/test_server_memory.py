@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -15,6 +16,9 @@ from plansmith.errors import EnvironmentFault
 from plansmith.triton.installation import Installation
 from plansmith.triton.server import TritonServer
 from plansmith.triton.server_memory import MemoryLimit, group_bytes
+
+if TYPE_CHECKING:
+    from .conftest import Started
 
 GROWS = """
 import subprocess, sys, time
@@ -63,7 +67,9 @@ def _ask_after_its_end(server: TritonServer) -> None:
     raise ConnectionRefusedError
 
 
-def test_a_server_above_its_limit_is_ended_with_one_clear_reason(installation: Installation, tmp_path: Path) -> None:
+def test_a_server_above_its_limit_is_ended_with_one_clear_reason(
+    installation: Installation, started: Started, tmp_path: Path
+) -> None:
     (tmp_path / "empty").mkdir()
     server = TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[], memory_bytes=2 * MIB)
     with pytest.raises(EnvironmentFault) as ended, server:
@@ -72,4 +78,4 @@ def test_a_server_above_its_limit_is_ended_with_one_clear_reason(installation: I
     assert "may hold 2.0 MiB" in ended.value.message
     assert "plansmith serve --memory" in ended.value.remedy
     assert ended.value.log == tmp_path / "log"
-    assert not psutil.Process().children()
+    assert not started()
