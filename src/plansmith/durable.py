@@ -19,7 +19,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any
 
-from plansmith.errors import RepositoryError
+from plansmith.errors import PlansmithError, RepositoryError
 
 _STAGING_LOCK = ".lock"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -97,6 +97,15 @@ def write_file(path: Path, content: str | bytes, *, replace: bool) -> None:
 
 Waiting = Callable[[int | None], None]
 """Told once that a lock is held by another: the process that holds it, where the kernel names one."""
+
+
+class HeldByAnother(Exception):
+    """A lock that another process holds is not waited for."""
+
+
+def not_waiting(_process: int | None) -> None:
+    """To be told of a lock that another holds by whoever does not wait for it; raises HeldByAnother."""
+    raise HeldByAnother
 
 
 @contextmanager
@@ -283,8 +292,8 @@ def _is_about(error: Exception, place: Path) -> bool:
 
 def _tells_of_full_disk(error: Exception, place: Path) -> bool:
     """Whether an error of another library is a full disk in its own words, or without a word of it."""
-    if isinstance(error, RepositoryError):
-        return False
+    if isinstance(error, PlansmithError):
+        return False  # it has said already what was wrong, perhaps on another machine
     if any(os.strerror(code) in str(error) for code in _FULL):
         return True
     return _is_full(place)
