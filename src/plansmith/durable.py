@@ -19,7 +19,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any
 
-from plansmith.errors import PlansmithError, RepositoryError
+from plansmith.errors import RepositoryError
 
 _STAGING_LOCK = ".lock"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -292,8 +292,8 @@ def _is_about(error: Exception, place: Path) -> bool:
 
 def _tells_of_full_disk(error: Exception, place: Path) -> bool:
     """Whether an error of another library is a full disk in its own words, or without a word of it."""
-    if isinstance(error, PlansmithError):
-        return False  # it has said already what was wrong, perhaps on another machine
+    if isinstance(error, RepositoryError):
+        return False
     if any(os.strerror(code) in str(error) for code in _FULL):
         return True
     return _is_full(place)
