@@ -44,6 +44,7 @@ class Rounds:
             for step in itertools.islice(steps, publications):
                 step()
                 assert self.server.triton.ready(MODEL) == [self.serving]
+                clients.wait_for(self.serving)
                 assert clients.lost == clients.mixed == []
         return clients
 
