@@ -75,6 +75,7 @@ class Clients:
                 except Exception as error:  # noqa: BLE001 - whatever it is, the request was lost
                     with self._lock:
                         self.lost.append(f"{protocol}: {error}")
+                        self._news.notify_all()
                     continue
                 self._note(protocol, rows, answer)
 

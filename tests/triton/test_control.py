@@ -321,14 +321,14 @@ def test_a_load_that_does_not_end_is_given_up_and_the_old_version_serves(
 ) -> None:
     """A Python model without its file loads for ever, with Triton 2.51; so this one has a name of its own."""
     monkeypatch.setenv(HEADER_VARIABLE, KEY)
-    triton = RunningTriton(f"grpc://{server.grpc_url}", load_seconds=2)
+    triton = RunningTriton(f"grpc://{server.grpc_url}")
     folder = shown.show("endless", PYTHON_CONFIG, 1)
-    assert RunningTriton(triton.url).load(folder) == [1]
+    assert triton.load(folder) == [1]
     shown.show("endless", PYTHON_CONFIG, 1, 2, source=None)
     with pytest.raises(ServedCheckError, match="still loading endless after 2 s"):
-        triton.load(folder, version=2)
+        LoadedInto([triton.url], load_seconds=2).take(folder, 2)
     assert triton.ready("endless") == [1]
-    assert RunningTriton(triton.url).ready("member") != []
+    assert triton.ready("member") != []
 
 
 def test_a_server_that_is_not_there_is_a_fault_by_every_scheme() -> None:
