@@ -18,7 +18,7 @@ from plansmith.config import InputSpec
 from plansmith.durable import link_or_copy
 from plansmith.engines import Engine
 from plansmith.python_options import SITE_VARIABLE, TorchCompile
-from plansmith.types import Component, EngineKind, Precision, Record, Tensor
+from plansmith.types import AxisRange, Component, EngineKind, Precision, Record, Tensor
 
 MODEL_FILE = "model.py"
 SETTINGS_FILE = "plansmith.json"
@@ -59,7 +59,8 @@ class ServedModel(Record):
     """How the model in the folder is loaded, and what becomes of it then.
 
     `scheme`, `trust_remote_code` and `task`: as in `types.SourceModel`; `described` and `wanted`: what the spec says
-    about inputs and outputs; `inputs` and `outputs`: what it takes and gives, whatever it computes in.
+    about inputs and outputs; `inputs` and `outputs`: what it takes and gives, whatever it computes in; `axes`: the
+    ranges of all axes that it is fed along, those that are one size or another axis here included.
     """
 
     scheme: Literal["hf", "timm"]
@@ -69,6 +70,7 @@ class ServedModel(Record):
     wanted: tuple[str, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    axes: dict[str, AxisRange]
     precision: Precision
     torch_compile: TorchCompile
 

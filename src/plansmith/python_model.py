@@ -12,6 +12,7 @@ from plansmith.compilers.python_backend.served_folder import REQUIREMENTS_FILE, 
 from plansmith.errors import EngineError, PlansmithError, first_line
 from plansmith.loading import load
 from plansmith.triton.standin.batching import batches, merged, parted
+from plansmith.types import BATCH, AxisRange
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[np.generic]]
 
 
-def load_folder(folder: Path, device: str) -> Running:
+def load_folder(folder: Path, device: str, *, warm: bool = False) -> Running:
     """The model of a version's folder, ready to be asked.
 
     Args:
         folder: that `served_folder.write_folder` wrote.
         device: by torch's name.
+        warm: have torch.compile, where it is used, compile the model for all shapes that it is served for.
 
     Raises:
         SourceError: it cannot be loaded here.
@@ -46,7 +48,23 @@ def load_folder(folder: Path, device: str) -> Running:
             f"the model has the inputs and outputs {made} here, and had {told} when it was compiled",
             remedy=f"install what {REQUIREMENTS_FILE} beside it names",
         )
-    return Running(live.module, served, device)
+    running = Running(live.module, served, device)
+    if warm and served.torch_compile:
+        for sizes in warm_shapes(served.axes):
+            running.ask(live.inputs.make({axis: sizes[axis] for axis in live.inputs.axes}))
+    return running
+
+
+def warm_shapes(axes: Mapping[str, AxisRange]) -> list[dict[str, int]]:
+    """Shapes that have torch.compile compile all that requests need later.
+
+    A second size of an axis makes it dynamic, and a size of 1 is compiled for itself (see "Dynamic Shapes" in PyTorch's
+    documentation of torch.compile): so usual, largest, smallest, and a single sample of usual size.
+    """
+    usual = {axis: r.opt for axis, r in axes.items()}
+    single = {axis: r.min if axis == BATCH else r.opt for axis, r in axes.items()}
+    found = (usual, {axis: r.max for axis, r in axes.items()}, single, {axis: r.min for axis, r in axes.items()})
+    return list({tuple(sizes.values()): sizes for sizes in found}.values())
 
 
 class TritonPythonModel:
@@ -69,6 +87,7 @@ class TritonPythonModel:
             self._model = load_folder(
                 Path(args["model_repository"], args["model_version"]),
                 f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu",
+                warm=True,
             )
         except PlansmithError as error:
             raise pb_utils.TritonModelException(str(error)) from error

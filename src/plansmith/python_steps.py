@@ -11,7 +11,7 @@ from plansmith.errors import EngineError, UsageError
 from plansmith.fetching import require_unchanged
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner
-from plansmith.types import LoweredModel, Precision, SourceModel
+from plansmith.types import LoweredModel, OnnxModel, Precision, SourceModel
 
 
 def require_pytorch(spec: ModelSpec, reference: SourceReference) -> None:
@@ -38,6 +38,7 @@ def lay_out_model(
     spec: ModelSpec,
     reference: SourceReference,
     source: Finished[SourceModel],
+    onnx: Finished[OnnxModel],
     lowered: Finished[LoweredModel],
 ) -> Finished[Engine]:
     """Put a model's configuration and weights beside what Triton's Python backend starts.
@@ -47,16 +48,20 @@ def lay_out_model(
         spec: says how the model runs.
         reference: the source as typed.
         source: the model.
+        onnx: says along which axes it was asked.
         lowered: says its interface and what it computes in.
 
     Raises:
         SourceError: pickled weights that cannot be read, or a model that changed meanwhile.
     """
     files = [path.relative_to(source.folder).as_posix() for path in source.files]
+    axes = onnx.record.every_axis()
+    axes |= {tied.axis: axes[tied.to] for tied in onnx.record.tied}
     parameters: dict[str, Any] = {
         "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
         "described": {name: given.model_dump() for name, given in spec.inputs.items()},
         "wanted": spec.outputs,
+        "axes": {axis: r.model_dump() for axis, r in axes.items()},
         "torch_compile": spec.python.torch_compile,
         "precision": lowered.record.precision,
     }

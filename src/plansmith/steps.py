@@ -224,7 +224,7 @@ class Compilation(GraphSteps):
         if self._plans is not None:
             return self._plans.compile(onnx, lowered)
         if self.spec.engine is EngineKind.PYTHON:
-            return lay_out_model(self._stages, self.spec, self.reference, source, lowered)
+            return lay_out_model(self._stages, self.spec, self.reference, source, onnx, lowered)
         assert self._onnxruntime is not None
         parameters = self._onnxruntime.model_dump(include={"max_opset", "max_ir_version"})
 

@@ -18,6 +18,10 @@ from plansmith.triton.installation import (
 from plansmith.types import Device, EngineKind
 
 
+_COMPILING_SECONDS = 3600
+"""What torch.compile may take while a model is loaded."""
+
+
 @dataclass(frozen=True)
 class ServingRuntime:
     """What answers.
@@ -29,6 +33,7 @@ class ServingRuntime:
         device: what the instances run on. On "cpu", the server is shown CPU instances where the release has GPU
             ones: Triton does not load those on a machine without a GPU. The release itself stays as it is.
         library_folders: as for `TritonServer`.
+        load_seconds: how long loading may take.
     """
 
     installation: Installation
@@ -36,6 +41,7 @@ class ServingRuntime:
     words: str
     device: Device
     library_folders: tuple[Path, ...] = ()
+    load_seconds: float = 60
 
 
 def find_serving_runtime(tritonserver: str, target: Target, engine: EngineKind) -> ServingRuntime:
@@ -52,7 +58,8 @@ def find_serving_runtime(tritonserver: str, target: Target, engine: EngineKind) 
     if engine is EngineKind.PYTHON:
         require_python(server)
         words = f"PyTorch {version('torch')}" if server.lends_python else f"the PyTorch of Triton {server.version}"
-        return ServingRuntime(server, None, words, serving_device(server, target, engine))
+        device = serving_device(server, target, engine)
+        return ServingRuntime(server, None, words, device, load_seconds=_COMPILING_SECONDS)
     site = stand_in_site(server, target)
     words = f"ONNX Runtime {require_onnxruntime(target).version}" if site else f"that of Triton {server.version}"
     return ServingRuntime(server, site, words, serving_device(server, target))
