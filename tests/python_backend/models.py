@@ -90,7 +90,7 @@ def lay_out(folder: Path, out: Path, *, precision: Precision = Precision.FP32, *
         precision: what it is to run in.
         told: fields of `ServedModel`, and `shapes`.
     """
-    source = {"scheme": "hf", "trust_remote_code": False, "task": None} | {
+    source: dict[str, Any] = {"scheme": "hf", "trust_remote_code": False, "task": None} | {
         key: told.pop(key) for key in ("scheme", "trust_remote_code", "task") if key in told
     }
     reference, laid = out / "asked", out / "laid"

@@ -112,7 +112,9 @@ def test_answers_have_the_floats_of_the_interface_and_nothing_is_left_of_a_run(
     np.testing.assert_array_equal(first["more"], [3, 4, 5])
     for name, answer in first.items():
         np.testing.assert_array_equal(again[name], answer)
-    np.testing.assert_allclose(first["y"], expected, atol=1e-6 if precision is Precision.FP32 else 1e-2)
+    np.testing.assert_allclose(
+        np.asarray(first["y"], np.float32), expected, atol=1e-6 if precision is Precision.FP32 else 1e-2
+    )
 
 
 def test_an_error_leaves_nothing_behind_either(module: Mixed) -> None:

@@ -17,7 +17,6 @@ from plansmith.triton.installation import (
 )
 from plansmith.types import Device, EngineKind
 
-
 _COMPILING_SECONDS = 3600
 """What torch.compile may take while a model is loaded."""
 
