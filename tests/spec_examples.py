@@ -95,11 +95,12 @@ SEVERAL = {
     ),
     "a mode that torch.compile does not have": _no(
         "source: hf:bert\nengine: python\npython: {torch_compile: fast}\n",
-        "model.yaml:3: 'python.torch_compile': must be true, false or a mode of torch.compile: default, reduce-overhead",
+        "model.yaml:3: 'python.torch_compile': must be true, false or a mode of torch.compile: default, ",
         "(got 'fast')",
     ),
     "a word for a switch of torch.compile": _no(
-        "source: hf:bert\npython: {torch_compile: 'true'}\n", "model.yaml:2: 'python.torch_compile': must be true, false"
+        "source: hf:bert\npython: {torch_compile: 'true'}\n",
+        "model.yaml:2: 'python.torch_compile': must be true, false",
     ),
     "no models": _no("defaults: {precision: fp32}\n", "model.yaml: 'models' is a list of models"),
     "an empty list": _no("models: []\n", "model.yaml:1: 'models' is a list of models", "(got [])"),

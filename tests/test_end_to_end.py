@@ -205,5 +205,6 @@ def test_a_model_that_no_exporter_can_follow_is_published_and_served_as_pytorch(
     ids = np.arange(6, dtype=np.int64).reshape(2, 3)
     with serve(made["repository"], "odd", tmp_path / "said") as (http, _):
         answer = ask(http, "odd", {"input_ids": ids}, over_http=True)["last_hidden_state"]
-    assert (answer.shape, answer.dtype) == ((2, 3, 8), np.float32)
+    assert answer.shape == (2, 3, 8)
+    assert answer.dtype == np.float32
     assert np.abs(answer).max(axis=(1, 2)).min() >= 100  # as often as each row wants it
