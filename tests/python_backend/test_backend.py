@@ -26,7 +26,7 @@ MINILM_SHAPES = {"input_ids": {"min": [1, 1], "opt": [2, 8], "max": [8, 24]}}
 LONG_ENOUGH = TritonOptions(max_queue_delay_microseconds=500_000)
 """Requests that are sent at once end up in one execution."""
 
-pytestmark = [pytest.mark.xdist_group("python-backend")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("python-backend")]
 
 
 class Served:
