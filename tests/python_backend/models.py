@@ -8,7 +8,6 @@ from typing import Any
 
 from plansmith import exporting
 from plansmith.compilers.python_backend.served_folder import ServedModel, write_folder
-from plansmith.config import TritonOptions
 from plansmith.engines import Engine
 from plansmith.manifest import Package
 from plansmith.sources.directory import model_files
@@ -125,8 +124,8 @@ def lay_out(folder: Path, out: Path, *, precision: Precision = Precision.FP32, *
     return Laid(onnx, write_folder(served, folder, files, laid, lasting=False), reference, laid)
 
 
-def put_into(repository: Path, name: str, laid: Laid, options: TritonOptions) -> None:
-    """Give a repository a model, which is linked there."""
+def put_into(repository: Path, name: str, laid: Laid, *, delay_microseconds: int) -> None:
+    """Give a repository a model, which is linked there, and whose batcher waits so long for more requests."""
     component = laid.engine.components["model"]
     package = Package(
         model=name,
@@ -136,7 +135,7 @@ def put_into(repository: Path, name: str, laid: Laid, options: TritonOptions) ->
         interface=model_config.interface_of(component),
     )
     (repository / name).mkdir(parents=True)
-    (repository / name / "config.pbtxt").write_text(
-        model_config.write_config(package, laid.engine.kind, "cpu", options)
-    )
+    config = model_config.make_config(package, laid.engine.kind, "cpu")
+    config.dynamic_batching.max_queue_delay_microseconds = delay_microseconds
+    (repository / name / "config.pbtxt").write_text(model_config.text_of(config))
     (repository / name / "1").symlink_to(laid.folder)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from plansmith.config import TritonOptions
 from plansmith.errors import EnvironmentFault
 from plansmith.reference import StoredCase, read_case
 from plansmith.triton.installation import find_installation, require_python
@@ -23,7 +22,7 @@ from .models import ODD_INPUTS, ODD_SHAPES, Laid, lay_out, put_into, write_odd
 Arrays = Mapping[str, NDArray[Any]]
 
 MINILM_SHAPES = {"input_ids": {"min": [1, 1], "opt": [2, 8], "max": [8, 24]}}
-LONG_ENOUGH = TritonOptions(max_queue_delay_microseconds=500_000)
+LONG_ENOUGH = 500_000
 """Requests that are sent at once end up in one execution."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("python-backend")]
@@ -79,7 +78,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, minilm_folder: Path) -> Ite
         "odd": lay_out(odd, folder / "odd", shapes=ODD_SHAPES, described=ODD_INPUTS, trust_remote_code=True),
     }
     for name, laid in models.items():
-        put_into(folder / "repository", name, laid, LONG_ENOUGH)
+        put_into(folder / "repository", name, laid, delay_microseconds=LONG_ENOUGH)
     with TritonServer(folder / "repository", installation, folder / "log", deadline_seconds=240) as server:
         yield Served(server, models)
 
