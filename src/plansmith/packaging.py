@@ -157,10 +157,9 @@ def _write(
 
 
 def _graph(name: str, engine: Engine, onnx: Finished[OnnxModel]) -> Laid:
-    """What a graph becomes; Triton takes one with external weights as a folder of the graph's name."""
+    """What a graph becomes, or a PyTorch model."""
     component = engine.components["model"]
-    inner = component.file if component.external_files else "."
-    placed = {file: (Path(inner) / file).as_posix() for file in component.files}
+    placed = {file: (Path(engine.inner_folder) / file).as_posix() for file in component.files}
     package = Package(
         model=name,
         config_file=model_config.CONFIG_FILE,
