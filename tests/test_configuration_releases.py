@@ -109,7 +109,7 @@ RICH = {
 
 
 def test_a_release_of_another_configuration_shares_the_files_and_triton_serves_it(
-    compile_pair: Compile, tmp_path: Path, notices: list[str]
+    compile_pair: Compile, tmp_path: Path, notices: list[str], server_without_models: str
 ) -> None:
     plain, _ = compile_pair({}, check_served=False)
     rich, manifest = compile_pair(RICH, allow_interface_change=True)
