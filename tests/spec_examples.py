@@ -31,7 +31,8 @@ ACCEPTED = {
     "every key": "source: hf:bert\nname: a\nengine: tensorrt\nprecision: fp16\ntarget: a-toaster\nrepository: ../r\n"
     "artifacts: a\nrandom_weights: true\ntrust_remote_code: false\nallow_pickle: no\ncheck_served: on\n"
     "device: cuda\n"
-    "allow_interface_change: false\nforce: false\ntritonserver: t\nshapes: {input_ids: '1x1:8x64:32x256', mask: 4x8}\n"
+    "allow_interface_change: false\nload_into: [grpc://gpu-7:8001]\nload_seconds: 90.5\n"
+    "force: false\ntritonserver: t\nshapes: {input_ids: '1x1:8x64:32x256', mask: 4x8}\n"
     "tolerances:\n  logits: {max_relative: 1.0e-3, quantile_relative: 0, min_cosine: 0.9}\n"
     "python: {torch_compile: true}\n"
     "triton: {dynamic_batching: {max_queue_delay_microseconds: 0}, instance_group: [{count: 4}], model_warmup: off}\n",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +72,30 @@ def compile_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: list[
     return compile_it
 
 
+@pytest.fixture
+def server_without_models() -> Iterator[str]:
+    """The address of a server that has no models and loads none."""
+
+    class Empty(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            index = self.path.endswith("/index")
+            content = b"[]" if index else b'{"error": "nothing is loaded here"}'
+            self.send_response(HTTPStatus.OK if index else HTTPStatus.BAD_REQUEST)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Empty) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
 RICH = {
     "max_batch_size": 2,
     "dynamic_batching": {"preferred_batch_size": [2], "max_queue_delay_microseconds": 1000},
@@ -82,7 +109,7 @@ RICH = {
 
 
 def test_a_release_of_another_configuration_shares_the_files_and_triton_serves_it(
-    compile_pair: Compile, tmp_path: Path, notices: list[str]
+    compile_pair: Compile, tmp_path: Path, notices: list[str], server_without_models: str
 ) -> None:
     plain, _ = compile_pair({}, check_served=False)
     rich, manifest = compile_pair(RICH, allow_interface_change=True)
@@ -113,9 +140,10 @@ def test_a_release_of_another_configuration_shares_the_files_and_triton_serves_i
     assert (again.version, again.unchanged) == (2, True)
     (tmp_path / "labels.txt").write_text("cat\ndog\nfox\n")
     assert not [words for words in notices if "does not serve" in words]
-    relabelled, _ = compile_pair(RICH, check_served=False)
+    relabelled, _ = compile_pair(RICH, check_served=False, load_into=[server_without_models])
     assert relabelled.version == 3
-    assert notices[-1] == "Triton does not serve version 3: triton.version_policy names others"
+    not_served = "Triton does not serve version 3: triton.version_policy names others"
+    assert notices[-1] == f"{not_served}; not loaded into {server_without_models}"
     assert "fox" in (Path(relabelled.release) / "labels.txt").read_text()
     assert "bird" in (second / "labels.txt").read_text()
 

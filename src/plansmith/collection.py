@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from plansmith.digest import Digester
-from plansmith.durable import Waiting, abandoned_folders, storage_errors, sweep
+from plansmith.durable import HeldByAnother, Waiting, abandoned_folders, not_waiting, storage_errors, sweep
 from plansmith.history import HISTORY, History
 from plansmith.scratch import abandoned_scratch
 from plansmith.stage_cache import ENTRY_FILE, STAGING, StageCache
@@ -112,16 +112,36 @@ class Collector:
         Raises:
             RepositoryError: something cannot be removed.
         """
-        with ExitStack() as held, storage_errors(self._artifacts):
-            if (self._artifacts / "cache").is_dir():
-                held.enter_context(self._cache.held(waiting, alone=True))
-            models = self._repository.known()  # once: one that comes later is not locked, and waits for the next time
-            for model in models:
-                held.enter_context(self._repository.exclusive(model, waiting))
-            found = self._found(models)
-            for one in found:
-                self._remove(one)
-            return found
+        models = self._repository.known()  # once: one that comes later is not locked, and waits for the next time
+        with storage_errors(self._artifacts):
+            while True:
+                with ExitStack() as held:
+                    if (self._artifacts / "cache").is_dir():
+                        held.enter_context(self._cache.held(waiting, alone=True))
+                    busy = self._hold(models, held)
+                    if busy is None:
+                        return self._take_away(models)
+                # While servers load what another process publishes, minutes may pass, and compiles need the cache.
+                # It may not be taken second either, as a compile that publishes holds it and waits for the model.
+                with self._repository.exclusive(busy, waiting):
+                    pass
+
+    def _hold(self, models: list[str], held: ExitStack) -> str | None:
+        """Take the locks of the models, waiting for none; the first model that another process publishes."""
+        for model in models:
+            try:
+                held.enter_context(self._repository.exclusive(model, not_waiting))
+            except HeldByAnother:
+                return model
+        return None
+
+    def _take_away(self, models: list[str]) -> list[Garbage]:
+        for model in models:
+            self._repository.settle(model)
+        found = self._found(models)
+        for one in found:
+            self._remove(one)
+        return found
 
     def _entries(self) -> Iterator[Garbage]:
         for folder in self._cache.folders():

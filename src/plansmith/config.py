@@ -172,6 +172,9 @@ class ModelSpec(Record):
         " grpc://127.0.0.1:8001; one that refuses it withdraws it.",
         json_schema_extra={"uniqueItems": True},
     )
+    load_seconds: Number = Field(
+        default=900, gt=0, description="How long each of those may take to load it, before it counts as refused."
+    )
     force: Switch = Field(default=False, description="Do every step again and publish a new version.")
     tritonserver: str = Field(
         default="", description="Triton for the check, relative to the spec; found when left out."

@@ -99,6 +99,15 @@ Waiting = Callable[[int | None], None]
 """Told once that a lock is held by another: the process that holds it, where the kernel names one."""
 
 
+class HeldByAnother(Exception):
+    """A lock that another process holds is not waited for."""
+
+
+def not_waiting(_process: int | None) -> None:
+    """To be told of a lock that another holds by whoever does not wait for it; raises HeldByAnother."""
+    raise HeldByAnother
+
+
 @contextmanager
 def locked(path: Path, waiting: Waiting = lambda _: None, *, shared: bool = False) -> Iterator[None]:
     """Hold a lock on a lock file; the kernel frees it when the process dies.

@@ -98,7 +98,7 @@ def publish(
             if newest is None or not repository.holds(newest, manifest):
                 raise WouldRun("publish")
             return repository.published(newest, unchanged=True), newest
-        servers = LoadedInto(spec.load_into, stages.progress)
+        servers = LoadedInto(spec.load_into, stages.progress, load_seconds=spec.load_seconds, serves=spec.triton.serves)
         servers.require_reachable()
         again = reproduction(spec, reference, made.source.record, relative_to=relative_to, data=manifest.data)
         published = repository.publish(
@@ -113,5 +113,7 @@ def publish(
         )
         clock.cached = published.unchanged
         if not spec.triton.serves(published.version):
-            stages.notice(f"Triton does not serve version {published.version}: triton.version_policy names others")
+            unasked = f"; not loaded into {', '.join(spec.load_into)}" if spec.load_into else ""
+            words = f"Triton does not serve version {published.version}: triton.version_policy names others"
+            stages.notice(f"{words}{unasked}")
         return published, manifest.model_copy(update={"version": published.version})

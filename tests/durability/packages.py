@@ -10,7 +10,7 @@ from plansmith.engines import Engine
 from plansmith.manifest import Interface, Manifest, Package, PublishedVersion
 from plansmith.reports import ValidationReport
 from plansmith.triton.releases import MODEL_FOLDER
-from plansmith.triton.repository import ModelRepository
+from plansmith.triton.repository import ModelRepository, Servers
 from plansmith.types import (
     AxisRange,
     Component,
@@ -115,7 +115,14 @@ def draft_of(package: Path, *, model: str = MODEL, target: str = TARGET, output:
     )
 
 
-def publish(root: Path, package: Path, draft: Manifest, *, allow_interface_change: bool = False) -> PublishedVersion:
+def publish(
+    root: Path,
+    package: Path,
+    draft: Manifest,
+    *,
+    allow_interface_change: bool = False,
+    servers: Servers | None = None,
+) -> PublishedVersion:
     """Publish a package as a compile would."""
     return ModelRepository(root).publish(
         draft,
@@ -123,4 +130,5 @@ def publish(root: Path, package: Path, draft: Manifest, *, allow_interface_chang
         {"spec.yaml": "source: hf:./tiny\n", "build.log": f"built {package.name}\n"},
         allow_interface_change=allow_interface_change,
         force=False,
+        servers=servers,
     )

@@ -10,6 +10,7 @@ from plansmith.collection import Collector, Limits
 from plansmith.digest import Digester
 from plansmith.history import History
 from plansmith.stage_cache import StageCache
+from plansmith.triton.repository import ModelRepository
 
 from .packages import MODEL, draft_of, publish, write_package
 from .runs import run_record
@@ -87,10 +88,11 @@ class Release(Scenario):
     Args:
         before: how many versions there are already.
         output: the name of the new version's output; theirs is "logits".
+        servers: whether servers have to load it: killed meanwhile, it may be withdrawn and published once more.
     """
 
-    def __init__(self, before: int, output: str = "logits") -> None:
-        self._before, self._output = before, output
+    def __init__(self, before: int, output: str = "logits", *, servers: bool = False) -> None:
+        self._before, self._output, self._servers = before, output, servers
 
     def prepare(self, folder: Path) -> None:
         for number in range(1, self._before + 1):
@@ -101,7 +103,13 @@ class Release(Scenario):
     def act(self, folder: Path) -> None:
         package = folder / "package-new"
         draft = draft_of(package, output=self._output)
-        publish(folder / "repository", package, draft, allow_interface_change=self._output != "logits")
+        publish(
+            folder / "repository",
+            package,
+            draft,
+            allow_interface_change=self._output != "logits",
+            servers=Willing() if self._servers else None,
+        )
 
     def torn(self, folder: Path) -> list[str]:
         problems = repository_problems(folder / "repository")
@@ -116,7 +124,57 @@ class Release(Scenario):
         problems = self.torn(folder) + staging_problems(store_of(folder / "repository") / "staging")
         fitting = range(1 if self._output == "logits" else self._before + 1, self._before + 2)
         shown = shown_versions(folder / "repository", MODEL)
+        trials = ModelRepository(folder / "repository").withdrawals(MODEL).on_trial()
+        problems += [f"still on trial: {trials}"] if trials else []
         return problems + ([f"shown are {shown}"] if shown != tuple(fitting) else [])
+
+
+class Withdrawal(Scenario):
+    """Withdrawing a version: the newest, with one before it or none.
+
+    Args:
+        before: how many versions there are before it.
+    """
+
+    def __init__(self, before: int) -> None:
+        self._before = before
+
+    def prepare(self, folder: Path) -> None:
+        for number in range(1, self._before + 2):
+            package = write_package(folder / f"package-{number}", str(number))
+            publish(folder / "repository", package, draft_of(package))
+
+    def act(self, folder: Path) -> None:
+        ModelRepository(folder / "repository").withdraw(MODEL, self._before + 1, "it answers too slowly")
+
+    def torn(self, folder: Path) -> list[str]:
+        problems = repository_problems(folder / "repository")
+        opened = ModelRepository(folder / "repository")
+        old, new = tuple(range(1, self._before + 1)), tuple(range(1, self._before + 2))
+        shown = tuple(opened.views(MODEL).shown())
+        if shown not in {old, new}:
+            problems.append(f"shown are {shown}")
+        withdrawn = opened.withdrawals(MODEL).numbers()
+        opened.settle_all()
+        after = tuple(opened.views(MODEL).shown())
+        if after != (old if withdrawn else new):
+            problems.append(f"with {withdrawn} withdrawn, shown are {after} once what was left is settled")
+        return problems
+
+    def unfinished(self, folder: Path) -> list[str]:
+        problems = self.torn(folder) + staging_problems(store_of(folder / "repository") / "staging")
+        shown = tuple(ModelRepository(folder / "repository").views(MODEL).shown())
+        return problems + ([f"shown are {shown}"] if shown != tuple(range(1, self._before + 1)) else [])
+
+
+class Willing:
+    """Servers that load whatever is shown."""
+
+    def take(self, folder: Path, version: int) -> None:
+        assert (folder / str(version)).is_dir(), "told before it is shown"
+
+    def take_back(self, folder: Path) -> None:
+        raise AssertionError(f"nothing was refused in {folder}")
 
 
 class Run(Scenario):
@@ -174,6 +232,9 @@ SCENARIOS: dict[str, Scenario] = {
     "a second version": Release(1),
     "a third version, which pushes a view out": Release(2),
     "a second version with another interface": Release(1, output="scores"),
+    "a second version that servers load": Release(1, servers=True),
+    "a withdrawn version": Withdrawal(1),
+    "a withdrawn version that is the only one": Withdrawal(0),
     "a run in the history": Run(),
     "a collection of garbage": Collection(),
 }

@@ -17,7 +17,7 @@ import pytest
 
 from plansmith.collection import RECORDS_KEPT, Collector, Garbage, Limits
 from plansmith.digest import Digester
-from plansmith.durable import abandoned_folders, locked
+from plansmith.durable import abandoned_folders, locked, not_waiting
 from plansmith.history import HISTORY, History
 from plansmith.inspection import versions
 from plansmith.scratch import abandoned_scratch, scratch_folder
@@ -181,6 +181,27 @@ def test_a_model_that_comes_while_the_locks_are_taken_is_left_alone(tmp_path: Pa
         found = Collector(tmp_path, repository.root, limits).collect(another_comes)
     assert [one.kind for one in found] == ["view"]
     assert len(repository.opened.views("other").others()) == 1
+
+
+def test_compiles_have_the_cache_while_a_collection_waits_for_whoever_publishes_a_model(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "logits")
+    cache = StageCache(tmp_path / "cache", Digester(tmp_path / "cache" / "digests.sqlite"))
+    with cache.held(not_waiting):
+        pass  # makes the cache
+    held = ExitStack()
+    held.enter_context(repository.opened.exclusive(MODEL))
+    used = []
+
+    def compile_meanwhile(_process: int | None) -> None:
+        with cache.held(not_waiting):
+            used.append(True)
+        held.close()
+
+    limits = Limits(older_than=0, now=time.time() + DAY, scratch=(), staging=())
+    with held:
+        found = Collector(tmp_path, repository.root, limits).collect(compile_meanwhile)
+    assert used == [True]
+    assert "view" in {one.kind for one in found}
 
 
 def test_a_dry_run_beside_compiles_that_build_entries_finds_nothing_and_does_not_fail(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,30 +15,45 @@ from plansmith.errors import EnvironmentFault, RepositoryError, ServedCheckError
 from plansmith.inspection import versions
 from plansmith.triton.repository import ModelRepository
 
+from .kill_rounds import in_child
 from .packages import MODEL, draft_of, write_package
+from .packages import publish as publish_package
 from .wholeness import repository_problems, staging_problems
+
+INTERRUPTED = "its publication was interrupted before every server had loaded it"
 
 
 class Told:
     """Servers that note what they are told, and refuse some versions; what they find is asked of the disk."""
 
     def __init__(
-        self, *refused: int, error: type[ServedCheckError | EnvironmentFault | Killed] = ServedCheckError
+        self,
+        *refused: int,
+        error: type[ServedCheckError | EnvironmentFault | Interrupted] = ServedCheckError,
+        says: str = "it has no backend for version 2",
     ) -> None:
         self.calls: list[tuple[str, tuple[str, ...]]] = []
-        self._refused, self._error = refused, error
+        self._refused, self._error, self._says = refused, error, says
 
     def take(self, folder: Path, version: int) -> None:
         self.calls.append((f"take {version}", _shown(folder)))
         if version in self._refused:
-            raise self._error(f"it has no backend for version {version}", remedy="mend it")
+            raise self._error(self._says, remedy="mend it")
 
     def take_back(self, folder: Path) -> None:
         self.calls.append(("take back", _shown(folder)))
 
 
-class Killed(BaseException):
-    """Ends a publication as a signal would."""
+class Deadly(Told):
+    """Kills the process that has it load anything."""
+
+    def take(self, folder: Path, version: int) -> None:
+        del folder, version
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Interrupted(BaseException):
+    """Ends a publication as Ctrl-C would."""
 
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(message, remedy)
@@ -121,21 +138,103 @@ def test_a_version_that_was_published_before_is_not_withdrawn_where_another_serv
 ) -> None:
     publish(opened, "first", Told())
     with pytest.raises(ServedCheckError) as refused:
-        publish(opened, "first", Told(1))
-    assert refused.value.message == "it has no backend for version 1"
+        publish(opened, "first", Told(1, says="it has no such backend"))
+    assert refused.value.message == "it has no such backend"
     assert opened.views(MODEL).shown() == [1]
+
+
+def test_a_publication_that_is_interrupted_while_servers_load_is_taken_back(opened: ModelRepository) -> None:
+    publish(opened, "first")
+    servers = Told(2, error=Interrupted)
+    with pytest.raises(Interrupted) as interrupted:
+        publish(opened, "second", servers)
+    assert servers.calls[-1] == ("take back", ("1",))
+    assert interrupted.value.__notes__ == ["version 2 of tiny was withdrawn, and Triton is shown version 1 again"]
+    assert opened.withdrawals(MODEL).reason(2) == INTERRUPTED
+    assert opened.views(MODEL).shown() == [1]
+
+
+def test_words_of_a_server_about_its_own_full_disk_are_no_full_disk_here(opened: ModelRepository) -> None:
+    publish(opened, "first")
+    full = Told(2, says="a plugin: No space left on device")
+    with pytest.raises(ServedCheckError, match=r"^a plugin: No space left on device"):
+        publish(opened, "second", full)
+    assert opened.withdrawals(MODEL).reason(2) == "a plugin: No space left on device"
+
+
+def kill_while_it_loads(opened: ModelRepository, content: str) -> None:
+    """Leave a version that is shown and on trial, as a kill of the process that publishes it does."""
+    assert in_child(partial(publish, opened, content, Deadly()))
 
 
 def test_a_version_whose_publication_was_killed_before_the_servers_had_it_is_withdrawn_by_the_next_one(
     opened: ModelRepository,
 ) -> None:
     publish(opened, "first")
-    with pytest.raises(Killed):
-        publish(opened, "second", Told(2, error=Killed))
+    kill_while_it_loads(opened, "second")
     assert opened.views(MODEL).shown() == [1, 2]
     with pytest.raises(ServedCheckError, match="version 2 of tiny was withdrawn"):
         publish(opened, "second", Told(2))
     assert opened.views(MODEL).shown() == [1]
+
+
+@pytest.mark.parametrize("content", ["first", "third"])
+def test_a_version_whose_publication_was_killed_goes_when_something_else_is_published(
+    content: str, opened: ModelRepository
+) -> None:
+    publish(opened, "first")
+    kill_while_it_loads(opened, "second")
+    publish(opened, content)
+    assert opened.withdrawals(MODEL).reason(2) == INTERRUPTED
+    assert opened.views(MODEL).shown() == ([1] if content == "first" else [1, 3])
+
+
+def test_a_killed_version_is_taken_out_of_sight_though_the_next_publication_is_refused(opened: ModelRepository) -> None:
+    publish(opened, "first")
+    kill_while_it_loads(opened, "second")
+    package = write_package(opened.root.parent / "other", "other")
+    with pytest.raises(RepositoryError, match="differ from version 1's"):
+        publish_package(opened.root, package, draft_of(package, output="scores"))
+    assert opened.views(MODEL).shown() == [1]
+
+
+def test_a_killed_version_can_be_published_again_and_stays(opened: ModelRepository) -> None:
+    publish(opened, "first")
+    kill_while_it_loads(opened, "second")
+    assert publish(opened, "second", Told()) == 2
+    opened.settle_all()
+    assert opened.views(MODEL).shown() == [1, 2]
+
+
+@pytest.mark.parametrize("settled", ["by itself", "by a collection"])
+def test_what_a_killed_publication_or_withdrawal_left_is_settled(settled: str, opened: ModelRepository) -> None:
+    publish(opened, "first")
+    publish(opened, "second")
+    opened.withdrawals(MODEL).withdraw(2, "it answers too slowly")  # and killed before the view was exchanged
+    kill_while_it_loads(opened, "third")
+    assert opened.views(MODEL).shown() == [1, 3]
+    opened.withdrawals(MODEL).withdraw(3, "no more")
+    kill_while_it_loads(opened, "fourth")
+    opened.withdrawals(MODEL).begin_trial(9)  # and killed before there was a release
+    if settled == "by itself":
+        opened.settle_all()
+    else:
+        limits = Limits(older_than=1e9, now=time.time(), scratch=(), staging=())
+        assert Collector(opened.root.parent, opened.root, limits).collect(lambda _: None) == []
+    assert opened.views(MODEL).shown() == [1]
+    assert opened.withdrawals(MODEL).reason(4) == INTERRUPTED
+    assert opened.withdrawals(MODEL).on_trial() == []
+    assert publish(opened, "fifth") == 5
+
+
+def test_a_version_that_another_process_has_on_trial_is_left_alone(opened: ModelRepository) -> None:
+    publish(opened, "first")
+    opened.withdrawals(MODEL).begin_trial(1)
+    with opened.exclusive(MODEL):
+        opened.settle_all()
+        assert opened.withdrawals(MODEL).on_trial() == [1]
+    opened.settle_all()
+    assert opened.withdrawals(MODEL).numbers() == [1]
 
 
 def test_a_version_can_be_withdrawn_later_with_any_reason(opened: ModelRepository) -> None:

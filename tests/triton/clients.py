@@ -12,6 +12,8 @@ import numpy as np
 
 from .versions import MODEL
 
+_DEADLINE_SECONDS = 30
+
 
 class Clients:
     """Threads that ask, half of them over HTTP and half over gRPC, for as long as the block lasts.
@@ -36,6 +38,7 @@ class Clients:
         self._model = model
         self._over = threading.Event()
         self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
         protocols = itertools.islice(itertools.cycle(self._urls), count)
         self._threads = [threading.Thread(target=self._ask, args=(protocol,)) for protocol in protocols]
 
@@ -50,6 +53,11 @@ class Clients:
         self._over.set()
         for thread in self._threads:
             thread.join()
+
+    def wait_for(self, version: int) -> None:
+        """Wait until a version has answered one of them."""
+        with self._lock:
+            assert self._news.wait_for(lambda: self.answered[version] > 0 or self.lost, _DEADLINE_SECONDS), version
 
     def _ask(self, protocol: str) -> None:
         from tritonclient import grpc, http
@@ -67,6 +75,7 @@ class Clients:
                 except Exception as error:  # noqa: BLE001 - whatever it is, the request was lost
                     with self._lock:
                         self.lost.append(f"{protocol}: {error}")
+                        self._news.notify_all()
                     continue
                 self._note(protocol, rows, answer)
 
@@ -77,5 +86,6 @@ class Clients:
         found = {version, *map(int, whole.ravel()), *map(int, three.ravel())}
         with self._lock:
             self.answered[version] += 1
+            self._news.notify_all()
             if len(found) > 1 or whole.shape != (rows, 1) or three.shape != (rows, 3):
                 self.mixed.append(f"{protocol}: {found}, {whole.shape}, {three.shape}")

@@ -41,9 +41,11 @@ class Rounds:
         """Publish so often; a half of them broken, in turn by each way."""
         steps = itertools.cycle([self.sound_told, self.broken_told, self.broken_followed, self.sound_followed])
         with Clients(self.server.http_url, self.server.grpc_url) as clients:
+            clients.wait_for(self.serving)
             for step in itertools.islice(steps, publications):
                 step()
                 assert self.server.triton.ready(MODEL) == [self.serving]
+                clients.wait_for(self.serving)
                 assert clients.lost == clients.mixed == []
         return clients
 

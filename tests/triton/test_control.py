@@ -8,7 +8,8 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ from tritonclient import grpc
 
 from plansmith.addresses import HEADER_VARIABLE
 from plansmith.errors import EnvironmentFault, ServedCheckError, UsageError
-from plansmith.triton import server_process
+from plansmith.triton import live, server_process
 from plansmith.triton.installation import Installation
 from plansmith.triton.live import RunningTriton
 from plansmith.triton.loaded_into import LoadedInto
@@ -52,6 +53,7 @@ ensemble_scheduling { step [ {
   input_map { key: "x" value: "x" } output_map { key: "y" value: "y" }
 } ] }
 """
+LABELLED = "labelled"
 KEY = "admin-key: secret"
 
 
@@ -113,6 +115,42 @@ def by_grpc(server: TritonServer, monkeypatch: pytest.MonkeyPatch) -> RunningTri
     """The same over gRPC."""
     monkeypatch.setenv(HEADER_VARIABLE, KEY)
     return RunningTriton(f"grpc://{server.grpc_url}", load_seconds=30)
+
+
+def proxy_of(server: TritonServer, spoiled: Sequence[str] = ()) -> type[BaseHTTPRequestHandler]:
+    """Passes on what it is sent below /triton; the answers to calls that end so, in this order, it keeps to itself."""
+    due = list(spoiled)
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            behind = http.client.HTTPConnection(server.http_url)
+            behind.request("POST", self.path.removeprefix("/triton"), body, dict(self.headers.items()))
+            answer = behind.getresponse()
+            status, content = answer.status, answer.read()
+            behind.close()
+            if due and self.path.endswith(due[0]):
+                del due[0]
+                status, content = http.client.GATEWAY_TIMEOUT, b"<html>the gateway lost its patience</html>"
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None: ...
+
+    return Proxy
+
+
+@contextmanager
+def impatient(server: TritonServer, *spoiled: str) -> Iterator[str]:
+    """The address of a proxy that answers 504 to those calls, though the server has done what they ask for."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), proxy_of(server, spoiled)) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{proxy.server_port}/triton"
+        proxy.shutdown()
+        thread.join()
 
 
 def wiring(url: str, ensemble: str) -> dict[str, str]:
@@ -192,6 +230,79 @@ def test_a_member_that_its_ensemble_does_not_fit_is_refused_and_taking_it_back_r
     assert (by_grpc.ready("member"), len(by_grpc.ready("ensemble"))) == ([before], 1)
 
 
+def test_an_ensemble_that_names_its_versions_and_labels_is_loaded_and_a_rehearsal_that_was_left_goes(
+    by_grpc: RunningTriton, shown: Shown
+) -> None:
+    number = by_grpc.ready("ensemble")[-1] + 1
+    left = f"plansmith-rehearsal-of-{LABELLED}"
+    shown.show(left, ENSEMBLE, 1, source=None)
+    by_grpc.load(shown.root / left)
+    (shown.root / left).unlink()
+    named = ENSEMBLE.replace("dims: [ 1 ] } ]\nensemble", 'dims: [ 1 ] label_filename: "labels.txt" } ]\nensemble')
+    named += f"version_policy {{ specific {{ versions: [ {number} ] }} }}"
+    folder = shown.show(LABELLED, named, number, source=None)
+    (folder / "labels.txt").write_text("good\n")
+    assert by_grpc.load(folder, version=number) == [number]
+    assert left not in {one["name"] for one in by_grpc._index() if one.get("state") == "READY"}
+    folder.unlink()
+    by_grpc.unload(LABELLED)
+
+
+def test_of_two_servers_the_one_that_took_a_version_goes_back_where_the_other_refuses(
+    by_grpc: RunningTriton, shown: Shown, installation: Installation, tmp_path: Path
+) -> None:
+    (before,) = by_grpc.ready("member")
+    told: list[str] = []
+    (tmp_path / "empty").mkdir()
+    with TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[]) as other:
+        servers = LoadedInto([by_grpc.url, f"grpc://{other.grpc_url}"], told.append)
+        member = shown.show("member", PYTHON_CONFIG, before, before + 1)
+        with pytest.raises(ServedCheckError, match=f"the Triton at grpc://{other.grpc_url} does not load member"):
+            servers.take(member, before + 1)
+        assert by_grpc.ready("member") == [before + 1]
+        shown.show("member", PYTHON_CONFIG, before)
+        servers.take_back(member)
+    assert by_grpc.ready("member") == [before]
+    assert told[2:] == [f"going back in {by_grpc.url}"]
+
+
+def test_a_server_of_which_no_answer_came_goes_back_too_and_is_named_where_it_cannot(
+    server: TritonServer, by_grpc: RunningTriton, shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_GONE_SECONDS", 0)
+    (before,) = by_grpc.ready("member")
+    for spoiled in (["/load"], ["/load", "/load"]):
+        with impatient(server, *spoiled) as address:
+            servers = LoadedInto([address])
+            member = shown.show("member", PYTHON_CONFIG, before, before + 1)
+            with pytest.raises(EnvironmentFault, match="cannot be asked: HTTP 504 <html>the gateway"):
+                servers.take(member, before + 1)
+            assert by_grpc.ready("member") == [before + 1]
+            shown.show("member", PYTHON_CONFIG, before)
+            if len(spoiled) == 1:
+                servers.take_back(member)
+            else:
+                with pytest.raises(EnvironmentFault, match=rf"{address} cannot be .*; it may serve what was withdrawn"):
+                    servers.take_back(member)
+        assert by_grpc.ready("member") == [before]
+
+
+def test_a_load_that_succeeded_stands_though_the_server_is_slow_to_say_so(
+    server: TritonServer, by_grpc: RunningTriton, shown: Shown
+) -> None:
+    folder = shown.show("alone", PYTHON_CONFIG, 4)
+    with impatient(server, "/index", "/index") as address:
+        assert RunningTriton(address, load_seconds=30).load(folder, version=4) == [4]
+    folder.unlink()
+    by_grpc.unload("alone")
+
+
+def test_no_server_is_told_of_a_version_that_its_policy_leaves_out(shown: Shown) -> None:
+    nobody = LoadedInto(["grpc://127.0.0.1:1"], serves=lambda version: version != 3)
+    nobody.take(shown.root / "member", 3)
+    nobody.take_back(shown.root / "member")
+
+
 def test_only_who_has_the_key_controls_the_models(
     by_http: RunningTriton, by_grpc: RunningTriton, shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,14 +321,14 @@ def test_a_load_that_does_not_end_is_given_up_and_the_old_version_serves(
 ) -> None:
     """A Python model without its file loads for ever, with Triton 2.51; so this one has a name of its own."""
     monkeypatch.setenv(HEADER_VARIABLE, KEY)
-    triton = RunningTriton(f"grpc://{server.grpc_url}", load_seconds=2)
+    triton = RunningTriton(f"grpc://{server.grpc_url}")
     folder = shown.show("endless", PYTHON_CONFIG, 1)
-    assert RunningTriton(triton.url).load(folder) == [1]
+    assert triton.load(folder) == [1]
     shown.show("endless", PYTHON_CONFIG, 1, 2, source=None)
     with pytest.raises(ServedCheckError, match="still loading endless after 2 s"):
-        triton.load(folder, version=2)
+        LoadedInto([triton.url], load_seconds=2).take(folder, 2)
     assert triton.ready("endless") == [1]
-    assert RunningTriton(triton.url).ready("member") != []
+    assert triton.ready("member") != []
 
 
 def test_a_server_that_is_not_there_is_a_fault_by_every_scheme() -> None:
@@ -261,22 +372,6 @@ def test_a_server_whose_models_nobody_controls_is_a_fault(
 @pytest.fixture
 def encrypted(server: TritonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
     """A proxy that speaks TLS and passes on what it is sent, under a path of its own; trusted once it is called."""
-
-    class Proxy(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            behind = http.client.HTTPConnection(server.http_url)
-            behind.request("POST", self.path.removeprefix("/triton"), body, dict(self.headers.items()))
-            answer = behind.getresponse()
-            content = answer.read()
-            self.send_response(answer.status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-            behind.close()
-
-        def log_message(self, *_: object) -> None: ...
-
     files = {name: tmp_path / name for name in ("key.pem", "certificate.pem")}
     subprocess.run(
         [
@@ -302,7 +397,7 @@ def encrypted(server: TritonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files["certificate.pem"], files["key.pem"])
-    with ThreadingHTTPServer(("localhost", 0), Proxy) as proxy:
+    with ThreadingHTTPServer(("localhost", 0), proxy_of(server)) as proxy:
         proxy.socket = context.wrap_socket(proxy.socket, server_side=True)
         thread = threading.Thread(target=proxy.serve_forever)
         thread.start()

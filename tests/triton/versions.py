@@ -63,7 +63,7 @@ def graph(version: int) -> bytes:
 
 BROKEN: dict[str, tuple[Callable[[bytes], bytes], Callable[[str], str], str]] = {
     "garbage": (lambda _: b"this is no graph", lambda text: text, "InvalidProtobuf"),
-    "cut off": (lambda content: content[: len(content) // 2], lambda text: text, "version"),
+    "cut off": (lambda content: content[: len(content) // 2], lambda text: text, "InvalidProtobuf"),
     "other outputs": (lambda content: content, lambda text: text.replace("[ 3 ]", "[ 5 ]"), "three"),
     "no configuration": (lambda content: content, lambda text: f"{text}nonsense", "nonsense"),
     "for a GPU": (lambda content: content, lambda text: text.replace("KIND_CPU", "KIND_GPU"), "no GPUs"),

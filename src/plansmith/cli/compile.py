@@ -83,6 +83,12 @@ Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or 
     help="A running Triton that reads the repository and has to load the version, such as grpc://127.0.0.1:8001;"
     " repeatable.",
 )
+@click.option(
+    "--load-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="How long each of those may take to load it [900].",
+)
 @click.option("--force/--no-force", default=None, help="Do every step again and publish a new version.")
 @click.option("--track", is_flag=True, help="Run it as a flow run of the configured Prefect API.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")

@@ -115,7 +115,7 @@ class _Http:
         if response.status in _FORBIDDEN:
             raise Forbidden(_error_of(text))
         if response.status != http.client.OK:
-            raise Refused(_error_of(text) or f"HTTP {response.status}")
+            raise _refusal_of(response.status, text)
         return text
 
     def _connection(self) -> http.client.HTTPConnection:
@@ -172,6 +172,14 @@ def _fault_of(status: str, said: str) -> Exception:
     if status == "StatusCode.UNAVAILABLE" and "explicit model load" not in said:
         return Unreachable(said)
     return Refused(said)
+
+
+def _refusal_of(status: int, text: str) -> Exception:
+    """What an error of HTTP means: Triton's own no is JSON; a proxy's, such as 504, leaves open what Triton does."""
+    try:
+        return Refused(str(json.loads(text)["error"]))
+    except (ValueError, KeyError, TypeError):
+        return Unreachable(f"HTTP {status} {text.strip()}".strip())
 
 
 def _error_of(text: str) -> str:

@@ -19,6 +19,8 @@ What was measured with Triton 2.51, under requests without pause, and what follo
 from __future__ import annotations
 
 import os
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +36,12 @@ LOAD_SECONDS = 900
 
 _UNCONTROLLED = "explicit model load / unload is not allowed"
 _REHEARSAL = "plansmith-rehearsal-of-"
+_REHEARSAL_FIELDS = ("version_policy", "model_warmup")  # they name versions and files, and a rehearsal has none
+_UNLOAD_REHEARSAL_SECONDS = 30
+
+# While it loads, a server may be slow to say what it has; one that nobody reaches for so long is taken for gone.
+_GONE_SECONDS = 10
+_PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,10 @@ class RunningTriton:
         url: such as http://127.0.0.1:8000 or grpc://127.0.0.1:8001; https and grpcs are the same with TLS.
         load_seconds: how long a load may take.
 
+    Attributes:
+        may_have_changed: whether the last load came so far that the server may serve something else than before: it
+            was asked, and has not said no itself.
+
     Raises:
         UsageError: no such address.
         EnvironmentFault: the package tritonclient is missing, which knows Triton's configurations.
@@ -66,6 +78,7 @@ class RunningTriton:
         if find_spec("tritonclient") is None:
             raise EnvironmentFault("tritonclient is not installed", remedy="pip install 'plansmith[client]'")
         self.url = url
+        self.may_have_changed = False
         self._load_seconds = load_seconds
         self._calls = calls_to(urlsplit(url), _header())
 
@@ -83,9 +96,7 @@ class RunningTriton:
         Raises:
             EnvironmentFault: the server cannot be asked.
         """
-        rows = [row for row in self._index() if row["name"] == model and row.get("version")]
-        found = [Held(int(row["version"]), row.get("state", ""), row.get("reason", "")) for row in rows]
-        return sorted(found, key=lambda one: one.version)
+        return _held(self._index(), model)
 
     def ready(self, model: str) -> list[int]:
         """The versions of a model that answer requests, ascending."""
@@ -107,18 +118,23 @@ class RunningTriton:
             EnvironmentFault: it cannot be asked.
         """
         model = folder.name
-        before = self._serving()
+        self.may_have_changed = False
+        deadline = time.monotonic() + self._load_seconds
+        ensembles = ensembles_of(folder)
+        before = _serving(self._index(deadline)) if ensembles else set()
         config = _read_config(folder)
         if config is not None and config.HasField("ensemble_scheduling"):
-            self._rehearse(model, config)
+            self._rehearse(model, config, deadline)
+        self.may_have_changed = True
         self._change("load", model)
-        lost = sorted((before - self._serving()).intersection(ensembles_of(folder)))
+        rows = self._index(deadline)
+        lost = sorted((before - _serving(rows)).intersection(ensembles))
         if lost:
             raise ServedCheckError(
                 f"the Triton at {self.url} loaded {model} and then let go of {', '.join(lost)}, which does not fit it",
                 remedy=f"publish {model} with its old inputs and outputs again, or {', '.join(lost)} for the new ones",
             )
-        ready = self.ready(model)
+        ready = [one.version for one in _held(rows, model) if one.state == "READY"]
         if version is not None and version not in ready:
             serves = f"serves version {', '.join(map(str, ready))}" if ready else "serves no version"
             raise ServedCheckError(
@@ -136,23 +152,37 @@ class RunningTriton:
         """
         self._change("unload", model)
 
-    def _rehearse(self, model: str, config: Any) -> None:
+    def _rehearse(self, model: str, config: Any, deadline: float) -> None:
         """Load an ensemble under another name first: one that fails under its own would take the old one with it."""
         from google.protobuf import json_format
 
         name = f"{_REHEARSAL}{model}"
         config.name = name
-        self._change("load", name, Rehearsal(json_format.MessageToJson(config, preserving_proto_field_name=True)))
-        self._change("unload", name)
+        for field in _REHEARSAL_FIELDS:
+            config.ClearField(field)
+        for output in config.output:
+            output.ClearField("label_filename")
+        if name in _serving(self._index(deadline)):  # its publication was killed
+            self._change("unload", name, seconds=_UNLOAD_REHEARSAL_SECONDS)
+        rehearsal = Rehearsal(json_format.MessageToJson(config, preserving_proto_field_name=True))
+        try:
+            self._change("load", name, rehearsal)
+        finally:
+            with suppress(PlansmithError):  # it serves nobody, and the next rehearsal lets go of it first
+                self._change("unload", name, seconds=_UNLOAD_REHEARSAL_SECONDS)
 
-    def _change(self, what: str, model: str, rehearsal: Rehearsal | None = None) -> None:
+    def _change(
+        self, what: str, model: str, rehearsal: Rehearsal | None = None, *, seconds: float | None = None
+    ) -> None:
         own = model.removeprefix(_REHEARSAL)
+        seconds = self._load_seconds if seconds is None else seconds
         try:
             if what == "unload":
-                self._calls.unload(model, self._load_seconds)
+                self._calls.unload(model, seconds)
             else:
-                self._calls.load(model, self._load_seconds, rehearsal)
+                self._calls.load(model, seconds, rehearsal)
         except Refused as said:
+            self.may_have_changed = False
             if _UNCONTROLLED in str(said):
                 raise self._fault(
                     "takes no calls to load models", "start it with --model-control-mode=explicit"
@@ -163,23 +193,31 @@ class RunningTriton:
             ) from None
         except StillLoading:
             raise ServedCheckError(
-                f"the Triton at {self.url} was still {what}ing {own} after {self._load_seconds:g} s",
-                remedy="look into its log; if it never ends, start it again; until then it serves what it did before",
+                f"the Triton at {self.url} was still {what}ing {own} after {seconds:g} s",
+                remedy="look into its log; if it only needs longer, raise --load-seconds; if it never ends, start it"
+                " again; until then it serves what it did before",
             ) from None
-        except (Unreachable, Forbidden) as error:
+        except Forbidden as error:
+            self.may_have_changed = False
+            raise self._unasked(error) from None
+        except Unreachable as error:
             raise self._unasked(error) from None
 
-    def _serving(self) -> set[str]:
-        """The models of which a version answers requests."""
-        return {row["name"] for row in self._index() if row.get("state") == "READY"}
-
-    def _index(self) -> list[dict[str, str]]:
-        try:
-            return self._calls.index()
-        except StillLoading:
-            raise self._fault("does not answer", "see that it runs, and that the port is right") from None
-        except (Unreachable, Forbidden, Refused) as error:
-            raise self._unasked(error) from None
+    def _index(self, deadline: float = 0) -> list[dict[str, str]]:
+        """What the server says of its models; asked again until a moment of `time.monotonic` where it says nothing."""
+        gone = time.monotonic() + _GONE_SECONDS
+        while True:
+            try:
+                return self._calls.index()
+            except StillLoading:
+                if time.monotonic() >= deadline:
+                    raise self._fault("does not answer", "see that it runs, and that the port is right") from None
+            except Unreachable as error:
+                if time.monotonic() >= min(deadline, gone):
+                    raise self._unasked(error) from None
+            except (Forbidden, Refused) as error:
+                raise self._unasked(error) from None
+            time.sleep(_PAUSE_SECONDS)
 
     def _unasked(self, error: Exception) -> PlansmithError:
         if isinstance(error, Forbidden):
@@ -191,6 +229,17 @@ class RunningTriton:
 
     def _fault(self, what: str, remedy: str) -> EnvironmentFault:
         return EnvironmentFault(f"the Triton at {self.url} {what}", remedy=remedy)
+
+
+def _held(rows: list[dict[str, str]], model: str) -> list[Held]:
+    found = (row for row in rows if row["name"] == model and row.get("version"))
+    held = [Held(int(row["version"]), row.get("state", ""), row.get("reason", "")) for row in found]
+    return sorted(held, key=lambda one: one.version)
+
+
+def _serving(rows: list[dict[str, str]]) -> set[str]:
+    """The models of which a version answers requests."""
+    return {row["name"] for row in rows if row.get("state") == "READY"}
 
 
 def _header() -> tuple[str, str] | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from plansmith.errors import PlansmithError, in_one_line
-from plansmith.triton.live import RunningTriton, ensembles_of
+from plansmith.triton.live import LOAD_SECONDS, RunningTriton, ensembles_of
 
 
 class LoadedInto:
@@ -15,10 +15,20 @@ class LoadedInto:
     Args:
         addresses: such as grpc://127.0.0.1:8001.
         progress: told what is being done.
+        load_seconds: how long each load may take.
+        serves: whether Triton serves a version at all; none is told to load one that it does not.
     """
 
-    def __init__(self, addresses: Sequence[str], progress: Callable[[str], None] = lambda _: None) -> None:
-        self._servers = [RunningTriton(address) for address in addresses]
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        progress: Callable[[str], None] = lambda _: None,
+        *,
+        load_seconds: float = LOAD_SECONDS,
+        serves: Callable[[int], bool] = lambda _: True,
+    ) -> None:
+        self._servers = [RunningTriton(address, load_seconds=load_seconds) for address in addresses]
+        self._serves = serves
         self._progress = progress
         self._taken: list[RunningTriton] = []
 
@@ -37,24 +47,23 @@ class LoadedInto:
         Raises:
             PlansmithError: of the first that does not; those after it were not asked.
         """
-        for server in self._servers:
+        for server in self._servers if self._serves(version) else ():
             self._progress(f"loading into {server.url}")
             try:
                 server.load(folder, version=version)
-            except PlansmithError:
-                if _serves(server, folder.name, version):
+            finally:
+                if server.may_have_changed:
                     self._taken.append(server)
-                raise
-            self._taken.append(server)
 
     def take_back(self, folder: Path) -> None:
-        """Have each server that took the version go back to what is shown now, with the ensembles that it let go of.
+        """Have each server that may have taken the version go back to what is shown now, and the ensembles with it.
 
         Raises:
-            PlansmithError: one or more did not; all were asked.
+            PlansmithError: one or more did not, and may serve the version; all were asked.
         """
         failed: list[PlansmithError] = []
         for server in self._taken:
+            self._progress(f"going back in {server.url}")
             try:
                 if folder.is_dir():
                     server.load(folder)
@@ -66,12 +75,7 @@ class LoadedInto:
                 failed.append(error)
         if failed:
             first = failed[0]
-            first.message = "; ".join(in_one_line(error.message) for error in failed)
+            first.message = "; ".join(
+                f"{in_one_line(error.message)}; it may serve what was withdrawn" for error in failed
+            )
             raise first
-
-
-def _serves(server: RunningTriton, model: str, version: int) -> bool:
-    try:
-        return version in server.ready(model)
-    except PlansmithError:
-        return False  # it cannot be told to go back either

@@ -13,18 +13,20 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
 from plansmith.digest import Digester
 from plansmith.durable import (
+    HeldByAnother,
     Waiting,
     fsync_tree,
     link_or_copy,
     locked,
     make_folder,
     move_into_place,
+    not_waiting,
     remove_folder,
     staging_folder,
     storage_errors,
@@ -44,6 +46,8 @@ from plansmith.triton.releases import (
 from plansmith.triton.views import ModelViews
 from plansmith.triton.withdrawals import Withdrawals
 
+_INTERRUPTED = "its publication was interrupted before every server had loaded it"
+
 
 class Servers(Protocol):
     """Running servers that have to take up what is published."""
@@ -53,7 +57,7 @@ class Servers(Protocol):
         ...
 
     def take_back(self, folder: Path) -> None:
-        """Have those that took the version go back to what is shown now, which may be nothing."""
+        """Have those that took the version, or may have, go back to what is shown now, which may be nothing."""
         ...
 
 
@@ -238,33 +242,43 @@ class ModelRepository:
                 is no longer what was checked.
             ServedCheckError: a server did not load it; Triton is shown what it was shown before.
         """
-        with storage_errors(self.root):
-            make_folder(self.root)
-        with storage_errors(self.root), self.exclusive(draft.name, waiting):
-            self._claim(draft.target)
-            self.views(draft.name).require_ours()
-            sweep(self.staging)
-            newest = self.newest(draft.name)
+        with ExitStack() as held:
+            with storage_errors(self.root):
+                make_folder(self.root)
+                held.enter_context(self.exclusive(draft.name, waiting))
+                self._claim(draft.target)
+                self.views(draft.name).require_ours()
+                sweep(self.staging)
+                newest = self._newest_that_stays(draft, force=force)
+            # What a server says is no fault of this disk, whatever words it uses: no storage errors around it.
             if newest is not None and not force and self.holds(newest, draft):
-                self._exchange_view(draft.name)
                 self._have_taken(newest, servers)
                 return self.published(newest, unchanged=True)
-            if newest is not None and not allow_interface_change:
-                require_same_interface(newest, draft)
-            # A number that Triton was ever shown is not given again, even where its release was deleted.
-            withdrawals = self.withdrawals(draft.name)
-            taken = [*self.versions(draft.name), *self.views(draft.name).shown(), *withdrawals.numbers()]
-            manifest = draft.model_copy(update={"version": max(taken, default=0) + 1})
-            with staging_folder(self.staging) as staged:
-                self._write(staged, manifest, files, {**texts, **described(manifest)})
-                final = self.release(manifest.name, manifest.version)
-                make_folder(final.parent)
-                if servers is not None:
-                    withdrawals.begin_trial(manifest.version)
-                move_into_place(staged, final)
-            self._exchange_view(manifest.name)
+            with storage_errors(self.root):
+                if newest is not None and not allow_interface_change:
+                    require_same_interface(newest, draft)
+                manifest = draft.model_copy(update={"version": self._next_number(draft.name)})
+                with staging_folder(self.staging) as staged:
+                    self._write(staged, manifest, files, {**texts, **described(manifest)})
+                    final = self.release(manifest.name, manifest.version)
+                    make_folder(final.parent)
+                    if servers is not None:
+                        self.withdrawals(manifest.name).begin_trial(manifest.version)
+                    move_into_place(staged, final)
             self._have_taken(manifest, servers)
             return self.published(manifest, unchanged=False)
+
+    def _newest_that_stays(self, draft: Manifest, *, force: bool) -> Manifest | None:
+        """The newest release, once those are withdrawn whose publication ended half-way; the draft's own may stay."""
+        newest = self.newest(draft.name)
+        again = newest is not None and not force and self.holds(newest, draft)
+        self._settle(draft.name, stays=newest.version if newest is not None and again else None)
+        return self.newest(draft.name)
+
+    def _next_number(self, model: str) -> int:
+        """A number that Triton was never shown, not even by a release that was deleted."""
+        taken = (*self.versions(model), *self.views(model).shown(), *self.withdrawals(model).numbers())
+        return max(taken, default=0) + 1
 
     def _write(self, staged: Path, manifest: Manifest, files: Mapping[str, Path], texts: Mapping[str, str]) -> None:
         """Lay a release out, and read it once more: since the gate and the served check its bits may have gone bad."""
@@ -303,25 +317,68 @@ class ModelRepository:
         self.withdrawals(model).withdraw(version, reason)
         self._exchange_view(model)
 
+    def settle_all(self) -> None:
+        """End what killed processes left half-way: no withdrawn release is shown, and none stays on trial.
+
+        A model that another process publishes now is left alone: that process does the same for it.
+
+        Raises:
+            RepositoryError: a full or unwritable disk.
+        """
+        for model in self.known():
+            with suppress(HeldByAnother), storage_errors(self.root), self.exclusive(model, not_waiting):
+                self._settle(model)
+
+    def settle(self, model: str) -> None:
+        """The same for one model, by whoever holds its lock."""
+        with storage_errors(self.root):
+            self._settle(model)
+
+    def _settle(self, model: str, *, stays: int | None = None) -> None:
+        """Withdraw what is still on trial though nobody publishes, but for one version, and show nothing withdrawn."""
+        withdrawals = self.withdrawals(model)
+        released = self.versions(model)
+        for number in withdrawals.on_trial():
+            if number not in released:
+                withdrawals.end_trial(number)  # killed before there was a release
+            elif number != stays:
+                withdrawals.withdraw(number, _INTERRUPTED)
+        if not set(withdrawals.numbers()).isdisjoint(self.views(model).shown()):
+            self._exchange_view(model)
+
     def _have_taken(self, manifest: Manifest, servers: Servers | None) -> None:
-        """Have the servers load what is shown; what is on trial is withdrawn where one does not."""
-        model, version, withdrawals = manifest.name, manifest.version, self.withdrawals(manifest.name)
-        if servers is not None:
-            try:
-                servers.take(self.root / model, version)
-            except PlansmithError as error:
-                if not withdrawals.is_on_trial(version):
-                    raise
-                self._withdraw(model, version, error.message)
-                shown = self.views(model).shown()
-                after = f"Triton is shown version {shown[-1]} again" if shown else "Triton is shown no version of it"
-                words = f"{error.message}\nversion {version} of {model} was withdrawn, and {after}"
-                try:
-                    servers.take_back(self.root / model)
-                except PlansmithError as second:
-                    words += f"; but {in_one_line(second.message)}"
-                raise ServedCheckError(words, remedy=error.remedy, log=error.log) from error
-        withdrawals.end_trial(version)
+        """Show what was published and have the servers load it; what is on trial is withdrawn where that fails."""
+        withdrawals = self.withdrawals(manifest.name)
+        try:
+            with storage_errors(self.root):
+                self._exchange_view(manifest.name)
+            if servers is not None:
+                servers.take(self.root / manifest.name, manifest.version)
+            with storage_errors(self.root):
+                withdrawals.end_trial(manifest.version)
+        except BaseException as error:
+            if servers is None or not withdrawals.is_on_trial(manifest.version):
+                raise
+            words = self._taken_back(manifest, error, servers)
+            if not isinstance(error, PlansmithError):
+                error.add_note(words)
+                raise
+            kind = RepositoryError if isinstance(error, RepositoryError) else ServedCheckError
+            raise kind(f"{error.message}\n{words}", remedy=error.remedy, log=error.log) from error
+
+    def _taken_back(self, manifest: Manifest, error: BaseException, servers: Servers) -> str:
+        """Withdraw a release that was shown, tell the servers, and say what was done."""
+        model, version = manifest.name, manifest.version
+        with storage_errors(self.root):
+            self._withdraw(model, version, error.message if isinstance(error, PlansmithError) else _INTERRUPTED)
+        shown = self.views(model).shown()
+        after = f"Triton is shown version {shown[-1]} again" if shown else "Triton is shown no version of it"
+        words = f"version {version} of {model} was withdrawn, and {after}"
+        try:
+            servers.take_back(self.root / model)
+        except PlansmithError as second:
+            words += f"; but {in_one_line(second.message)}"
+        return words
 
     def holds(self, newest: Manifest, draft: Manifest) -> bool:
         """Whether a draft's newest release is all that it would become, and whole."""

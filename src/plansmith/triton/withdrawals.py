@@ -64,6 +64,11 @@ class Withdrawals:
         """Whether a version has not been loaded yet by every server that has to."""
         return (self._trials / str(number)).exists()
 
+    def on_trial(self) -> list[int]:
+        """The versions on trial, ascending; to whoever holds the model's lock, what killed processes left."""
+        found = self._trials.iterdir() if self._trials.is_dir() else ()
+        return sorted(int(file.name) for file in found if file.name.isdecimal())
+
     def end_trial(self, number: int) -> None:
         """Note that a version stays."""
         if self.is_on_trial(number):
