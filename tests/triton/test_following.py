@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -260,7 +261,7 @@ def test_a_folder_that_may_not_be_read_is_no_change(followed: Followed, monkeypa
         yield from ()
 
     with monkeypatch.context() as patch:
-        patch.setattr(following.os, "walk", refusing)
+        patch.setattr(os, "walk", refusing)
         followed.quietly()
     followed.line(f"theirs: cannot be looked at: {theirs}: Permission denied; what serves goes on")
     followed.quietly()
