@@ -31,6 +31,7 @@ def test_a_release_that_stands_is_loaded_and_a_dry_run_says_where(
     server: Followed, finished: Compiled, run: CommandLine
 ) -> None:
     with server:
+        server.told("tiny")
         address = f"grpc://{server.grpc_url}"
         planned = run(*finished.command, "--load-into", address, "--dry-run", "--json")
         assert planned.document["plan"]["publish"].endswith(f", and be loaded into {address}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,3 +156,42 @@ def test_a_real_triton_gets_the_arguments(tmp_path: Path) -> None:
     with pytest.raises(ServedCheckError, match="ended with status"), wrong:
         pytest.fail("this server must not start")
     assert "of-no-server" in (tmp_path / "log").read_text()
+
+
+def test_the_repository_here_is_followed_though_a_model_never_loads_and_the_log_before_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        find_installation()
+    except EnvironmentFault as fault:
+        pytest.skip(str(fault))
+    endless = tmp_path / "models" / "endless"  # a Python model without its model.py loads for ever
+    (endless / "1").mkdir(parents=True)
+    (endless / "config.pbtxt").write_text('backend: "python"\nmax_batch_size: 1\n')
+    (tmp_path / "models.serve.log").write_text("why the server before ended")
+    monkeypatch.chdir(tmp_path / "models")
+    monkeypatch.setattr(serve, "_LOAD_SECONDS", 10)
+    monkeypatch.setattr(serve, "_follow", _interrupted)
+    ports = [word for kind in ("http", "grpc", "metrics") for word in (f"--{kind}-port", "0")]
+    answer = CliRunner().invoke(serve.serve_command, ["--repository", ".", "--follow", *ports])
+    assert (answer.exit_code, answer.exception) == (0, None)
+    assert f"follows {tmp_path / 'models'}" in answer.output
+    assert f"log      {tmp_path / 'models.serve.log'}" in answer.output
+    assert (tmp_path / "models.serve.log.1").read_text() == "why the server before ended"
+    assert "tritonserver" in (tmp_path / "models.serve.log").read_text()
+
+
+def test_a_log_that_cannot_be_kept_leaves_the_new_one_to_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (tmp_path / "models.serve.log").touch()
+    (tmp_path / "models.serve.log.1" / "full").mkdir(parents=True)
+    log = serve._log_file(tmp_path / "models")
+    assert (log.parent, log.name.startswith("plansmith-")) == (tmp_path, True)
+
+
+def _interrupted(*_: object) -> int:
+    """As a person who presses Ctrl-C."""
+    raise KeyboardInterrupt

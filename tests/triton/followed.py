@@ -60,6 +60,15 @@ class Followed:
         assert self.process.stdout is not None
         self.process.stdout.close()
 
+    def told(self, *models: str) -> Self:
+        """Wait until it has said something of each of these models."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        with self._news:
+            while not all(any(line.startswith(f"{model}: ") for line in self.lines) for model in models):
+                waits = self._reader.is_alive() and self._news.wait(deadline - time.monotonic())
+                assert waits, (models, self.lines)
+        return self
+
     @property
     def triton(self) -> RunningTriton:
         """The server, to be asked what it serves."""

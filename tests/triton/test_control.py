@@ -311,9 +311,6 @@ def test_only_who_has_the_key_controls_the_models(
         with pytest.raises(EnvironmentFault, match="does not let its models be controlled") as refused:
             RunningTriton(triton.url).load(shown.root / "member")
         assert HEADER_VARIABLE in refused.value.remedy
-    monkeypatch.setenv(HEADER_VARIABLE, "no header")
-    with pytest.raises(UsageError, match="holds no header"):
-        RunningTriton(by_http.url)
 
 
 def test_a_load_that_does_not_end_is_given_up_and_the_old_version_serves(
@@ -349,12 +346,101 @@ def test_a_server_that_is_not_there_is_a_fault_by_every_scheme() -> None:
         ("https://user:secret@host", "secrets belong into"),
         ("grpc://host", "gRPC has a host and a port"),
         ("http://host:port", "port"),
+        ("http://exa mple:80", "no name or number of a machine"),
+        (f"http://{'a' * 70}:80", "no name or number of a machine"),
+        ("http://a..b:80", "no name or number of a machine"),
+        ("http://host/mod\u00e8les", "its path has signs"),
+        ("http://host/my models", "its path has signs"),
     ],
 )
 def test_an_address_that_is_none_is_refused(address: str, wrong: str) -> None:
     with pytest.raises(UsageError, match=wrong) as refused:
         RunningTriton(address)
     assert "secret@" not in str(refused.value)
+
+
+@pytest.mark.parametrize("address", ["http://[::1]:8000", "http://b\u00fccher.example:80/a/b", "grpcs://gpu_7.local:1"])
+def test_an_address_that_is_one_is_taken(address: str) -> None:
+    assert RunningTriton(address).url == address
+
+
+@pytest.mark.parametrize(
+    ("header", "wrong"),
+    [
+        ("no header", "it has no colon"),
+        (": secret", "its name"),
+        ("admin key: secret", "its name"),
+        ("kl\u00e9: secret", "its name"),
+        ("admin-bin: secret", "its name"),
+        ("admin-key: s\u00e9cret", "its value"),
+        ("admin-key: secret\nother: more", "its value"),
+    ],
+)
+def test_what_is_no_header_is_refused_and_not_repeated(
+    header: str, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HEADER_VARIABLE, header)
+    for scheme in ("http", "grpc"):
+        with pytest.raises(UsageError, match=f"{HEADER_VARIABLE} holds no header: {wrong}") as refused:
+            RunningTriton(f"{scheme}://127.0.0.1:8000")
+        assert "cret" not in refused.value.message
+        assert "Authorization" in refused.value.remedy
+
+
+@pytest.fixture
+def stranger() -> Iterator[Callable[[int, bytes], str]]:
+    """The address of a service that answers everything with what it is given, and is no Triton."""
+    answer: list[tuple[int, bytes]] = []
+
+    class Stranger(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            status, content = answer[-1]
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as service:
+        thread = threading.Thread(target=service.serve_forever)
+        thread.start()
+
+        def answers(status: int, content: bytes) -> str:
+            answer.append((status, content))
+            return f"http://127.0.0.1:{service.server_port}"
+
+        yield answers
+        service.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "said"),
+    [
+        (200, b"<html>welcome</html>", "what answers there is no Triton"),
+        (200, b'{"models": []}', "what answers there is no Triton"),
+        (200, b'[{"name": "m", "version": "one"}]', "what answers there is no Triton"),
+        (200, b"{}", "what answers there is no Triton"),
+        (200, b"[1]", "what answers there is no Triton"),
+        (404, b"<html>none here</html>", "HTTP 404 Not Found, which no Triton said"),
+        (504, b'{"error": {"code": 7}}', "HTTP 504 Gateway Timeout, which no Triton said"),
+    ],
+)
+def test_a_service_that_is_no_triton_is_a_fault_and_refuses_nothing(
+    status: int, content: bytes, said: str, stranger: Callable[[int, bytes], str]
+) -> None:
+    address = stranger(status, content)
+    with pytest.raises(EnvironmentFault, match=f"cannot be asked: {said}") as refused:
+        RunningTriton(address).require_reachable()
+    assert "<html>" not in refused.value.message
+    with pytest.raises(EnvironmentFault, match="cannot be asked"):
+        RunningTriton(address).load(Path("/models/m"))
+    with pytest.raises(EnvironmentFault, match="does not let its models be controlled: HTTP 403"):
+        RunningTriton(stranger(403, b"<html>keep out</html>")).require_reachable()
+    with pytest.raises(EnvironmentFault, match="cannot be asked"):
+        RunningTriton(address.replace("http", "grpc", 1)).require_reachable()
 
 
 def test_a_server_whose_models_nobody_controls_is_a_fault(

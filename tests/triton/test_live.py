@@ -40,7 +40,7 @@ def server(repository: ModelRepository, installation: Installation, site: Path) 
     """`plansmith serve --follow` on it."""
     del installation, site
     with Followed(repository.root) as server:
-        yield server
+        yield server.told(MODEL, "broken")
 
 
 def test_a_server_that_follows_starts_with_what_loads_and_says_what_does_not(server: Followed) -> None:

@@ -18,6 +18,7 @@ from plansmith.reference import StoredCase, store_case
 from plansmith.reports import ServedReport, Tolerance, ValidationReport
 from plansmith.serving import ask_server
 from plansmith.stages import Finished, Listener, StageRunner
+from plansmith.triton import served_check
 from plansmith.triton.installation import Installation
 from plansmith.triton.model_config import make_config, text_of
 from plansmith.triton.served_check import check_served
@@ -225,6 +226,23 @@ def test_a_release_for_a_gpu_is_checked_on_cpu_instances_and_stays_as_it_is(
     assert check(case).device == "cpu"
     assert "KIND_GPU" in text
     assert (folder / "config.pbtxt").read_text() == text
+
+
+def test_a_server_that_takes_more_memory_than_is_free_fails_the_check_with_that_reason(
+    check: Callable[[StoredCase], ServedReport], case: StoredCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_check, "usable_memory", lambda: 2 * 2**20)
+    with pytest.raises(EnvironmentFault, match=r"it held .* of memory, and may hold 2\.0 MiB") as refused:
+        check(case)
+    assert "fewer models or instances" in refused.value.remedy
+
+
+def test_where_memory_cannot_be_measured_the_check_goes_without_a_limit(
+    check: Callable[[StoredCase], ServedReport], case: StoredCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_check, "is_measurable", lambda: False)
+    monkeypatch.setattr(served_check, "usable_memory", lambda: 1)
+    assert check(case).requests == 6
 
 
 def test_a_triton_that_is_killed_while_it_is_asked_is_named_as_such(

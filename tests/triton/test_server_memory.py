@@ -15,7 +15,7 @@ import pytest
 from plansmith.errors import EnvironmentFault
 from plansmith.triton.installation import Installation
 from plansmith.triton.server import TritonServer
-from plansmith.triton.server_memory import MemoryLimit, group_bytes
+from plansmith.triton.server_memory import MemoryLimit, group_bytes, is_measurable
 
 if TYPE_CHECKING:
     from .conftest import Started
@@ -59,6 +59,32 @@ def test_another_group_counts_for_nothing() -> None:
         assert group_bytes(process.pid) == 0
         assert group_bytes(os.getpgid(process.pid)) > 10 * MIB
         process.kill()
+
+
+def test_where_nothing_says_what_a_server_holds_a_limit_is_refused_rather_than_never_kept(tmp_path: Path) -> None:
+    assert is_measurable()
+    own = tmp_path / "7"
+    own.mkdir()
+    (own / "stat").write_text("7 (tritonserver) S 1 7 7")
+    (tmp_path / "self").symlink_to(own)
+    assert not is_measurable(tmp_path)
+    with pytest.raises(EnvironmentFault, match=r"nothing says .*: .*/7/smaps_rollup: No such file") as refused:
+        MemoryLimit(7, MIB, tmp_path).__enter__()
+    assert "--memory" in refused.value.remedy
+    (own / "smaps_rollup").write_text("Pss:  512 kB\n")
+    with MemoryLimit(7, MIB, tmp_path) as limit:
+        pass
+    assert limit.exceeded is None
+
+
+def test_the_limit_of_a_process_that_has_ended_is_no_fault() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""], start_new_session=True) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # nobody has taken note of its end yet
+        with MemoryLimit(process.pid, MIB):
+            pass
+    with MemoryLimit(process.pid, MIB) as limit:
+        pass
+    assert limit.exceeded is None
 
 
 def _ask_after_its_end(server: TritonServer) -> None:

@@ -6,6 +6,7 @@ import os
 import shlex
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,21 +71,19 @@ def serve_command(
 ) -> None:
     """Run Triton on a model repository until Ctrl-C; all its models unless some are named.
 
-    With --follow it starts with the models that load, and prints a line for each that is published, exchanged or
-    removed meanwhile; a version that does not load leaves the one before serving.
+    With --follow it starts with no model, takes up what is shown one by one, and prints a line for each that serves, is
+    published, exchanged or removed; a version that does not load leaves the one before serving.
 
     \b
     plansmith serve
     plansmith serve minilm --repository /srv/models --http-port 9000
     plansmith serve --follow --memory 8G
     """
-    from plansmith.errors import RepositoryError, UsageError, in_one_line
-    from plansmith.triton.following import shown_models
+    from plansmith.errors import RepositoryError, UsageError
     from plansmith.triton.installation import find_installation
     from plansmith.triton.nesting import require_alone
     from plansmith.triton.repository import ModelRepository
     from plansmith.triton.server import TritonServer
-    from plansmith.triton.server_log import refused_models
 
     chosen = [port for port in (http_port, grpc_port, metrics_port) if port]
     if len(set(chosen)) < len(chosen):
@@ -93,7 +92,6 @@ def serve_command(
         raise RepositoryError(f"{repository} does not exist", remedy="compile a model into it first, or check the path")
     opened = ModelRepository(repository)
     require_alone(opened.root)
-    told = shown_models(opened.root, models)  # before anything reads it, so that no exchange goes unseen
     present = opened.served_models()
     missing = sorted(set(models) - set(present))
     if (missing or not present) and not follow:
@@ -108,24 +106,20 @@ def serve_command(
     server = TritonServer(
         repository,
         installation,
-        _log_file(repository),
+        _log_file(opened.root),
         site=site,
-        models=served,
-        exit_on_error=not follow,
+        models=[] if follow else served,  # the follower loads each by itself: one that never loads holds up no other
         deadline_seconds=_LOAD_SECONDS,
         ports=(http_port, grpc_port, metrics_port),
         arguments=arguments,
         memory_bytes=memory_bytes,
     )
     with server:
-        refused = refused_models(server.log) if follow else {}
-        for model, why in refused.items():
-            click.echo(f"{model}: {in_one_line(why)}; no version serves")
-        loaded = [model for model in served if model not in refused]
-        _announce(server, loaded, arguments, stand_in=site is not None)
+        what = f"follows {opened.root}" if follow else f"serves {', '.join(served)}"
+        _announce(server, what, served, arguments, stand_in=site is not None)
         try:
             if follow:
-                follower = _follower(server, opened, told, models, _obstacles(opened, arguments))
+                follower = _follower(server, opened, models, _obstacles(opened, arguments))
                 status: int | None = _follow(server, follower)
             else:
                 status = server.wait()
@@ -136,16 +130,14 @@ def serve_command(
     raise server.obituary(status, "while it served")
 
 
-def _follower(
-    server: TritonServer, opened: ModelRepository, told: dict[str, str], models: tuple[str, ...], needs: Needs
-) -> Follower:
-    """What keeps a server on a repository, of which it read what was there before."""
+def _follower(server: TritonServer, opened: ModelRepository, models: tuple[str, ...], needs: Needs) -> Follower:
+    """What keeps a server on a repository, of which it has loaded nothing yet."""
     from plansmith.triton.following import Follower
     from plansmith.triton.live import RunningTriton
 
     # A load over HTTP would hold up clients.
     triton = RunningTriton(f"grpc://{server.grpc_url}")
-    return Follower(opened.root, triton, told, models=models, needs=needs, say=click.echo, log=server.log)
+    return Follower(opened.root, triton, models=models, needs=needs, say=click.echo, log=server.log)
 
 
 def _follow(server: TritonServer, follower: Follower) -> int:
@@ -210,9 +202,11 @@ def _manifests(repository: ModelRepository, model: str) -> list[Manifest | None]
     return [repository.readable(model, number) for number in repository.views(model).shown()]
 
 
-def _announce(server: TritonServer, models: Sequence[str], arguments: Sequence[str], *, stand_in: bool) -> None:
-    """Say what is served, where, and how it ends."""
-    click.echo(f"Triton {server.version} serves {', '.join(models) or 'what will be published'}")
+def _announce(
+    server: TritonServer, what: str, models: Sequence[str], arguments: Sequence[str], *, stand_in: bool
+) -> None:
+    """Say what is done, where, and how it ends."""
+    click.echo(f"Triton {server.version} {what}")
     if stand_in:
         click.echo("  ONNX models answer through plansmith's stand-in backend")
     if arguments:
@@ -224,11 +218,20 @@ def _announce(server: TritonServer, models: Sequence[str], arguments: Sequence[s
     click.echo("Ctrl-C ends it.")
 
 
-def _log_file(repository: Path) -> Path:
-    """Beside the repository, or where that takes no files, in the folder for temporary ones."""
-    beside = repository.with_name(f"{repository.resolve().name}.serve.log")
-    if os.access(repository.parent, os.W_OK):
-        return beside
+def _log_file(root: Path) -> Path:
+    """Beside the repository, or where that takes no files, in the folder for temporary ones.
+
+    The log of the server before becomes `.1`: it may say why that one ended.
+
+    Args:
+        root: the repository, an absolute path.
+    """
+    beside = root.with_name(f"{root.name}.serve.log")
+    if os.access(root.parent, os.W_OK):
+        with suppress(OSError):
+            if beside.exists():
+                beside.replace(f"{beside}.1")
+            return beside
     descriptor, log = tempfile.mkstemp(prefix=f"plansmith-{os.getpid()}-", suffix=".serve.log")
     os.close(descriptor)
     return Path(log)

@@ -36,7 +36,7 @@ class Forbidden(Exception):
 
 
 class Unreachable(Exception):
-    """No Triton answered."""
+    """No Triton answered: nobody did, or a proxy or another service."""
 
 
 class StillLoading(Exception):
@@ -82,8 +82,7 @@ class _Http:
         self._headers = {"Content-Type": "application/json"} | ({header[0]: header[1]} if header else {})
 
     def index(self) -> list[dict[str, str]]:
-        rows: list[dict[str, str]] = json.loads(self._post(_INDEX, {}, _CONNECT_SECONDS))
-        return rows
+        return _rows(self._post(_INDEX, {}, _CONNECT_SECONDS))
 
     def load(self, model: str, seconds: float, rehearsal: Rehearsal | None = None) -> None:
         body: dict[str, Any] = {}
@@ -95,7 +94,10 @@ class _Http:
         self._post(f"v2/repository/models/{model}/unload", {}, seconds)
 
     def _post(self, path: str, body: Mapping[str, Any], seconds: float) -> str:
-        connection = self._connection()
+        try:
+            connection = self._connection()
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(str(error)) from error
         try:
             connection.connect()
             assert connection.sock is not None
@@ -108,15 +110,18 @@ class _Http:
             if connection.sock is None:
                 raise Unreachable("no connection in time") from late
             raise StillLoading from late
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
             raise Unreachable(str(error) or type(error).__name__) from error
         finally:
             connection.close()
+        if response.status == http.client.OK:
+            return text
+        said = _error_of(text)
         if response.status in _FORBIDDEN:
-            raise Forbidden(_error_of(text))
-        if response.status != http.client.OK:
-            raise _refusal_of(response.status, text)
-        return text
+            raise Forbidden(said or f"HTTP {response.status}")
+        if said is None:
+            raise Unreachable(f"HTTP {response.status} {response.reason}, which no Triton said")
+        raise Refused(said)
 
     def _connection(self) -> http.client.HTTPConnection:
         host, port = self._address.hostname or "", self._address.port
@@ -158,6 +163,8 @@ class _Grpc:
                 return getattr(client, name)(*arguments, headers=self._headers, client_timeout=seconds, **more)
         except InferenceServerException as error:
             raise _fault_of(str(error.status()), error.message() or "") from error
+        except (ValueError, TypeError) as error:  # gRPC's own, of what it cannot send or does not understand
+            raise Unreachable(str(error)) from error
 
 
 def _fault_of(status: str, said: str) -> Exception:
@@ -174,17 +181,26 @@ def _fault_of(status: str, said: str) -> Exception:
     return Refused(said)
 
 
-def _refusal_of(status: int, text: str) -> Exception:
-    """What an error of HTTP means: Triton's own no is JSON; a proxy's, such as 504, leaves open what Triton does."""
+def _error_of(text: str) -> str | None:
+    """Triton's words in the body of an answer that is an error; None where they are not Triton's."""
     try:
-        return Refused(str(json.loads(text)["error"]))
+        said = json.loads(text)["error"]
     except (ValueError, KeyError, TypeError):
-        return Unreachable(f"HTTP {status} {text.strip()}".strip())
+        return None
+    return said if isinstance(said, str) else None
 
 
-def _error_of(text: str) -> str:
-    """Triton's words in the body of an answer that is an error; the body where they are not Triton's."""
+def _rows(text: str) -> list[dict[str, str]]:
+    """What an answer has for an index.
+
+    Raises:
+        Unreachable: it is no index of a Triton.
+    """
     try:
-        return str(json.loads(text)["error"])
-    except (ValueError, KeyError, TypeError):
-        return text.strip()
+        found = json.loads(text)
+        rows = [{key: row.get(key, "") for key in ("name", "version", "state", "reason")} for row in found]
+        if isinstance(found, list) and all(row["name"] and int(row["version"] or 0) >= 0 for row in rows):
+            return rows
+    except (ValueError, TypeError, AttributeError):
+        pass
+    raise Unreachable("what answers there is no Triton")

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from plansmith.addresses import HEADER_VARIABLE, without_secrets, wrong_triton
+from plansmith.addresses import HEADER_VARIABLE, without_secrets, wrong_header, wrong_triton
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, UsageError
 from plansmith.triton.control_calls import Forbidden, Refused, Rehearsal, StillLoading, Unreachable, calls_to
 from plansmith.triton.model_config import CONFIG_FILE, parse_config
@@ -247,10 +247,13 @@ def _header() -> tuple[str, str] | None:
     written = os.environ.get(HEADER_VARIABLE)
     if not written:
         return None
-    name, colon, value = written.partition(":")
-    if not colon or not name.strip().isascii() or not name.strip():
-        raise UsageError(f"{HEADER_VARIABLE} holds no header", remedy="write it as in 'Authorization: Bearer …'")
-    return name.strip(), value.strip()
+    name, colon, value = (part.strip() for part in written.partition(":"))
+    wrong = wrong_header(name, value) if colon else "it has no colon"
+    if wrong is not None:  # what it holds may be a secret, and is not repeated
+        raise UsageError(
+            f"{HEADER_VARIABLE} holds no header: {wrong}", remedy="write it as in 'Authorization: Bearer …'"
+        )
+    return name, value
 
 
 def _read_config(folder: Path) -> Any:

@@ -15,6 +15,7 @@ from plansmith.client import Client, Protocol
 from plansmith.comparison import Padding, compare_output
 from plansmith.durable import link_or_copy
 from plansmith.errors import ServedCheckError, UsageError
+from plansmith.limits import usable_memory
 from plansmith.manifest import Package
 from plansmith.reference import StoredCase
 from plansmith.reports import ServedCheck, ServedReport, Tolerance
@@ -27,6 +28,7 @@ from plansmith.triton.model_config import (
 )
 from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.server import TritonServer
+from plansmith.triton.server_memory import is_measurable
 from plansmith.triton.serving_runtime import ServingRuntime
 from plansmith.types import Device
 
@@ -100,6 +102,8 @@ def check_served(
             arguments=package.server_arguments,
             library_folders=runtime.library_folders,
             deadline_seconds=runtime.load_seconds,
+            # Ended by us, it is told with the reason; the kernel might choose the compile instead.
+            memory_bytes=usable_memory() if is_measurable() else None,
         ) as server:
             completed = _compare_config(package, config, server)
             progress("asking Triton")

@@ -239,7 +239,8 @@ class TritonServer:
         return EnvironmentFault(
             f"Triton was ended: with its Python models it held {bytes_in_words(held)} of memory, and may hold"
             f" {bytes_in_words(self._memory_bytes)}",
-            remedy="allow it more (plansmith serve --memory), or have it serve fewer models or instances",
+            remedy="allow it more (plansmith serve --memory; the served check allows what this machine has free), or"
+            " have it serve fewer models or instances",
             log=self.log,
         )
 
