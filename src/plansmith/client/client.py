@@ -11,7 +11,7 @@ from plansmith.client.addresses import DEFAULT_ADDRESSES, Protocol, read_address
 from plansmith.client.connections import Connection
 from plansmith.client.feeds import checked_feed, expected_shapes, joined, missing_inputs, parts
 from plansmith.client.interfaces import signature_from_config
-from plansmith.client.messages import Encoding, Request, WireTensor
+from plansmith.client.messages import Encoding, Reply, Request, WireTensor
 from plansmith.client.regions import SharedRegions
 from plansmith.client.wire import Signature, own_shape, wire_shape
 from plansmith.errors import ServedCheckError, UsageError
@@ -178,7 +178,7 @@ class Client:
         if self._regions is not None:
             inputs = self._regions.place_inputs(inputs)
             outputs = self._regions.place_outputs(outputs, expected_shapes(signature, asked, arrays))
-        reply = self._connection.ask(Request(self.model, self.version, inputs, outputs, self._encoding))
+        reply = self._reply(Request(self.model, self.version, inputs, outputs, self._encoding))
         answered = {}
         for tensor, output in zip(asked, outputs, strict=True):
             values, shape = reply.values[tensor.name], reply.shapes[tensor.name]
@@ -187,6 +187,18 @@ class Client:
                 values = self._regions.read_output(output, shape)
             answered[tensor.name] = values.reshape(own_shape(tensor, shape, batch))
         return reply.version, answered
+
+    def _reply(self, request: Request) -> Reply:
+        """Send a request; after one that fails, shared memory is made anew: a server that was restarted has none."""
+        try:
+            return self._connection.ask(request)
+        except BaseException as error:
+            if self._regions is not None:
+                if isinstance(error, ServedCheckError):
+                    self._regions.close()
+                else:
+                    self._regions.abandon()
+            raise
 
     def _with_optional(self, signature: Signature) -> Signature:
         """The given interface, and which inputs the server does without; asked when one is left out."""

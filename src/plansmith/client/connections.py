@@ -113,9 +113,9 @@ class Connection:
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
         """Turn what tritonclient raises into an error of ours; `what` it is that Triton refuses."""
-        from geventhttpclient.response import HTTPConnectionClosed, HTTPParseError
         from tritonclient.utils import InferenceServerException
 
+        closed, unreadable = _http_errors(self.address)
         try:
             yield
         except PlansmithError:
@@ -124,9 +124,9 @@ class Connection:
             raise self._mapped(what, error) from error
         except TimeoutError as error:
             raise self._late() from error
-        except (OSError, HTTPConnectionClosed) as error:
+        except (OSError, *closed) as error:
             raise self._unreachable(first_line(error)) from error
-        except (HTTPParseError, ValueError, KeyError, TypeError) as error:
+        except (*unreadable, ValueError, KeyError, TypeError) as error:
             raise self._stranger(first_line(error)) from error
 
     def _mapped(self, what: str, error: InferenceServerException) -> PlansmithError:
@@ -201,6 +201,15 @@ def _library(address: Address) -> Any:
         ) from error
     else:
         return http
+
+
+def _http_errors(address: Address) -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
+    """What the HTTP client raises where a connection ends, and where what it reads is no HTTP."""
+    if address.protocol == "grpc":
+        return (), ()
+    from geventhttpclient.response import HTTPConnectionClosed, HTTPParseError
+
+    return (HTTPConnectionClosed,), (HTTPParseError,)
 
 
 def _open(library: Any, address: Address, timeout_seconds: float) -> Any:

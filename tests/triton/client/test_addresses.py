@@ -71,6 +71,16 @@ def test_what_has_to_be_installed_is_named(protocol: Protocol, monkeypatch: pyte
     assert missing.value.remedy == "pip install 'plansmith[client]'"
 
 
+def test_grpc_needs_none_of_the_packages_of_http(
+    address: Callable[[Protocol], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("geventhttpclient", "geventhttpclient.response", "gevent", "tritonclient.http"):
+        monkeypatch.setitem(sys.modules, name, None)
+    feed = {"a": np.ones((1, 3), np.float32), "ids": [[1, 2]]}
+    with Client(address("grpc"), model="tiny", protocol="grpc") as client:
+        assert client.infer(feed)["twice"].tolist() == [[2, 4]]
+
+
 @dataclass
 class Tunnel:
     """Takes TLS off and hands what remains to a server; `heard` is what clients said."""
