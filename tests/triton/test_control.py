@@ -200,9 +200,10 @@ def test_only_who_has_the_key_controls_the_models(
         with pytest.raises(EnvironmentFault, match="does not let its models be controlled") as refused:
             RunningTriton(triton.url).load(shown.root / "member")
         assert HEADER_VARIABLE in refused.value.remedy
-    monkeypatch.setenv(HEADER_VARIABLE, "no header")
-    with pytest.raises(UsageError, match="holds no header"):
-        RunningTriton(by_http.url)
+    for written in ("no header", "admin-key: geheimnißvoll", "admin-key: two\nlines", "no name: secret"):
+        monkeypatch.setenv(HEADER_VARIABLE, written)
+        with pytest.raises(UsageError, match=f"{HEADER_VARIABLE} holds is not 'NAME: VALUE'"):
+            RunningTriton(by_http.url)
 
 
 def test_a_load_that_does_not_end_is_given_up_and_the_old_version_serves(
@@ -232,7 +233,9 @@ def test_a_server_that_is_not_there_is_a_fault_by_every_scheme() -> None:
 @pytest.mark.parametrize(
     ("address", "wrong"),
     [
-        ("127.0.0.1:8000", "begins with none of http://"),
+        ("127.0.0.1", "names no port"),
+        ("http://exa mple:80", "a character that has no place"),
+        (f"http://{'a' * 70}:80", "longer than 63 letters"),
         ("ftp://127.0.0.1", "begins with none of http://"),
         ("http://", "names no host"),
         ("https://user:secret@host", "secrets belong into"),
@@ -244,6 +247,13 @@ def test_an_address_that_is_none_is_refused(address: str, wrong: str) -> None:
     with pytest.raises(UsageError, match=wrong) as refused:
         RunningTriton(address)
     assert "secret@" not in str(refused.value)
+
+
+def test_an_address_without_scheme_is_one_of_http(server: TritonServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HEADER_VARIABLE, KEY)
+    assert RunningTriton(server.http_url).ready("member") != []
+    with pytest.raises(EnvironmentFault, match="cannot be asked"):
+        RunningTriton(server.grpc_url).ready("member")
 
 
 def test_a_server_whose_models_nobody_controls_is_a_fault(

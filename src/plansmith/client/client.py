@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from plansmith.client.addresses import DEFAULT_ADDRESSES, Protocol, read_address
+from plansmith.addresses import DEFAULT_ADDRESSES, Protocol, read_address
 from plansmith.client.connections import Connection
 from plansmith.client.feeds import checked_feed, expected_shapes, joined, missing_inputs, parts
 from plansmith.client.interfaces import signature_from_config

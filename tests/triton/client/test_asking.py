@@ -56,7 +56,7 @@ def test_where_triton_keeps_answers_other_outputs_of_the_same_question_are_answe
 ) -> None:
     release: dict[str, Any] = {"interface": TINY, "max_batch_size": 8} if is_known else {}
     number = PROTOCOLS.index(protocol) * 4 + shared_memory * 2 + is_known
-    sent = {"a": np.full((9, 3), number, np.float32), "ids": np.arange(9 * 20_000).reshape(9, -1)}
+    sent: dict[str, Any] = {"a": np.full((9, 3), number, np.float32), "ids": np.arange(9 * 20_000).reshape(9, -1)}
     with Client(address(protocol), model="cached", protocol=protocol, shared_memory=shared_memory, **release) as client:
         for _ in range(2):
             for name, right in (("half", sent["a"] / 2), ("twice", sent["ids"] * 2)):

@@ -232,8 +232,8 @@ def test_a_refusal_of_triton_and_a_server_that_is_away_have_exit_codes_of_their_
 
 
 def test_where_triton_answers_by_default_follows_the_protocol() -> None:
+    from plansmith.addresses import DEFAULT_ADDRESSES
     from plansmith.cli import infer
-    from plansmith.client.addresses import DEFAULT_ADDRESSES
 
     asked: dict[str, Any] = {"encoding": "binary", "timeout": 1, "shared_memory": False, "headers": ()}
     for protocol, url, expected in (
