@@ -19,7 +19,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-$(VENV)/.served: $(VENV)/.installed configs/targets/local-cpu.yaml
+$(VENV)/.served: $(VENV)/.installed configs/targets/local-cpu.yaml src/plansmith/triton/serve_env.py
 	$(BIN)/plansmith serve-env add local-cpu
 	touch $@
 

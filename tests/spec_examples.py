@@ -33,7 +33,9 @@ ACCEPTED = {
     "device: cuda\n"
     "allow_interface_change: false\nforce: false\ntritonserver: t\nshapes: {input_ids: '1x1:8x64:32x256', mask: 4x8}\n"
     "tolerances:\n  logits: {max_relative: 1.0e-3, quantile_relative: 0, min_cosine: 0.9}\n"
+    "python: {torch_compile: true}\n"
     "triton: {dynamic_batching: {max_queue_delay_microseconds: 0}, instance_group: [{count: 4}], model_warmup: off}\n",
+    "a mode of torch.compile": "source: hf:bert\nengine: python\npython: {torch_compile: reduce-overhead}\n",
     "data of its own": "source: hf:bert\nprecision: auto\ndata:\n  path: ../reviews.csv\n"
     "  columns: {text: body, label: stars}\n  calibration: 64\n  evaluation: 500\n  seed: 1\n  metric: accuracy\n"
     "  max_metric_drop: 1e-2\nlowering: {keep: [attention], budget: 0}\n",
@@ -90,6 +92,15 @@ SEVERAL = {
         "model.yaml:9: 'source' is missing",
         "model.yaml:11: a model is a mapping with at least `source` (got 'just text')",
         "model.yaml:12: 'source': cannot tell what 'bert' is; write hf:",
+    ),
+    "a mode that torch.compile does not have": _no(
+        "source: hf:bert\nengine: python\npython: {torch_compile: fast}\n",
+        "model.yaml:3: 'python.torch_compile': must be true, false or a mode of torch.compile: default, ",
+        "(got 'fast')",
+    ),
+    "a word for a switch of torch.compile": _no(
+        "source: hf:bert\npython: {torch_compile: 'true'}\n",
+        "model.yaml:2: 'python.torch_compile': must be true, false",
     ),
     "no models": _no("defaults: {precision: fp32}\n", "model.yaml: 'models' is a list of models"),
     "an empty list": _no("models: []\n", "model.yaml:1: 'models' is a list of models", "(got [])"),

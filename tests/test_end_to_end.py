@@ -18,16 +18,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from .python_backend.models import ODD_INPUTS, write_odd
+
 SERVE_SECONDS = 60
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
+def run(*words: str) -> str:
+    """What a command prints that ends well."""
+    done = subprocess.run([sys.executable, "-m", "plansmith", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def compile_model(folder: Path, *arguments: str) -> dict[str, Any]:
     """Run `plansmith compile --json` and return its document."""
-    command = [sys.executable, "-m", "plansmith", "compile", *arguments, "--json", "--artifacts", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
+    document: dict[str, Any] = json.loads(run("compile", *arguments, "--json", "--artifacts", str(folder)))
     return document
 
 
@@ -170,3 +176,35 @@ def test_a_timm_model_with_random_weights_goes_the_same_way(tmp_path: Path) -> N
     assert again["unchanged"]
     assert again["version"] == 1
     assert all(step["cached"] for step in again["steps"])
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("end-to-end")
+def test_a_model_that_no_exporter_can_follow_is_published_and_served_as_pytorch(tmp_path: Path) -> None:
+    odd = write_odd(tmp_path / "odd")
+    spec = tmp_path / "odd.yaml"
+    spec.write_text(
+        f"source: hf:{odd}\nname: odd\nengine: python\nprecision: bf16\ntrust_remote_code: true\n"
+        f"inputs: {json.dumps(ODD_INPUTS)}\nshapes: {{input_ids: '1x1:2x8:4x16'}}\n"
+    )
+    made = compile_model(tmp_path / "artifacts", str(spec))
+    assert (made["engine"], made["precision"], made["verdict"]) == ("python", "bf16", "passed")
+    assert made["served"]["backend"] == "real"
+    again = compile_model(tmp_path / "artifacts", str(spec))
+    assert again["unchanged"]
+    assert all(step["cached"] for step in again["steps"])
+    release, place = made["model_path"], ["--repository", made["repository"]]
+    for words in (
+        ["inspect", release],
+        ["show", "odd", *place],
+        ["validate", "odd", *place],
+        ["report", "odd", *place],
+        ["compile", str(spec), "--artifacts", str(tmp_path / "artifacts"), "--dry-run"],
+    ):
+        run(*words)
+    ids = np.arange(6, dtype=np.int64).reshape(2, 3)
+    with serve(made["repository"], "odd", tmp_path / "said") as (http, _):
+        answer = ask(http, "odd", {"input_ids": ids}, over_http=True)["last_hidden_state"]
+    assert answer.shape == (2, 3, 8)
+    assert answer.dtype == np.float32
+    assert np.abs(answer).max(axis=(1, 2)).min() >= 100  # as often as each row wants it

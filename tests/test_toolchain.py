@@ -38,15 +38,19 @@ def test_an_onnx_file_is_taken_anew_for_no_library_that_has_no_part_in_it() -> N
 
 WORK = {
     "export": ("exporting",),
-    "take_graph": ("exporting",),
+    "ask_model": ("exporting",),
+    "take_graph": ("graph_taking",),
     "sample": ("sampling",),
     "lower": ("lowering", "given_graphs"),
     "plan_lint": ("compilers.plan_lint",),
     "compile": ("compilers.onnxrt",),
+    "compile_python": ("compilers.python_backend.served_folder",),
     "validate": ("validation", "held_out", "plan_validation"),
+    "validate_python": ("validation", "held_out", "python_gate"),
     "measure": ("plan_speeds",),
     "package": ("packaging",),
     "check_served": ("serving",),
+    "check_served_python": ("serving", "python_model"),
     "zoo": ("zoo.child",),
 }
 """The modules that do the work of a step."""
@@ -63,6 +67,7 @@ NO_SAY = {
     "durable",
     "scratch",
     "config",
+    "python_options",
     "tensorrt_options",
     "triton_options",
     "plan_words",
@@ -70,6 +75,7 @@ NO_SAY = {
 }
 NO_SAY_IN = {
     "export": {"compilers/precision", "lowering_options"},
+    "ask_model": {"compilers/precision", "lowering_options"},
     "take_graph": {"compilers/precision", "lowering_options"},
     "sample": {"lowering_options"},
 }
@@ -85,7 +91,8 @@ _ABOUT_STEPS = {
     "shapes",
 }
 NO_SAY_IN["zoo"] = NO_SAY_IN["export"] | {"process", "process_groups"}
-NO_SAY_IN |= {"package": _ABOUT_STEPS, "check_served": _ABOUT_STEPS}
+NO_SAY_IN |= {"compile_python": _ABOUT_STEPS, "validate_python": {"lowering_options"}}
+NO_SAY_IN |= {"package": _ABOUT_STEPS, "check_served": _ABOUT_STEPS, "check_served_python": _ABOUT_STEPS}
 
 
 @pytest.mark.parametrize("step", WORK)

@@ -25,6 +25,7 @@ from plansmith.data_spec import DataSpec
 from plansmith.errors import UsageError
 from plansmith.lowering_options import LoweringOptions
 from plansmith.problems import words_of
+from plansmith.python_options import PythonOptions
 from plansmith.reports import ToleranceChange
 from plansmith.shapes import WrittenRange
 from plansmith.targets import DEFAULT_TARGET
@@ -181,6 +182,9 @@ class ModelSpec(Record):
     )
     tensorrt: TensorRTOptions = Field(
         default=TensorRTOptions(), description="How a TensorRT plan is built, and for which GPUs."
+    )
+    python: PythonOptions = Field(
+        default=PythonOptions(), description="How a PyTorch model that is served as it is (engine python) runs."
     )
     triton: TritonOptions = Field(
         default=TritonOptions(), description="What the served configuration says beyond what the graph determines."

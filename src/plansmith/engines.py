@@ -241,3 +241,9 @@ class Engine(Record):
     toolchain: dict[str, str]
     build: BuildSpec | None = None
     plans: dict[str, Plan] = Field(default_factory=dict)
+
+    @property
+    def inner_folder(self) -> str:
+        """Where in a version's folder its files lie: a graph with external weights in a folder of the graph's name."""
+        component = self.components["model"]
+        return component.file if component.external_files and self.kind is EngineKind.ONNXRUNTIME else ""

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith.asking import Asking, Progress, ask_planned, require_repeatable
+from plansmith.asking import Asking, Progress, require_repeatable
 from plansmith.errors import UsageError
 from plansmith.loading import axes_of, given_axes, load, plan_graph
+from plansmith.reference import REFERENCE
 from plansmith.room import require_room
 from plansmith.types import (
     BATCH,
+    UNEXPORTED,
     AxisRange,
     Case,
-    EngineKind,
+    Component,
     ExportDevice,
     FixedAxis,
     OnnxModel,
     Precision,
     ReferenceSet,
+    Rounding,
 )
 
 if TYPE_CHECKING:
@@ -33,9 +36,27 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[np.generic]]
 
-REFERENCE = "reference"
 _GRAPH = "graph"
 _PROBES: tuple[str, ...] = ("traced", "single", "untraced", "min")
+
+
+@dataclass(frozen=True)
+class _Settled:
+    """A model that is ready to be asked, and the axes that it is asked along.
+
+    Args:
+        live: the model.
+        asking: keeps its answers.
+        found: which axes move.
+        axes: their ranges.
+        given: those whose range a person gave.
+    """
+
+    live: LiveModel
+    asking: Asking
+    found: Moving
+    axes: dict[str, AxisRange]
+    given: set[str]
 
 
 def export(
@@ -52,28 +73,19 @@ def export(
     device: ExportDevice = "cpu",
 ) -> dict[str, Any]:
     """Load the model, find the axes that move, export the graph that agrees with it, and store its answers."""
-    import torch
-
     from plansmith.compilers import rounding, torch_export
     from plansmith.sources import moving
 
     require_room(Path(folder))
     progress("loading the model")
     live = load(source, Path(folder), allow_pickle, inputs, outputs).on(device)
-    plan = live.inputs
-    axes, given = axes_of(plan, shapes), given_axes(plan, shapes)
-    asking = Asking(live.ask, plan, axes, progress)
-    progress("finding the axes that move")
-    found = moving.find_moving(asking.answer, plan, axes, given)
-    _require_moving(found, axes, given)
-    axes = moving.fitted(asking.answer, found, axes, given)
-    traced = asking.kept("traced", found.full(found.traced))
-    require_repeatable(live.ask, *traced)
+    settled = _settle(live, shapes, progress)
+    plan, asking, axes, found = live.inputs, settled.asking, settled.axes, settled.found
 
     def job(fixed: Sequence[str]) -> ExportJob:
-        settled = found.without({axis: axes[axis].opt for axis in fixed})
+        without = found.without({axis: axes[axis].opt for axis in fixed})
         left = {a: r for a, r in axes.items() if a not in fixed}
-        return replace(_job(live, settled, asking, left, Path(out)), opset=min(torch_export.OPSET, max_opset))
+        return replace(_job(live, without, asking, left, Path(out)), opset=min(torch_export.OPSET, max_opset))
 
     first = job(())
     rounded = rounding.measure(first)
@@ -83,33 +95,96 @@ def export(
             progress,
             optional=()
             if plan.guessed
-            else moving.least_needed_first(a for a in axes if not _is_wanted(a, axes, given)),
+            else moving.least_needed_first(a for a in axes if not _is_wanted(a, axes, settled.given)),
             with_fixed=lambda fixed: replace(job(fixed), rounding=rounded),
         )
     _bring_up(Path(out) / _GRAPH)
     given_up = [
         FixedAxis(axis=axis, size=axes[axis].opt, by="exporters", reason=why) for axis, why in exported.given_up.items()
     ]
-    found = found.without({one.axis: one.size for one in given_up})
-    axes = {axis: r for axis, r in axes.items() if axis in found.plan.axes}
+    left = found.without({one.axis: one.size for one in given_up})
     onnx = OnnxModel(
         components={"model": exported.component},
-        axes=axes,
+        axes={axis: r for axis, r in axes.items() if axis in left.plan.axes},
         mask_input=plan.mask_input,
         exporter=exported.attempts[-1].exporter,
         attempts=exported.attempts,
         precision=Precision.FP32,
-        reference=ReferenceSet(
-            runtime=f"PyTorch {torch.__version__}, FP32{'' if device == 'cpu' else f' on {device}'}",
-            data=plan.data,
-            cases=_stored(asking, found, axes, Path(out) / REFERENCE),
-            guessed=plan.drawn,
-            rounding=rounded,
-        ),
-        fixed=(*found.fixed, *given_up),
+        reference=_reference(replace(settled, found=left), rounded, Path(out)),
+        fixed=(*left.fixed, *given_up),
+        tied=left.tied,
+    )
+    return onnx.model_dump(mode="json")
+
+
+def ask_model(
+    *,
+    source: Mapping[str, Any],
+    folder: str,
+    allow_pickle: bool,
+    shapes: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    outputs: Sequence[str],
+    out: str,
+    progress: Progress,
+    device: ExportDevice = "cpu",
+) -> dict[str, Any]:
+    """As `export`, of a model that is served as it is: its axes, its interface and its answers, and no graph."""
+    from plansmith.compilers import rounding
+
+    require_room(Path(folder))
+    progress("loading the model")
+    live = load(source, Path(folder), allow_pickle, inputs, outputs).on(device)
+    settled = _settle(live, shapes, progress)
+    found = settled.found
+    asked = _job(settled.live, found, settled.asking, settled.axes, Path(out))
+    asked.folder.rmdir()
+    onnx = OnnxModel(
+        components={
+            "model": Component(
+                file="", external_files=(), inputs=asked.inputs, outputs=asked.outputs, opset=0, ir_version=0
+            )
+        },
+        axes=settled.axes,
+        mask_input=found.plan.mask_input,
+        exporter=UNEXPORTED,
+        attempts=(),
+        precision=Precision.FP32,
+        reference=_reference(settled, rounding.measure(asked), Path(out)),
+        fixed=found.fixed,
         tied=found.tied,
     )
     return onnx.model_dump(mode="json")
+
+
+def _settle(live: LiveModel, shapes: Mapping[str, Any], progress: Progress) -> _Settled:
+    """Find the axes of a model that move, and where it answers."""
+    from plansmith.sources import moving
+
+    plan = live.inputs
+    axes, given = axes_of(plan, shapes), given_axes(plan, shapes)
+    asking = Asking(live.ask, plan, axes, progress)
+    progress("finding the axes that move")
+    found = moving.find_moving(asking.answer, plan, axes, given)
+    _require_moving(found, axes, given)
+    axes = moving.fitted(asking.answer, found, axes, given)
+    require_repeatable(live.ask, *asking.kept("traced", found.full(found.traced)))
+    return _Settled(live, asking, found, axes, given)
+
+
+def _reference(settled: _Settled, rounded: dict[str, Rounding], out: Path) -> ReferenceSet:
+    """The model's answers along the axes that are left, stored."""
+    import torch
+
+    plan, device = settled.live.inputs, settled.live.device
+    axes = {axis: r for axis, r in settled.axes.items() if axis in settled.found.plan.axes}
+    return ReferenceSet(
+        runtime=f"PyTorch {torch.__version__}, FP32{'' if device == 'cpu' else f' on {device}'}",
+        data=plan.data,
+        cases=_stored(settled.asking, settled.found, axes, out / REFERENCE),
+        guessed=plan.drawn,
+        rounding=rounded,
+    )
 
 
 def _job(live: LiveModel, found: Moving, asking: Asking, axes: Mapping[str, AxisRange], out: Path) -> ExportJob:
@@ -148,12 +223,12 @@ def _job(live: LiveModel, found: Moving, asking: Asking, axes: Mapping[str, Axis
 
 def _stored(asking: Asking, found: Moving, axes: Mapping[str, AxisRange], folder: Path) -> tuple[Case, ...]:
     """Ask the model at every shape that anything is judged at, and store its answers."""
-    from plansmith.reference import plan_cases, store_case
+    from plansmith.reference import is_inside, plan_cases, store_case
 
     cases = []
     for name, sizes in plan_cases(axes, found.able, (found.traced, found.untraced)):
         feed, answer = asking.case(name, found.full(sizes))
-        cases.append(store_case(name, sizes, feed, answer, folder, in_range=_inside(sizes, axes)))
+        cases.append(store_case(name, sizes, feed, answer, folder, in_range=is_inside(sizes, axes)))
     return tuple(cases)
 
 
@@ -191,61 +266,6 @@ def _require_moving(found: Moving, axes: Mapping[str, AxisRange], given: Collect
             )
 
 
-def take_graph(
-    *,
-    path: str,
-    shapes: Mapping[str, Any],
-    inputs: Mapping[str, Any],
-    outputs: Sequence[str],
-    out: str,
-    progress: Progress,
-) -> dict[str, Any]:
-    """Check an ONNX file, name what varies in it, and store its own answers as the reference."""
-    import onnxruntime
-
-    from plansmith.compilers import onnx_files, onnx_import
-    from plansmith.reference import plan_cases, store_case
-
-    progress("checking the graph")
-    model, plan = plan_graph(Path(path), inputs, outputs)
-    tensors, precision = plan.tensors, onnx_import.detect_precision(model)
-    axes = axes_of(plan, shapes)
-    written = onnx_import.write(model, tensors, Path(path), Path(out))
-    asked = onnx_import.Asked(written)
-    planned = plan_cases(axes, plan.able(axes))
-    cases = []
-    for name, sizes in planned:
-        try:
-            feed, answer = ask_planned(asked, plan, axes, (name, sizes), progress)
-        except UsageError:
-            _require_sound(written, precision)  # a mistake in the graph tells more than the shapes that it fails at
-            raise
-        if name == "traced":
-            require_repeatable(asked.run, feed, answer)
-        if name == "traced" and all(t.dims[0] == BATCH for t in tensors):
-            asked.require_independent_samples(tensors, feed, answer, precision)
-        inside = _inside(sizes, axes)
-        cases.append(store_case(name, sizes, feed, answer, Path(out) / REFERENCE, in_range=inside))
-    asked.close()
-    onnx_import.name_outputs(model, written, asked.shapes, [case.axes for case in cases])
-    onnx = OnnxModel(
-        components={"model": onnx_files.describe_model(model, written)},
-        axes=axes,
-        mask_input=plan.mask_input,
-        exporter="none",
-        attempts=(),
-        precision=precision,
-        reference=ReferenceSet(
-            runtime=f"the file itself{_already(precision)} in ONNX Runtime {onnxruntime.__version__}, graph"
-            " optimisations off",
-            data=plan.data,
-            cases=tuple(cases),
-            guessed=plan.guessed,
-        ),
-    )
-    return onnx.model_dump(mode="json")
-
-
 def describe(
     *,
     source: Mapping[str, Any],
@@ -273,25 +293,3 @@ def _with_found_axes(live: LiveModel, progress: Progress) -> InputPlan:
     asking = Asking(live.ask, live.inputs, live.inputs.axes, progress)
     found = moving.find_moving(asking.answer, live.inputs, live.inputs.axes)
     return replace(found.plan, axes=moving.fitted(asking.answer, found, live.inputs.axes, ()))
-
-
-def _require_sound(path: Path, precision: Precision) -> None:
-    """See that a graph which came lowered, and does not run, was lowered as ONNX Runtime can read it.
-
-    Raises:
-        ExportError: names what is wrong.
-    """
-    import onnx
-
-    from plansmith.compilers.precision.lint import lint, refuse
-
-    if precision is not Precision.FP32:
-        refuse(lint(onnx.load(path), engine=EngineKind.ONNXRUNTIME), what=f"the file, which is {precision} already,")
-
-
-def _already(precision: Precision) -> str:
-    return "" if precision is Precision.FP32 else f", {precision} already,"
-
-
-def _inside(sizes: Mapping[str, int], axes: Mapping[str, AxisRange]) -> bool:
-    return all(r.min <= sizes[axis] <= r.max for axis, r in axes.items())

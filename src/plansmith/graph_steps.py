@@ -81,6 +81,8 @@ class GraphSteps:
     def export(self, source: Finished[SourceModel]) -> Finished[OnnxModel]:
         """Export to ONNX, or take an ONNX file as it is, and store the reference's answers.
 
+        A model that is served as PyTorch is asked alone, and nothing is exported.
+
         Raises:
             ExportError: no exporter's graph agrees with the model.
             SourceError: the model cannot be loaded, or changed while it was read.
@@ -98,11 +100,12 @@ class GraphSteps:
             parameters |= {
                 "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
                 "device": self.spec.device,
-                "max_opset": self._onnxruntime.max_opset
-                if self._onnxruntime
-                else newest_opset(version_of(self.target.tensorrt or "")),
                 "allow_pickle": self.spec.allow_pickle,
             }
+            if self.spec.engine is EngineKind.PYTHON:
+                function = "ask_model"
+            else:
+                parameters["max_opset"] = self._max_opset()
 
         def build(out: Path) -> Any:
             record = self._stages.heavy(function, out=str(out), **place, **parameters)
@@ -115,6 +118,12 @@ class GraphSteps:
         for held in onnx.record.held:
             self._stages.notice(held.words)
         return onnx
+
+    def _max_opset(self) -> int:
+        """The newest opset that the target's engine reads."""
+        if self._onnxruntime:
+            return self._onnxruntime.max_opset
+        return newest_opset(version_of(self.target.tensorrt or ""))
 
     def sample(self, source: Finished[SourceModel], onnx: Finished[OnnxModel]) -> Finished[DataSet]:
         """Make samples of the data into inputs, in two sets that share none, and ask the source model.

@@ -100,7 +100,7 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
         "source": f"{source.scheme}:{source.location}, revision {source.revision or 'none'}, {weights},"
         f" licence {source.licence or 'not stated'}",
         "export": {
-            "exporter": manifest.onnx.exporter if manifest.onnx.attempts else "none: the source is an ONNX file",
+            "exporter": manifest.onnx.exporter_words,
             "refused": [f"{a.exporter}: {a.problem}" for a in manifest.onnx.attempts if a.problem],
             "axes": {name: f"{r.min} : {r.opt} : {r.max}" for name, r in manifest.onnx.axes.items()},
             **({"fixed": [fixed.words for fixed in manifest.onnx.fixed]} if manifest.onnx.fixed else {}),

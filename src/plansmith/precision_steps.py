@@ -38,8 +38,9 @@ class Judged:
 
 
 def may_need_samples(spec: ModelSpec) -> bool:
-    """Whether a compile takes samples, as far as is known before the graph is there."""
-    return spec.data is not None or spec.precision is not Precision.FP32
+    """Whether a compile takes samples, as far as is known before the graph is there; PyTorch calibrates nothing."""
+    lowers = spec.precision is not Precision.FP32 and spec.engine is not EngineKind.PYTHON
+    return spec.data is not None or lowers
 
 
 def needs_samples(spec: ModelSpec, onnx: OnnxModel) -> bool:
@@ -157,6 +158,8 @@ def lower_graph(
         ExportError: nothing in the graph can be lowered.
         GateError: no recipe is accurate enough.
     """
+    if spec.engine is EngineKind.PYTHON:
+        return _as_cast(stages, spec, onnx)
     if data is None or spec.precision in {Precision.FP32, onnx.record.precision}:
         return _as_it_is(stages, spec, onnx, data)
     request = LoweringRequest(
@@ -243,7 +246,8 @@ def judge_engine(
         )
 
     inputs = [engine.digest, onnx.digest, lowered.digest, *([data.digest] if data else [])]
-    return stages.stage("validate", ValidationReport, inputs, parameters, build, require=require)
+    tools = "validate_python" if spec.engine is EngineKind.PYTHON else ""
+    return stages.stage("validate", ValidationReport, inputs, parameters, build, require=require, tools=tools)
 
 
 def require_lowered(record: LoweredModel) -> None:
@@ -267,6 +271,17 @@ def require_lowered(record: LoweredModel) -> None:
         remedy="nothing was published; use --precision auto, raise `lowering: budget`, or allow more in the spec"
         " (`tolerances` of an output, `max_metric_drop` under `data`)",
     )
+
+
+def _as_cast(stages: StageRunner, spec: ModelSpec, onnx: Finished[OnnxModel]) -> Finished[LoweredModel]:
+    """No graph to lower: PyTorch casts the model's own weights where it is loaded."""
+    assert spec.precision != "auto"
+    with stages.timed("lower") as clock:
+        clock.cached = onnx.cached
+        record = LoweredModel(
+            components=onnx.record.components, precision=spec.precision, recipe=None, trials=(), layers=()
+        )
+        return Finished(record, onnx.folder, onnx.digest, clock.cached)
 
 
 def _as_it_is(

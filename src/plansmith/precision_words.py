@@ -105,9 +105,10 @@ def doubts(validation: ValidationReport) -> Iterator[str]:
     is_lowered = validation.precision not in (None, Precision.FP32)
     if is_lowered and validation.evidence not in (None, "given"):
         own = _EVIDENCE[validation.evidence]
+        searched = ", which the search for its recipe had looked at too" if validation.searched else ""
         yield (
-            f"{validation.precision} was judged on {own} alone, which the search for its recipe had looked at too:"
-            " give real ones with --data, and keep some for `evaluation`"
+            f"{validation.precision} was judged on {own} alone{searched}: give real ones with --data, and keep some for"
+            " `evaluation`"
         )
     for words in validation.not_validated:
         yield f"not validated: {words}"

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[np.generic]]
 
+REFERENCE = "reference"
+"""The folder of the cases, beside their record."""
+
 # Sizes for the shapes that are traced, and that are not, where an axis has no say of its own.
 _TRACED = {"batch": 2}
 _TRACED_LENGTH = 16
@@ -138,6 +141,11 @@ def plan_cases(
     for name, sizes in planned:
         unique.setdefault(tuple(sizes.values()), (name, sizes))
     return list(unique.values())
+
+
+def is_inside(sizes: Sizes, axes: Mapping[str, AxisRange]) -> bool:
+    """Whether a shape is inside the ranges of its axes."""
+    return all(r.min <= sizes[axis] <= r.max for axis, r in axes.items())
 
 
 def store_case(

@@ -219,6 +219,7 @@ class ValidationReport(Record):
     capabilities of the TensorRT plans that answered; none where a graph answered in their place. `at_corners`: these
     plans at the corners of their optimization profiles; `limits_of`: the precision whose limits hold, where that is not
     the candidate's own; `speeds`: of the plans, which have no say in the verdict; `layers`: theirs, with times.
+    `searched`: a recipe may have been looked for on inputs of the same kind; PyTorch's own casts follow none.
     """
 
     verdict: Literal["passed", "failed"]
@@ -236,6 +237,7 @@ class ValidationReport(Record):
     at_corners: tuple[CornerComparison, ...] = ()
     speeds: tuple[PlanSpeed, ...] = ()
     layers: dict[str, LayerSummary] = Field(default_factory=dict)
+    searched: bool = True
 
     def worst(self) -> dict[str, dict[str, float]]:
         """Per output the worst value of each metric over all cases."""

@@ -50,8 +50,7 @@ def revalidate(release: Path) -> ValidationReport:
             model=manifest.name,
             step="validate",
         )
-    component = manifest.engine.components["model"]
-    folder = (release / MODEL_FOLDER / component.file) if component.external_files else release / MODEL_FOLDER
+    folder = release / MODEL_FOLDER / manifest.engine.inner_folder
     descriptor, log = tempfile.mkstemp(prefix=scratch_name("validate-"), suffix=".log")
     os.close(descriptor)
     recipe = manifest.lowered.recipe if manifest.lowered else None

@@ -15,7 +15,7 @@ from plansmith.reference import StoredCase, read_case
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.stages import Finished, StageRunner
 from plansmith.triton.serving_runtime import ServingRuntime
-from plansmith.types import OnnxModel, Tensor
+from plansmith.types import UNEXPORTED, OnnxModel, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,7 +83,8 @@ def ask_server(
         ).model_dump(mode="json")
 
     inputs = [package.digest, onnx.digest, validation.digest]
-    return stages.stage("check_served", ServedReport, inputs, parameters, check)
+    tools = "check_served_python" if onnx.record.exporter == UNEXPORTED else ""
+    return stages.stage("check_served", ServedReport, inputs, parameters, check, tools=tools)
 
 
 def _as_served(case: StoredCase, package: Package) -> StoredCase:

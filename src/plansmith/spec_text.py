@@ -32,7 +32,7 @@ FILES = frozenset(FILE_FOLDERS)
 _TEXT = "tag:yaml.org,2002:str"
 _HOME = re.compile(r"^((?:hf|timm|onnx):)?~")
 
-_NO_OPTION = {"inputs", "lowering", "outputs", "tensorrt", "tolerances", "triton"}
+_NO_OPTION = {"inputs", "lowering", "outputs", "python", "tensorrt", "tolerances", "triton"}
 
 
 @dataclass

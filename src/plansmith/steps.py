@@ -33,9 +33,11 @@ from plansmith.precision_steps import (
     require_lowered,
 )
 from plansmith.publishing import Made, publish
+from plansmith.python_steps import lay_out_model, require_pytorch
 from plansmith.recording import Run, recorded
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.serving import ask_server
+from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, Listener, WouldRun
 from plansmith.targets import Target
 from plansmith.triton.loaded_into import LoadedInto
@@ -80,7 +82,7 @@ class Compilation(GraphSteps):
         digester: Digester | None = None,
     ) -> None:
         super().__init__(spec, relative_to=relative_to, listener=listener, dry=dry, digester=digester)
-        _require_available(spec, self.name, self.target)
+        _require_available(spec, self.reference, self.name, self.target)
         require_served(spec, self.name, self.target.device, relative_to)
         self._plans = self._plan_steps() if spec.engine is EngineKind.TENSORRT else None
         self._finished: dict[str, Finished[Any]] = {}
@@ -133,7 +135,7 @@ class Compilation(GraphSteps):
         onnx = perform(self.export, source)
         data = perform(self.sample, source, onnx) if needs_samples(self.spec, onnx.record) else None
         lowered = perform(self.lower, onnx, data)
-        engine = perform(self.compile, onnx, lowered)
+        engine = perform(self.compile, source, onnx, lowered)
         validation = perform(self.validate, source, engine, onnx, lowered, data)
         self._stages.end_worker()
         if self._plans is not None:
@@ -205,7 +207,9 @@ class Compilation(GraphSteps):
         """How the steps went so far."""
         return self._stages.records
 
-    def compile(self, onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]) -> Finished[Engine]:
+    def compile(
+        self, source: Finished[SourceModel], onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]
+    ) -> Finished[Engine]:
         """Build the engine that the backend loads.
 
         Raises:
@@ -213,11 +217,14 @@ class Compilation(GraphSteps):
             ExportError: TensorRT's parser does not read the graph.
             EnvironmentFault: a plan cannot be built on this machine.
             UsageError: what the spec says of Triton's configuration does not fit the graph.
+            SourceError: the PyTorch model, which is itself served, changed or cannot be read.
         """
         options, graph = self.spec.triton.found_from(self._relative_to), lowered.record.components["model"]
         require_servable(options, self.name, self.target.device, graph, self.spec.engine, onnx.record)
         if self._plans is not None:
             return self._plans.compile(onnx, lowered)
+        if self.spec.engine is EngineKind.PYTHON:
+            return lay_out_model(self._stages, self.spec, self.reference, source, onnx, lowered)
         assert self._onnxruntime is not None
         parameters = self._onnxruntime.model_dump(include={"max_opset", "max_ir_version"})
 
@@ -275,7 +282,7 @@ class Compilation(GraphSteps):
             EngineError: an input or output that Triton cannot carry.
         """
         options = self.spec.triton.found_from(self._relative_to)
-        return lay_out(self._stages, self.name, self.target.device, options, engine, onnx)
+        return lay_out(self._stages, self.name, self.target, options, engine, onnx)
 
     def check_served(
         self, package: Finished[Package], onnx: Finished[OnnxModel], validation: Finished[ValidationReport]
@@ -302,15 +309,13 @@ class Compilation(GraphSteps):
         return publish(stages, self.repository, self.spec, self.reference, made, relative_to=relative_to)
 
 
-def _require_available(spec: ModelSpec, name: str, target: Target) -> None:
+def _require_available(spec: ModelSpec, reference: SourceReference, name: str, target: Target) -> None:
     """Refuse at once what no later step could do."""
     if spec.engine is EngineKind.PYTHON:
-        raise EngineError(
-            f"engine {spec.engine} is not available yet",
-            remedy="use --engine onnxruntime or tensorrt",
-            model=name,
-            step="compile",
-        )
+        try:
+            require_pytorch(spec, reference)
+        except PlansmithError as error:
+            raise error.located(model=name, step="compile") from None
     if spec.engine is EngineKind.TENSORRT and spec.precision == "auto":
         raise EngineError(
             "precision auto goes by speed on this machine's CPU, and TensorRT runs elsewhere",

@@ -31,6 +31,7 @@ _COMMON_CODE = (
 _GRAPH_CODE = ("compilers/onnxrt.py", "compilers/onnx_files.py", "external_data.py")
 _EXPORT_CODE = (
     "exporting.py",
+    "graph_taking.py",
     "asking.py",
     "isolation.py",
     "loading.py",
@@ -55,6 +56,7 @@ _EXPORT_CODE = (
     "compilers/onnx_import.py",
     *_GRAPH_CODE,
 )
+_PYTHON_CODE = ("compilers/python_backend", "python_model.py", "python_options.py", "triton/standin/batching.py")
 _JUDGING_CODE = (
     "validation.py",
     "graph_answers.py",
@@ -71,6 +73,7 @@ _CODE = {
     "fetch": ("sources", "external_data.py"),
     "graph_files": ("sources/onnx_models.py", "external_data.py"),
     "export": _EXPORT_CODE,
+    "ask_model": _EXPORT_CODE,
     "take_graph": _EXPORT_CODE,
     "sample": (*_EXPORT_CODE, "sampling.py", "sample_sets.py"),
     "lower": (
@@ -110,7 +113,9 @@ _CODE = {
         "optimization_profiles.py",
     ),
     "compile": _GRAPH_CODE,
+    "compile_python": _PYTHON_CODE,
     "validate": (*_GRAPH_CODE, *_JUDGING_CODE, "plan_validation.py", "profile_inputs.py"),
+    "validate_python": ("python_gate.py", *_PYTHON_CODE, *_EXPORT_CODE, *_JUDGING_CODE),
     "measure": (
         "plan_gate.py",
         "plan_judging.py",
@@ -129,18 +134,15 @@ _CODE = {
     "package": (
         "packaging.py",
         "client/wire.py",
+        "external_data.py",
+        "plan_header.py",
         "profile_inputs.py",
-        "triton/accelerators.py",
-        "triton/configuring.py",
-        "triton/model_config.py",
-        "triton/option_rules.py",
-        "triton/plan_config.py",
-        "triton/releases.py",
-        "triton/tensor_rules.py",
-        "triton/warmup.py",
+        "tensorrt_versions.py",
+        "triton",
         "triton_options",
     ),
     "check_served": ("serving.py", "profile_inputs.py", "client", "triton"),
+    "check_served_python": ("serving.py", "profile_inputs.py", "client", "triton", *_PYTHON_CODE, *_EXPORT_CODE),
     "zoo": ("zoo", *_EXPORT_CODE),
 }
 _EXPORT_TOOLS = (
@@ -154,21 +156,26 @@ _EXPORT_TOOLS = (
     _ONNXRUNTIME,
     "numpy",
 )
+_PYTORCH_TOOLS = ("torch", "transformers", "tokenizers", "timm", "torchvision", "safetensors", "numpy")
 _TOOLS = {
     "fetch": ("torch", "transformers", "timm"),
     "graph_files": ("onnx", "protobuf"),
     "take_graph": ("onnx", _ONNXRUNTIME, "numpy"),
     "export": _EXPORT_TOOLS,
+    "ask_model": _PYTORCH_TOOLS,
     "sample": (*_EXPORT_TOOLS, "pillow", "pyarrow"),
     "lower": (_ONNXRUNTIME, "onnx", "polygraphy", "numpy"),
     "plan_lint": ("onnx", "numpy"),
     "plan_graph": (_ONNXRUNTIME, "onnx"),
     "plan": (),
     "compile": (_ONNXRUNTIME, "onnx"),
+    "compile_python": ("plansmith", "sentencepiece", "pillow", *_PYTORCH_TOOLS),
     "validate": (_ONNXRUNTIME, "polygraphy", "numpy"),
+    "validate_python": _PYTORCH_TOOLS,
     "measure": (*_EXPORT_TOOLS, "polygraphy"),
     "package": ("tritonclient", "protobuf"),
     "check_served": ("tritonclient", "numpy"),
+    "check_served_python": ("tritonclient", *_PYTORCH_TOOLS),
     "zoo": _EXPORT_TOOLS,
 }
 

@@ -26,6 +26,9 @@ Pooling = Literal["none", "mean", "first"]
 Exporter = Literal["torchscript", "dynamo", "patched"]
 """Who writes the ONNX graph of a PyTorch model (see `compilers.exporters`)."""
 
+UNEXPORTED = "unexported"
+"""Stands for the exporter where no graph is written."""
+
 ExportDevice = Literal["cpu", "cuda"]
 """Where PyTorch holds a model while it is asked and exported, by torch's names."""
 
@@ -115,7 +118,11 @@ class SourceModel(Record):
 
 
 class Component(Record):
-    """One ONNX graph: its file, the external weight files beside it, and its interface."""
+    """One ONNX graph: its file, the external weight files beside it, and its interface.
+
+    The component of a model that is served as PyTorch has no opset and no IR version (0), and no file where only its
+    interface is known.
+    """
 
     file: str
     external_files: tuple[str, ...]
@@ -127,7 +134,7 @@ class Component(Record):
     @property
     def files(self) -> tuple[str, ...]:
         """Everything that has to travel with the graph."""
-        return (self.file, *self.external_files)
+        return (self.file, *self.external_files) if self.file else ()
 
 
 class ExportAttempt(Record):
@@ -180,8 +187,9 @@ class TiedAxis(Record):
 
 
 class OnnxModel(Record):
-    """What export or lowering made. `exporter` is "none" where the source was an ONNX file already.
+    """What export or lowering made; without a graph where the PyTorch model itself is served.
 
+    `exporter` is "none" where the source was an ONNX file already, and `UNEXPORTED` where there is no graph.
     `fixed`: axes that might have moved; `tied`: axes that move with another; releases older than these have none.
     """
 
@@ -194,6 +202,14 @@ class OnnxModel(Record):
     reference: ReferenceSet
     fixed: tuple[FixedAxis, ...] = ()
     tied: tuple[TiedAxis, ...] = ()
+
+    @property
+    def exporter_words(self) -> str:
+        """Who wrote the graph, or why nobody did."""
+        return {
+            "none": "none: the source is an ONNX file",
+            UNEXPORTED: "none: the PyTorch model itself is served",
+        }.get(self.exporter, self.exporter)
 
     @property
     def held(self) -> tuple[FixedAxis | TiedAxis, ...]:

@@ -18,7 +18,7 @@ from plansmith.plan_words import never_ran
 from plansmith.reference import StoredCase, read_case
 from plansmith.reports import OutputComparison, Tolerance, ToleranceChange, ValidationReport
 from plansmith.roles import Task
-from plansmith.types import Component, OnnxModel, Precision, Recipe, Rounding, Tensor
+from plansmith.types import Component, EngineKind, OnnxModel, Precision, Recipe, Rounding, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -146,6 +146,7 @@ def validate(
         evaluation=evaluation,
         not_validated=_not_validated(candidate, onnx),
         limits_of=None if candidate.limits_of is engine.precision else candidate.limits_of,
+        searched=engine.kind is not EngineKind.PYTHON,
     )
 
 

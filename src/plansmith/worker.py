@@ -6,21 +6,22 @@ Run as `python -m plansmith.worker <file descriptor> <parent>` by `process.Worke
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from plansmith.compilers.plan_lint import lint_plan
 from plansmith.engines import Engine
 from plansmith.errors import EnvironmentFault, first_line
-from plansmith.exporting import describe, export, take_graph
+from plansmith.exporting import ask_model, describe, export
 from plansmith.given_graphs import check_given
+from plansmith.graph_taking import take_graph
 from plansmith.lowering import lower
 from plansmith.plan_gate import judge_plan
 from plansmith.process import serve
 from plansmith.reports import ToleranceChange
 from plansmith.sampling import entry_point_digest, sample
-from plansmith.types import LoweredModel, OnnxModel, Precision, Recipe
+from plansmith.types import EngineKind, LoweredModel, OnnxModel, Precision, Recipe
 
 RANDOM_SEED = 0
 
@@ -73,6 +74,27 @@ def compile_engine(
     return engine.model_dump(mode="json")
 
 
+def compile_python(
+    *,
+    lowered: Mapping[str, Any],
+    source: Mapping[str, Any],
+    folder: str,
+    files: Sequence[str],
+    lasting: bool,
+    out: str,
+    progress: Progress,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Lay out the folder from which Triton's Python backend serves a PyTorch model."""
+    from plansmith.compilers.python_backend.served_folder import ServedModel, write_folder
+
+    progress("laying out the model")
+    component = LoweredModel.model_validate(lowered).components["model"]
+    served = ServedModel(**source, **settings, inputs=component.inputs, outputs=component.outputs)
+    paths = [Path(folder, file) for file in files]
+    return write_folder(served, Path(folder), paths, Path(out), lasting=lasting).model_dump(mode="json")
+
+
 def plan_graph(*, lowered: Mapping[str, Any], folder: str, out: str, progress: Progress) -> dict[str, Any]:
     """The graph that TensorRT gets: in FP32 without what is redundant, as it is where it was lowered."""
     import onnx
@@ -114,11 +136,14 @@ def validate(
     """Run the gate; the verdict is in the report."""
     from plansmith import validation
     from plansmith.held_out import HeldOut
+    from plansmith.python_gate import own_way
 
+    made = Engine.model_validate(engine)
     report = validation.validate(
         validation.Candidate(
-            Engine.model_validate(engine),
+            made,
             Path(engine_folder),
+            own_way=own_way(made, Path(engine_folder), progress) if made.kind is EngineKind.PYTHON else None,
             recipe=Recipe.model_validate(recipe) if recipe is not None else None,
             runnable=Path(runnable) if runnable else None,
         ),
@@ -139,6 +164,7 @@ FUNCTIONS = {
         make_random,
         describe,
         export,
+        ask_model,
         take_graph,
         entry_point_digest,
         sample,
@@ -146,6 +172,7 @@ FUNCTIONS = {
         lower,
         lint_plan,
         compile_engine,
+        compile_python,
         plan_graph,
         validate,
         judge_plan,

@@ -48,7 +48,18 @@ OPTIONS = {
     "a missing source": Refused((), 2, ("SOURCE|SPEC.yaml", "--help")),
     "an unknown target": _option("--target", "a-toaster", status=6, says=("no target 'a-toaster'", "local-cpu")),
     "TensorRT": _option("--engine", "tensorrt", status=6, says=("local-cpu has no GPU instances", "--target")),
-    "Python": _option("--engine", "python", status=6, says=("engine python is not", "--engine onnxruntime")),
+    "INT8 in PyTorch": _option(
+        *("--engine", "python", "--precision", "int8"), status=6, says=("no precision int8", "fp32, fp16 or bf16")
+    ),
+    "a choice in PyTorch": _option(
+        *("--engine", "python", "--precision", "auto"), status=6, says=("no precision auto", "fp32, fp16 or bf16")
+    ),
+    "an ONNX file in PyTorch": Refused(
+        ("onnx:model.onnx", "--engine", "python"),
+        2,
+        ("an ONNX file is none", "--engine onnxruntime"),
+        {"model.onnx": "nobody reads it"},
+    ),
     "BF16": _option("--precision", "bf16", status=6, says=("no BF16 kernels for a CPU", "--engine tensorrt")),
     "INT8 for a GPU": _option(
         *("--precision", "int8", "--target", "triton-26.08"), status=6, says=("for which", "no INT8 kernels", "fp16")

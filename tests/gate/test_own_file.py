@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from plansmith import exporting, worker
+from plansmith import graph_taking, worker
 from plansmith.reference import read_case
 from plansmith.reports import ValidationReport
 from plansmith.types import OnnxModel
@@ -24,7 +24,9 @@ def test_a_real_model_is_compiled_again_from_its_own_graph(minilm: Exported, tmp
     for folder in (taken, built):
         folder.mkdir()
     path = minilm.folder / minilm.onnx.components["model"].file
-    fields = exporting.take_graph(path=str(path), shapes=SHAPES, inputs={}, outputs=(), out=str(taken), progress=silent)
+    fields = graph_taking.take_graph(
+        path=str(path), shapes=SHAPES, inputs={}, outputs=(), out=str(taken), progress=silent
+    )
     onnx_model = OnnxModel.model_validate(fields)
     mine, first = onnx_model.components["model"], minilm.onnx.components["model"]
     assert (mine.inputs, mine.outputs, mine.opset) == (first.inputs, first.outputs, first.opset)

@@ -10,7 +10,8 @@ from typing import Any
 
 from plansmith.data_spec import DataSpec
 from plansmith.digest import Digester
-from plansmith.exporting import export, take_graph
+from plansmith.exporting import export
+from plansmith.graph_taking import take_graph
 from plansmith.lowering import lower
 from plansmith.lowering_options import LoweringOptions, LoweringRequest
 from plansmith.reports import ToleranceChange, ValidationReport

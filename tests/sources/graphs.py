@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper, parser
 
-from plansmith import exporting
+from plansmith import graph_taking
 from plansmith.types import OnnxModel
 
 
@@ -47,4 +47,4 @@ def take(path: Path, out: Path, **options: Any) -> OnnxModel:
     """What the export step makes of a file, in `out`."""
     out.mkdir()
     usual: dict[str, Any] = {"shapes": {}, "inputs": {}, "outputs": (), "progress": lambda _: None}
-    return OnnxModel.model_validate(exporting.take_graph(path=str(path), out=str(out), **usual | options))
+    return OnnxModel.model_validate(graph_taking.take_graph(path=str(path), out=str(out), **usual | options))

@@ -133,8 +133,9 @@ def run_of(graph: Path, **told: Any) -> Compilation:
 def compiled(graph: Path, **told: Any) -> Finished[Engine]:
     """The engine of a graph, with a plan for every kind of GPU."""
     with run_of(graph, **told) as steps:
-        onnx_model = steps.export(steps.fetch())
-        engine = steps.compile(onnx_model, steps.lower(onnx_model, None))
+        source = steps.fetch()
+        onnx_model = steps.export(source)
+        engine = steps.compile(source, onnx_model, steps.lower(onnx_model, None))
         assert steps._plans is not None
         steps._plans.require_complete(engine.record)
         return engine

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from plansmith.errors import EnvironmentFault
 from plansmith.targets import load_target
-from plansmith.triton.installation import Installation, has_gpu, require_device, serving_device
+from plansmith.triton.installation import (
+    Installation,
+    find_installation,
+    has_gpu,
+    python_site,
+    require_device,
+    require_python,
+    serving_device,
+)
+from plansmith.triton.serving_runtime import find_serving_runtime
+from plansmith.types import EngineKind
 
 
 @pytest.fixture
@@ -56,3 +68,50 @@ def test_gpu_models_run_on_the_gpu_only_in_a_server_with_the_real_backend(real: 
     assert serving_device(stand_in, gpu) == "cpu"
     with pytest.raises(EnvironmentFault, match="the stand-in backend runs models on the CPU only"):
         require_device(stand_in, gpu)
+
+
+@pytest.mark.usefixtures("driver")
+def test_pytorch_models_run_on_the_gpu_of_any_server(real: Installation) -> None:
+    gpu = load_target("triton-26.08")
+    wheel = replace(real, real_onnxruntime=False)
+    assert serving_device(wheel, gpu, EngineKind.PYTHON) == "gpu"
+    require_device(wheel, gpu, EngineKind.PYTHON)
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A server as pip unpacks it, with a stub for this Python; nothing of it runs. It is the one that is found."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    root = tmp_path / "pytriton" / "tritonserver"
+    for file in ("bin/tritonserver", f"python_backend_stubs/{version}/triton_python_backend_stub", "backends/python/x"):
+        (root / file).parent.mkdir(parents=True)
+        (root / file).touch(mode=0o755)
+    monkeypatch.setenv("PLANSMITH_TRITONSERVER", str(root))
+    monkeypatch.setenv("PLANSMITH_SERVE_ENV", str(tmp_path / "private"))
+    return root
+
+
+@pytest.mark.usefixtures("wheel")
+def test_a_wheels_server_takes_this_environment_with_another_numpy_before_it(tmp_path: Path) -> None:
+    found = find_installation()
+    assert found.lends_python
+    assert python_site(found) == ()
+    with pytest.raises(EnvironmentFault, match="NumPy") as fault:
+        find_serving_runtime("", load_target("local-cpu"), EngineKind.PYTHON)
+    assert fault.value.remedy == "plansmith serve-env add"
+    (tmp_path / "private" / "numpy-1.26.4").mkdir(parents=True)
+    numpy, ours, *packages = python_site(found)
+    assert numpy == tmp_path / "private" / "numpy-1.26.4"
+    assert (ours / "plansmith" / "triton" / "installation.py").is_file()
+    assert Path(pytest.__file__).resolve().parents[1] in packages
+    runtime = find_serving_runtime("", load_target("local-cpu"), EngineKind.PYTHON)
+    assert (runtime.site, runtime.device, runtime.words) == (None, "cpu", f"PyTorch {version('torch')}")
+
+
+def test_a_containers_server_is_left_with_the_packages_of_its_own_python(real: Installation) -> None:
+    with pytest.raises(EnvironmentFault, match="no Python backend") as fault:
+        require_python(real)
+    assert fault.value.remedy
+    official = replace(real, stub=real.backends / "python" / "triton_python_backend_stub")
+    require_python(official)
+    assert python_site(official) == ()

@@ -107,6 +107,17 @@ def test_a_missing_runtime_says_how_to_get_it(tmp_path: Path) -> None:
     assert fault.value.remedy == "plansmith serve-env add <target>"
 
 
+def test_numpy_is_installed_alone_for_models_that_bring_their_own_packages(pip: FakePip, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFault, match="NumPy") as fault:
+        serve_env.numpy_folder(private=tmp_path)
+    assert fault.value.remedy == "plansmith serve-env add"
+    folder = serve_env.install_numpy(lambda _: None, private=tmp_path)
+    (command,) = pip.commands
+    assert command[-2:] == ["--no-deps", "numpy==1.26.4"]
+    assert serve_env.numpy_folder(private=tmp_path) == folder
+    assert [(part.folder, part.onnxruntime) for part in serve_env.installed_parts(private=tmp_path)] == [(folder, None)]
+
+
 def test_what_is_installed_is_listed_and_a_runtime_taken_away_whole(pip: FakePip, tmp_path: Path) -> None:
     assert serve_env.installed_parts(private=tmp_path / "nothing") == []
     server = serve_env.install_server(lambda _: None, private=tmp_path)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from plansmith.types import LoweredModel
 
 
+_BACKENDS = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT", "python": "Python"}
+
+
 @dataclass(frozen=True)
 class Planned:
     """What a dry run found; `builds`: what the build of a TensorRT plan would be told."""
@@ -194,7 +197,7 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
     else:
         served = manifest.served
         who = (
-            f"its own {'TensorRT' if manifest.engine.plans else 'ONNX Runtime'} backend"
+            f"its own {_BACKENDS[manifest.engine.kind]} backend"
             if served.backend == "real"
             else f"a stand-in backend ({served.backend_runtime})"
         )

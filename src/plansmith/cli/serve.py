@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from plansmith.triton.installation import Installation
     from plansmith.triton.repository import ModelRepository
     from plansmith.triton.server import TritonServer
+    from plansmith.types import EngineKind
 
 # Large models load for minutes; a person who waits can press Ctrl-C.
 _LOAD_SECONDS = 3600
@@ -169,21 +170,33 @@ def _obstacles(opened: ModelRepository, arguments: Sequence[str]) -> Needs:
 
 
 def _stand_in(installation: Installation, repository: ModelRepository, models: Sequence[str]) -> Path | None:
-    """The packages of the stand-in backend; None where the server has the real one, or all that it serves are plans.
+    """The packages of the stand-in backend; None where the server has the real one, or nothing that it serves needs it.
 
     Raises:
         EnvironmentFault: this machine or its server lacks what the models need.
         EngineError: nothing says which ONNX Runtime the target has.
     """
-    from plansmith.triton.installation import require_device, require_tensorrt, stand_in_site
+    from plansmith.triton.installation import require_device, require_python, require_tensorrt, stand_in_site
+    from plansmith.types import EngineKind
 
     target = repository.load_target()
-    shown = [_manifests(repository, model) for model in models]
-    if shown and all(manifests and all(one and one.engine.plans for one in manifests) for manifests in shown):
-        require_tensorrt(installation, target)
+    kinds = _engines(repository, models)
+    if EngineKind.PYTHON in kinds:
+        require_python(installation)
+        require_device(installation, target, EngineKind.PYTHON)
+    if kinds and kinds <= {EngineKind.TENSORRT, EngineKind.PYTHON}:
+        if EngineKind.TENSORRT in kinds:
+            require_tensorrt(installation, target)
         return None
     require_device(installation, target)
     return stand_in_site(installation, target)
+
+
+def _engines(repository: ModelRepository, models: Sequence[str]) -> set[EngineKind | None]:
+    """The engines of the shown versions of models; None among them where one is somebody else's or damaged."""
+    shown = [_manifests(repository, model) for model in models]
+    found = {manifest.engine.kind if manifest else None for manifests in shown for manifest in manifests}
+    return found if all(shown) else {*found, None}
 
 
 def _arguments(repository: ModelRepository, models: Sequence[str]) -> list[str]:

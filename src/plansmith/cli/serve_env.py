@@ -27,7 +27,7 @@ def serve_env_group() -> None:
 def add_command(target: str) -> None:
     """Install Triton and the ONNX Runtime of TARGET [local-cpu] beside this Python environment.
 
-    Some 300 MB from the package index for the first target, 150 MB for each further version of ONNX Runtime;
+    Some 370 MB from the package index for the first target, 150 MB for each further version of ONNX Runtime;
     nothing else is touched.
 
     \b
@@ -35,10 +35,11 @@ def add_command(target: str) -> None:
     plansmith serve-env add triton-26.08
     """
     from plansmith.targets import load_target, require_onnxruntime
-    from plansmith.triton.serve_env import install_runtime, install_server
+    from plansmith.triton.serve_env import install_numpy, install_runtime, install_server
 
     version = require_onnxruntime(load_target(target)).version
     install_server(click.echo)
+    install_numpy(click.echo)
     install_runtime(version, click.echo)
     click.echo(f"ready to check releases for {target}")
 
@@ -53,7 +54,7 @@ def list_command(as_json: bool) -> None:
     plansmith serve-env list --json
     """
     from plansmith.cli.text import program
-    from plansmith.triton.serve_env import installed_parts, private_folder
+    from plansmith.triton.serve_env import NUMPY_FOLDER, installed_parts, private_folder
     from plansmith.units import bytes_in_words
 
     parts = installed_parts()
@@ -67,7 +68,9 @@ def list_command(as_json: bool) -> None:
         return
     click.echo(f"{private_folder()}:" if parts else f"nothing is installed in {private_folder()}")
     for part, names in zip(parts, targets, strict=True):
-        what = "for " + (", ".join(names) or "no known target") if part.onnxruntime else "the Triton server, for all"
+        what = "for PyTorch models" if part.folder.name == NUMPY_FOLDER else "the Triton server, for all"
+        if part.onnxruntime:
+            what = f"for {', '.join(names) or 'no known target'}"
         click.echo(f"  {part.folder.name:<20}{bytes_in_words(part.bytes):>10}  {what}")
     if not parts:
         click.echo(f"Next: {program()} serve-env add")

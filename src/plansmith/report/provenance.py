@@ -122,8 +122,7 @@ def _recipe(recipe: Recipe) -> Iterator[Fact]:
 
 
 def _graph(onnx: OnnxModel) -> Iterator[Fact]:
-    exporter = "none: the source is an ONNX file" if onnx.exporter == "none" else onnx.exporter
-    yield Fact("Exporter", exporter)
+    yield Fact("Exporter", onnx.exporter_words)
     for attempt in onnx.attempts:
         if attempt.problem is not None:
             fixed = f" with {' and '.join(attempt.fixed)} fixed" if attempt.fixed else ""
@@ -132,7 +131,8 @@ def _graph(onnx: OnnxModel) -> Iterator[Fact]:
             yield Fact("Rewritten for it", ", ".join(attempt.rewrites))
     for component in onnx.components.values():
         yield from _interface(component)
-        yield Fact("Opset", f"{component.opset}, IR version {component.ir_version}")
+        if component.opset:
+            yield Fact("Opset", f"{component.opset}, IR version {component.ir_version}")
     for name, axis in onnx.axes.items():
         multiples = f", in multiples of {axis.step}" if axis.step > 1 else ""
         yield Fact(f"Axis {name}", f"{axis.min} to {axis.max}, usually {axis.opt}{multiples}")

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import site
 import subprocess
 import sys
 import sysconfig
@@ -16,7 +17,7 @@ from plansmith.errors import EnvironmentFault
 from plansmith.target_names import CPU_SUFFIX
 from plansmith.targets import Target, is_target_file, require_onnxruntime
 from plansmith.triton import serve_env
-from plansmith.types import Device
+from plansmith.types import Device, EngineKind
 
 SERVER_VARIABLE = "PLANSMITH_TRITONSERVER"
 CONTAINER_ROOT = Path("/opt/tritonserver")
@@ -49,6 +50,11 @@ class Installation:
     version: str
     real_onnxruntime: bool
     real_tensorrt: bool = False
+
+    @property
+    def lends_python(self) -> bool:
+        """Whether Python models run with the Python that plansmith runs with: the stub is one of a wheel's many."""
+        return self.stub is not None and self.backends not in self.stub.parents
 
 
 def find_installation(given: Path | None = None, *, private: Path | None = None) -> Installation:
@@ -106,6 +112,34 @@ def stand_in_site(installation: Installation, target: Target) -> Path | None:
     return serve_env.runtime_folder(require_onnxruntime(target).version, target=shlex.quote(target.name))
 
 
+def require_python(installation: Installation) -> None:
+    """See that a server can run Python models here, with all that PyTorch ones need.
+
+    Raises:
+        EnvironmentFault: it has no backend for them, or lacks the NumPy that this backend understands.
+    """
+    if installation.stub is None:
+        raise EnvironmentFault(
+            f"{installation.binary} has no Python backend for Python {_PYTHON}",
+            remedy="use a Triton installation with backends/python, or a Python that its backend knows",
+        )
+    if installation.lends_python:
+        serve_env.numpy_folder()
+
+
+def python_site(installation: Installation) -> tuple[Path, ...]:
+    """Folders from which a server's PyTorch models take packages; none where its own Python has them.
+
+    The server of the private folder runs them with the Python that runs plansmith: with its packages, but for NumPy.
+    """
+    if not installation.lends_python or not serve_env.has_numpy():
+        return ()
+    folders = [serve_env.numpy_folder(), Path(__file__).parents[2], *map(Path, site.getsitepackages())]
+    if site.ENABLE_USER_SITE:
+        folders.append(Path(site.getusersitepackages()))
+    return tuple(dict.fromkeys(folder.resolve() for folder in folders))
+
+
 def has_gpu(devices: Path = Path("/dev")) -> bool:
     """Whether an NVIDIA GPU is here: by its device file, or else (WSL) by what the driver's own tool lists."""
     if any(re.fullmatch(r"nvidia\d+", file.name) for file in devices.glob("nvidia*")):
@@ -120,18 +154,19 @@ def has_gpu(devices: Path = Path("/dev")) -> bool:
     return listed.returncode == 0 and "GPU " in listed.stdout
 
 
-def serving_device(installation: Installation, target: Target) -> Device:
+def serving_device(installation: Installation, target: Target, engine: EngineKind = EngineKind.ONNXRUNTIME) -> Device:
     """What a target's models can run on here: its GPU needs one in this machine, and the real backend in the server."""
-    return "gpu" if target.device == "gpu" and installation.real_onnxruntime and has_gpu() else "cpu"
+    real = installation.real_onnxruntime or engine is EngineKind.PYTHON
+    return "gpu" if target.device == "gpu" and real and has_gpu() else "cpu"
 
 
-def require_device(installation: Installation, target: Target) -> None:
+def require_device(installation: Installation, target: Target, engine: EngineKind = EngineKind.ONNXRUNTIME) -> None:
     """See that a target's models can run here on the device that their configurations name.
 
     Raises:
         EnvironmentFault: they are for a GPU, and this machine or its server cannot give them one.
     """
-    if serving_device(installation, target) == target.device:
+    if serving_device(installation, target, engine) == target.device:
         return
     lacks = "the stand-in backend runs models on the CPU only" if has_gpu() else "this machine has no NVIDIA GPU"
     cpu = "FILE.yaml that has devices: [cpu]," if is_target_file(target.name) else f"{target.name}{CPU_SUFFIX}"

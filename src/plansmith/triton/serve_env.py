@@ -26,6 +26,7 @@ SERVER_REQUIREMENT = "nvidia-pytriton==0.7.0"
 SERVER_FOLDER = "pytriton-0.7.0"
 TRITON_VERSION = "2.51.0"
 NUMPY_REQUIREMENT = "numpy==1.26.4"
+NUMPY_FOLDER = "numpy-1.26.4"
 _RUNTIME_PREFIX = "onnxruntime-"
 _STAGING = ".staging"
 
@@ -36,7 +37,7 @@ class InstalledPart:
 
     Args:
         folder: where it lies.
-        onnxruntime: the version of a runtime; None for the server.
+        onnxruntime: the version of a runtime; None for the server and for NumPy.
         bytes: what it takes on the disk.
     """
 
@@ -93,6 +94,34 @@ def install_runtime(onnxruntime_version: str, progress: Callable[[str], None], *
     """
     target = _runtime_path(onnxruntime_version, private)
     return _install(target, [f"onnxruntime=={onnxruntime_version}", NUMPY_REQUIREMENT], progress)
+
+
+def install_numpy(progress: Callable[[str], None], *, private: Path | None = None) -> Path:
+    """Install the NumPy that the server's Python backend understands, alone, once; as `install_runtime`.
+
+    Python models that find their packages in the environment of plansmith, which has another, take it from here.
+    """
+    return _install((private or private_folder()) / NUMPY_FOLDER, ["--no-deps", NUMPY_REQUIREMENT], progress)
+
+
+def numpy_folder(*, private: Path | None = None) -> Path:
+    """The folder that `install_numpy` made.
+
+    Raises:
+        EnvironmentFault: there is none yet.
+    """
+    folder = (private or private_folder()) / NUMPY_FOLDER
+    if not has_numpy(private=private):
+        raise EnvironmentFault(
+            f"the NumPy that Python models need on the server here is not installed: {folder} does not exist",
+            remedy="plansmith serve-env add",
+        )
+    return folder
+
+
+def has_numpy(*, private: Path | None = None) -> bool:
+    """Whether `install_numpy` made its folder."""
+    return ((private or private_folder()) / NUMPY_FOLDER).is_dir()
 
 
 def runtime_folder(onnxruntime_version: str, *, target: str = "<target>", private: Path | None = None) -> Path:

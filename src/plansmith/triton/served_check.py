@@ -99,6 +99,7 @@ def check_served(
             models=[package.model],
             arguments=package.server_arguments,
             library_folders=runtime.library_folders,
+            deadline_seconds=runtime.load_seconds,
         ) as server:
             completed = _compare_config(package, config, server)
             progress("asking Triton")

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Self
 
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
 from plansmith.memory import Watch
+from plansmith.python_options import SITE_VARIABLE
 from plansmith.scratch import scratch_name
-from plansmith.triton.installation import Installation, python_library_folder
+from plansmith.triton.installation import Installation, python_library_folder, python_site
 from plansmith.triton.server_log import is_port_taken, reasons
 from plansmith.triton.server_memory import MemoryLimit
 from plansmith.triton.server_process import end_server, start_server
@@ -198,12 +199,13 @@ class TritonServer:
 
     def _environment(self) -> dict[str, str]:
         folders = [str(folder) for folder in (*self._installation.library_path, *self._library_folders)]
-        if self._installation.stub is not None and self._installation.backends not in self._installation.stub.parents:
+        if self._installation.lends_python:
             folders.append(str(python_library_folder()))
         folders += filter(None, [os.environ.get("LD_LIBRARY_PATH")])
         # The Python stub takes the standard library of the first `python3` on PATH: it must be this Python's.
         programs = ":".join([str(Path(sys.base_prefix) / "bin"), os.environ.get("PATH", os.defpath)])
-        return {**os.environ, "LD_LIBRARY_PATH": ":".join(folders), "PATH": programs}
+        packages = {SITE_VARIABLE: ":".join(map(str, python_site(self._installation)))}
+        return {**packages, **os.environ, "LD_LIBRARY_PATH": ":".join(folders), "PATH": programs}
 
     def _is_ready(self) -> bool:
         """Wait until the server answers; False when another program took one of its ports."""
@@ -261,6 +263,7 @@ def _lay_out_backends(folder: Path, installation: Installation, site: Path | Non
         shutil.copy2(installation.stub, folder / "python")
     if site is not None and not installation.real_onnxruntime:
         shutil.copytree(STANDIN, folder / STANDIN.name, ignore=shutil.ignore_patterns("__*"))
+        shutil.copy2(STANDIN.parent / "batching.py", folder / STANDIN.name)
         (folder / STANDIN.name / "site").symlink_to(site.absolute())
 
 

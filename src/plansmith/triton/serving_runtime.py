@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from plansmith.targets import Target, require_onnxruntime
 from plansmith.triton.installation import (
     Installation,
     find_installation,
+    require_python,
     require_tensorrt,
     serving_device,
     stand_in_site,
 )
 from plansmith.types import Device, EngineKind
+
+_COMPILING_SECONDS = 3600
+"""What torch.compile may take while a model is loaded."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +28,11 @@ class ServingRuntime:
     Args:
         installation: the server.
         site: the stand-in's packages; None where the server has the real backend.
-        words: the backend's ONNX Runtime or TensorRT.
+        words: the backend's ONNX Runtime or TensorRT, or PyTorch.
         device: what the instances run on. On "cpu", the server is shown CPU instances where the release has GPU
             ones: Triton does not load those on a machine without a GPU. The release itself stays as it is.
         library_folders: as for `TritonServer`.
+        load_seconds: how long loading may take.
     """
 
     installation: Installation
@@ -34,6 +40,7 @@ class ServingRuntime:
     words: str
     device: Device
     library_folders: tuple[Path, ...] = ()
+    load_seconds: float = 60
 
 
 def find_serving_runtime(tritonserver: str, target: Target, engine: EngineKind) -> ServingRuntime:
@@ -47,6 +54,11 @@ def find_serving_runtime(tritonserver: str, target: Target, engine: EngineKind) 
     if engine is EngineKind.TENSORRT:
         require_tensorrt(server, target)
         return ServingRuntime(server, None, f"the TensorRT of Triton {server.version}", "gpu")
+    if engine is EngineKind.PYTHON:
+        require_python(server)
+        words = f"PyTorch {version('torch')}" if server.lends_python else f"the PyTorch of Triton {server.version}"
+        device = serving_device(server, target, engine)
+        return ServingRuntime(server, None, words, device, load_seconds=_COMPILING_SECONDS)
     site = stand_in_site(server, target)
     words = f"ONNX Runtime {require_onnxruntime(target).version}" if site else f"that of Triton {server.version}"
     return ServingRuntime(server, site, words, serving_device(server, target))

@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "site"))
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,13 +21,15 @@ import onnxruntime as ort
 import triton_python_backend_utils as pb_utils
 
 if TYPE_CHECKING:  # the stub finds the modules beside this one, a type checker in the package
+    from plansmith.triton.standin import batching
     from plansmith.triton.standin.onnxruntime import contract
     from plansmith.triton.standin.onnxruntime.settings import Illegal, Settings, settings_from_config
 else:
+    import batching
     import contract
     from settings import Illegal, settings_from_config
 
-Arrays = dict[str, np.ndarray[Any, Any]]
+Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 GRAPH_LEVELS = {
     -1: ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -69,7 +72,7 @@ class TritonPythonModel:
         """Answer requests, running those of equal shape as one batch."""
         feeds = [self._feed(request) for request in requests]
         answers: dict[int, Any] = {}
-        for members in self._batches(feeds):
+        for members in batching.batches(feeds, batching=self.config["max_batch_size"] > 0):
             wanted = {name for index in members for name in requests[index].requested_output_names()}
             try:
                 parts = self._run([feeds[index] for index in members], sorted(wanted))
@@ -86,31 +89,12 @@ class TritonPythonModel:
         arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         return {name: array.reshape(()) if name in self.scalars else array for name, array in arrays.items()}
 
-    def _batches(self, feeds: list[Arrays]) -> list[list[int]]:
-        """Indices of requests that can run together: same inputs, same shapes behind the batch dimension."""
-        if self.config["max_batch_size"] == 0:
-            return [[index] for index in range(len(feeds))]
-        batches: dict[Any, list[int]] = {}
-        for index, feed in enumerate(feeds):
-            alike = tuple(sorted((name, array.shape[1:]) for name, array in feed.items()))
-            batches.setdefault(alike, []).append(index)
-        return list(batches.values())
-
     def _run(self, feeds: list[Arrays], wanted: list[str]) -> list[Arrays]:
+        values = self.session.run(wanted, dict(batching.merged(feeds)), self.run_options)
+        answer = dict(zip(wanted, values, strict=True))
         if self.config["max_batch_size"] == 0:
-            values = self.session.run(wanted, feeds[0], self.run_options)
-            return [{name: self._shaped(name, value) for name, value in zip(wanted, values, strict=True)}]
-        merged = {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
-        values = self.session.run(wanted, merged, self.run_options)
-        ends = np.cumsum([len(next(iter(feed.values()))) for feed in feeds])
-        for name, value in zip(wanted, values, strict=True):
-            if len(value) < ends[-1]:
-                raise ValueError(f"output '{name}' has {len(value)} rows for a batch of {ends[-1]}")
-        starts = [0, *ends[:-1]]
-        return [
-            {name: np.ascontiguousarray(value[start:end]) for name, value in zip(wanted, values, strict=True)}
-            for start, end in zip(starts, ends, strict=True)
-        ]
+            return [{name: self._shaped(name, value) for name, value in answer.items()}]
+        return batching.parted(answer, feeds)
 
     def _shaped(self, name: str, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """A scalar takes the dimensions that the configuration gives it; Triton has no rank 0."""

@@ -1,0 +1,35 @@
+"""How a person steers a model that is served as PyTorch; the defaults need no steering."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator, Field
+
+from plansmith.types import Record
+
+SITE_VARIABLE = "PLANSMITH_SITE"
+"""Names folders with Python packages, separated by ":", for the `model.py` of PyTorch models on Triton."""
+
+CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+"""Modes of `torch.compile`, by its names."""
+
+
+def _check_mode(value: Any) -> Any:
+    """Refuses what is neither a switch nor a mode with one error instead of one for each of the two."""
+    if not isinstance(value, bool) and value not in get_args(CompileMode):
+        raise ValueError(f"must be true, false or a mode of torch.compile: {', '.join(get_args(CompileMode))}")
+    return value
+
+
+TorchCompile = Annotated[bool | CompileMode, BeforeValidator(_check_mode)]
+"""Whether a module goes through `torch.compile`, and how."""
+
+
+class PythonOptions(Record):
+    """How the PyTorch model runs in Triton's Python backend."""
+
+    torch_compile: TorchCompile = Field(
+        default=False,
+        description="Have torch.compile compile the model when it is first asked; true, or one of its modes.",
+    )
