@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "src" / "plansmith"
 # Modules and packages from the bottom up: each imports only from levels below its own, never from its siblings.
 LEVELS = (
     ("plansmith",),
-    ("addresses", "errors", "problems", "target_names", "written"),
+    ("errors", "problems", "target_names", "written"),
+    ("addresses",),
     ("types",),
     ("engines",),
     ("reports",),

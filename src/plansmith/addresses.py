@@ -1,16 +1,88 @@
-"""Addresses of services, as they may be shown."""
+"""Addresses of services: where a Triton answers, what goes with requests to it, and how addresses may be shown."""
 
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit, urlunsplit
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+from plansmith.errors import UsageError
+
+Protocol = Literal["http", "grpc"]
+
+DEFAULT_ADDRESSES: dict[Protocol, str] = {"http": "127.0.0.1:8000", "grpc": "127.0.0.1:8001"}
 
 HEADER_VARIABLE = "PLANSMITH_TRITON_HEADER"
 """Holds a header for the requests by which a Triton is told what to serve, such as `admin-key: secret`."""
 
+# With gRPC, http and https stand for no TLS and TLS, as tritonclient's own users write them.
+_SCHEMES: dict[Protocol | None, tuple[str, ...]] = {
+    None: ("http", "https", "grpc", "grpcs"),
+    "http": ("http", "https"),
+    "grpc": ("grpc", "grpcs", "http", "https"),
+}
+# What HTTP and gRPC both take for a name: github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md, "Custom-Metadata".
 _HEADER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_NOT_IN_HOSTS = set(' "<>\\^`{|}')
-_TRITON_SCHEMES = ("http", "https", "grpc", "grpcs")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Host, port and, for HTTP, a path below which Triton answers; `secure` is TLS."""
+
+    place: str
+    secure: bool
+    protocol: Protocol
+
+    def __str__(self) -> str:
+        return f"{self.protocol}{'s' if self.secure else ''}://{self.place}"
+
+
+def read_address(url: str, protocol: Protocol | None = None) -> Address:
+    """The address of a Triton that a person writes: `host:port`, or with a scheme before it.
+
+    Args:
+        url: the address; without a port, a scheme other than gRPC's has its usual one.
+        protocol: what is spoken there; None for what the scheme says, and HTTP where there is none.
+
+    Raises:
+        UsageError: no such address.
+    """
+    try:
+        return _read(url, protocol)
+    except ValueError as error:
+        example = f"{DEFAULT_ADDRESSES[protocol or 'http']} or {'grpc' if protocol == 'grpc' else 'https'}://host:port"
+        raise UsageError(
+            f"{_shown(url)!r} is no address of a Triton: {error}", remedy=f"write it like {example}"
+        ) from error
+
+
+def wrong_triton(url: str) -> str | None:
+    """What is wrong with the address of a Triton, in words without secrets; None where nothing is."""
+    try:
+        _read(url, None)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def read_header(text: str, what: str) -> tuple[str, str]:
+    """A header as curl takes it, NAME: VALUE.
+
+    Args:
+        text: the header; its value may be a secret, and is in no error.
+        what: who was given it, as the beginning of a sentence.
+
+    Raises:
+        UsageError: another form, or what no header may hold.
+    """
+    name, colon, value = (part.strip(" \t") for part in text.partition(":"))
+    is_name = bool(_HEADER_NAME.fullmatch(name)) and not name.lower().endswith("-bin")  # gRPC's for what is no text
+    if not colon or not is_name or not (value.isascii() and value.isprintable()):
+        raise UsageError(
+            f"{what} is not 'NAME: VALUE' in printable ASCII", remedy="write it like 'Authorization: Bearer …'"
+        )
+    return name, value
 
 
 def without_secrets(address: str) -> str:
@@ -19,53 +91,38 @@ def without_secrets(address: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) if parts.netloc else address
 
 
-def wrong_triton(address: str) -> str | None:
-    """What is wrong with the address of a Triton; None where nothing is."""
+def _read(url: str, protocol: Protocol | None) -> Address:
+    """As `read_address`, with a ValueError that says what is wrong and holds no secret."""
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ValueError("it holds a character that has no place in one")
+    parts = urlsplit(url if "://" in url else f"//{url}")
+    if parts.scheme and parts.scheme not in _SCHEMES[protocol]:
+        raise ValueError(f"it begins with none of {', '.join(f'{scheme}://' for scheme in _SCHEMES[protocol])}")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError(f"secrets belong into a header: the environment variable {HEADER_VARIABLE}, or --header")
+    spoken: Protocol = protocol or ("grpc" if parts.scheme.startswith("grpc") else "http")
+    host, port, path = _host(parts), parts.port, parts.path.rstrip("/")
+    if spoken == "grpc" and (port is None or path):
+        raise ValueError("gRPC has a host and a port, and no path")
+    if port is None and not parts.scheme:
+        raise ValueError("it names no port")
+    secure = parts.scheme in {"https", "grpcs"}
+    return Address(f"{host}:{port or (443 if secure else 80)}{path}", secure, spoken)
+
+
+def _host(parts: SplitResult) -> str:
+    if not parts.hostname:
+        raise ValueError("it names no host")
+    if ":" in parts.hostname:
+        return f"[{parts.hostname}]"
     try:
-        parts = urlsplit(address)
-        port = parts.port
-    except ValueError as error:
-        return str(error)
-    faults = {
-        f"it begins with none of {', '.join(f'{scheme}://' for scheme in _TRITON_SCHEMES)}": (
-            parts.scheme not in _TRITON_SCHEMES
-        ),
-        "it names no host": not parts.hostname,
-        "its host is no name or number of a machine": not _is_host(parts.hostname or ""),
-        "its path has signs that have to be written as %20 and the like": (
-            not _is_printable(parts.path) or " " in parts.path
-        ),
-        f"secrets belong into the environment variable {HEADER_VARIABLE}": (
-            "@" in parts.netloc or bool(parts.query or parts.fragment)
-        ),
-        "gRPC has a host and a port, and no path": (
-            parts.scheme.startswith("grpc") and (port is None or bool(parts.path.strip("/")))
-        ),
-    }
-    return next((words for words, holds in faults.items() if holds), None)
+        parts.hostname.encode("idna")
+    except UnicodeError as error:
+        raise ValueError("its host has a part that is empty, or longer than 63 letters") from error
+    return parts.hostname
 
 
-def wrong_header(name: str, value: str) -> str | None:
-    """What is wrong with a header of a request; None where nothing is.
-
-    The names are those that gRPC takes, too (gRPC, doc/PROTOCOL-HTTP2.md, Custom-Metadata): where it is one of
-    `-bin`, the value would not be text.
-    """
-    if not _HEADER_NAME.fullmatch(name) or name.lower().endswith("-bin"):
-        return "its name is not made of letters, digits, '-', '_' and '.'"
-    if not _is_printable(value):
-        return "its value has signs that are not printable ASCII"
-    return None
-
-
-def _is_host(name: str) -> bool:
-    """Whether the name can be looked up: each of its parts has 1 to 63 letters once it is written in ASCII."""
-    try:
-        name.encode("idna")
-    except UnicodeError:
-        return False
-    return name.isprintable() and not set(name) & _NOT_IN_HOSTS
-
-
-def _is_printable(text: str) -> bool:
-    return text.isascii() and text.isprintable()
+def _shown(url: str) -> str:
+    """As `without_secrets`, of what may be no address at all."""
+    scheme, colon, rest = url.rpartition("://")
+    return f"{scheme}{colon}{rest.rpartition('@')[2].partition('?')[0]}"

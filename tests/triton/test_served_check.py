@@ -245,6 +245,48 @@ def test_where_memory_cannot_be_measured_the_check_goes_without_a_limit(
     assert check(case).requests == 6
 
 
+_LATE = """
+import sys
+sys.path.insert(0, {site!r})
+import time
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(1)
+        return [None for request in requests]
+"""
+
+
+def test_a_release_that_gives_no_answer_in_time_fails_the_check_and_the_log_is_named(
+    folder: Path,
+    case: StoredCase,
+    installation: Installation,
+    site: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = (folder / "config.pbtxt").read_text()
+    (folder / "config.pbtxt").write_text(config.replace('"onnxruntime"', '"python"').replace("model.onnx", "model.py"))
+    (folder / "model" / "model.py").write_text(_LATE.format(site=str(site)))
+    monkeypatch.setattr("plansmith.triton.served_check._REQUEST_SECONDS", 0.3)
+    with pytest.raises(ServedCheckError, match=r"opt over http: .* did not answer within 0.3 s") as raised:
+        check_served(
+            PACKAGE.model_copy(update={"model_files": ("model.py",)}),
+            folder,
+            [case],
+            runtime=ServingRuntime(installation, site, "Python", "cpu"),
+            mask_input=None,
+            tolerances={"half": TOLERANCE, "twice": TOLERANCE},
+            scratch=tmp_path / "repository",
+            log=tmp_path / "triton.log",
+            progress=lambda _: None,
+        )
+    assert not raised.value.transient
+    assert "--timeout" not in raised.value.remedy
+    assert raised.value.log == tmp_path / "triton.log"
+
+
 def test_a_triton_that_is_killed_while_it_is_asked_is_named_as_such(
     folder: Path, case: StoredCase, installation: Installation, site: Path, started: Started, tmp_path: Path
 ) -> None:

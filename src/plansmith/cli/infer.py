@@ -164,11 +164,11 @@ def _manifest(repository: Path, model: str) -> Manifest:
 
 
 def _client(name: str, version: str, manifest: Manifest | None, asked: Mapping[str, Any]) -> Client:
+    from plansmith.addresses import DEFAULT_ADDRESSES, read_address, read_header
     from plansmith.client import Client
-    from plansmith.client.addresses import DEFAULT_ADDRESSES
 
-    spelled: Protocol = "grpc" if (asked["url"] or "").startswith(("grpc://", "grpcs://")) else "http"
-    protocol: Protocol = asked["protocol"] or spelled
+    given: Protocol | None = asked["protocol"]
+    protocol = given or (read_address(asked["url"]).protocol if asked["url"] else "http")
     return Client(
         asked["url"] or DEFAULT_ADDRESSES[protocol],
         model=name,
@@ -179,27 +179,8 @@ def _client(name: str, version: str, manifest: Manifest | None, asked: Mapping[s
         max_batch_size=None if manifest is None else manifest.package.max_batch_size,
         timeout_seconds=asked["timeout"],
         shared_memory=asked["shared_memory"],
-        headers=_headers(asked["headers"]),
+        headers=dict(read_header(text, "a --header") for text in asked["headers"]),
     )
-
-
-def _headers(given: Sequence[str]) -> dict[str, str]:
-    """Headers as curl takes them.
-
-    Raises:
-        UsageError: one has another form; its value may be a secret, and is not repeated.
-    """
-    from plansmith.errors import UsageError
-
-    found = {}
-    for text in given:
-        name, colon, value = text.partition(":")
-        if not colon or not name.strip():
-            raise UsageError(
-                "a --header is not 'NAME: VALUE'", remedy="write it like --header 'Authorization: Bearer …'"
-            )
-        found[name.strip()] = value.strip()
-    return found
 
 
 def _times(client: Client, feed: Mapping[str, object], only: Sequence[str], repeat: int) -> list[float]:

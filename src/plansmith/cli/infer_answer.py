@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,16 +142,17 @@ def npz_of(answer: Answer) -> bytes:
     """
     import numpy as np
 
-    arrays = {}
-    for name, array in answer.outputs.items():
-        arrays[name] = array.astype(np.bytes_) if array.dtype == object else _plain(array)
-        if array.dtype == object and arrays[name].astype(object).tolist() != array.tolist():
-            raise UsageError(
-                f"output {name!r} has strings that end in a zero byte, which .npz would drop",
-                remedy="ask through plansmith.client, which gives them as they are",
-            )
     file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **arrays)
+    with zipfile.ZipFile(file, "w") as archive:  # numpy.savez takes no array of the name `file` or `allow_pickle`
+        for name, array in answer.outputs.items():
+            written = array.astype(np.bytes_) if array.dtype == object else _plain(array)
+            if array.dtype == object and written.astype(object).tolist() != array.tolist():
+                raise UsageError(
+                    f"output {name!r} has strings that end in a zero byte, which .npz would drop",
+                    remedy="ask through plansmith.client, which gives them as they are",
+                )
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, written, allow_pickle=False)
     return file.getvalue()
 
 

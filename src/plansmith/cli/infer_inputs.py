@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _STANDARD_INPUT = "-"
 _SUFFIXES = {".npy", ".npz", ".json"}
+# RuntimeError is an archive that is encrypted or packed in a way unknown here; MemoryError sizes that cannot be true.
+_UNREADABLE = (OSError, EOFError, ValueError, BadZipFile, zlib.error, RuntimeError, MemoryError)
 _SHAPE = re.compile(r"[1-9]\d*(x[1-9]\d*)*")
 
 
@@ -88,11 +91,9 @@ def _value(name: str, text: str, *, is_string: bool) -> object:
     if is_string and not text.startswith(("[", '"')):
         return text
     for form in (text, f"[{text}]"):
-        try:
+        with suppress(ValueError, RecursionError):
             found: object = json.loads(form)
-        except ValueError:
-            continue
-        return found
+            return found
     raise UsageError(
         f"--input {name}={text} is neither a file nor numbers",
         remedy=f"write it like {name}=1,2,3 or {name}='[[1, 2], [3, 4]]', or name a .npy, .npz or .json file",
@@ -105,17 +106,24 @@ def _from_file(name: str, place: str) -> object:
         found = _json(place)
         value: object = _named(found, name, place) if isinstance(found, dict) else found
         return value
+    try:
+        return _from_numpy(name, place)
+    except _UNREADABLE as error:
+        raise UsageError(f"{place} cannot be read as NumPy's arrays: {error}", remedy="name another file") from error
+
+
+def _from_numpy(name: str, place: str) -> object:
+    """The array of a .npy or .npz file; of several the one by the input's name, and no other of them is read."""
     import numpy as np
 
-    try:
-        loaded = np.load(place, allow_pickle=False)
-    except (OSError, EOFError, ValueError, BadZipFile) as error:
-        raise UsageError(f"{place} cannot be read as NumPy's arrays: {error}", remedy="name another file") from error
+    loaded = np.load(place, allow_pickle=False)
     if isinstance(loaded, np.ndarray):
         return loaded
     with loaded:
-        arrays = {key: loaded[key] for key in loaded.files}
-    return next(iter(arrays.values())) if len(arrays) == 1 else _named(arrays, name, place)
+        value: object = loaded[loaded.files[0]] if len(loaded.files) == 1 else _named(loaded, name, place)
+    if not isinstance(value, np.ndarray):
+        raise ValueError("it holds another file")  # noqa: TRY004 - which NumPy gives as bytes
+    return value
 
 
 def _named(found: Mapping[str, object], name: str, place: str) -> object:
@@ -152,7 +160,7 @@ def _json(place: str) -> Any:
     try:
         text = sys.stdin.read() if place == _STANDARD_INPUT else Path(place).read_text(encoding="utf-8")
         return json.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         where = "standard input" if place == _STANDARD_INPUT else place
         said = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{where} cannot be read as JSON: {said}", remedy="give a file that holds JSON") from error

@@ -1,6 +1,6 @@
 """A client for the models that Triton serves: `Client(url, model=...)` and its `infer`."""
 
-from plansmith.client.addresses import Protocol
+from plansmith.addresses import Protocol
 from plansmith.client.client import Answer, Client
 from plansmith.client.messages import Encoding
 from plansmith.client.wire import Signature

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from plansmith.client.addresses import DEFAULT_ADDRESSES, Protocol, read_address
+from plansmith.addresses import DEFAULT_ADDRESSES, Protocol, read_address
 from plansmith.client.connections import Connection
 from plansmith.client.feeds import checked_feed, expected_shapes, joined, missing_inputs, parts
 from plansmith.client.interfaces import signature_from_config
-from plansmith.client.messages import Encoding, Request, WireTensor
+from plansmith.client.messages import Encoding, Reply, Request, WireTensor
 from plansmith.client.regions import SharedRegions
 from plansmith.client.wire import Signature, own_shape, wire_shape
 from plansmith.errors import ServedCheckError, UsageError
@@ -88,7 +88,7 @@ class Client:
         if interface is not None and max_batch_size is not None:
             inputs, outputs = interface.inputs, interface.outputs
             self._signature = Signature(inputs=inputs, outputs=outputs, max_batch_size=max_batch_size)
-        self._knows_optional = interface is None
+        self._knows_server = interface is None
         self._connection = Connection(
             read_address(url, protocol), timeout_seconds=timeout_seconds, headers=headers or {}
         )
@@ -143,10 +143,16 @@ class Client:
             EnvironmentFault: the server is not reached, or not in time.
         """
         signature = self.signature()
+        wanted = _chosen(signature, outputs)
+        asks_less = len(wanted) < len(signature.outputs)
         known = {tensor.name for tensor in signature.inputs}
-        if not self._knows_optional and missing_inputs(signature, feed) and known.issuperset(feed):
-            signature = self._with_optional(signature)
-        return self._ask_all(signature, checked_feed(signature, feed), _chosen(signature, outputs))
+        lacks_only = missing_inputs(signature, feed) and known.issuperset(feed)
+        if not self._knows_server and (lacks_only or asks_less):
+            signature = self._completed(signature)
+        # Triton's cache knows an answer by its inputs alone: who asks for other outputs later gets those of the first.
+        asked = _chosen(signature, ()) if signature.is_cached else wanted
+        answer = self._ask_all(signature, checked_feed(signature, feed), asked)
+        return replace(answer, outputs={name: answer.outputs[name] for name in wanted})
 
     def _ask_all(self, signature: Signature, arrays: Mapping[str, NDArray[Any]], wanted: Collection[str]) -> Answer:
         """Send the parts of a feed; anew where another version was loaded meanwhile, as no answer mixes two."""
@@ -178,7 +184,7 @@ class Client:
         if self._regions is not None:
             inputs = self._regions.place_inputs(inputs)
             outputs = self._regions.place_outputs(outputs, expected_shapes(signature, asked, arrays))
-        reply = self._connection.ask(Request(self.model, self.version, inputs, outputs, self._encoding))
+        reply = self._reply(Request(self.model, self.version, inputs, outputs, self._encoding))
         answered = {}
         for tensor, output in zip(asked, outputs, strict=True):
             values, shape = reply.values[tensor.name], reply.shapes[tensor.name]
@@ -188,11 +194,24 @@ class Client:
             answered[tensor.name] = values.reshape(own_shape(tensor, shape, batch))
         return reply.version, answered
 
-    def _with_optional(self, signature: Signature) -> Signature:
-        """The given interface, and which inputs the server does without; asked when one is left out."""
-        optional = signature_from_config(self.config()).optional
-        self._signature = signature.model_copy(update={"optional": optional})
-        self._knows_optional = True
+    def _reply(self, request: Request) -> Reply:
+        """Send a request; after one that fails, shared memory is made anew: a server that was restarted has none."""
+        try:
+            return self._connection.ask(request)
+        except BaseException as error:
+            if self._regions is not None:
+                if isinstance(error, ServedCheckError):
+                    self._regions.close()
+                else:
+                    self._regions.abandon()
+            raise
+
+    def _completed(self, signature: Signature) -> Signature:
+        """The given interface, and what the server alone knows: the inputs that it does without, whether it caches."""
+        theirs = signature_from_config(self.config())
+        more = {"optional": theirs.optional, "is_cached": theirs.is_cached}
+        self._signature = signature.model_copy(update=more)
+        self._knows_server = True
         return self._signature
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from plansmith.client.addresses import Address
+from plansmith.addresses import Address
 from plansmith.client.messages import Reply, Request, read_reply, require_json, their_inputs, their_outputs
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, first_line
 
@@ -48,7 +49,7 @@ class Connection:
             named = {name.lower(): value for name, value in headers.items()}
             self._options = {"headers": named, "client_timeout": timeout_seconds}
         self._library: Any = _library(address)
-        self._client = _open(self._library, address, timeout_seconds)
+        self._client = open_client(address, timeout_seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -113,9 +114,9 @@ class Connection:
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
         """Turn what tritonclient raises into an error of ours; `what` it is that Triton refuses."""
-        from geventhttpclient.response import HTTPConnectionClosed, HTTPParseError
         from tritonclient.utils import InferenceServerException
 
+        lost, unreadable = _foreign_errors(self.address)
         try:
             yield
         except PlansmithError:
@@ -124,9 +125,9 @@ class Connection:
             raise self._mapped(what, error) from error
         except TimeoutError as error:
             raise self._late() from error
-        except (OSError, HTTPConnectionClosed) as error:
+        except lost as error:
             raise self._unreachable(first_line(error)) from error
-        except (HTTPParseError, ValueError, KeyError, TypeError) as error:
+        except unreadable as error:
             raise self._stranger(first_line(error)) from error
 
     def _mapped(self, what: str, error: InferenceServerException) -> PlansmithError:
@@ -203,9 +204,29 @@ def _library(address: Address) -> Any:
         return http
 
 
-def _open(library: Any, address: Address, timeout_seconds: float) -> Any:
-    """A client of tritonclient; HTTP connects with the first request, gRPC on its own."""
-    trusted = os.environ.get("SSL_CERT_FILE")
+def _foreign_errors(address: Address) -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
+    """What is raised where a connection ends, and where what is read cannot be Triton's; gRPC needs no HTTP client."""
+    lost: tuple[type[Exception], ...] = (OSError,)
+    unreadable: tuple[type[Exception], ...] = (ValueError, KeyError, TypeError)
+    if address.protocol == "grpc":
+        return lost, unreadable
+    from geventhttpclient.response import HTTPConnectionClosed, HTTPParseError
+
+    return (*lost, HTTPConnectionClosed), (*unreadable, HTTPParseError)
+
+
+def open_client(address: Address, timeout_seconds: float) -> Any:
+    """A client of tritonclient; HTTP connects with the first request, gRPC on its own.
+
+    Args:
+        address: where the server answers.
+        timeout_seconds: how long connecting and each answer may take, over HTTP; gRPC is told with each request.
+
+    Raises:
+        EnvironmentFault: tritonclient is not installed, or the file that SSL_CERT_FILE names cannot be read.
+    """
+    library = _library(address)
+    trusted = _trusted_file() if address.secure else None
     if address.protocol == "grpc":
         return library.InferenceServerClient(
             address.place,
@@ -220,3 +241,17 @@ def _open(library: Any, address: Address, timeout_seconds: float) -> Any:
         connection_timeout=timeout_seconds,
         network_timeout=timeout_seconds,
     )
+
+
+def _trusted_file() -> str | None:
+    """The certificates that are trusted instead of the system's."""
+    trusted = os.environ.get("SSL_CERT_FILE")
+    if trusted:
+        try:
+            Path(trusted).read_bytes()
+        except OSError as error:
+            raise EnvironmentFault(
+                f"{trusted} cannot be read: {first_line(error)}",
+                remedy="correct SSL_CERT_FILE, which names it, or unset it",
+            ) from error
+    return trusted or None

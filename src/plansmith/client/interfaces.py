@@ -25,6 +25,7 @@ def signature_from_config(config: pb.ModelConfig) -> Signature:
         outputs=_tensors(config.output, batch),
         max_batch_size=batch,
         optional=tuple(entry.name for entry in config.input if entry.optional),
+        is_cached=config.response_cache.enable,
     )
 
 

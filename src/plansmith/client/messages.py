@@ -109,7 +109,9 @@ def read_reply(result: Any, request: Request, *, is_grpc: bool) -> Reply:
         if output is None:
             raise ServedCheckError(
                 f"{request.model} answered without its output {tensor.name!r}",
-                remedy="correct the model: it has to give every output that its configuration names",
+                remedy="correct the model: it has to give every output that its configuration names; or, where"
+                " response_cache is on and somebody else asked for fewer outputs, start the server anew and have all"
+                " clients ask for all of them",
             )
         shapes[tensor.name] = tuple(int(size) for size in (output.shape if is_grpc else output["shape"]))
         values[tensor.name] = None if tensor.region is not None else _values(tensor, result)

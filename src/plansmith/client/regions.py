@@ -43,9 +43,14 @@ class SharedRegions:
         self._outputs = _Region(connection)
 
     def close(self) -> None:
-        """Remove both; does nothing the second time."""
+        """Remove both, until the next request needs them; does nothing the second time."""
         self._inputs.close()
         self._outputs.close()
+
+    def abandon(self) -> None:
+        """Remove both here, and leave the server its mappings: it may still read or write them for a request."""
+        self._inputs.abandon()
+        self._outputs.abandon()
 
     def place_inputs(self, tensors: Sequence[WireTensor]) -> list[WireTensor]:
         """The inputs of a request, with large ones put into shared memory.
@@ -114,13 +119,16 @@ class _Region:
         return np.ndarray(shape, numpy_dtype(dtype), buffer=self._memory.buf, offset=start).copy()
 
     def close(self) -> None:
-        memory, self._memory = self._memory, None
-        if memory is None:
-            return
         try:
-            with suppress(PlansmithError):  # a server that is gone has let it go
-                self._connection.forget_region(memory.name)
+            if self._memory is not None:
+                with suppress(PlansmithError):  # a server that is gone has let it go
+                    self._connection.forget_region(self._memory.name)
         finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        memory, self._memory = self._memory, None
+        if memory is not None:
             memory.close()
             memory.unlink()
 

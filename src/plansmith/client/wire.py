@@ -41,12 +41,15 @@ class Signature(Record):
 
     The first dim of every tensor is "batch" where `max_batch_size` is above 0; a dim "?" takes any size, and dims of
     one name have one size in a request. A dtype is NumPy's name, "bfloat16" or "string".
+
+    `optional` are the inputs that may be left out; `is_cached`, whether the server keeps answers.
     """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     max_batch_size: int
     optional: tuple[str, ...] = ()
+    is_cached: bool = False
 
     def words(self) -> str:
         """A line for each input and output."""

@@ -16,11 +16,11 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import SplitResult
+
+from plansmith.addresses import Address
 
 _CONNECT_SECONDS = 10
 _INDEX = "v2/repository/index"
-_NO_PROXY = [("grpc.enable_http_proxy", 0)]
 # With --grpc-restricted-protocol, Triton looks for its key under this name
 # (docs/customization_guide/inference_protocols.md, "Limit Endpoint Access").
 _GRPC_KEY = "triton-grpc-protocol-"
@@ -71,14 +71,16 @@ class ControlCalls(Protocol):
         ...
 
 
-def calls_to(address: SplitResult, header: tuple[str, str] | None) -> ControlCalls:
-    """The way to an address by its scheme: http, https, grpc or grpcs."""
-    return _Grpc(address, header) if address.scheme in {"grpc", "grpcs"} else _Http(address, header)
+def calls_to(address: Address, header: tuple[str, str] | None) -> ControlCalls:
+    """The way to an address by its protocol."""
+    return _Grpc(address, header) if address.protocol == "grpc" else _Http(address, header)
 
 
 class _Http:
-    def __init__(self, address: SplitResult, header: tuple[str, str] | None) -> None:
+    def __init__(self, address: Address, header: tuple[str, str] | None) -> None:
         self._address = address
+        self._server, slash, path = address.place.partition("/")
+        self._base = f"{slash}{path}"
         self._headers = {"Content-Type": "application/json"} | ({header[0]: header[1]} if header else {})
 
     def index(self) -> list[dict[str, str]]:
@@ -102,8 +104,7 @@ class _Http:
             connection.connect()
             assert connection.sock is not None
             connection.sock.settimeout(seconds)
-            base = self._address.path.rstrip("/")
-            connection.request("POST", f"{base}/{path}", json.dumps(body), self._headers)
+            connection.request("POST", f"{self._base}/{path}", json.dumps(body), self._headers)
             response = connection.getresponse()
             text = response.read().decode(errors="replace")
         except TimeoutError as late:
@@ -124,15 +125,14 @@ class _Http:
         raise Refused(said)
 
     def _connection(self) -> http.client.HTTPConnection:
-        host, port = self._address.hostname or "", self._address.port
-        if self._address.scheme == "https":
+        if self._address.secure:
             context = ssl.create_default_context()
-            return http.client.HTTPSConnection(host, port, timeout=_CONNECT_SECONDS, context=context)
-        return http.client.HTTPConnection(host, port, timeout=_CONNECT_SECONDS)
+            return http.client.HTTPSConnection(self._server, timeout=_CONNECT_SECONDS, context=context)
+        return http.client.HTTPConnection(self._server, timeout=_CONNECT_SECONDS)
 
 
 class _Grpc:
-    def __init__(self, address: SplitResult, header: tuple[str, str] | None) -> None:
+    def __init__(self, address: Address, header: tuple[str, str] | None) -> None:
         self._address = address
         self._headers = {}
         if header is not None:
@@ -154,12 +154,12 @@ class _Grpc:
         self._call("unload_model", model, seconds=seconds)
 
     def _call(self, name: str, *arguments: str, seconds: float, **more: Any) -> Any:
-        from tritonclient import grpc
         from tritonclient.utils import InferenceServerException
 
-        secure = self._address.scheme == "grpcs"
+        from plansmith.client.connections import open_client
+
         try:
-            with grpc.InferenceServerClient(self._address.netloc, ssl=secure, channel_args=_NO_PROXY) as client:
+            with open_client(self._address, seconds) as client:
                 return getattr(client, name)(*arguments, headers=self._headers, client_timeout=seconds, **more)
         except InferenceServerException as error:
             raise _fault_of(str(error.status()), error.message() or "") from error

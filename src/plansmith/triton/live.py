@@ -25,10 +25,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from plansmith.addresses import HEADER_VARIABLE, without_secrets, wrong_header, wrong_triton
-from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, UsageError
+from plansmith.addresses import HEADER_VARIABLE, read_address, read_header
+from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
 from plansmith.triton.control_calls import Forbidden, Refused, Rehearsal, StillLoading, Unreachable, calls_to
 from plansmith.triton.model_config import CONFIG_FILE, parse_config
 
@@ -57,7 +56,8 @@ class RunningTriton:
     """A server that somebody started with --model-control-mode=explicit.
 
     Args:
-        url: such as http://127.0.0.1:8000 or grpc://127.0.0.1:8001; https and grpcs are the same with TLS.
+        url: such as http://127.0.0.1:8000 or grpc://127.0.0.1:8001; https and grpcs are the same with TLS; HTTP where
+            there is no scheme.
         load_seconds: how long a load may take.
 
     Attributes:
@@ -65,22 +65,18 @@ class RunningTriton:
             was asked, and has not said no itself.
 
     Raises:
-        UsageError: no such address.
+        UsageError: no such address, or no such header.
         EnvironmentFault: the package tritonclient is missing, which knows Triton's configurations.
     """
 
     def __init__(self, url: str, *, load_seconds: float = LOAD_SECONDS) -> None:
-        wrong = wrong_triton(url)
-        if wrong is not None:
-            raise UsageError(
-                f"{without_secrets(url)!r} is no address of a Triton: {wrong}", remedy="write http://127.0.0.1:8000"
-            )
+        address = read_address(url)
         if find_spec("tritonclient") is None:
             raise EnvironmentFault("tritonclient is not installed", remedy="pip install 'plansmith[client]'")
         self.url = url
         self.may_have_changed = False
         self._load_seconds = load_seconds
-        self._calls = calls_to(urlsplit(url), _header())
+        self._calls = calls_to(address, _header())
 
     def require_reachable(self) -> None:
         """See that the server answers and lets its models be seen.
@@ -245,15 +241,7 @@ def _serving(rows: list[dict[str, str]]) -> set[str]:
 def _header() -> tuple[str, str] | None:
     """The header that the environment has for requests that control models."""
     written = os.environ.get(HEADER_VARIABLE)
-    if not written:
-        return None
-    name, colon, value = (part.strip() for part in written.partition(":"))
-    wrong = wrong_header(name, value) if colon else "it has no colon"
-    if wrong is not None:  # what it holds may be a secret, and is not repeated
-        raise UsageError(
-            f"{HEADER_VARIABLE} holds no header: {wrong}", remedy="write it as in 'Authorization: Bearer …'"
-        )
-    return name, value
+    return read_header(written, f"what {HEADER_VARIABLE} holds") if written else None
 
 
 def _read_config(folder: Path) -> Any:

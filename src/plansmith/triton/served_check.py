@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from plansmith.client import Client, Protocol
 from plansmith.comparison import Padding, compare_output
 from plansmith.durable import link_or_copy
-from plansmith.errors import ServedCheckError, UsageError
+from plansmith.errors import EnvironmentFault, ServedCheckError, UsageError
 from plansmith.limits import usable_memory
 from plansmith.manifest import Package
 from plansmith.reference import StoredCase
@@ -142,12 +142,11 @@ def _stage(package: Package, folder: Path, repository: Path, device: Device) -> 
 
 
 def _compare_config(package: Package, config: str, server: TritonServer) -> dict[str, Any]:
-    try:
-        with _client(server, package, "grpc") as client:
+    with _client(server, package, "grpc") as client:
+        try:
             theirs = client.config()
-    except ServedCheckError as error:
-        error.located(log=server.log)
-        raise
+        except (ServedCheckError, EnvironmentFault) as error:
+            raise _refusal(error.message, server) from error
     ours = parse_config(config)
     wrong = contradictions(ours, theirs)
     if wrong:
@@ -221,15 +220,18 @@ def _infer(server: TritonServer, package: Package, question: Question) -> dict[s
     """One request, by a client of its own: no two threads may share one.
 
     Raises:
-        ServedCheckError: Triton refuses it, or it does not fit what the release says of itself.
+        ServedCheckError: Triton refuses it, gives no answer in time, or it does not fit what the release says of
+            itself. Where Triton has ended, its `TritonServer` says so instead.
     """
-    try:
-        with _client(server, package, question.protocol) as client:
+    with _client(server, package, question.protocol) as client:
+        try:
             return client.infer(question.feed)
-    except (ServedCheckError, UsageError) as error:
-        raise ServedCheckError(
-            f"{question.name} over {question.protocol}: {error.message}", remedy="read the log", log=server.log
-        ) from error
+        except (ServedCheckError, UsageError, EnvironmentFault) as error:
+            raise _refusal(f"{question.name} over {question.protocol}: {error.message}", server) from error
+
+
+def _refusal(what: str, server: TritonServer) -> ServedCheckError:
+    return ServedCheckError(what, remedy="correct what the log says; nothing was published", log=server.log)
 
 
 def _client(server: TritonServer, package: Package, protocol: Protocol) -> Client:

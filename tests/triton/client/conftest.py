@@ -29,9 +29,10 @@ def repository(
     graph: Callable[[int | str], onnx.ModelProto],
     write_model: Callable[[Path, str, str, onnx.ModelProto | None], Path],
 ) -> Path:
-    """`tiny` halves and doubles through the stand-in; `echo`, `moody` and `changing` are Python models."""
+    """`tiny` and `cached` halve and double in the stand-in; `echo`, `moody` and `changing` are Python models."""
     folder = tmp_path_factory.mktemp("served")
     write_model(folder, "tiny", config, graph("n"))
+    write_model(folder, "cached", f"{config}response_cache {{ enable: true }}\n", graph("n"))
     served.write_echo(folder, site)
     served.write_moody(folder, site)
     served.write_changing(folder, site)

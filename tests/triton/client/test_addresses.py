@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plansmith.addresses import Address, read_address, read_header, wrong_triton
 from plansmith.client import Client, Protocol
-from plansmith.client.addresses import Address, read_address
 from plansmith.errors import EnvironmentFault, UsageError
+from plansmith.triton.live import RunningTriton
 
 pytestmark = pytest.mark.xdist_group("client")
 
@@ -41,6 +42,12 @@ PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
 )
 def test_an_address_is_read_as_it_is_written(url: str, protocol: Protocol, place: str, secure: bool) -> None:
     assert read_address(url, protocol) == Address(place, secure, protocol)
+    assert wrong_triton(url) is None
+
+
+def test_the_scheme_says_what_is_spoken_and_without_one_it_is_http() -> None:
+    protocols = [read_address(url).protocol for url in ("box:1", "https://box", "grpc://box:1", "grpcs://box:1")]
+    assert protocols == ["http", "http", "grpc", "grpc"]
 
 
 @pytest.mark.parametrize(
@@ -54,13 +61,46 @@ def test_an_address_is_read_as_it_is_written(url: str, protocol: Protocol, place
         ("grpc://box:8001", "http"),
         ("http://user:secret@box:8000", "http"),
         ("http://box:8000/?a=b", "http"),
+        ("user:secret@box:8000", "http"),
+        ("http://box:secret", "http"),
+        ("http://[secret", "http"),
+        ("http://exa mple:80", "http"),
+        ("http://box:80/ä", "http"),
+        (f"{'a' * 70}:80", "http"),
+        ("box..de:80", "http"),
+        ("grpc://box", "grpc"),
         ("box:8001/triton", "grpc"),
     ],
 )
 def test_what_is_no_address_is_refused_with_an_example(url: str, protocol: Protocol) -> None:
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match="is no address of a Triton: ") as refused:
         read_address(url, protocol)
     assert "127.0.0.1:800" in refused.value.remedy
+    assert "secret@" not in refused.value.message
+    assert "a=b" not in refused.value.message
+
+
+def test_a_header_is_read_as_it_is_written_and_no_secret_is_repeated() -> None:
+    assert read_header("Authorization:  Bearer a:b ", "a --header") == ("Authorization", "Bearer a:b")
+    for text in (
+        "secret",
+        ": secret",
+        "two words: secret",
+        "name: secret\nmore: secret",
+        "name: sécret",
+        "näme: secret",
+    ):
+        with pytest.raises(UsageError, match="a --header is not 'NAME: VALUE'") as refused:
+            read_header(text, "a --header")
+        assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_file_of_certificates_that_is_not_there_is_named(protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "missing.pem")
+    with pytest.raises(EnvironmentFault, match=r"missing\.pem cannot be read") as missing:
+        Client("https://127.0.0.1:1", model="tiny", protocol=protocol)
+    assert "SSL_CERT_FILE" in missing.value.remedy
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -69,6 +109,16 @@ def test_what_has_to_be_installed_is_named(protocol: Protocol, monkeypatch: pyte
     with pytest.raises(EnvironmentFault, match="the client of Triton cannot be imported") as missing:
         Client("127.0.0.1:8000", model="tiny", protocol=protocol)
     assert missing.value.remedy == "pip install 'plansmith[client]'"
+
+
+def test_grpc_needs_none_of_the_packages_of_http(
+    address: Callable[[Protocol], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("geventhttpclient", "geventhttpclient.response", "gevent", "tritonclient.http"):
+        monkeypatch.setitem(sys.modules, name, None)
+    feed = {"a": np.ones((1, 3), np.float32), "ids": [[1, 2]]}
+    with Client(address("grpc"), model="tiny", protocol="grpc") as client:
+        assert client.infer(feed)["twice"].tolist() == [[2, 4]]
 
 
 @dataclass
@@ -179,3 +229,13 @@ def test_a_server_behind_tls_is_asked_and_must_be_who_it_says(
         assert client.infer(feed)["twice"].tolist() == [[2, 4]]
     if protocol == "http":  # gRPC's are compressed
         assert opened.heard.count(b"Authorization: Bearer of-the-token\r\n") == 2
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_server_that_is_told_what_to_serve_is_trusted_by_the_same_file(
+    protocol: Protocol, tunnel: Callable[[Protocol], Tunnel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = tunnel(protocol)
+    url = opened.url.replace("https", "grpcs") if protocol == "grpc" else opened.url
+    monkeypatch.setenv("SSL_CERT_FILE", str(opened.certificate))
+    assert RunningTriton(url).ready("tiny") == [1]

@@ -48,6 +48,38 @@ def samples(count: int) -> dict[str, np.ndarray[Any, Any]]:
     return {"a": a, "ids": np.arange(count * 5).reshape(count, 5)}
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("shared_memory", [False, True])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_where_triton_keeps_answers_other_outputs_of_the_same_question_are_answered_too(
+    address: Address, protocol: Protocol, shared_memory: bool, is_known: bool
+) -> None:
+    release: dict[str, Any] = {"interface": TINY, "max_batch_size": 8} if is_known else {}
+    number = PROTOCOLS.index(protocol) * 4 + shared_memory * 2 + is_known
+    sent: dict[str, Any] = {"a": np.full((9, 3), number, np.float32), "ids": np.arange(9 * 20_000).reshape(9, -1)}
+    with Client(address(protocol), model="cached", protocol=protocol, shared_memory=shared_memory, **release) as client:
+        for _ in range(2):
+            for name, right in (("half", sent["a"] / 2), ("twice", sent["ids"] * 2)):
+                answer = client.infer(sent, outputs=[name])
+                assert list(answer) == [name]
+                np.testing.assert_array_equal(answer[name], right)
+
+
+def test_an_answer_that_others_had_triton_keep_without_an_output_is_never_given_as_a_whole_one(
+    address: Address,
+) -> None:
+    sent = {"a": np.full((1, 3), 99, np.float32), "ids": [[1, 2]]}
+    with Client(address("http"), model="cached") as client:
+        client._signature = client.signature().model_copy(update={"is_cached": False})
+        client.infer(sent, outputs=["half"])
+    with (
+        Client(address("http"), model="cached") as client,
+        pytest.raises(ServedCheckError, match="without its output 'twice'") as refused,
+    ):
+        client.infer(sent)
+    assert "response_cache" in refused.value.remedy
+
+
 @pytest.mark.parametrize(("protocol", "encoding"), WAYS)
 def test_every_dtype_arrives_and_comes_back_as_it_is(address: Address, protocol: Protocol, encoding: Encoding) -> None:
     for dtype in DTYPES:
@@ -164,7 +196,7 @@ def test_a_model_or_version_that_is_not_there_is_named_with_those_that_are(
     with Client(address(protocol), model="tinny", protocol=protocol) as client:
         with pytest.raises(ServedCheckError, match="unknown model: 'tinny'") as refused:
             client.infer(samples(1))
-        assert refused.value.remedy == "choose from its models: changing, echo, moody, tiny"
+        assert refused.value.remedy == "choose from its models: cached, changing, echo, moody, tiny"
     given = {"interface": TINY, "max_batch_size": 8}
     with (
         Client(address(protocol), model="tiny", version="7", protocol=protocol, **given) as client,  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plansmith.client import Protocol
+from plansmith.cli.infer_answer import npz_of
+from plansmith.client import Answer, Protocol
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.server import TritonServer
 from plansmith.types import AxisRange
@@ -22,6 +24,9 @@ from ...durability.packages import draft_of, publish, write_package
 from .served import TINY
 
 pytestmark = pytest.mark.xdist_group("client")
+
+DEEP = "[" * 100_000
+"""JSON that is nested more deeply than Python's reader goes."""
 
 
 @pytest.fixture
@@ -161,7 +166,15 @@ def test_a_release_tells_what_its_model_takes_and_which_sizes_are_usual(
         (("tiny", "--input", "a=one"), ("--input a=one is neither a file nor numbers",)),
         (("tiny", "--input", "a=missing.npy"), ("missing.npy",)),
         (("tiny", "--input", "a=empty.npy"), ("empty.npy cannot be read",)),
+        (("tiny", "--input", "a=objects.npz"), ("objects.npz cannot be read", "allow_pickle")),
+        (("tiny", "--input", "a=damaged.npz"), ("damaged.npz cannot be read",)),
+        (("tiny", "--input", "a=torn.npz"), ("torn.npz cannot be read",)),
+        (("tiny", "--input", "a=huge.npy"), ("huge.npy cannot be read",)),
+        (("tiny", "--input", "a=notes.npz"), ("notes.npz cannot be read", "another file")),
         (("tiny", "--input", "a=no.json"), ("no.json cannot be read as JSON",)),
+        (("tiny", "--input", "a=deep.json"), ("deep.json cannot be read as JSON",)),
+        (("tiny", "--input-json", "deep.json"), ("deep.json cannot be read as JSON",)),
+        (("tiny", "--input", "a=DEEP"), ("is neither a file nor numbers",)),
         (("tiny", "--input", "a=list.json", "--input", "ids=two.npz"), ("two.npz holds no 'ids'", "x, y")),
         (("tiny", "--input-json", "list.json"), ("list.json is no JSON object",)),
         (("tiny", "--input-json", "short.json"), ("input 'a' has no data that fits its shape",)),
@@ -180,11 +193,35 @@ def test_what_is_given_wrongly_is_told_in_one_message(
     infer: Callable[..., Any], tmp_path: Path, words: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
     (tmp_path / "empty.npy").touch()
+    write_damaged(tmp_path)
     (tmp_path / "no.json").write_text("{")
+    (tmp_path / "deep.json").write_text(DEEP)
     (tmp_path / "list.json").write_text("[1, 2, 3]")
     (tmp_path / "short.json").write_text('{"inputs": [{"name": "a", "shape": [1, 3], "data": [1]}]}')
     np.savez(tmp_path / "two.npz", x=[1], y=[2])
-    check_refusal(infer(*words, "--json"), 2, says)
+    check_refusal(infer(*(word.replace("DEEP", DEEP) for word in words), "--json"), 2, says)
+
+
+def write_damaged(folder: Path) -> None:
+    """Files that NumPy opens, and cannot read the arrays of; one whose array is larger than any memory."""
+    np.savez(folder / "objects.npz", a=np.array([{}, None], dtype=object))
+    np.savez(folder / "damaged.npz", a=np.arange(1000.0))
+    np.savez_compressed(folder / "torn.npz", a=np.random.default_rng(0).normal(size=1000))
+    for name, place in (("damaged.npz", 400), ("torn.npz", 400)):
+        data = bytearray((folder / name).read_bytes())
+        data[place : place + 40] = bytes(byte ^ 0xFF for byte in data[place : place + 40])
+        (folder / name).write_bytes(data)
+    with (folder / "huge.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (1 << 50,)})
+    with zipfile.ZipFile(folder / "notes.npz", "w") as archive:
+        archive.writestr("a.txt", "no array")
+
+
+def test_outputs_of_any_name_are_written() -> None:
+    outputs = {name: np.arange(3.0) + number for number, name in enumerate(("file", "allow_pickle", "a/b", "x.npy"))}
+    with np.load(io.BytesIO(npz_of(Answer(outputs, "1", 1))), allow_pickle=False) as found:
+        for name, values in outputs.items():
+            np.testing.assert_array_equal(found[name], values)
 
 
 def test_a_refusal_of_triton_and_a_server_that_is_away_have_exit_codes_of_their_own(infer: Callable[..., Any]) -> None:
@@ -195,8 +232,8 @@ def test_a_refusal_of_triton_and_a_server_that_is_away_have_exit_codes_of_their_
 
 
 def test_where_triton_answers_by_default_follows_the_protocol() -> None:
+    from plansmith.addresses import DEFAULT_ADDRESSES
     from plansmith.cli import infer
-    from plansmith.client.addresses import DEFAULT_ADDRESSES
 
     asked: dict[str, Any] = {"encoding": "binary", "timeout": 1, "shared_memory": False, "headers": ()}
     for protocol, url, expected in (

@@ -118,6 +118,10 @@ def test_nothing_stays_where_the_request_or_the_caller_fails(
             client.version = "9"
             with pytest.raises(ServedCheckError, match="version 9"):
                 client.infer(feed(1, 20_000))
+            assert not ours()
+            assert not known(server)
+            client.version = "1"
+            client.infer(feed(1, 20_000))
             assert ours()
             raise KeyboardInterrupt
 
@@ -125,6 +129,35 @@ def test_nothing_stays_where_the_request_or_the_caller_fails(
         fail()
     assert not ours()
     assert not known(server)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_server_that_forgot_the_memory_as_after_a_restart_is_told_of_it_anew(
+    server: TritonServer, address: Address, protocol: Protocol
+) -> None:
+    sent = feed(1, 20_000)
+    with Client(address(protocol), model="tiny", protocol=protocol, shared_memory=True) as client:
+        client.infer(sent)
+        with tritonclient.http.InferenceServerClient(server.http_url) as connection:
+            connection.unregister_system_shared_memory()
+        with pytest.raises(ServedCheckError, match="shared memory region"):
+            client.infer(sent)
+        np.testing.assert_array_equal(client.infer(sent)["twice"], sent["ids"] * 2)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_late_answer_is_never_written_into_the_memory_of_a_later_request(
+    server: TritonServer, address: Address, protocol: Protocol
+) -> None:
+    with Client(address(protocol), model="moody", protocol=protocol, shared_memory=True, timeout_seconds=0.3) as client:
+        client._regions._inputs.reserve([1 << 20])  # type: ignore[union-attr]
+        (before,) = ours()
+        with pytest.raises(EnvironmentFault, match="did not answer within"):
+            client.infer({"mood": [-2]})
+        assert not ours()
+        assert known(server) == [before]
+    with tritonclient.http.InferenceServerClient(server.http_url) as connection:
+        connection.unregister_system_shared_memory()
 
 
 def test_a_server_that_does_not_see_the_memory_is_told_apart(
