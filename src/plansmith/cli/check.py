@@ -154,13 +154,15 @@ def _counts(findings: Sequence[Finding]) -> dict[str, int]:
 
 
 def _write_sarif(path: Path, findings: Sequence[Finding], repository: Path) -> None:
-    """Write the log; its places start from the working directory, as those of a checkout do in code review."""
+    """Write the log; places below the working directory start from it, as those of a checkout do in code review."""
     from plansmith.durable import write_file
     from plansmith.errors import UsageError
     from plansmith.triton.checking.checker import all_rules
     from plansmith.triton.checking.sarif import sarif_log
 
-    log = sarif_log(findings, all_rules(), Path(os.path.relpath(repository)).as_posix())
+    relative = Path(os.path.relpath(repository))
+    folder = repository.absolute() if ".." in relative.parts else relative
+    log = sarif_log(findings, all_rules(), folder.as_posix())
     try:
         write_file(path, json.dumps(log, indent=1) + "\n", replace=True)
     except OSError as error:

@@ -129,13 +129,13 @@ def check_whole(surroundings: Surroundings) -> Iterator[Finding]:
         yield SEVERAL.broken(
             f"there are {len(models)} models, and the start script loads one",
             model="",
-            place="",
+            place=".",
             remedy=f"set SAGEMAKER_TRITON_DEFAULT_MODEL_NAME={named} in the endpoint's environment",
         )
         yield from _of_many(models, ensembles)
     if len(models) > _MOST_MODELS:
         said = f"there are {len(models)} models, which are loaded and unloaded together"
-        yield MANY.broken(said, model="", place="", remedy="make smaller ensembles, each with an archive of its own")
+        yield MANY.broken(said, model="", place=".", remedy="make smaller ensembles, each with an archive of its own")
 
 
 def is_for_sagemaker(surroundings: Surroundings) -> bool:
@@ -158,7 +158,7 @@ def _of_many(models: dict[str, ModelFolder], ensembles: list[ModelFolder]) -> It
             )
     if not ensembles:
         said = "none of the models is an ensemble, so that a multi-model endpoint takes one of them by chance"
-        yield ENSEMBLE.broken(said, model="", place="", remedy="make an archive for each model, or an ensemble of them")
+        yield ENSEMBLE.broken(said, model="", place=".", remedy="make an archive for each model, or an ensemble of them")
 
 
 def _is_model(folder: Path) -> bool:
