@@ -156,6 +156,11 @@ CORE: dict[str, Case] = {
         ("config.backend-platform",),
     ),
     "misspelt": Case(SOUND.replace("python", "pythn"), rules=("config.backend-misspelt",)),
+    "resembling": Case(
+        SOUND.replace("python", "my_python"),
+        rules=("config.backend-resembling",),
+        unjudged="it is not installed here",
+    ),
     "custom": Case(
         SOUND.replace("python", "ours"), rules=("config.backend-custom",), unjudged="it is not installed here"
     ),

@@ -165,6 +165,14 @@ SOUND: dict[str, tuple[str | None, onnx.ModelProto | None]] = {
         None,
     ),
     "a completed configuration with a batch": ('backend: "onnxruntime" max_batch_size: 4', None),
+    "weights that are inputs, too, as in files of IR 3": (
+        'backend: "onnxruntime" max_batch_size: 4',
+        graph(
+            inputs={"x": (TensorProto.FLOAT, ["b", 3]), "w": (TensorProto.FLOAT, [2])},
+            initializer=[weights("w", 2)],
+            ir_version=3,
+        ),
+    ),
     "strings": (
         of({X: X.replace("FP32", "STRING"), Y: Y.replace("FP32", "STRING")}),
         graph(inputs={"x": (TensorProto.STRING, ["b", 3])}, outputs={"y": (TensorProto.STRING, ["b", 3])}),

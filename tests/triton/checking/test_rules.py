@@ -23,7 +23,7 @@ from plansmith.triton.checking import (
 )
 from plansmith.triton.checking.checker import all_rules, check_repository
 
-from .cases import BROKEN_CASES, COMPLETED, HEAD, PROGRAM, SOUND, SOUND_CASES, Case, tensors, warm_up
+from .cases import BROKEN_CASES, COMPLETED, CPU, HEAD, PROGRAM, SOUND, SOUND_CASES, Case, tensors, warm_up
 from .conftest import Written
 
 OURS = (
@@ -137,6 +137,42 @@ def test_a_field_is_held_against_the_age_of_the_target(written: Written) -> None
     assert written.findings(target=newer) == []
     older = newer.model_copy(update={"triton": "2.51.0"})
     assert written.broken(target=older) == {("metered", "config.newer-field")}
+
+
+def test_a_platform_is_held_against_the_age_of_the_target(written: Written) -> None:
+    for platform, file in (("torch_aoti", "model.pt2"), ("libtorch", "model.pt"), ("pytorch_libtorch", "model.pt")):
+        text = f'platform: "{platform}"\n{tensors()}{CPU}'
+        written.add(platform, text, {f"1/{file}": "x"})
+        written.add(f"{platform}-named", f'backend: "pytorch"\n{text}', {f"1/{file}": "x"})
+    written.add("by-file", f"{tensors()}{CPU}", {"1/model.pt2": "x"})
+    newer = load_target("triton-26.08-cpu")
+    assert written.findings() == []
+    assert written.findings(target=newer) == []
+    older = newer.model_copy(update={"triton": "2.62.0"})
+    names = {f"{platform}{suffix}" for platform in ("torch_aoti", "libtorch") for suffix in ("", "-named")}
+    assert written.broken(target=older) == {(name, "config.newer-field") for name in names}
+
+
+def test_a_runtime_of_its_own_opens_other_files_than_its_backend(written: Written) -> None:
+    text = f'backend: "pytorch"\nruntime: "model.py"\n{tensors()}{CPU}'
+    written.add("torch2", text, PROGRAM)
+    assert written.findings() == []
+
+
+@pytest.mark.parametrize(
+    ("backend", "severity"),
+    [
+        ("pyhton", "error"),
+        ("onxruntime", "error"),
+        ("tensorflow2", "warning"),
+        ("my_python", "warning"),
+        ("pythons3x", "warning"),
+        ("acme", "note"),
+    ],
+)
+def test_a_backend_that_may_well_be_another_is_no_error(backend: str, severity: str, written: Written) -> None:
+    written.add("m", SOUND.replace("python", backend), PROGRAM)
+    assert [finding.severity for finding in written.findings()] == [severity]
 
 
 def test_a_response_cache_wants_a_server_with_one(written: Written) -> None:

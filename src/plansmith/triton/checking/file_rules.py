@@ -64,7 +64,9 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
     del surroundings
     if model.config is None and model.text:
         return
-    if model.platform != ENSEMBLE and model.backend in _OPEN_ONE_FILE:
+    # A runtime of its own, such as model.py of PyTorch's backend, opens what it likes.
+    runtime = model.config.runtime if model.config is not None else ""
+    if model.platform != ENSEMBLE and model.backend in _OPEN_ONE_FILE and not runtime:
         for number in model.loaded:
             yield from _model_file(model, number)
     if model.config is None:

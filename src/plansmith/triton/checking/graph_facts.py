@@ -252,8 +252,14 @@ def _tensor(info: onnx.ValueInfoProto) -> Tensor:
     if info.type.HasField("tensor_type") and tensor.elem_type in onnx.TensorProto.DataType.values():
         name = onnx.TensorProto.DataType.Name(tensor.elem_type)
         dtype = {"FLOAT": "float32", "DOUBLE": "float64"}.get(name, name.lower())
-    dims: list[Dim] = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim]
-    return Tensor(name=info.name, dtype=dtype, dims=tuple(dims))
+    return Tensor(name=info.name, dtype=dtype, dims=tuple(map(_dim, tensor.shape.dim)))
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+    """A size or a name; "" where nothing is said, as some exporters do by a size of -1."""
+    if not dim.HasField("dim_value"):
+        return dim.dim_param
+    return dim.dim_value if dim.dim_value >= 0 else ""
 
 
 def _domains(graph: onnx.GraphProto) -> set[str]:
