@@ -204,6 +204,28 @@ def test_instances_on_gpus_are_for_targets_that_have_them(written: Written) -> N
     assert written.broken(target=CPU_TARGET) == {("fast", "config.instance-without-gpu")}
 
 
+def test_a_folder_that_is_no_model_is_one_only_to_a_server_that_loads_it(written: Written) -> None:
+    written.add("good", SOUND, PROGRAM)
+    written.add("code", None, {"inference.py": "x"})
+    explicit = "--model-control-mode=explicit"
+    foreign = {("code", "layout.not-a-model")}
+    assert written.broken() == foreign
+    assert written.broken(arguments=["--model-control-mode=poll"]) == foreign
+    assert written.broken(arguments=[explicit, "--load-model=good"]) == set()
+    assert written.broken(arguments=["--model-control-mode", "explicit", "--load-model", "good"]) == set()
+    assert written.broken(arguments=[explicit]) == set()
+    assert written.broken(arguments=[explicit, "--load-model=*"]) == foreign
+    assert written.broken(arguments=[explicit, "--load-model=good", "--load-model=code"]) == foreign
+
+
+def test_a_folder_that_is_no_model_is_told_once_of_an_archive_for_sagemaker(written: Written) -> None:
+    written.add("good", SOUND, PROGRAM)
+    written.add("code", None, {"inference.py": "x"})
+    (found,) = written.findings(sagemaker=True)
+    assert (found.rule, found.place) == ("sagemaker.stray-folder", "code")
+    assert "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME" in found.remedy
+
+
 def test_a_finding_names_the_line(written: Written) -> None:
     written.add("late", SOUND + "\n\n" + warm_up("data_type: TYPE_FP32 dims: [ 4 ] zero_data: true")[len(SOUND) :])
     found = [finding for finding in written.findings() if finding.rule == "warmup.dims"]

@@ -186,7 +186,7 @@ def _order(finding: Finding) -> tuple[str, str, int, int, str, str]:
 def _of_one_model(surroundings: Surroundings) -> list[Finding]:
     """What is wrong in the folder of one model, which is no repository: to SageMaker, that it is none."""
     root = surroundings.root.absolute()
-    if not sagemaker_rules.is_for_sagemaker(surroundings):
+    if not surroundings.is_for_sagemaker:
         raise RepositoryError(
             f"{root} is the folder of one model, and no repository",
             remedy=f"plansmith check {root.parent} {root.name}",

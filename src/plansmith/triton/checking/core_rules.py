@@ -108,7 +108,7 @@ KNOWN_BACKENDS = (
 _KNOWN_AGENTS = {"checksum"}
 _TAG = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 _SINCE = {"model_metrics": (2, 52)}
-# Server's issue 8414 says that Triton 2.62, of October 2025, had none of them; which version was the first is not known.
+# Server's issue 8414 says that Triton 2.62, of October 2025, had none of them; which was the first to is not known.
 _PLATFORMS_AFTER = {"libtorch": (2, 62), "torch_aoti": (2, 62)}
 _NEAR = 0.75
 _MOST_SLIPS, _LETTERS_FOR_A_SLIP = 2, 3

@@ -42,6 +42,7 @@ class GraphFacts:
         opset: of ONNX's own operators; 0 where it imports none.
         foreign: domains of operators that are neither ONNX's nor functions of the file itself.
         external: the files of external weights as the graph names them, and the bytes that each must have.
+        values: the names of all that flows through the graph and those inside of it.
     """
 
     inputs: tuple[Tensor, ...]
@@ -52,6 +53,7 @@ class GraphFacts:
     opset: int
     foreign: tuple[str, ...]
     external: Mapping[str, int]
+    values: frozenset[str]
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -169,6 +171,7 @@ def _told(model: onnx.ModelProto) -> GraphFacts:
         opset=max((one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}), default=0),
         foreign=tuple(sorted(_domains(model.graph) - {function.domain for function in model.functions})),
         external=external_data.locations(model),
+        values=frozenset((*given, *(info.name for info in entries), *_outputs(model.graph))),
     )
 
 
@@ -264,6 +267,10 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
 
 def _domains(graph: onnx.GraphProto) -> set[str]:
     return {node.domain for node in _nodes(graph)} - {"", "ai.onnx"}
+
+
+def _outputs(graph: onnx.GraphProto) -> Iterator[str]:
+    return (name for node in _nodes(graph) for name in node.output)
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

@@ -112,7 +112,6 @@ def check_whole(surroundings: Surroundings) -> Iterator[Finding]:
 
 def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
     """What is wrong with where a model's parts lie."""
-    del surroundings
     if not os.access(model.path, os.R_OK | os.X_OK):
         yield UNREADABLE.broken(
             "the folder cannot be read", model=model.name, place=model.name, remedy=f"chmod -R a+rX {model.name}"
@@ -122,16 +121,21 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
     yield from _name(model)
     yield from _misnamed_configs(model)
     if _is_foreign(model):
-        yield NOT_A_MODEL.broken(
-            "Triton takes this folder for a model, and it has neither a configuration nor a version",
-            model=model.name,
-            place=model.name,
-            remedy="move it out of the repository; where that cannot be, start Triton with"
-            " --model-control-mode=explicit and name the models",
-        )
+        if surroundings.loads(model.name):
+            yield _no_model(model)
         return
     yield from _versions(model)
     yield from _first_folder(model)
+
+
+def _no_model(model: ModelFolder) -> Finding:
+    return NOT_A_MODEL.broken(
+        "Triton takes this folder for a model, and it has neither a configuration nor a version",
+        model=model.name,
+        place=model.name,
+        remedy="move it out of the repository; where that cannot be, start Triton with --model-control-mode=explicit"
+        " and a --load-model=NAME for each model, and tell this check by --server-argument",
+    )
 
 
 def _dangling(folder: Path, model: str, prefix: str) -> Iterator[Finding]:

@@ -88,6 +88,19 @@ class Surroundings:
     sagemaker: bool = False
     arguments: tuple[str, ...] = ()
 
+    @property
+    def is_for_sagemaker(self) -> bool:
+        """Whether the repository is to be served by SageMaker."""
+        return self.sagemaker or (self.target is not None and self.target.flavour == "sagemaker")
+
+    def loads(self, model: str) -> bool:
+        """Whether the server loads a model when it starts: all of them, unless it is told to load named ones alone."""
+        if self.is_for_sagemaker:
+            return False  # its start script counts folders, and names the one to load
+        if self.argument("model-control-mode")[-1:] != ("explicit",):
+            return True
+        return not {model, "*"}.isdisjoint(self.argument("load-model"))
+
     def argument(self, name: str) -> tuple[str, ...]:
         """The values of an argument of the server, such as "backend-config", in their order; "" where it has none."""
         pairs = zip(self.arguments, (*self.arguments[1:], ""), strict=False)
