@@ -137,6 +137,22 @@ def test_a_log_that_cannot_be_written_is_refused(run: InProcess) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--cache-config=local,size=1048576"],
+        ["--cache-config local,size=1048576"],
+        ["--cache-config", "local,size=1048576"],
+    ],
+)
+def test_an_argument_of_the_server_is_understood_however_it_is_typed(run: InProcess, given: list[str]) -> None:
+    config = run.folder / "models" / "sound" / "config.pbtxt"
+    config.write_text(SOUND + "response_cache { enable: true }\n")
+    words = ["check", "models", "sound", "--fail-on", "note"]
+    assert run(*words).status == 7
+    assert run(*words, *(f"--server-argument={one}" for one in given)).status == 0
+
+
 def test_every_rule_can_be_read(run: InProcess) -> None:
     said = run("check", "--rules")
     assert said.status == 0

@@ -112,7 +112,8 @@ def check_command(
         )
     chosen: Target | None = load_target(target) if target is not None else None
     with _opened(repository) as root:
-        findings = check_repository(root, models=models, target=chosen, sagemaker=sagemaker, arguments=arguments)
+        given = [word for argument in arguments for word in _words(argument)]
+        findings = check_repository(root, models=models, target=chosen, sagemaker=sagemaker, arguments=given)
         checked = list(models) or sorted(folder.name for folder in root.iterdir() if folder.is_dir())
     if sarif is not None:
         _write_sarif(sarif, findings, repository)
@@ -123,6 +124,12 @@ def check_command(
     else:
         _show(findings, len(checked))
     sys.exit(code)
+
+
+def _words(argument: str) -> list[str]:
+    """An argument of the server as it gets it: one that is typed with its value in a pair of quotes is two words."""
+    name, space, value = argument.partition(" ")
+    return [name, value.strip()] if space and name.startswith("--") and "=" not in name else [argument]
 
 
 @contextmanager

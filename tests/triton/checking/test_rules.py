@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from plansmith.errors import RepositoryError
 from plansmith.targets import load_target
 from plansmith.triton.checking import (
     batching_rules,
@@ -108,7 +109,19 @@ def test_a_configuration_that_may_not_be_read_is_told(written: Written, monkeypa
     shut = {written.root / "shut" / "config.pbtxt", written.root / "graph" / "1" / "model.onnx"}
     for name in ("read_bytes", "open"):
         monkeypatch.setattr(Path, name, _refusing(getattr(Path, name), shut))
-    assert {("shut", "config.unreadable"), ("graph", "files.unreadable")} <= written.broken()
+    remedies = {(one.model, one.rule): one.remedy for one in written.findings()}
+    assert remedies["shut", "config.unreadable"] == f"chmod a+r {written.root / 'shut' / 'config.pbtxt'}"
+    assert remedies["graph", "files.unreadable"] == f"chmod a+r {written.root / 'graph' / '1' / 'model.onnx'}"
+
+
+def test_a_folder_that_may_not_be_read_is_told_as_it_is_typed(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = written.add("a b", SOUND, PROGRAM)
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != folder and allowed(path, mode))
+    (found,) = [one for one in written.findings() if one.rule == "layout.unreadable"]
+    assert found.remedy == f"chmod -R a+rX '{folder}'"
 
 
 def _refusing(was: Callable[..., object], shut: set[Path]) -> Callable[..., object]:
@@ -124,6 +137,8 @@ def test_a_server_that_completes_nothing_wants_a_configuration(written: Written)
     written.add("bare", None, PROGRAM)
     assert written.findings() == []
     assert written.broken(arguments=["--disable-auto-complete-config"]) == {("bare", "config.required")}
+    assert written.broken(arguments=["--strict-model-config=true"]) == {("bare", "config.required")}
+    assert written.findings(arguments=["--disable-auto-complete-config=false"]) == []
 
 
 def test_a_field_is_held_against_the_age_of_the_target(written: Written) -> None:
@@ -175,6 +190,16 @@ def test_a_backend_that_may_well_be_another_is_no_error(backend: str, severity: 
     assert [finding.severity for finding in written.findings()] == [severity]
 
 
+def test_labels_outside_of_the_folder_are_held_against_the_age_of_the_target(written: Written) -> None:
+    case = BROKEN_CASES["labels-outside"]
+    written.add("m", case.config, case.files)
+    newer = load_target("triton-26.08")
+    older = newer.model_copy(update={"triton": "2.51.0"})
+    for target, severity in ((None, "error"), (newer, "error"), (older, "warning")):
+        found = [one for one in written.findings(target=target) if one.rule == "files.labels-outside"]
+        assert [one.severity for one in found] == [severity]
+
+
 def test_a_response_cache_wants_a_server_with_one(written: Written) -> None:
     written.add("cached", f"{SOUND}response_cache {{ enable: true }}", PROGRAM)
     assert written.broken() == {("cached", "config.response-cache-off")}
@@ -202,6 +227,19 @@ def test_instances_on_gpus_are_for_targets_that_have_them(written: Written) -> N
     assert written.findings() == []
     assert written.findings(target=load_target("triton-26.08")) == []
     assert written.broken(target=CPU_TARGET) == {("fast", "config.instance-without-gpu")}
+
+
+def test_a_configuration_beside_the_models_is_passed_over(written: Written) -> None:
+    written.add("sound", SOUND, PROGRAM)
+    (written.root / "config.pbtxt").write_text(SOUND)
+    assert [(f.model, f.rule, f.place) for f in written.findings()] == [("", "layout.config-name", "config.pbtxt")]
+
+
+def test_the_folder_of_one_model_is_no_repository(written: Written) -> None:
+    made = {"with-folders": {**PROGRAM, "code/1/x": ""}, "without-version": {"model.py": "x", "code/x.py": ""}}
+    for name, files in made.items():
+        with pytest.raises(RepositoryError, match="is the folder of one model"):
+            check_repository(written.add(name, SOUND, files))
 
 
 def test_a_folder_that_is_no_model_is_one_only_to_a_server_that_loads_it(written: Written) -> None:

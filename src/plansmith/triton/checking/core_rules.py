@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.triton.checking.completing import ENSEMBLE, PLATFORMS
 from plansmith.triton.checking.findings import Finding, Rule
-from plansmith.triton.checking.layout_rules import hides_model_file
+from plansmith.triton.checking.looks import hides_model_file
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from plansmith import external_data
 from plansmith.engines import OptimizationProfile
 from plansmith.errors import RepositoryError, first_line
 from plansmith.manifest import Manifest
+from plansmith.triton.plan_config import is_linear, plan_dims
 from plansmith.types import Dim, Tensor
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def plan_facts(manifest: Manifest) -> PlanFacts | None:
         return None
     build, component, (plan, *_) = engine.build, engine.components["model"], engine.plans.values()
     told = {tensor.name: tensor for tensor in plan.tensors}
-    formats = {t.name: t.format for one in engine.plans.values() for t in one.tensors if not _is_linear(t.format)}
+    formats = {t.name: t.format for one in engine.plans.values() for t in one.tensors if not is_linear(t.format)}
     valued = {name for profile in build.profiles for name in profile.values}
     tensors = {}
     for tensor in (*component.inputs, *component.outputs):
@@ -125,7 +126,7 @@ def plan_facts(manifest: Manifest) -> PlanFacts | None:
             name=tensor.name,
             is_input=tensor in component.inputs,
             dtype=tensor.dtype,
-            dims=_plan_dims(tensor, own.dims if own is not None else ()),
+            dims=tuple(plan_dims(tensor, own)),
             is_shape=tensor.name in valued or (own is not None and own.is_shape),
             is_linear=build.formats.get(tensor.name, "chw") == "chw" and tensor.name not in formats,
         )
@@ -279,15 +280,3 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
         for attribute in node.attribute:
             for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 yield from _nodes(inner)
-
-
-def _plan_dims(tensor: Tensor, own: tuple[int, ...]) -> tuple[int, ...]:
-    """Of the plan where it fixes them, else of the graph; -1 where neither does."""
-    graph = tuple(-1 if isinstance(dim, str) else dim for dim in tensor.dims)
-    own = own if len(own) == len(graph) else graph
-    return tuple(its if mine == -1 else mine for mine, its in zip(own, graph, strict=True))
-
-
-def _is_linear(layout: str) -> bool:
-    """Whether TensorRT's words mean that a tensor lies row by row; no words, that nothing else was asked."""
-    return not layout or "linear" in layout.lower()

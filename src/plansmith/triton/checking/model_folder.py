@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,10 @@ class ModelFolder:
     def place(self, file: str = "") -> str:
         """A file of the model, relative to the repository; the configuration where none is named."""
         return f"{self.name}/{file or self.config_file}"
+
+    def typed(self, file: str = "") -> str:
+        """A file of the model, or its folder, as it is typed into a shell from wherever that is."""
+        return shlex.quote(str((self.path / file).absolute()))
 
     def line_of(self, *words: str) -> int:
         """The line of the configuration that has such words, each looked for from where the one before was found.
