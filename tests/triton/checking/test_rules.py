@@ -23,6 +23,7 @@ from plansmith.triton.checking import (
     warmup_rules,
 )
 from plansmith.triton.checking.checker import all_rules, check_repository
+from plansmith.triton.checking.reading import as_python_reads
 
 from .cases import BROKEN_CASES, COMPLETED, CPU, HEAD, PROGRAM, SOUND, SOUND_CASES, Case, tensors, warm_up
 from .conftest import Written
@@ -310,6 +311,11 @@ def test_no_text_makes_a_check_fail(written: Written) -> None:
             text[place : place + chance.randrange(12)] = chance.choice(["", "99", " ", *words])
         (folder / "config.pbtxt").write_text("".join(text))
         written.findings(target=CPU_TARGET)
+
+
+def test_a_sign_that_stands_apart_is_read_and_strings_are_left_alone() -> None:
+    text = 'name: "a - 1" x: [ - 1, -\t2 ] # - 3\n'
+    assert as_python_reads(text) == 'name: "a - 1" x: [  -1, \t-2 ] # - 3\n'
 
 
 def test_a_pipe_in_place_of_a_configuration_is_not_waited_for(written: Written) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -120,7 +121,7 @@ def check_repository(
             f"{root} has no model {', '.join(missing)}",
             remedy=f"choose from: {', '.join(present)}" if present else "name another repository",
         )
-    surroundings = _with_models(surroundings, present)
+    surroundings = _as_served(_with_models(surroundings, present))
     found = [] if models else [finding for module in _OF_THE_WHOLE for finding in module.check_whole(surroundings)]
     for name in models or present:
         found += _check_model(present[name], surroundings)
@@ -176,7 +177,16 @@ def _guarded(module: RuleModule, model: ModelFolder, surroundings: Surroundings)
 
 
 def _with_models(surroundings: Surroundings, models: Mapping[str, ModelFolder]) -> Surroundings:
-    return Surroundings(surroundings.root, models, surroundings.target, surroundings.sagemaker, surroundings.arguments)
+    return replace(surroundings, models=models)
+
+
+def _as_served(surroundings: Surroundings) -> Surroundings:
+    """With the arguments that `plansmith serve` starts a server with for releases of ours; SageMaker is told them."""
+    if surroundings.is_for_sagemaker:
+        return surroundings
+    made = [model.manifests[n] for model in surroundings.models.values() for n in model.loaded if n in model.manifests]
+    own = dict.fromkeys(argument for manifest in made for argument in manifest.package.server_arguments)
+    return replace(surroundings, arguments=(*own, *surroundings.arguments))
 
 
 def _order(finding: Finding) -> tuple[str, str, int, int, str, str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from plansmith.triton.checking.configured import completes
 from plansmith.triton.checking.findings import Finding, Rule
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checking.reading import as_python_reads
 from plansmith.triton.model_config import parse_config
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _syntax(model: ModelFolder) -> Iterator[Finding]:
     from google.protobuf.text_format import ParseError
 
     try:
-        parse_config(model.text)
+        parse_config(as_python_reads(model.text))
     except ParseError as error:
         yield from _told(model, error)
     except ValueError as error:
