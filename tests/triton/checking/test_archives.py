@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -129,10 +130,10 @@ def test_a_file_that_would_fill_the_disk_is_refused_before_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = archive(tmp_path, file("m/1/model.onnx", bytes(2**20)))
-    usage = archives.shutil.disk_usage(tmp_path)
+    usage = shutil.disk_usage(tmp_path)
     for left, fits in ((2**20, True), (2**20 - 1, False)):
         given = usage._replace(free=archives._KEPT_FREE + left)
-        monkeypatch.setattr(archives.shutil, "disk_usage", lambda _, given=given: given)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, given=given: given)
         if fits:
             with unpacked(path) as folder:
                 assert (folder / "m/1/model.onnx").stat().st_size == 2**20
