@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -110,10 +111,46 @@ def test_the_log_for_code_review_names_lines_of_the_working_directory(run: InPro
     assert json.loads((run.folder / "check.sarif").read_text())["runs"][0]["results"] == []
 
 
+def test_the_log_names_a_folder_elsewhere_in_full_and_any_name_that_a_folder_may_have(
+    run: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = run.folder / os.fsdecode(b"models/m\xff")
+    odd.mkdir()
+    inner = run.folder / "inner"
+    inner.mkdir()
+    assert run("check", "models", "--sarif", "check.sarif").status == 7
+    results = json.loads((run.folder / "check.sarif").read_text())["runs"][0]["results"]
+    places = [one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in results]
+    assert "models/m%FF" in places
+    monkeypatch.chdir(inner)
+    assert run("check", "../models", "--sarif", "check.sarif").status == 7
+    results = json.loads((inner / "check.sarif").read_text())["runs"][0]["results"]
+    for one in results:
+        artifact = one["locations"][0]["physicalLocation"]["artifactLocation"]
+        assert artifact["uri"].startswith(f"{(run.folder / 'models').as_uri()}/")
+        assert "uriBaseId" not in artifact
+
+
 def test_a_log_that_cannot_be_written_is_refused(run: InProcess) -> None:
     check_refusal(
         run("check", "models", "--sarif", "nowhere/check.sarif", "--json"), 2, ("cannot write nowhere/check.sarif",)
     )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--cache-config=local,size=1048576"],
+        ["--cache-config local,size=1048576"],
+        ["--cache-config", "local,size=1048576"],
+    ],
+)
+def test_an_argument_of_the_server_is_understood_however_it_is_typed(run: InProcess, given: list[str]) -> None:
+    config = run.folder / "models" / "sound" / "config.pbtxt"
+    config.write_text(SOUND + "response_cache { enable: true }\n")
+    words = ["check", "models", "sound", "--fail-on", "note"]
+    assert run(*words).status == 7
+    assert run(*words, *(f"--server-argument={one}" for one in given)).status == 0
 
 
 def test_every_rule_can_be_read(run: InProcess) -> None:

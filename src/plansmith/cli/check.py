@@ -112,7 +112,8 @@ def check_command(
         )
     chosen: Target | None = load_target(target) if target is not None else None
     with _opened(repository) as root:
-        findings = check_repository(root, models=models, target=chosen, sagemaker=sagemaker, arguments=arguments)
+        given = [word for argument in arguments for word in _words(argument)]
+        findings = check_repository(root, models=models, target=chosen, sagemaker=sagemaker, arguments=given)
         checked = list(models) or sorted(folder.name for folder in root.iterdir() if folder.is_dir())
     if sarif is not None:
         _write_sarif(sarif, findings, repository)
@@ -123,6 +124,12 @@ def check_command(
     else:
         _show(findings, len(checked))
     sys.exit(code)
+
+
+def _words(argument: str) -> list[str]:
+    """An argument of the server as it gets it: one that is typed with its value in a pair of quotes is two words."""
+    name, space, value = argument.partition(" ")
+    return [name, value.strip()] if space and name.startswith("--") and "=" not in name else [argument]
 
 
 @contextmanager
@@ -154,13 +161,15 @@ def _counts(findings: Sequence[Finding]) -> dict[str, int]:
 
 
 def _write_sarif(path: Path, findings: Sequence[Finding], repository: Path) -> None:
-    """Write the log; its places start from the working directory, as those of a checkout do in code review."""
+    """Write the log; places below the working directory start from it, as those of a checkout do in code review."""
     from plansmith.durable import write_file
     from plansmith.errors import UsageError
     from plansmith.triton.checking.checker import all_rules
     from plansmith.triton.checking.sarif import sarif_log
 
-    log = sarif_log(findings, all_rules(), Path(os.path.relpath(repository)).as_posix())
+    relative = Path(os.path.relpath(repository))
+    folder = repository.absolute() if ".." in relative.parts else relative
+    log = sarif_log(findings, all_rules(), folder.as_posix())
     try:
         write_file(path, json.dumps(log, indent=1) + "\n", replace=True)
     except OSError as error:

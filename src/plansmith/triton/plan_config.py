@@ -99,7 +99,7 @@ def _max_batch_size(component: Component, plan: Plan, profiles: Sequence[Optimiz
     if not profiles or _shape_tensors(plan, profiles):
         return 0
     tensors = (*component.inputs, *component.outputs)
-    if not all(t.dims[:1] == (BATCH,) and _dims(t, told.get(t.name))[0] == -1 for t in tensors):
+    if not all(t.dims[:1] == (BATCH,) and plan_dims(t, told.get(t.name))[0] == -1 for t in tensors):
         return 0
     if not all(tensor.name in profile.shapes for profile in profiles for tensor in component.inputs):
         return 0
@@ -175,7 +175,7 @@ def _fit(dims: Sequence[int], graph: Sequence[int | str]) -> bool:
     return all(-1 in {own, its} or isinstance(its, str) or own == its for own, its in zip(dims, graph, strict=True))
 
 
-def _dims(tensor: Tensor, told: PlanTensor | None) -> list[int]:
+def plan_dims(tensor: Tensor, told: PlanTensor | None) -> list[int]:
     """Of the plan where it fixes them, else of the graph; -1 where neither does."""
     graph = [-1 if isinstance(dim, str) else dim for dim in tensor.dims]
     own = told.dims if told is not None and len(told.dims) == len(graph) else graph
@@ -187,13 +187,13 @@ def _describe(entry: pb.ModelInput | pb.ModelOutput, component: Component, engin
     build, (plan, *_) = _build(engine), engine.plans.values()
     tensor = next(t for t in (*component.inputs, *component.outputs) if t.name == entry.name)
     told: Mapping[str, PlanTensor] = {t.name: t for t in plan.tensors}
-    dims = _dims(tensor, told.get(entry.name))[1 if max_batch_size else 0 :]
+    dims = plan_dims(tensor, told.get(entry.name))[1 if max_batch_size else 0 :]
     if dims:
         entry.dims[:] = dims
     entry.is_shape_tensor = entry.name in _shape_tensors(plan, build.profiles)
     layouts = {t.format for one in engine.plans.values() for t in one.tensors if t.name == entry.name}
     asked = build.formats.get(entry.name, "chw")
-    entry.is_non_linear_format_io = asked != "chw" or not all(map(_is_linear, layouts))
+    entry.is_non_linear_format_io = asked != "chw" or not all(map(is_linear, layouts))
 
 
 def _shape_tensors(plan: Plan, profiles: Sequence[OptimizationProfile]) -> set[str]:
@@ -201,6 +201,6 @@ def _shape_tensors(plan: Plan, profiles: Sequence[OptimizationProfile]) -> set[s
     return {tensor.name for tensor in plan.tensors if tensor.is_shape} | {n for p in profiles for n in p.values}
 
 
-def _is_linear(layout: str) -> bool:
+def is_linear(layout: str) -> bool:
     """Whether TensorRT's words mean that a tensor lies row by row; no words, that nothing else was asked."""
     return not layout or "linear" in layout.lower()

@@ -99,6 +99,10 @@ SOUND_CASES: dict[str, Case] = {
         "optimization { priority: PRIORITY_MAX input_pinned_memory { enable: false } }\n",
         {**PROGRAM, "labels.txt": "a\nb\nc\n", "warmup/x": b"\0" * 12, "configs/other.pbtxt": SOUND},
     ),
+    "sign-apart": Case(
+        f"{HEAD}{tensors('dims: [ - 1 ]', 'dims: [ -  1 ]')}{CPU}"
+        'parameters { key: "a - 1" value { string_value: "- 1" } } # - 1\n',
+    ),
     "sequences": Case(
         f"{sequences(f'{control(START)} oldest {{ max_candidate_sequences: 4 preferred_batch_size: [ 8 ] }}')}"
     ),
@@ -156,6 +160,11 @@ CORE: dict[str, Case] = {
         ("config.backend-platform",),
     ),
     "misspelt": Case(SOUND.replace("python", "pythn"), rules=("config.backend-misspelt",)),
+    "resembling": Case(
+        SOUND.replace("python", "my_python"),
+        rules=("config.backend-resembling",),
+        unjudged="it is not installed here",
+    ),
     "custom": Case(
         SOUND.replace("python", "ours"), rules=("config.backend-custom",), unjudged="it is not installed here"
     ),

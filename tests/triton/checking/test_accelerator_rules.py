@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from plansmith.targets import load_target
 
@@ -116,6 +116,27 @@ SOUND = {
 @pytest.mark.parametrize(("config", "model"), SOUND.values(), ids=SOUND.keys())
 def test_what_loads_is_passed(config: str, model: onnx.ModelProto | None, written: Written) -> None:
     assert of(written, config, model) == set()
+
+
+def profile(minimum: str, usual: str, most: str) -> dict[str, str]:
+    """The three shapes of a profile."""
+    keys = ("trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_profile_max_shapes")
+    return dict(zip(keys, (minimum, usual, most), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "rules"),
+    [
+        (profile("x:1x3,inner:1x3", "x:4x3,inner:4x3", "x:8x3,inner:8x3"), set()),
+        (profile("inner:1x3", "inner:4x3", "inner:8x3"), {"onnxruntime.accelerator-profile-names"}),
+        (profile("x:1x3,q:1", "x:4x3,q:1", "x:8x3,q:1"), {"onnxruntime.accelerator-profile-names"}),
+    ],
+    ids=["an input and what flows inside", "what flows inside alone", "what is not there"],
+)
+def test_a_profile_may_be_for_a_part_of_the_graph(given: dict[str, str], rules: set[str], written: Written) -> None:
+    model = graph(nodes=[helper.make_node("Relu", ["x"], ["inner"])])
+    assert of(written, tensorrt(**given), model) == rules
+    assert {one.severity for one in findings(written.root)} <= {"warning"}
 
 
 def test_an_accelerator_of_gpus_is_not_used_by_a_target_without_any(written: Written) -> None:

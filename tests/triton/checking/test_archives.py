@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from plansmith.errors import RepositoryError
 from plansmith.triton.checking import archives
 from plansmith.triton.checking.archives import unpacked
+from plansmith.triton.checking.checker import check_repository
 
 Entry = tuple[str, bytes | None, dict[str, Any]]
 
@@ -115,6 +117,29 @@ def test_an_archive_that_unpacks_to_much_more_is_refused_before_it_fills_the_dis
         out.write(bytes(2**20))
     with pytest.raises(RepositoryError, match=r"unpacks to more than 64\.0 MiB"), unpacked(path):
         pytest.fail("it was unpacked")
+
+
+def test_links_that_lead_in_a_circle_are_what_leads_to_nothing(tmp_path: Path) -> None:
+    entries = (file("m/config.pbtxt"), link("m/a", "a"), link("m/b", "c"), link("m/c", "b"))
+    with unpacked(archive(tmp_path, *entries)) as folder:
+        found = {one.place for one in check_repository(folder) if one.rule == "layout.dangling-link"}
+    assert found == {"m/a", "m/b", "m/c"}
+
+
+def test_a_file_that_would_fill_the_disk_is_refused_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = archive(tmp_path, file("m/1/model.onnx", bytes(2**20)))
+    usage = shutil.disk_usage(tmp_path)
+    for left, fits in ((2**20, True), (2**20 - 1, False)):
+        given = usage._replace(free=archives._KEPT_FREE + left)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, given=given: given)
+        if fits:
+            with unpacked(path) as folder:
+                assert (folder / "m/1/model.onnx").stat().st_size == 2**20
+        else:
+            with pytest.raises(RepositoryError, match="does not fit"), unpacked(path):
+                pytest.fail("it was unpacked")
 
 
 def test_more_entries_than_any_repository_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

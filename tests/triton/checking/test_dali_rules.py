@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
+from plansmith.targets import load_target
 
 from .backend_rules import broken, findings
 
@@ -39,7 +42,6 @@ FOUND: dict[str, tuple[str, dict[str, bytes | str], set[str]]] = {
     "none under its name": (CONFIG + 'default_model_filename: "resize.dali"', FILES, {"model-file"}),
     "no decorated function": (CONFIG, {"1/dali.py": PROGRAM.replace("@autoserialize\n", "")}, {"autoserialize"}),
     "two decorated functions": (CONFIG, {"1/dali.py": PROGRAM + PROGRAM}, {"autoserialize"}),
-    "a program that cannot be parsed": (CONFIG, {"1/dali.py": "def"}, {"autoserialize"}),
     "an input of another name": (CONFIG.replace("encoded", "image"), {"1/dali.py": PROGRAM}, {"input-name"}),
     "an input whose name is not written out": (
         CONFIG,
@@ -60,6 +62,13 @@ def test_what_the_backend_refuses_is_found_and_nothing_else(
 ) -> None:
     written.add("m", config, files)
     assert broken(written.root) == {f"dali.{rule}" for rule in rules}
+
+
+def test_a_program_that_cannot_be_parsed_is_wrong_where_it_is_known_which_python_runs_it(written: Written) -> None:
+    written.add("m", CONFIG, {"1/dali.py": "def"})
+    same = load_target("triton-26.08").model_copy(update={"python": f"3.{sys.version_info.minor}"})
+    assert broken(written.root, target=same) == {"dali.autoserialize"}
+    assert broken(written.root) == {"python.unsure-syntax"}
 
 
 def test_a_finding_in_a_program_names_its_line(written: Written) -> None:

@@ -39,6 +39,11 @@ def test_a_graph_tells_its_tensors_versions_and_what_lies_outside(tmp_path: Path
     assert facts.external == {"v.data": 20}
 
 
+def test_a_negative_size_is_none(tmp_path: Path) -> None:
+    facts = graph_facts(saved(tmp_path, graph(inputs={"x": (TensorProto.FLOAT, [-1, 0, 3])})))
+    assert facts.tensors["x"].dims == ("", 0, 3)
+
+
 def test_operators_inside_of_branches_and_of_the_files_own_functions_are_told_apart(tmp_path: Path) -> None:
     branch = helper.make_graph(
         [helper.make_node("Deep", [], ["inner"], domain="com.deep")],

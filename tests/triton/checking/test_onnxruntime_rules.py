@@ -165,6 +165,14 @@ SOUND: dict[str, tuple[str | None, onnx.ModelProto | None]] = {
         None,
     ),
     "a completed configuration with a batch": ('backend: "onnxruntime" max_batch_size: 4', None),
+    "weights that are inputs, too, as in files of IR 3": (
+        'backend: "onnxruntime" max_batch_size: 4',
+        graph(
+            inputs={"x": (TensorProto.FLOAT, ["b", 3]), "w": (TensorProto.FLOAT, [2])},
+            initializer=[weights("w", 2)],
+            ir_version=3,
+        ),
+    ),
     "strings": (
         of({X: X.replace("FP32", "STRING"), Y: Y.replace("FP32", "STRING")}),
         graph(inputs={"x": (TensorProto.STRING, ["b", 3])}, outputs={"y": (TensorProto.STRING, ["b", 3])}),
@@ -255,6 +263,27 @@ def test_operators_of_others_need_their_library(written: Written) -> None:
     for name, config, model in (("a", PLAIN, strange), ("b", PLAIN, known), ("c", named, strange)):
         written.add(name, config, {"1/model.onnx": content(model)})
     assert {(one.model, one.rule) for one in findings(written.root)} == {("a", "onnxruntime.custom-operators")}
+
+
+def test_operators_of_tensorrt_need_its_accelerator(written: Written) -> None:
+    model = content(graph(nodes=[helper.make_node("Spin", ["x"], ["z"], domain="trt.plugins")]))
+    on_gpu = of({"KIND_CPU": "KIND_GPU"})
+    named = "optimization { execution_accelerators { gpu_execution_accelerator { name: '%s' } } }"
+    for name, config in (("a", on_gpu), ("b", on_gpu + named % "tensorrt"), ("c", on_gpu + named % "cuda")):
+        written.add(name, config, {"1/model.onnx": model})
+    found = {one.model for one in findings(written.root) if one.rule == "onnxruntime.custom-operators"}
+    assert found == {"a", "c"}
+
+
+@pytest.mark.parametrize(("size", "rules"), [(4, set()), (5, {"warmup.batch-size"})])
+@pytest.mark.parametrize("inputs", [f"input {{ {X} }}", ""], ids=["inputs without outputs", "neither"])
+def test_a_warm_up_is_held_against_the_batch_that_the_backend_completes(
+    inputs: str, size: int, rules: set[str], written: Written
+) -> None:
+    value = "data_type: TYPE_FP32 dims: [ 3 ] zero_data: true"
+    warmup = f'model_warmup {{ batch_size: {size} inputs {{ key: "x" value {{ {value} }} }} }}'
+    put(written, f'backend: "onnxruntime" {inputs} {warmup}')
+    assert {one.rule for one in written.findings() if one.rule.startswith("warmup.")} == rules
 
 
 def test_a_server_that_completes_nothing_is_left_to_the_rules_of_its_core(written: Written) -> None:

@@ -75,5 +75,7 @@ def test_a_plan_that_was_exchanged_by_hand_is_held_against_the_repositorys_targe
 
 def test_what_the_server_has_to_be_told_is_known_from_the_manifest(tmp_path: Path) -> None:
     root = published(tmp_path, engine(version_compatible=True))
-    assert {one.rule for one in check_repository(root)} == {"tensorrt.server-argument"}
-    assert check_repository(root, arguments=["--backend-config=tensorrt,version-compatible=true"]) == []
+    assert check_repository(root) == []
+    assert {one.rule for one in check_repository(root, sagemaker=True)} == {"tensorrt.server-argument"}
+    named = ["--backend-config=tensorrt,version-compatible=true"]
+    assert check_repository(root, sagemaker=True, arguments=named) == []

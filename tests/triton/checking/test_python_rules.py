@@ -38,7 +38,6 @@ def without(part: str, instead: str = "") -> str:
 
 
 MISTAKES = {
-    "what cannot be parsed": ("class TritonPythonModel\n    pass\n", "syntax", 1),
     "another class": (MODEL.replace("TritonPythonModel", "Model"), "class", 0),
     "no class": ("import os\n", "class", 0),
     "a class in a function": ("def make():" + MODEL.replace("\n", "\n    ") + "\n", "class", 0),
@@ -104,7 +103,17 @@ def test_a_syntax_that_is_newer_than_this_python_is_no_error(written: Written) -
     newer = load_target("triton-26.08").model_copy(update={"python": f"3.{sys.version_info.minor + 1}"})
     same = load_target("triton-26.08").model_copy(update={"python": f"3.{sys.version_info.minor}"})
     assert broken(written.root, target=newer) == {"python.newer-syntax"}
-    assert broken(written.root, target=same) == {"python.syntax"}
+    (found,) = findings(written.root, target=same)
+    assert (found.rule, found.place, found.severity) == ("python.syntax", "m/1/model.py", "error")
+    assert found.line == MODEL.count("\n") + 2
+
+
+def test_without_a_target_a_program_that_cannot_be_parsed_may_need_a_newer_python(written: Written) -> None:
+    written.add("m", CONFIG, {"1/model.py": MODEL + "\ntype Rows = list[int]\nnewer syntax\n"})
+    (found,) = findings(written.root)
+    assert (found.rule, found.severity) == ("python.unsure-syntax", "warning")
+    assert "may need a newer one" in found.message
+    assert "--target" in found.remedy
 
 
 def environment(path: str) -> str:

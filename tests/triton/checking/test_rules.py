@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from plansmith.errors import RepositoryError
 from plansmith.targets import load_target
 from plansmith.triton.checking import (
     batching_rules,
@@ -22,8 +23,9 @@ from plansmith.triton.checking import (
     warmup_rules,
 )
 from plansmith.triton.checking.checker import all_rules, check_repository
+from plansmith.triton.checking.reading import as_python_reads
 
-from .cases import BROKEN_CASES, COMPLETED, HEAD, PROGRAM, SOUND, SOUND_CASES, Case, tensors, warm_up
+from .cases import BROKEN_CASES, COMPLETED, CPU, HEAD, PROGRAM, SOUND, SOUND_CASES, Case, tensors, warm_up
 from .conftest import Written
 
 OURS = (
@@ -108,7 +110,19 @@ def test_a_configuration_that_may_not_be_read_is_told(written: Written, monkeypa
     shut = {written.root / "shut" / "config.pbtxt", written.root / "graph" / "1" / "model.onnx"}
     for name in ("read_bytes", "open"):
         monkeypatch.setattr(Path, name, _refusing(getattr(Path, name), shut))
-    assert {("shut", "config.unreadable"), ("graph", "files.unreadable")} <= written.broken()
+    remedies = {(one.model, one.rule): one.remedy for one in written.findings()}
+    assert remedies["shut", "config.unreadable"] == f"chmod a+r {written.root / 'shut' / 'config.pbtxt'}"
+    assert remedies["graph", "files.unreadable"] == f"chmod a+r {written.root / 'graph' / '1' / 'model.onnx'}"
+
+
+def test_a_folder_that_may_not_be_read_is_told_as_it_is_typed(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = written.add("a b", SOUND, PROGRAM)
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != folder and allowed(path, mode))
+    (found,) = [one for one in written.findings() if one.rule == "layout.unreadable"]
+    assert found.remedy == f"chmod -R a+rX '{folder}'"
 
 
 def _refusing(was: Callable[..., object], shut: set[Path]) -> Callable[..., object]:
@@ -124,6 +138,8 @@ def test_a_server_that_completes_nothing_wants_a_configuration(written: Written)
     written.add("bare", None, PROGRAM)
     assert written.findings() == []
     assert written.broken(arguments=["--disable-auto-complete-config"]) == {("bare", "config.required")}
+    assert written.broken(arguments=["--strict-model-config=true"]) == {("bare", "config.required")}
+    assert written.findings(arguments=["--disable-auto-complete-config=false"]) == []
 
 
 def test_a_field_is_held_against_the_age_of_the_target(written: Written) -> None:
@@ -137,6 +153,52 @@ def test_a_field_is_held_against_the_age_of_the_target(written: Written) -> None
     assert written.findings(target=newer) == []
     older = newer.model_copy(update={"triton": "2.51.0"})
     assert written.broken(target=older) == {("metered", "config.newer-field")}
+
+
+def test_a_platform_is_held_against_the_age_of_the_target(written: Written) -> None:
+    for platform, file in (("torch_aoti", "model.pt2"), ("libtorch", "model.pt"), ("pytorch_libtorch", "model.pt")):
+        text = f'platform: "{platform}"\n{tensors()}{CPU}'
+        written.add(platform, text, {f"1/{file}": "x"})
+        written.add(f"{platform}-named", f'backend: "pytorch"\n{text}', {f"1/{file}": "x"})
+    written.add("by-file", f"{tensors()}{CPU}", {"1/model.pt2": "x"})
+    newer = load_target("triton-26.08-cpu")
+    assert written.findings() == []
+    assert written.findings(target=newer) == []
+    older = newer.model_copy(update={"triton": "2.62.0"})
+    names = {f"{platform}{suffix}" for platform in ("torch_aoti", "libtorch") for suffix in ("", "-named")}
+    assert written.broken(target=older) == {(name, "config.newer-field") for name in names}
+
+
+def test_a_runtime_of_its_own_opens_other_files_than_its_backend(written: Written) -> None:
+    text = f'backend: "pytorch"\nruntime: "model.py"\n{tensors()}{CPU}'
+    written.add("torch2", text, PROGRAM)
+    assert written.findings() == []
+
+
+@pytest.mark.parametrize(
+    ("backend", "severity"),
+    [
+        ("pyhton", "error"),
+        ("onxruntime", "error"),
+        ("tensorflow2", "warning"),
+        ("my_python", "warning"),
+        ("pythons3x", "warning"),
+        ("acme", "note"),
+    ],
+)
+def test_a_backend_that_may_well_be_another_is_no_error(backend: str, severity: str, written: Written) -> None:
+    written.add("m", SOUND.replace("python", backend), PROGRAM)
+    assert [finding.severity for finding in written.findings()] == [severity]
+
+
+def test_labels_outside_of_the_folder_are_held_against_the_age_of_the_target(written: Written) -> None:
+    case = BROKEN_CASES["labels-outside"]
+    written.add("m", case.config, case.files)
+    newer = load_target("triton-26.08")
+    older = newer.model_copy(update={"triton": "2.51.0"})
+    for target, severity in ((None, "error"), (newer, "error"), (older, "warning")):
+        found = [one for one in written.findings(target=target) if one.rule == "files.labels-outside"]
+        assert [one.severity for one in found] == [severity]
 
 
 def test_a_response_cache_wants_a_server_with_one(written: Written) -> None:
@@ -166,6 +228,41 @@ def test_instances_on_gpus_are_for_targets_that_have_them(written: Written) -> N
     assert written.findings() == []
     assert written.findings(target=load_target("triton-26.08")) == []
     assert written.broken(target=CPU_TARGET) == {("fast", "config.instance-without-gpu")}
+
+
+def test_a_configuration_beside_the_models_is_passed_over(written: Written) -> None:
+    written.add("sound", SOUND, PROGRAM)
+    (written.root / "config.pbtxt").write_text(SOUND)
+    assert [(f.model, f.rule, f.place) for f in written.findings()] == [("", "layout.config-name", "config.pbtxt")]
+
+
+def test_the_folder_of_one_model_is_no_repository(written: Written) -> None:
+    made = {"with-folders": {**PROGRAM, "code/1/x": ""}, "without-version": {"model.py": "x", "code/x.py": ""}}
+    for name, files in made.items():
+        with pytest.raises(RepositoryError, match="is the folder of one model"):
+            check_repository(written.add(name, SOUND, files))
+
+
+def test_a_folder_that_is_no_model_is_one_only_to_a_server_that_loads_it(written: Written) -> None:
+    written.add("good", SOUND, PROGRAM)
+    written.add("code", None, {"inference.py": "x"})
+    explicit = "--model-control-mode=explicit"
+    foreign = {("code", "layout.not-a-model")}
+    assert written.broken() == foreign
+    assert written.broken(arguments=["--model-control-mode=poll"]) == foreign
+    assert written.broken(arguments=[explicit, "--load-model=good"]) == set()
+    assert written.broken(arguments=["--model-control-mode", "explicit", "--load-model", "good"]) == set()
+    assert written.broken(arguments=[explicit]) == set()
+    assert written.broken(arguments=[explicit, "--load-model=*"]) == foreign
+    assert written.broken(arguments=[explicit, "--load-model=good", "--load-model=code"]) == foreign
+
+
+def test_a_folder_that_is_no_model_is_told_once_of_an_archive_for_sagemaker(written: Written) -> None:
+    written.add("good", SOUND, PROGRAM)
+    written.add("code", None, {"inference.py": "x"})
+    (found,) = written.findings(sagemaker=True)
+    assert (found.rule, found.place) == ("sagemaker.stray-folder", "code")
+    assert "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME" in found.remedy
 
 
 def test_a_finding_names_the_line(written: Written) -> None:
@@ -214,6 +311,11 @@ def test_no_text_makes_a_check_fail(written: Written) -> None:
             text[place : place + chance.randrange(12)] = chance.choice(["", "99", " ", *words])
         (folder / "config.pbtxt").write_text("".join(text))
         written.findings(target=CPU_TARGET)
+
+
+def test_a_sign_that_stands_apart_is_read_and_strings_are_left_alone() -> None:
+    text = 'name: "a - 1" x: [ - 1, -\t2 ] # - 3\n'
+    assert as_python_reads(text) == 'name: "a - 1" x: [  -1, \t-2 ] # - 3\n'
 
 
 def test_a_pipe_in_place_of_a_configuration_is_not_waited_for(written: Written) -> None:

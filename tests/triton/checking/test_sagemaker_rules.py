@@ -44,6 +44,7 @@ def test_several_models_without_an_ensemble_are_no_archive_of_many(written: Writ
     single(written)
     single(written, "n")
     assert broken(written.root, sagemaker=True) == {"sagemaker.default-model", "sagemaker.ensemble"}
+    assert {one.place for one in findings(written.root, sagemaker=True)} == {"."}
 
 
 @pytest.mark.parametrize("platform", [SPACED, "platform: 'ensemble'"])

@@ -118,6 +118,26 @@ def test_results_point_to_their_rules_and_places(log: dict[str, Any]) -> None:
     assert place == {"physicalLocation": {"artifactLocation": {"uri": "srv/our%20models", "uriBaseId": "%SRCROOT%"}}}
 
 
+@pytest.mark.parametrize(
+    ("repository", "place", "uri"),
+    [
+        (".", "m/config.pbtxt", "m/config.pbtxt"),
+        (".", ".", "."),
+        ("models/", ".", "models"),
+        ("/srv/models", "m/1", "file:///srv/models/m/1"),
+        ("models", "m\udcff", "models/m%FF"),
+    ],
+)
+def test_places_are_addresses_without_detours(repository: str, place: str, uri: str) -> None:
+    found = FOUND.model_copy(update={"place": place, "model": "m\udcff", "message": "m\udcff is odd"})
+    made = json.loads(json.dumps(sarif_log([found], all_rules(), repository)).encode())
+    assert not list(Draft7Validator(LOG).iter_errors(made))
+    (result,) = made["runs"][0]["results"]
+    artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert artifact == ({"uri": uri} if uri.startswith("file:") else {"uri": uri, "uriBaseId": "%SRCROOT%"})
+    json.dumps(made, ensure_ascii=False).encode()
+
+
 def test_a_finding_is_known_again_where_only_lines_moved() -> None:
     moved, other = FOUND.model_copy(update={"line": 7}), FOUND.model_copy(update={"message": "a dim of -2"})
     prints = [

@@ -224,6 +224,12 @@ def test_plugins_that_a_plan_needs_have_to_be_named_to_the_server(written: Writt
     given = ["--backend-config=tensorrt,plugins=libb.so;libc.so;liba.so"]
     assert broken(written.root, manifests=manifests) == {"tensorrt.server-argument"}
     assert broken(written.root, manifests=manifests, arguments=given) == set()
+    elsewhere = ["--backend-config=tensorrt,plugins=/opt/plugins/liba.so;/opt/plugins/libb.so"]
+    assert broken(written.root, manifests=manifests, arguments=elsewhere) == set()
+    (found,) = findings(written.root, manifests=manifests)
+    assert "--server-argument='--backend-config=tensorrt,plugins=liba.so;libb.so'" in found.remedy
+    (found,) = findings(written.root, manifests=manifests, target=load_target("sagemaker-26.05"))
+    assert "SAGEMAKER_TRITON_ADDITIONAL_ARGS=--backend-config=tensorrt,plugins=liba.so;libb.so" in found.remedy
 
 
 def test_plans_that_are_too_old_for_a_targets_gpus_are_found(written: Written) -> None:

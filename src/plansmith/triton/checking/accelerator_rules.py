@@ -37,8 +37,14 @@ UNUSED = Rule(
 PROFILE = Rule(
     "onnxruntime.accelerator-profile",
     "error",
-    "the profile of the TensorRT accelerator has all three shapes of every input that varies, in order",
+    "the profile of the TensorRT accelerator has three shapes for each name, of its rank and in order",
     _PROVIDER,
+)
+PROFILE_NAMES = Rule(
+    "onnxruntime.accelerator-profile-names",
+    "warning",
+    "the profile of the TensorRT accelerator is for what varies where TensorRT takes over: mostly the graph's inputs",
+    "github.com/microsoft/onnxruntime: pull request 17007 (a part of a graph wants its own inputs in the profile)",
 )
 NO_PROFILE = Rule(
     "onnxruntime.accelerator-shapes",
@@ -65,7 +71,10 @@ PRECISION = Rule(
     "release notes of TensorRT 11.0 (weakly typed networks are gone)",
 )
 
-RULES: tuple[Rule, ...] = (ACCELERATOR, PARAMETER, UNUSED, PROFILE, NO_PROFILE, CACHE, VERSION, PRECISION)
+RULES: tuple[Rule, ...] = (
+    *(ACCELERATOR, PARAMETER, UNUSED, PROFILE, PROFILE_NAMES, NO_PROFILE),
+    *(CACHE, VERSION, PRECISION),
+)
 
 _SHAPES = {which: f"trt_profile_{which}_shapes" for which in ("min", "opt", "max")}
 _SHAPE = re.compile(r"(?P<name>.+):(?P<dims>\d+(x\d+)*)")
@@ -154,43 +163,52 @@ def _tensorrt(model: ModelFolder, given: Mapping[str, str], facts: GraphFacts | 
             said = f"{', '.join(varying)} vary, and the TensorRT accelerator has no profile for them"
             yield _broken(NO_PROFILE, model, '"tensorrt"', said, f"write {', '.join(_SHAPES.values())}")
         return
-    for problem in _profile_problems(written, varying, facts):
+    for rule, problem in _profile_problems(written, varying, facts):
         remedy = "write all three as name:1x3x224x224, joined by commas, for every input that varies"
-        yield _broken(PROFILE, model, "trt_profile_", problem, remedy)
+        yield _broken(rule, model, "trt_profile_", problem, remedy)
 
 
-def _profile_problems(written: Mapping[str, str], varying: Mapping[str, object], facts: GraphFacts | None) -> list[str]:
+def _profile_problems(
+    written: Mapping[str, str], varying: Mapping[str, object], facts: GraphFacts | None
+) -> list[tuple[Rule, str]]:
+    """What is wrong with a profile, and the rule that it breaks."""
     absent = [key for which, key in _SHAPES.items() if which not in written]
     if absent:
-        return [f"{', '.join(absent)} is not written, which goes with the others"]
+        return [(PROFILE, f"{', '.join(absent)} is not written, which goes with the others")]
     shapes: dict[str, dict[str, tuple[int, ...]]] = {}
     for which, text in written.items():
         for part in text.split(","):
             found = _SHAPE.fullmatch(part.strip())
             if found is None:
-                return [f"{_SHAPES[which]}: {part.strip()!r} is not name:1x3x224x224"]
+                return [(PROFILE, f"{_SHAPES[which]}: {part.strip()!r} is not name:1x3x224x224")]
             shapes.setdefault(found["name"], {})[which] = tuple(map(int, found["dims"].split("x")))
-    problems = [f"no profile has {name}, which varies" for name in varying if name not in shapes]
+    problems = [
+        (PROFILE_NAMES, f"no profile has {name}, which varies: right only where TensorRT does not get it")
+        for name in varying
+        if name not in shapes
+    ]
     for name, given in shapes.items():
-        problems += _shape_problems(name, given, facts)
+        if wrong := _shape_problem(name, given, facts):
+            problems.append((PROFILE, wrong))
+        elif facts is not None and name not in facts.values:
+            problems.append((PROFILE_NAMES, f"the profile names {name}, of which the graph has nothing"))
     return problems
 
 
-def _shape_problems(name: str, given: Mapping[str, tuple[int, ...]], facts: GraphFacts | None) -> list[str]:
+def _shape_problem(name: str, given: Mapping[str, tuple[int, ...]], facts: GraphFacts | None) -> str:
+    """What is wrong with the shapes of a name; empty for nothing."""
     absent = [_SHAPES[which] for which in _SHAPES if which not in given]
     if absent:
-        return [f"{name} is not in {', '.join(absent)}"]
+        return f"{name} is not in {', '.join(absent)}"
     low, usual, high = (given[which] for which in _SHAPES)
     if not len(low) == len(usual) == len(high):
-        return [f"the shapes of {name} have different ranks"]
+        return f"the shapes of {name} have different ranks"
     if any(not a <= b <= c for a, b, c in zip(low, usual, high, strict=True)):
-        return [f"the shapes of {name} are not min <= opt <= max in every dim"]
+        return f"the shapes of {name} are not min <= opt <= max in every dim"
     tensors = facts.tensors if facts is not None else {}
-    if facts is not None and name not in tensors:
-        return [f"the profile names {name}, which is no input of the graph"]
     if facts is not None and name in facts.shaped and len(tensors[name].dims) != len(low):
-        return [f"the profile of {name} has {len(low)} dims, and the graph {dims_in_words(tensors[name].dims)}"]
-    return []
+        return f"the profile of {name} has {len(low)} dims, and the graph {dims_in_words(tensors[name].dims)}"
+    return ""
 
 
 def _of_target(model: ModelFolder, given: Mapping[str, str], surroundings: Surroundings) -> Iterator[Finding]:

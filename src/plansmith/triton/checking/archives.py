@@ -85,7 +85,7 @@ def _unpack(path: Path, folder: Path) -> None:
                     _link_again(path, folder, place, member.linkname)
                 elif member.isreg():
                     total += member.size
-                    _require_room(path, folder, total, most)
+                    _require_room(path, folder, member.size, total, most)
                     _write(archive, member, path, place)
                 else:
                     raise _refused(path, f"{member.name} is neither a file nor a folder nor a link")
@@ -103,11 +103,12 @@ def _inside(path: Path, name: str) -> PurePosixPath:
     return place
 
 
-def _require_room(path: Path, folder: Path, total: int, most: int) -> None:
+def _require_room(path: Path, folder: Path, size: int, total: int, most: int) -> None:
+    """See that there is room for one more file, whose size is part of the total already."""
     if total > most:
         raise _refused(path, f"it unpacks to more than {bytes_in_words(most)}")
     free = shutil.disk_usage(folder).free
-    if free < _KEPT_FREE:
+    if free - size < _KEPT_FREE:
         raise RepositoryError(
             f"{path} does not fit: {bytes_in_words(free)} are left in {folder.parent.parent}",
             remedy="set TMPDIR to a folder with more room, or unpack it yourself and name the folder",
@@ -153,7 +154,9 @@ def _link(path: Path, folder: Path, place: Path, target: str) -> None:
 
 def _require_inside(path: Path, folder: Path, place: Path, target: str) -> None:
     """See that a place leads nowhere else; a link that does so at first may not, once others are made."""
-    if PurePosixPath(target).is_absolute() or not place.resolve().is_relative_to(folder.resolve()):
+    # Unlike Path.resolve, realpath takes links that lead in a circle for what they are: places where nothing is.
+    real = Path(os.path.realpath(place))
+    if PurePosixPath(target).is_absolute() or not real.is_relative_to(os.path.realpath(folder)):
         raise _refused(path, f"{place.relative_to(folder)} is a link to {target}, outside of it")
 
 

@@ -46,7 +46,7 @@ CACHE = Rule(
 CACHE_OFF = Rule(
     "config.response-cache-off",
     "note",
-    "a response cache works where the server is given one: --cache-config local,size=BYTES",
+    "a response cache works where the server is given one: --cache-config=local,size=BYTES",
     "server: docs/user_guide/response_cache.md",
 )
 RULES: tuple[Rule, ...] = (PREFERRED, UNBATCHED, PRIORITY, ORDERING, CACHE, CACHE_OFF)
@@ -139,5 +139,5 @@ def _cache(model: ModelFolder, config: pb.ModelConfig, surroundings: Surrounding
             CACHE_OFF,
             "the response cache works only where the server is given one",
             "response_cache",
-            remedy="start Triton with --cache-config local,size=BYTES (and tell this check by --server-argument)",
+            remedy="start Triton with --cache-config=local,size=BYTES (and tell this check by --server-argument)",
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -31,7 +33,7 @@ from plansmith.triton.checking.completing import folders_of
 from plansmith.triton.checking.findings import Finding, Rule, Severity
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
 from plansmith.triton.checking.reading import read_models, read_package, target_name, variants_of
-from plansmith.triton.checking.versions import is_plain
+from plansmith.triton.checking.versions import NO_VERSIONS, is_plain
 from plansmith.triton.model_config import CONFIG_FILE
 from plansmith.triton.nesting import repositories_in
 
@@ -110,7 +112,7 @@ def check_repository(
     """
     _require_repository(root)
     surroundings = Surroundings(root, {}, target or _own_target(root), sagemaker, tuple(arguments))
-    if (root / CONFIG_FILE).exists() or _is_model(root):
+    if _is_model(root):
         return _of_one_model(surroundings)
     present = read_models(root, next(iter(surroundings.argument("model-config-name")), ""))
     missing = sorted(set(models) - set(present))
@@ -119,7 +121,7 @@ def check_repository(
             f"{root} has no model {', '.join(missing)}",
             remedy=f"choose from: {', '.join(present)}" if present else "name another repository",
         )
-    surroundings = _with_models(surroundings, present)
+    surroundings = _as_served(_with_models(surroundings, present))
     found = [] if models else [finding for module in _OF_THE_WHOLE for finding in module.check_whole(surroundings)]
     for name in models or present:
         found += _check_model(present[name], surroundings)
@@ -175,7 +177,16 @@ def _guarded(module: RuleModule, model: ModelFolder, surroundings: Surroundings)
 
 
 def _with_models(surroundings: Surroundings, models: Mapping[str, ModelFolder]) -> Surroundings:
-    return Surroundings(surroundings.root, models, surroundings.target, surroundings.sagemaker, surroundings.arguments)
+    return replace(surroundings, models=models)
+
+
+def _as_served(surroundings: Surroundings) -> Surroundings:
+    """With the arguments that `plansmith serve` starts a server with for releases of ours; SageMaker is told them."""
+    if surroundings.is_for_sagemaker:
+        return surroundings
+    made = [model.manifests[n] for model in surroundings.models.values() for n in model.loaded if n in model.manifests]
+    own = dict.fromkeys(argument for manifest in made for argument in manifest.package.server_arguments)
+    return replace(surroundings, arguments=(*own, *surroundings.arguments))
 
 
 def _order(finding: Finding) -> tuple[str, str, int, int, str, str]:
@@ -186,7 +197,7 @@ def _order(finding: Finding) -> tuple[str, str, int, int, str, str]:
 def _of_one_model(surroundings: Surroundings) -> list[Finding]:
     """What is wrong in the folder of one model, which is no repository: to SageMaker, that it is none."""
     root = surroundings.root.absolute()
-    if not sagemaker_rules.is_for_sagemaker(surroundings):
+    if not surroundings.is_for_sagemaker:
         raise RepositoryError(
             f"{root} is the folder of one model, and no repository",
             remedy=f"plansmith check {root.parent} {root.name}",
@@ -204,7 +215,7 @@ def _require_repository(root: Path) -> None:
         what = "is a file, and no repository" if root.exists() else "does not exist"
         raise RepositoryError(f"{root} {what}", remedy="name the folder that holds the models' folders")
     if not os.access(root, os.R_OK | os.X_OK):
-        raise RepositoryError(f"{root} cannot be read", remedy=f"chmod a+rx {root}")
+        raise RepositoryError(f"{root} cannot be read", remedy=f"chmod a+rx {shlex.quote(str(root))}")
     inner = repositories_in(root)
     if inner:
         raise RepositoryError(
@@ -214,8 +225,14 @@ def _require_repository(root: Path) -> None:
 
 
 def _is_model(folder: Path) -> bool:
-    """Whether a folder holds versions, and nothing that could be a model."""
-    names = [one.name for one in folders_of(folder)]
-    return any(is_plain(name) and not (folder / name / CONFIG_FILE).exists() for name in names) and all(
-        is_plain(name) or name in {"warmup", "initial_state", "configs"} for name in names
-    )
+    """Whether a folder is a model's: it holds versions and no models, or a configuration and no models."""
+    inner = folders_of(folder)
+    versions = {one.name for one in inner if is_plain(one.name) and not (one / CONFIG_FILE).exists()}
+    others = [one for one in inner if one.name not in {*versions, *NO_VERSIONS}]
+    if (folder / CONFIG_FILE).exists():
+        return bool(versions) or not any(map(_may_be_model, others))
+    return bool(versions) and all(is_plain(one.name) for one in others)
+
+
+def _may_be_model(folder: Path) -> bool:
+    return (folder / CONFIG_FILE).exists() or any(is_plain(one.name) for one in folders_of(folder))

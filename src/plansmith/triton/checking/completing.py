@@ -1,7 +1,8 @@
 """What Triton fills in of a configuration that does not say it all, by the files that lie there.
 
 The rules are those of AutoCompleteBackendFields in src/model_config_utils.cc of
-github.com/triton-inference-server/core; what backends fill in beyond them they read from the model itself.
+github.com/triton-inference-server/core; what backends fill in beyond them they read from the model itself. Platforms
+and file of PyTorch's AOTInductor are those of src/constants.h and pull request 484 of that repository.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ _KNOWN = (
     _Known("onnxruntime", "model.onnx", "onnxruntime_onnx"),
     _Known("openvino", "model.xml"),
     _Known("pytorch", "model.pt", "pytorch_libtorch", may_be_folder=False),
+    _Known("pytorch", "model.pt", "libtorch", may_be_folder=False),
+    _Known("pytorch", "model.pt2", "torch_aoti", may_be_folder=False),
     _Known("python", "model.py"),
 )
+_PYTHON_RUNTIME = "model.py"
 PLATFORMS = {known.platform: known.backend for known in _KNOWN if known.platform}
 """The platforms that Triton knows beside "ensemble", and the backend of each."""
 
@@ -72,9 +76,12 @@ def complete(name: str, folder: Path, config: pb.ModelConfig | None) -> Complete
         _, dot, backend = name.partition(".")
         return Completed(backend, "", f"model.{backend}" if dot else "")
     defaults = [known for known in _KNOWN if known.backend == backend]
-    fitting = [known for known in defaults if known.platform == platform] or defaults
+    told = [known for known in defaults if known.platform == platform]
+    fitting = told or [known for known in defaults if known.file == file] or defaults
     if not fitting:
         return Completed(backend, platform, file)
+    if config is not None and config.runtime == _PYTHON_RUNTIME and backend == "pytorch":
+        return Completed(backend, platform or fitting[0].platform, file)
     return Completed(backend, platform or fitting[0].platform, file or fitting[0].file)
 
 

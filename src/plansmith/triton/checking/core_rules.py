@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.triton.checking.completing import ENSEMBLE, PLATFORMS
 from plansmith.triton.checking.findings import Finding, Rule
-from plansmith.triton.checking.layout_rules import hides_model_file
+from plansmith.triton.checking.looks import hides_model_file
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
 
 if TYPE_CHECKING:
@@ -32,8 +32,14 @@ PAIR = Rule("config.backend-platform", "error", "backend and platform are of the
 MISSPELT = Rule(
     "config.backend-misspelt",
     "error",
-    "a backend is not nearly called like one that NVIDIA's containers have",
+    "the name of a backend is not that of one in NVIDIA's containers but for a letter or two",
     "core: src/backend_manager.cc looks for a library or folder of that name; Triton 2.51 was seen to do so",
+)
+RESEMBLING = Rule(
+    "config.backend-resembling",
+    "warning",
+    "a backend that is called like one in NVIDIA's containers is meant to be another, and installed",
+    "core: src/backend_manager.cc looks for a library or folder of that name",
 )
 CUSTOM = Rule(
     "config.backend-custom",
@@ -58,7 +64,8 @@ NEWER = Rule(
     "config.newer-field",
     "error",
     "the configuration has no field that is newer than the target's Triton, which refuses what it does not know",
-    "common: pull request 126 brought model_metrics in November 2024; Triton 2.51 was seen to refuse it",
+    "common: pull request 126 brought model_metrics in November 2024; Triton 2.51 was seen to refuse it; core:"
+    " src/constants.h for platforms",
 )
 AGENT = Rule(
     "config.repository-agent",
@@ -72,6 +79,7 @@ RULES: tuple[Rule, ...] = (
     PLATFORM,
     PAIR,
     MISSPELT,
+    RESEMBLING,
     CUSTOM,
     MAX_BATCH,
     METRICS,
@@ -100,7 +108,10 @@ KNOWN_BACKENDS = (
 _KNOWN_AGENTS = {"checksum"}
 _TAG = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 _SINCE = {"model_metrics": (2, 52)}
+# Server's issue 8414 says that Triton 2.62, of October 2025, had none of them; which was the first to is not known.
+_PLATFORMS_AFTER = {"libtorch": (2, 62), "torch_aoti": (2, 62)}
 _NEAR = 0.75
+_MOST_SLIPS, _LETTERS_FOR_A_SLIP = 2, 3
 
 
 def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
@@ -177,7 +188,10 @@ def _unknown_backend(model: ModelFolder) -> Iterator[Finding]:
     near = difflib.get_close_matches(backend, KNOWN_BACKENDS, n=1, cutoff=_NEAR)
     if near:
         yield model.faulted(
-            MISSPELT, f"there is no backend {backend!r}", backend, remedy=f'did you mean backend: "{near[0]}"?'
+            MISSPELT if _is_misspelling(backend, near[0]) else RESEMBLING,
+            f"NVIDIA's containers have no backend {backend!r}",
+            backend,
+            remedy=f'did you mean backend: "{near[0]}"? If not, see that {library} is installed',
         )
     else:
         yield model.faulted(
@@ -186,6 +200,23 @@ def _unknown_backend(model: ModelFolder) -> Iterator[Finding]:
             backend,
             remedy=f"see that {library}, or model.py of a Python-based backend, is in the server's folder of backends",
         )
+
+
+def _is_misspelling(name: str, known: str) -> bool:
+    """Whether a name is a known one with a few slips of the keyboard, and not one that was made of it on purpose."""
+    if name.startswith(known) or name.endswith(known):
+        return False
+    return _slips(name, known) <= min(_MOST_SLIPS, len(known) // _LETTERS_FOR_A_SLIP)
+
+
+def _slips(one: str, other: str) -> int:
+    """How many letters have to be exchanged, put in or taken out (Levenshtein's distance)."""
+    row = list(range(len(other) + 1))
+    for count, letter in enumerate(one, 1):
+        before, row[0] = row[0], count
+        for place, its in enumerate(other, 1):
+            before, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, before + (letter != its))
+    return row[-1]
 
 
 def _metrics(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
@@ -212,6 +243,15 @@ def _newer_fields(model: ModelFolder, config: pb.ModelConfig, surroundings: Surr
     if version is None:
         return
     known = tuple(map(int, version.split(".")))
+    after = _PLATFORMS_AFTER.get(config.platform)
+    if after is not None and known[:2] <= after:
+        yield model.faulted(
+            NEWER,
+            f"platform {config.platform!r} is for Triton newer than {'.'.join(map(str, after))},"
+            f" and the target has {version}",
+            "platform",
+            remedy='write platform: "pytorch_libtorch" and a TorchScript model, or serve the model by a newer Triton',
+        )
     for field, since in _SINCE.items():
         if config.HasField(field) and known < since:
             yield model.faulted(

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from plansmith.triton.checking import python_rules
 from plansmith.triton.checking.configured import entry_line
 from plansmith.triton.checking.findings import Finding, Rule
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
@@ -88,8 +89,7 @@ def _program(path: Path, number: int, model: ModelFolder, surroundings: Surround
     source = read_source(path, surroundings.target.python if surroundings.target is not None else None)
     if source.tree is None:
         if not source.newer:
-            said = f"it cannot be parsed: {source.problem}"
-            yield SERIALISED.broken(said, model=model.name, place=place, line=source.line, remedy="correct the program")
+            yield python_rules.unparsed(source, model, place, SERIALISED)
         return
     marked = [
         node

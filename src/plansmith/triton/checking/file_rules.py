@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from plansmith.tensorrt_versions import numbers_of
 from plansmith.triton.checking.completing import ENSEMBLE
 from plansmith.triton.checking.findings import Finding, Rule
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
@@ -55,23 +56,25 @@ NO_MODEL = frozenset({MODEL.id, EMPTY.id, POINTER.id, UNREADABLE.id})
 """Where a file is none that a backend could open, what else is said of it says no more."""
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
+_TAKES_ANY_LABELS = (2, 51)
 _OPEN_ONE_FILE = {"onnxruntime", "openvino", "python", "pytorch", "tensorrt"}
 _MOST_LABEL_BYTES = 64 * 2**20
 
 
 def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
     """What is wrong with the files of a model."""
-    del surroundings
     if model.config is None and model.text:
         return
-    if model.platform != ENSEMBLE and model.backend in _OPEN_ONE_FILE:
+    # A runtime of its own, such as model.py of PyTorch's backend, opens what it likes.
+    runtime = model.config.runtime if model.config is not None else ""
+    if model.platform != ENSEMBLE and model.backend in _OPEN_ONE_FILE and not runtime:
         for number in model.loaded:
             yield from _model_file(model, number)
     if model.config is None:
         return
     for output in model.config.output:
         if output.label_filename:
-            yield from _labels(model, output.label_filename, elements(output.dims))
+            yield from _labels(model, output.label_filename, elements(output.dims), surroundings)
 
 
 def _model_file(model: ModelFolder, number: int) -> Iterator[Finding]:
@@ -95,7 +98,10 @@ def _model_file(model: ModelFolder, number: int) -> Iterator[Finding]:
             begins = opened.read(len(_POINTER))
     except OSError as error:
         yield UNREADABLE.broken(
-            f"{name} cannot be read: {error.strerror}", model=model.name, place=place, remedy=f"chmod a+r {place}"
+            f"{name} cannot be read: {error.strerror}",
+            model=model.name,
+            place=place,
+            remedy=f"chmod a+r {model.typed(f'{number}/{name}')}",
         )
         return
     if not begins:
@@ -109,16 +115,23 @@ def _model_file(model: ModelFolder, number: int) -> Iterator[Finding]:
         )
 
 
-def _labels(model: ModelFolder, name: str, wanted: int) -> Iterator[Finding]:
+def _takes_any_labels(surroundings: Surroundings) -> bool:
+    """Whether the target's Triton is known to load a model with labels that lie outside of its folder."""
+    version = surroundings.target.triton if surroundings.target is not None else None
+    return version is not None and numbers_of(version)[:2] <= _TAKES_ANY_LABELS
+
+
+def _labels(model: ModelFolder, name: str, wanted: int, surroundings: Surroundings) -> Iterator[Finding]:
     # As Triton joins them, a name that begins with a slash lies in the model's folder, too.
     file, where = Path(f"{model.path}/{name}"), f'"{name}"'
     if not os.path.normpath(file).startswith(f"{os.path.normpath(model.path)}/"):
-        yield model.faulted(
+        outside = model.faulted(
             LABELS_OUTSIDE,
             f"the labels {name} lie outside of the model's folder",
             where,
             remedy="copy the file into the model's folder, and name it there",
         )
+        yield outside.model_copy(update={"severity": "warning"}) if _takes_any_labels(surroundings) else outside
     if not file.exists():
         yield model.faulted(
             LABELS, f"there is no {name} in the model's folder", where, remedy=f"put it to {model.place(name)}"

@@ -15,7 +15,8 @@ class Finding(Record):
     """One thing that is wrong in a repository.
 
     `rule`: the stable id of what was broken; `model`: the name of its folder, empty for the repository as a whole;
-    `place`: the file or folder, relative to the repository, and `line` in it from 1, 0 where there is none.
+    `place`: the file or folder, relative to the repository, which itself is "."; `line`: in it from 1, 0 where there is
+    none.
     """
 
     rule: str

@@ -13,6 +13,7 @@ from plansmith import external_data
 from plansmith.engines import OptimizationProfile
 from plansmith.errors import RepositoryError, first_line
 from plansmith.manifest import Manifest
+from plansmith.triton.plan_config import is_linear, plan_dims
 from plansmith.types import Dim, Tensor
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class GraphFacts:
         opset: of ONNX's own operators; 0 where it imports none.
         foreign: domains of operators that are neither ONNX's nor functions of the file itself.
         external: the files of external weights as the graph names them, and the bytes that each must have.
+        values: the names of all that flows through the graph and those inside of it.
     """
 
     inputs: tuple[Tensor, ...]
@@ -52,6 +54,7 @@ class GraphFacts:
     opset: int
     foreign: tuple[str, ...]
     external: Mapping[str, int]
+    values: frozenset[str]
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -114,7 +117,7 @@ def plan_facts(manifest: Manifest) -> PlanFacts | None:
         return None
     build, component, (plan, *_) = engine.build, engine.components["model"], engine.plans.values()
     told = {tensor.name: tensor for tensor in plan.tensors}
-    formats = {t.name: t.format for one in engine.plans.values() for t in one.tensors if not _is_linear(t.format)}
+    formats = {t.name: t.format for one in engine.plans.values() for t in one.tensors if not is_linear(t.format)}
     valued = {name for profile in build.profiles for name in profile.values}
     tensors = {}
     for tensor in (*component.inputs, *component.outputs):
@@ -123,7 +126,7 @@ def plan_facts(manifest: Manifest) -> PlanFacts | None:
             name=tensor.name,
             is_input=tensor in component.inputs,
             dtype=tensor.dtype,
-            dims=_plan_dims(tensor, own.dims if own is not None else ()),
+            dims=tuple(plan_dims(tensor, own)),
             is_shape=tensor.name in valued or (own is not None and own.is_shape),
             is_linear=build.formats.get(tensor.name, "chw") == "chw" and tensor.name not in formats,
         )
@@ -169,6 +172,7 @@ def _told(model: onnx.ModelProto) -> GraphFacts:
         opset=max((one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}), default=0),
         foreign=tuple(sorted(_domains(model.graph) - {function.domain for function in model.functions})),
         external=external_data.locations(model),
+        values=frozenset((*given, *(info.name for info in entries), *_outputs(model.graph))),
     )
 
 
@@ -252,12 +256,22 @@ def _tensor(info: onnx.ValueInfoProto) -> Tensor:
     if info.type.HasField("tensor_type") and tensor.elem_type in onnx.TensorProto.DataType.values():
         name = onnx.TensorProto.DataType.Name(tensor.elem_type)
         dtype = {"FLOAT": "float32", "DOUBLE": "float64"}.get(name, name.lower())
-    dims: list[Dim] = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim]
-    return Tensor(name=info.name, dtype=dtype, dims=tuple(dims))
+    return Tensor(name=info.name, dtype=dtype, dims=tuple(map(_dim, tensor.shape.dim)))
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+    """A size or a name; "" where nothing is said, as some exporters do by a size of -1."""
+    if not dim.HasField("dim_value"):
+        return dim.dim_param
+    return dim.dim_value if dim.dim_value >= 0 else ""
 
 
 def _domains(graph: onnx.GraphProto) -> set[str]:
     return {node.domain for node in _nodes(graph)} - {"", "ai.onnx"}
+
+
+def _outputs(graph: onnx.GraphProto) -> Iterator[str]:
+    return (name for node in _nodes(graph) for name in node.output)
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -266,15 +280,3 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
         for attribute in node.attribute:
             for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 yield from _nodes(inner)
-
-
-def _plan_dims(tensor: Tensor, own: tuple[int, ...]) -> tuple[int, ...]:
-    """Of the plan where it fixes them, else of the graph; -1 where neither does."""
-    graph = tuple(-1 if isinstance(dim, str) else dim for dim in tensor.dims)
-    own = own if len(own) == len(graph) else graph
-    return tuple(its if mine == -1 else mine for mine, its in zip(own, graph, strict=True))
-
-
-def _is_linear(layout: str) -> bool:
-    """Whether TensorRT's words mean that a tensor lies row by row; no words, that nothing else was asked."""
-    return not layout or "linear" in layout.lower()

@@ -142,8 +142,10 @@ def _batch(facts: GraphFacts, number: int, model: ModelFolder, surroundings: Sur
     assert config is not None
     complete = bool(config.input) and bool(config.output)
     entries = [entry for entry in (*config.input, *config.output) if not has_own_batch(config, entry)]
-    named = {entry.name for entry in entries} - {tensor.name for tensor in facts.defaults}
-    tensors = [t for t in facts.tensors.values() if t.name in facts.shaped and (not complete or t.name in named)]
+    named = {entry.name for entry in entries}
+    # Inputs with a default are weights, of which ONNX Runtime asks for none, or break a rule of their own.
+    told = (*facts.inputs, *facts.outputs)
+    tensors = [t for t in told if t.name in facts.shaped and (not complete or t.name in named)]
     stuck = [tensor for tensor in tensors if not tensor.dims or isinstance(tensor.dims[0], int)]
     if config.max_batch_size > 0:
         for tensor in stuck:

@@ -9,6 +9,14 @@ from pathlib import Path
 
 from plansmith.triton.checking.completing import ENSEMBLE, folders_of
 from plansmith.triton.checking.findings import Finding, Rule
+from plansmith.triton.checking.looks import (
+    files_of,
+    hides_model_file,
+    is_foreign,
+    is_like_a_config,
+    is_model_file,
+    looks_like_version,
+)
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
 from plansmith.triton.checking.versions import LARGEST, NO_VERSIONS, is_plain, version_of, versions_to_load
 from plansmith.triton.model_config import CONFIG_FILE
@@ -93,9 +101,6 @@ RULES: tuple[Rule, ...] = (
 )
 
 _ADDRESSABLE = re.compile(r"[A-Za-z0-9_.~-]+")
-_LIKE_A_VERSION = re.compile(r"0\d+|v\.?\d.*|version.*|latest|current|newest", re.IGNORECASE)
-_LIKE_A_CONFIG = re.compile(r"config\.(pbtxt?|pb\.?txt|prototxt|textproto)(\.\w+)?|model_config\.pbtxt", re.IGNORECASE)
-_MODEL_FILES = re.compile(r"model\.(plan|onnx|py|pt|pt2|xml|dali|savedmodel|graphdef)|dali\.py")
 
 
 def check_whole(surroundings: Surroundings) -> Iterator[Finding]:
@@ -108,30 +113,41 @@ def check_whole(surroundings: Surroundings) -> Iterator[Finding]:
             remedy="name the folder that holds the models' folders",
         )
     yield from _dangling(surroundings.root, "", "")
+    if (surroundings.root / CONFIG_FILE).exists() and not surroundings.is_for_sagemaker:
+        yield CONFIG_NAME.broken(
+            f"Triton does not read a {CONFIG_FILE} beside the models' folders",
+            model="",
+            place=CONFIG_FILE,
+            remedy="move it into the folder of its model, or away",
+        )
 
 
 def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
     """What is wrong with where a model's parts lie."""
-    del surroundings
     if not os.access(model.path, os.R_OK | os.X_OK):
         yield UNREADABLE.broken(
-            "the folder cannot be read", model=model.name, place=model.name, remedy=f"chmod -R a+rX {model.name}"
+            "the folder cannot be read", model=model.name, place=model.name, remedy=f"chmod -R a+rX {model.typed()}"
         )
         return
     yield from _dangling(model.path, model.name, f"{model.name}/")
     yield from _name(model)
     yield from _misnamed_configs(model)
-    if _is_foreign(model):
-        yield NOT_A_MODEL.broken(
-            "Triton takes this folder for a model, and it has neither a configuration nor a version",
-            model=model.name,
-            place=model.name,
-            remedy="move it out of the repository; where that cannot be, start Triton with"
-            " --model-control-mode=explicit and name the models",
-        )
+    if is_foreign(model):
+        if surroundings.loads(model.name):
+            yield _no_model(model)
         return
     yield from _versions(model)
     yield from _first_folder(model)
+
+
+def _no_model(model: ModelFolder) -> Finding:
+    return NOT_A_MODEL.broken(
+        "Triton takes this folder for a model, and it has neither a configuration nor a version",
+        model=model.name,
+        place=model.name,
+        remedy="move it out of the repository; where that cannot be, start Triton with --model-control-mode=explicit"
+        " and a --load-model=NAME for each model, and tell this check by --server-argument",
+    )
 
 
 def _dangling(folder: Path, model: str, prefix: str) -> Iterator[Finding]:
@@ -149,7 +165,7 @@ def _dangling(folder: Path, model: str, prefix: str) -> Iterator[Finding]:
 
 
 def _name(model: ModelFolder) -> Iterator[Finding]:
-    if not _ADDRESSABLE.fullmatch(model.name) and not _is_foreign(model):
+    if not _ADDRESSABLE.fullmatch(model.name) and not is_foreign(model):
         yield MODEL_NAME.broken(
             f"clients cannot ask for {model.name!r} over HTTP: it has characters that addresses write in another way",
             model=model.name,
@@ -160,8 +176,8 @@ def _name(model: ModelFolder) -> Iterator[Finding]:
 
 def _misnamed_configs(model: ModelFolder) -> Iterator[Finding]:
     for folder, where in ((model.path, ""), *((path, f"{number}/") for number, path in model.versions.items())):
-        for name in sorted(_files_of(folder)):
-            if _LIKE_A_CONFIG.fullmatch(name) and (where or (name != CONFIG_FILE and not model.text)):
+        for name in sorted(files_of(folder)):
+            if is_like_a_config(name) and (where or (name != CONFIG_FILE and not model.text)):
                 yield CONFIG_NAME.broken(
                     f"Triton does not read {where}{name}: the configuration is {CONFIG_FILE} in the model's folder",
                     model=model.name,
@@ -202,7 +218,7 @@ def _versions(model: ModelFolder) -> Iterator[Finding]:
 
 def _ignored(model: ModelFolder, names: list[str]) -> Iterator[Finding]:
     for name in names:
-        if version_of(name) is None and name not in NO_VERSIONS and _looks_like_version(model.path / name):
+        if version_of(name) is None and name not in NO_VERSIONS and looks_like_version(model.path / name):
             yield IGNORED_VERSION.broken(
                 f"Triton passes over {name}: a version is named by a plain number without leading zeros",
                 model=model.name,
@@ -212,7 +228,7 @@ def _ignored(model: ModelFolder, names: list[str]) -> Iterator[Finding]:
 
 
 def _no_version(model: ModelFolder) -> Finding:
-    loose = sorted(name for name in _files_of(model.path) if _MODEL_FILES.fullmatch(name))
+    loose = sorted(name for name in files_of(model.path) if is_model_file(name))
     if loose:
         remedy = f"make the folder {model.place('1')} and move {', '.join(loose)} into it"
     elif model.platform == ENSEMBLE:
@@ -257,36 +273,3 @@ def _first_folder(model: ModelFolder) -> Iterator[Finding]:
             place=model.place(first),
             remedy='remove that folder, or write backend: "…" into the configuration',
         )
-
-
-def hides_model_file(model: ModelFolder) -> bool:
-    """Whether Triton does not find out what serves a model because it looks into another folder than a version's."""
-    if model.backend or model.platform or not model.versions or (model.config is None and model.text):
-        return False
-    if folders_of(model.path)[0] in model.versions.values():
-        return False
-    return any(_MODEL_FILES.fullmatch(name) for path in model.versions.values() for name in _files_of(path))
-
-
-def _is_foreign(model: ModelFolder) -> bool:
-    """Whether nothing in a folder says that it was meant for a model."""
-    names = _files_of(model.path)
-    said = any(_LIKE_A_CONFIG.fullmatch(name) or _MODEL_FILES.fullmatch(name) for name in names)
-    folders = folders_of(model.path)
-    return not said and not any(version_of(f.name) is not None or _looks_like_version(f) for f in folders)
-
-
-def _looks_like_version(folder: Path) -> bool:
-    if folder.name in NO_VERSIONS:
-        return False
-    return bool(
-        _LIKE_A_VERSION.fullmatch(folder.name) or any(_MODEL_FILES.fullmatch(name) for name in _files_of(folder))
-    )
-
-
-def _files_of(folder: Path) -> list[str]:
-    """The names of what lies in a folder; none where it cannot be read."""
-    try:
-        return [one.name for one in folder.iterdir()]
-    except OSError:
-        return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,10 @@ class ModelFolder:
         """A file of the model, relative to the repository; the configuration where none is named."""
         return f"{self.name}/{file or self.config_file}"
 
+    def typed(self, file: str = "") -> str:
+        """A file of the model, or its folder, as it is typed into a shell from wherever that is."""
+        return shlex.quote(str((self.path / file).absolute()))
+
     def line_of(self, *words: str) -> int:
         """The line of the configuration that has such words, each looked for from where the one before was found.
 
@@ -87,6 +92,19 @@ class Surroundings:
     target: Target | None = None
     sagemaker: bool = False
     arguments: tuple[str, ...] = ()
+
+    @property
+    def is_for_sagemaker(self) -> bool:
+        """Whether the repository is to be served by SageMaker."""
+        return self.sagemaker or (self.target is not None and self.target.flavour == "sagemaker")
+
+    def loads(self, model: str) -> bool:
+        """Whether the server loads a model when it starts: all of them, unless it is told to load named ones alone."""
+        if self.is_for_sagemaker:
+            return False  # its start script counts folders, and names the one to load
+        if self.argument("model-control-mode")[-1:] != ("explicit",):
+            return True
+        return not {model, "*"}.isdisjoint(self.argument("load-model"))
 
     def argument(self, name: str) -> tuple[str, ...]:
         """The values of an argument of the server, such as "backend-config", in their order; "" where it has none."""

@@ -44,6 +44,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 _OWN_DOMAINS = ("ai.onnx.", "com.microsoft", "com.ms.internal.")
+_TENSORRT_PLUGINS = "trt.plugins"  # onnxruntime.ai, TensorRT Execution Provider: custom operators of plugins
 
 
 def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
@@ -76,6 +77,24 @@ def graph_file(model: ModelFolder, number: int) -> Path | None:
     return path if path.is_file() else None
 
 
+def largest_batch(model: ModelFolder, surroundings: Surroundings) -> int | None:
+    """The max_batch_size of a model, as the backend completes it by the newest graph; None where none can be read."""
+    path = graph_file(model, max(model.loaded)) if model.loaded else None
+    if path is None:
+        return None
+    try:
+        return graph_tensor_rules.completed_batch(graph_facts(path), model, surroundings)
+    except RepositoryError:
+        return None
+
+
+def _has_tensorrt(model: ModelFolder) -> bool:
+    if model.config is None:
+        return False
+    accelerators = model.config.optimization.execution_accelerators.gpu_execution_accelerator
+    return any(accelerator.name == "tensorrt" for accelerator in accelerators)
+
+
 def _of_instances(model: ModelFolder) -> Iterator[Finding]:
     if "KIND_MODEL" in kinds(model.config):
         said = "instances of KIND_MODEL run on the CPU"
@@ -105,7 +124,8 @@ def _of_file(facts: GraphFacts, path: Path, model: ModelFolder, surroundings: Su
             place=place,
             remedy=f"save it with ir_version {runtime.max_ir_version}, or serve it by a newer Triton",
         )
-    strange = [domain for domain in facts.foreign if not domain.startswith(_OWN_DOMAINS)]
+    own = (*_OWN_DOMAINS, _TENSORRT_PLUGINS) if _has_tensorrt(model) else _OWN_DOMAINS
+    strange = [domain for domain in facts.foreign if not domain.startswith(own)]
     if strange and (model.config is None or not model.config.model_operations.op_library_filename):
         yield OPERATORS.broken(
             f"the graph has operators of {', '.join(strange)}, which ONNX Runtime does not have",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,12 @@ NEWER = Rule(
     "python.newer-syntax",
     "note",
     "the program can be parsed by the Python that plansmith runs on, which is older than the target's",
+    "https://docs.python.org/3/library/ast.html (ast.parse)",
+)
+UNSURE = Rule(
+    "python.unsure-syntax",
+    "warning",
+    "the program can be parsed by the Python that plansmith runs on, where no target says which one will run it",
     "https://docs.python.org/3/library/ast.html (ast.parse)",
 )
 CLASS = Rule("python.class", "error", "the program has a class TritonPythonModel", f"{_STUB} (Initialize)")
@@ -56,7 +63,10 @@ ENVIRONMENT_VERSION = Rule(
     f"{_README} (Building Custom Python Backend Stub)",
 )
 
-RULES: tuple[Rule, ...] = (SYNTAX, NEWER, CLASS, EXECUTE, SIGNATURE, ENVIRONMENT, OUTSIDE, ENVIRONMENT_VERSION)
+RULES: tuple[Rule, ...] = (
+    *(SYNTAX, NEWER, UNSURE, CLASS, EXECUTE, SIGNATURE),
+    *(ENVIRONMENT, OUTSIDE, ENVIRONMENT_VERSION),
+)
 
 _CLASS = "TritonPythonModel"
 _VARIABLE = "$$TRITON_MODEL_DIRECTORY"
@@ -79,9 +89,7 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
 
 def _program(source: Source, model: ModelFolder, place: str) -> Iterator[Finding]:
     if source.tree is None:
-        rule = NEWER if source.newer else SYNTAX
-        said = f"it cannot be parsed: {source.problem}"
-        yield rule.broken(said, model=model.name, place=place, line=source.line, remedy="correct the program")
+        yield unparsed(source, model, place, SYNTAX)
         return
     found = find_class(source.tree, _CLASS)
     if found == "nowhere":
@@ -89,6 +97,25 @@ def _program(source: Source, model: ModelFolder, place: str) -> Iterator[Finding
         yield CLASS.broken(said, model=model.name, place=place, remedy=f"define class {_CLASS} with execute")
     elif isinstance(found, ast.ClassDef):
         yield from _methods(found, source.tree, model, place)
+
+
+def unparsed(source: Source, model: ModelFolder, place: str, rule: Rule) -> Finding:
+    """The finding that a program cannot be parsed.
+
+    Args:
+        source: the program.
+        model: that it is of.
+        place: where it lies.
+        rule: that it breaks where the Python that will run it cannot parse it either.
+    """
+    said, remedy = f"it cannot be parsed: {source.problem}", "correct the program"
+    if source.unsure:
+        rule, running = UNSURE, f"{sys.version_info.major}.{sys.version_info.minor}"
+        said = f"it cannot be parsed by Python {running}, and may need a newer one: {source.problem}"
+        remedy = "name the --target that will serve it, or correct the program"
+    elif source.newer:
+        rule = NEWER
+    return rule.broken(said, model=model.name, place=place, line=source.line, remedy=remedy)
 
 
 def _methods(found: ast.ClassDef, tree: ast.Module, model: ModelFolder, place: str) -> Iterator[Finding]:

@@ -18,13 +18,14 @@ class Source:
     """A file that was read.
 
     `tree`: what it says; None where it cannot be parsed, as `problem` tells, in `line`. `newer`: the Python that will
-    run it is newer than the one that reads it, and might.
+    run it is newer than the one that reads it, and might; `unsure`: nobody says which Python that is.
     """
 
     tree: ast.Module | None
     problem: str = ""
     line: int = 0
     newer: bool = False
+    unsure: bool = False
 
 
 def read_source(path: Path, python: str | None) -> Source:
@@ -42,11 +43,11 @@ def read_source(path: Path, python: str | None) -> Source:
             return Source(ast.parse(path.read_bytes()))
     except OSError as error:
         return Source(None, str(error.strerror))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = (error.lineno or 0) if isinstance(error, SyntaxError) else 0
-        words = error.msg if isinstance(error, SyntaxError) else str(error)
+    except SyntaxError as error:
         newer = python is not None and tuple(map(int, python.split(".")[:2])) > sys.version_info[:2]
-        return Source(None, words, line, newer and isinstance(error, SyntaxError))
+        return Source(None, error.msg, error.lineno or 0, newer=newer, unsure=python is None)
+    except (ValueError, RecursionError, MemoryError) as error:
+        return Source(None, str(error))
 
 
 def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:

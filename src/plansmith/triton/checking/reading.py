@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository
 
 CONFIGS_FOLDER = "configs"
+# Strings and comments are matched to be passed over.
+_APART = re.compile(r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\#[^\n]*|-([ \t]+)(?=\d)""")
 
 
 def read_models(root: Path, config_name: str = "") -> Mapping[str, ModelFolder]:
@@ -101,6 +104,14 @@ def read_text(file: Path) -> str:
         return ""
 
 
+def as_python_reads(text: str) -> str:
+    """A configuration with each sign beside its number, which Triton does not ask for and protobuf's Python does.
+
+    Lines and columns of all else stay as they are.
+    """
+    return _APART.sub(lambda found: found[0] if found[1] is None else f"{found[1]}-", text)
+
+
 def target_name(root: Path) -> str | None:
     """The name of the target that a repository of ours belongs to; None of any other."""
     return ModelRepository(root).target()
@@ -111,7 +122,7 @@ def _parsed(text: str) -> Any:
     from google.protobuf.text_format import ParseError
 
     try:
-        return parse_config(text) if text else None
+        return parse_config(as_python_reads(text)) if text else None
     except (ParseError, ValueError):
         return None
 

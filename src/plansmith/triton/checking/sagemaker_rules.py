@@ -80,7 +80,7 @@ _SEEN_AS_ENSEMBLE = re.compile(r'platform:(\s)*"ensemble"')
 
 def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
     """What breaks the rules in one model; nothing where the repository is not for SageMaker."""
-    if not is_for_sagemaker(surroundings):
+    if not surroundings.is_for_sagemaker:
         return
     if not _PLAIN.fullmatch(model.name):
         remedy = "give it a name of letters, digits, dots, dashes and underscores"
@@ -106,7 +106,7 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
 
 def check_whole(surroundings: Surroundings) -> Iterator[Finding]:
     """What breaks the rules in the repository as a whole; nothing where it is not for SageMaker."""
-    if not is_for_sagemaker(surroundings):
+    if not surroundings.is_for_sagemaker:
         return
     root = surroundings.root
     versions = [folder.name for folder in folders_of(root) if is_plain(folder.name) and not _is_model(folder)]
@@ -129,19 +129,13 @@ def check_whole(surroundings: Surroundings) -> Iterator[Finding]:
         yield SEVERAL.broken(
             f"there are {len(models)} models, and the start script loads one",
             model="",
-            place="",
+            place=".",
             remedy=f"set SAGEMAKER_TRITON_DEFAULT_MODEL_NAME={named} in the endpoint's environment",
         )
         yield from _of_many(models, ensembles)
     if len(models) > _MOST_MODELS:
         said = f"there are {len(models)} models, which are loaded and unloaded together"
-        yield MANY.broken(said, model="", place="", remedy="make smaller ensembles, each with an archive of its own")
-
-
-def is_for_sagemaker(surroundings: Surroundings) -> bool:
-    """Whether the repository is to be served by SageMaker."""
-    target = surroundings.target
-    return surroundings.sagemaker or (target is not None and target.flavour == "sagemaker")
+        yield MANY.broken(said, model="", place=".", remedy="make smaller ensembles, each with an archive of its own")
 
 
 def _of_many(models: dict[str, ModelFolder], ensembles: list[ModelFolder]) -> Iterator[Finding]:
@@ -158,7 +152,9 @@ def _of_many(models: dict[str, ModelFolder], ensembles: list[ModelFolder]) -> It
             )
     if not ensembles:
         said = "none of the models is an ensemble, so that a multi-model endpoint takes one of them by chance"
-        yield ENSEMBLE.broken(said, model="", place="", remedy="make an archive for each model, or an ensemble of them")
+        yield ENSEMBLE.broken(
+            said, model="", place=".", remedy="make an archive for each model, or an ensemble of them"
+        )
 
 
 def _is_model(folder: Path) -> bool:
@@ -178,7 +174,8 @@ def _stray(folder: Path) -> Finding:
         f"{folder.name} is no model, and the start script takes it for one",
         model="",
         place=folder.name,
-        remedy="leave it out of the archive",
+        remedy="leave it out of the archive; else name the model by SAGEMAKER_TRITON_DEFAULT_MODEL_NAME in the"
+        " endpoint's environment, whose folder alone is looked at then",
     )
 
 

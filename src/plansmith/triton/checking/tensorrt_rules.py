@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plansmith.triton.checking import plan_file_rules, plan_tensor_rules
@@ -158,14 +160,20 @@ def _arguments(model: ModelFolder, surroundings: Surroundings) -> Iterator[Findi
     for argument in sorted(wanted):
         setting, _, value = argument.rpartition(",")[2].partition("=")
         has = backend_setting(surroundings, BACKEND, setting)
-        if not {*value.split(";")} <= {*has.split(";")}:
-            how = f"SAGEMAKER_TRITON_ADDITIONAL_ARGS={argument}" if surroundings.sagemaker else argument
+        if not _names(value) <= _names(has):
+            typed = shlex.quote(argument)
+            how = f"SAGEMAKER_TRITON_ADDITIONAL_ARGS={argument}" if surroundings.is_for_sagemaker else typed
             yield _broken(
                 ARGUMENTS,
                 model,
                 f"the plan needs a server that is started with {argument}",
-                f"start it with {how} (plansmith serve does) and check with --server-argument={argument}",
+                f"start it with {how} (plansmith serve does) and check with --server-argument={typed}",
             )
+
+
+def _names(value: str) -> set[str]:
+    """What a setting lists: libraries count by name alone, as only the server knows the folder where it has them."""
+    return {Path(one).name for one in value.split(";")}
 
 
 def _parameters(model: ModelFolder) -> Iterator[Finding]:

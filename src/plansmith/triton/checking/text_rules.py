@@ -8,8 +8,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from plansmith.triton.checking.configured import completes
 from plansmith.triton.checking.findings import Finding, Rule
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checking.reading import as_python_reads
 from plansmith.triton.model_config import parse_config
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
     try:
         content = file.read_bytes()
     except FileNotFoundError:
-        if not file.is_symlink() and surroundings.argument("disable-auto-complete-config"):
+        if not file.is_symlink() and not completes(surroundings):
             yield model.faulted(
                 AUTO_COMPLETE,
                 "there is no configuration, and the server is told not to make one",
@@ -78,7 +80,9 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
             )
         return
     except OSError as error:
-        yield model.faulted(UNREADABLE, f"it cannot be read: {error.strerror}", remedy=f"chmod a+r {model.place()}")
+        yield model.faulted(
+            UNREADABLE, f"it cannot be read: {error.strerror}", remedy=f"chmod a+r {model.typed(model.config_file)}"
+        )
         return
     problems = list(_encoding(model, content))
     yield from problems
@@ -122,7 +126,7 @@ def _syntax(model: ModelFolder) -> Iterator[Finding]:
     from google.protobuf.text_format import ParseError
 
     try:
-        parse_config(model.text)
+        parse_config(as_python_reads(model.text))
     except ParseError as error:
         yield from _told(model, error)
     except ValueError as error:

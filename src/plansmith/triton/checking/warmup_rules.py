@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plansmith.triton.checking import onnxruntime_rules
 from plansmith.triton.checking.enums import enum_name
 from plansmith.triton.checking.findings import Finding, Rule
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
@@ -107,9 +108,9 @@ _MOST_STRING_BYTES = 256 * 2**20
 
 def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
     """What would fail, or do nothing, in a model's warm-ups."""
-    del surroundings
     if model.config is None or model.config.HasField("ensemble_scheduling"):
         return
+    largest = _largest(model, model.config, surroundings) if model.config.model_warmup else None
     for number, warmup in enumerate(model.config.model_warmup):
         named = f"warm-up {warmup.name!r}" if warmup.name else f"warm-up {number}"
         if not warmup.batch_size:
@@ -117,19 +118,28 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
                 SKIPPED, f"{named} has no batch_size and is not done", "model_warmup", remedy="write batch_size: 1"
             )
             continue
-        yield from _batch(model, model.config, named, warmup.batch_size)
+        if largest is not None:
+            yield from _batch(model, largest, named, warmup.batch_size)
         yield from _inputs(model, model.config, named, warmup)
 
 
-def _batch(model: ModelFolder, config: pb.ModelConfig, named: str, size: int) -> Iterator[Finding]:
-    # A model without inputs in its configuration may get its largest batch from the model's file.
-    if size > max(config.max_batch_size, 1) and (config.max_batch_size or config.input):
+def _largest(model: ModelFolder, config: pb.ModelConfig, surroundings: Surroundings) -> int | None:
+    """The max_batch_size of a model, as written or as its backend completes it; None where that cannot be told."""
+    if config.max_batch_size or (config.input and config.output):
+        return int(config.max_batch_size)
+    if model.backend == onnxruntime_rules.BACKEND:
+        return onnxruntime_rules.largest_batch(model, surroundings)
+    return 0 if config.input else None
+
+
+def _batch(model: ModelFolder, largest: int, named: str, size: int) -> Iterator[Finding]:
+    if size > max(largest, 1):
         yield model.faulted(
             BATCH,
-            f"{named} is a batch of {size}, and max_batch_size is {config.max_batch_size}",
+            f"{named} is a batch of {size}, and max_batch_size is {largest}",
             "model_warmup",
             "batch_size",
-            remedy=f"write batch_size: {max(config.max_batch_size, 1)}, or less",
+            remedy=f"write batch_size: {max(largest, 1)}, or less",
         )
 
 
