@@ -169,6 +169,18 @@ def test_an_embedding_refuses_what_is_not_in_its_table_before_a_kernel_meets_it(
             table(torch.tensor([0, bad]))
 
 
+@pytest.mark.parametrize("torch_compile", [False, True])
+def test_what_is_served_refuses_such_indices_but_where_a_check_would_cut_what_is_compiled(
+    torch_compile: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda given, **_: given)
+    table = torch.nn.Embedding(5, 2)
+    running(table, Precision.FP32, torch_compile)
+    with pytest.raises(IndexError) as refused:
+        table(torch.tensor([7]))
+    assert ("in a table of 5 rows" in str(refused.value)) is not torch_compile
+
+
 def test_a_model_on_the_cpu_is_never_lost(module: Mixed) -> None:
     assert running(module, Precision.FP32).loss() == ""
 
