@@ -150,7 +150,7 @@ def test_fp32_is_fp32_on_a_gpu_too_and_wider_floats_stay_as_wide() -> None:
     assert not torch.backends.cudnn.allow_tf32
     assert not torch.backends.cuda.matmul.allow_tf32
     answer = model.ask({**feed(1), "x": np.full((1, 4), 1 + 1e-12)})
-    np.testing.assert_allclose(answer["y"], 1e-12, rtol=1e-3)
+    np.testing.assert_allclose(np.asarray(answer["y"], np.float32), 1e-12, rtol=1e-3)
 
 
 def test_an_embedding_refuses_what_is_not_in_its_table_before_a_kernel_meets_it() -> None:
