@@ -43,7 +43,12 @@ class Running:
                 f"PyTorch {torch.__version__} cannot put the model on {device}: {first_line(error)}",
                 remedy="use a PyTorch built for this machine's GPU and a GPU with room, or a target for the CPU",
             ) from error
-        self._module, self._run = module, _compiled(module, served)
+        if self._dtype is torch.float32:
+            # TF32 keeps 10 bits of a product's factors; the reference does without it, too.
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        if not served.torch_compile:  # a look at every index would cut what is compiled in two
+            guard_indices(module)
+        self._run = _compiled(module, served)
         self._kept = Kept(module)
 
     def ask(self, feed: Arrays) -> Arrays:
@@ -68,13 +73,63 @@ class Running:
             for tensor, answer in zip(self._served.outputs, answers, strict=True)
         }
 
+    def loss(self) -> str:
+        """Words for an error after which the GPU gives this process no more answers; empty where it does.
+
+        An assertion that fails on the GPU, or an illegal access there, ends the CUDA context for good (see "Error
+        Handling" in NVIDIA's CUDA Runtime API: the process has to be started again); Triton starts one for each load.
+        """
+        import torch
+
+        if self._device.type != "cuda":
+            return ""
+        try:
+            torch.cuda.synchronize(self._device)
+        except RuntimeError:
+            return "; the GPU answers this process no more: have Triton load the model again"
+        return ""
+
     def _taken(self, array: NDArray[np.generic]) -> torch.Tensor:
-        """An array on the device; floats in the module's precision."""
+        """An array on the device; floats in the module's precision where that is a lower one."""
         import numpy as np
         import torch
 
         tensor = torch.from_numpy(np.ascontiguousarray(array))
-        return tensor.to(device=self._device, dtype=self._dtype if tensor.is_floating_point() else tensor.dtype)
+        lowered = tensor.is_floating_point() and self._dtype is not torch.float32
+        return tensor.to(device=self._device, dtype=self._dtype if lowered else tensor.dtype)
+
+
+def guard_indices(module: torch.nn.Module) -> None:
+    """Have a module's embeddings refuse what is not in their table, as they do on a CPU.
+
+    A GPU would find it in the middle of a kernel, and answer nobody from then on: one bad token, or a sequence longer
+    than the table of positions, would end the service for all.
+
+    Args:
+        module: changed.
+    """
+    import torch
+
+    for part in module.modules():
+        # A class of its own may take something else: OPT's table of positions takes the mask.
+        if isinstance(part, torch.nn.Embedding) and type(part).forward is torch.nn.Embedding.forward:
+            part.register_forward_pre_hook(_require_known)
+
+
+def _require_known(part: torch.nn.Embedding, arguments: tuple[torch.Tensor, ...]) -> None:
+    """See that indices are in the table of an embedding.
+
+    Raises:
+        IndexError: one is not.
+    """
+    import torch
+
+    rows = part.weight.shape[0]
+    if not arguments or not arguments[0].numel():
+        return
+    low, high = torch.stack(torch.aminmax(arguments[0])).tolist()
+    if low < 0 or high >= rows:
+        raise IndexError(f"index out of range: {low if low < 0 else high} in a table of {rows} rows")
 
 
 def _compiled(module: torch.nn.Module, served: ServedModel) -> Callable[..., tuple[torch.Tensor, ...]]:

@@ -43,14 +43,16 @@ def left_as_it_was(module: torch.nn.Module) -> Iterator[None]:
 class Kept:
     """A module as it was when this was made, to be put back after every run, for a small part of what a run costs.
 
-    As `left_as_it_was`, but for what is written into a buffer in place, which inference hardly ever does: a model with
-    hundreds of buffers would copy and compare them all, for every request.
+    As `left_as_it_was`, and what was written into a buffer in place is told by PyTorch's count of such writes: a model
+    with hundreds of buffers would compare them all, for every request.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         hooks = _plain_attributes()
         self._known: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._lists: list[tuple[list[Any], list[Any]]] = []
+        self._buffers = [(one, one.detach().clone()) for one in module.buffers() if not one.is_inference()]
+        self._writes = [_writes_into(one) for one, _ in self._buffers]
         for part in module.modules():
             self._known.append((part.__dict__, dict(part.__dict__)))
             for name, held in part.__dict__.items():
@@ -60,13 +62,25 @@ class Kept:
                     self._lists.append((held, list(held)))
 
     def put_back(self) -> None:
-        """Undo whatever happened to the module and its parts since, but for changes inside of tensors."""
+        """Undo whatever happened to the module and its parts since, but for changes inside of other tensors."""
+        import torch
+
         for held, before in self._known:
             if len(held) != len(before) or not all(map(is_, held.values(), before.values())):
                 _refill(held, before)
         for listed, earlier in self._lists:
             if len(listed) != len(earlier) or not all(map(is_, listed, earlier)):
                 _refill(listed, earlier)
+        for number, (buffer, content) in enumerate(self._buffers):
+            if _writes_into(buffer) != self._writes[number]:
+                with torch.no_grad():
+                    buffer.copy_(content)
+                self._writes[number] = _writes_into(buffer)
+
+
+def _writes_into(tensor: torch.Tensor) -> int:
+    """How often a tensor was written into: see "In-place correctness checks" in PyTorch's notes on autograd."""
+    return tensor._version  # noqa: SLF001 - its name there, too
 
 
 def _plain_attributes() -> set[str]:

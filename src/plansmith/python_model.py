@@ -91,6 +91,10 @@ class TritonPythonModel:
             )
         except PlansmithError as error:
             raise pb_utils.TritonModelException(str(error)) from error
+        except ImportError as error:
+            raise pb_utils.TritonModelException(
+                f"{first_line(error)}: the Python of this server lacks what {REQUIREMENTS_FILE} beside model.py names"
+            ) from error
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer requests, those of equal shapes as one batch; what fails in a batch is asked again one by one."""
@@ -105,18 +109,26 @@ class TritonPythonModel:
         import triton_python_backend_utils as pb_utils
 
         chosen = [feeds[index] for index in members]
-        try:
-            answer = self._model.ask(merged(chosen))
-            parts = parted(answer, chosen) if self._batching else [answer]
-        except Exception as fault:  # noqa: BLE001 - whatever fails in a run is the answer to its requests
-            if len(members) == 1:
-                error = pb_utils.TritonError(f"PyTorch: {type(fault).__name__}: {first_line(fault)}")
-                return {members[0]: pb_utils.InferenceResponse(error=error)}
+        parts, refusal = self._parts(chosen)
+        if refusal and len(members) > 1:
             alone = [self._answered(requests, feeds, [index]) for index in members]
             return {index: response for one in alone for index, response in one.items()}
+        if refusal:
+            return {members[0]: pb_utils.InferenceResponse(error=pb_utils.TritonError(refusal))}
         return {
             index: pb_utils.InferenceResponse(
                 [pb_utils.Tensor(name, part[name]) for name in requests[index].requested_output_names()]
             )
             for index, part in zip(members, parts, strict=True)
         }
+
+    def _parts(self, feeds: Sequence[Arrays]) -> tuple[Sequence[Arrays], str]:
+        """The answer to each feed of a batch, or none and why.
+
+        The error itself ends here: it holds all that the failed run made, and the next run needs that memory.
+        """
+        try:
+            answer = self._model.ask(merged(feeds))
+            return parted(answer, feeds) if self._batching else [answer], ""
+        except Exception as fault:  # noqa: BLE001 - whatever fails in a run is the answer to its requests
+            return [], f"PyTorch: {type(fault).__name__}: {first_line(fault)}{self._model.loss()}"

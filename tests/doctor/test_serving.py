@@ -34,11 +34,11 @@ def _no_python_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_real_backend_is_told_from_the_stand_in() -> None:
-    server, runtime, _ = serving_findings(CONTAINER, None)
+    server, runtime, *_ = serving_findings(CONTAINER, None)
     assert server.found == "2.72.0, /opt/tritonserver/bin/tritonserver"
     assert (runtime.severity, runtime.found) == (Severity.OK, "Triton's own backend")
     version = require_onnxruntime(load_target(DEFAULT_TARGET)).version
-    _, runtime, _ = serving_findings(WHEEL, None)
+    _, runtime, *_ = serving_findings(WHEEL, None)
     assert runtime.severity is Severity.OK
     assert runtime.found == f"{version} in a stand-in backend, for target {DEFAULT_TARGET}"
 
@@ -46,13 +46,28 @@ def test_a_real_backend_is_told_from_the_stand_in() -> None:
 def test_a_stand_in_without_its_runtime_is_a_problem_that_one_command_mends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    _, runtime, _ = serving_findings(WHEEL, None)
+    monkeypatch.setenv("PLANSMITH_SERVE_ENV", str(tmp_path))
+    _, runtime, *_ = serving_findings(WHEEL, None)
     assert (runtime.severity, runtime.remedy) == (Severity.PROBLEM, "plansmith serve-env add local-cpu")
 
 
+def test_pytorch_models_need_a_numpy_of_their_own_only_where_the_server_takes_this_environments_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANSMITH_SERVE_ENV", str(tmp_path))
+    _, _, models, _ = serving_findings(WHEEL, None)
+    assert (models.severity, models.remedy) == (Severity.OPTIONAL, "plansmith serve-env add")
+    assert "NumPy" in models.found
+    (tmp_path / "numpy-1.26.4").mkdir()
+    _, _, models, _ = serving_findings(WHEEL, None)
+    assert models.severity is Severity.OK
+    assert "this environment's packages" in models.found
+    _, _, models, _ = serving_findings(CONTAINER, None)
+    assert (models.severity, models.found) == (Severity.OK, "the packages of the server's Python")
+
+
 def test_a_server_without_backend_and_stub_is_a_problem() -> None:
-    _, runtime, _ = serving_findings(replace(WHEEL, stub=None), None)
+    _, runtime, *_ = serving_findings(replace(WHEEL, stub=None), None)
     assert runtime.severity is Severity.PROBLEM
     assert "neither an ONNX Runtime backend nor a Python stub" in runtime.found
     assert "PLANSMITH_TRITONSERVER" in runtime.remedy

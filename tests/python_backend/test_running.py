@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plansmith.compilers.python_backend.casting import cast
-from plansmith.compilers.python_backend.running import Running
+from plansmith.compilers.python_backend.running import Running, guard_indices
 from plansmith.compilers.python_backend.served_folder import ServedModel
 from plansmith.isolation import Kept, left_as_it_was
 from plansmith.python_options import TorchCompile
@@ -23,6 +23,7 @@ class Mixed(torch.nn.Module):
 
     frequencies: torch.Tensor
     steps: torch.Tensor
+    seen: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,10 +35,12 @@ class Mixed(torch.nn.Module):
         self.last: torch.Tensor | None = None
         self.tables: dict[str, torch.Tensor] = {}
         self.calls: list[int] = []
+        self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
         self.last = self.tables["x"] = x
         self.calls.append(len(self.calls))
+        self.seen += x.shape[0]
         self.widest = max(len(x), getattr(self, "widest", 0))
         y = self.careful(self.norm(self.plain(x)).float() * self.frequencies)
         return y.to(x.dtype), ids + self.widest
@@ -106,6 +109,7 @@ def test_answers_have_the_floats_of_the_interface_and_nothing_is_left_of_a_run(
     assert module.last is None
     assert not module.tables
     assert not module.calls
+    assert module.seen == 0
     assert not hasattr(module, "widest")
     again = model.ask(feed(3))
     assert [first[t.name].dtype.name for t in OUTPUTS] == [t.dtype for t in OUTPUTS]
@@ -134,6 +138,51 @@ def test_a_module_that_nobody_touched_is_put_back_as_it_was(module: Mixed) -> No
     kept.put_back()
     assert {name: id(tensor) for name, tensor in module.state_dict(keep_vars=True).items()} == before
     assert not module.tables
+
+
+def test_fp32_is_fp32_on_a_gpu_too_and_wider_floats_stay_as_wide() -> None:
+    class Wide(torch.nn.Module):
+        def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (x - 1.0).float(), ids
+
+    torch.backends.cudnn.allow_tf32 = True
+    model = running(Wide(), Precision.FP32)
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cuda.matmul.allow_tf32
+    answer = model.ask({**feed(1), "x": np.full((1, 4), 1 + 1e-12)})
+    np.testing.assert_allclose(np.asarray(answer["y"], np.float32), 1e-12, rtol=1e-3)
+
+
+def test_an_embedding_refuses_what_is_not_in_its_table_before_a_kernel_meets_it() -> None:
+    class Looked(torch.nn.Embedding):
+        def forward(self, mask: torch.Tensor) -> torch.Tensor:
+            return super().forward(mask - 10)
+
+    torch.manual_seed(0)
+    table, own = torch.nn.Embedding(5, 2), Looked(5, 2)
+    guard_indices(torch.nn.ModuleList([table, own]))
+    assert table(torch.tensor([0, 4])).shape == (2, 2)
+    assert table(torch.zeros((0, 3), dtype=torch.int64)).shape == (0, 3, 2)
+    assert own(torch.tensor([10, 14])).shape == (2, 2)
+    for bad in (5, -1):
+        with pytest.raises(IndexError, match=f"index out of range: {bad} in a table of 5 rows"):
+            table(torch.tensor([0, bad]))
+
+
+@pytest.mark.parametrize("torch_compile", [False, True])
+def test_what_is_served_refuses_such_indices_but_where_a_check_would_cut_what_is_compiled(
+    torch_compile: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda given, **_: given)
+    table = torch.nn.Embedding(5, 2)
+    running(table, Precision.FP32, torch_compile)
+    with pytest.raises(IndexError) as refused:
+        table(torch.tensor([7]))
+    assert ("in a table of 5 rows" in str(refused.value)) is not torch_compile
+
+
+def test_a_model_on_the_cpu_is_never_lost(module: Mixed) -> None:
+    assert running(module, Precision.FP32).loss() == ""
 
 
 @pytest.mark.parametrize(("asked", "mode"), [(True, None), ("max-autotune", "max-autotune")])

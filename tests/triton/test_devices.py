@@ -11,6 +11,7 @@ import pytest
 
 from plansmith.errors import EnvironmentFault
 from plansmith.targets import load_target
+from plansmith.triton import installation as installations
 from plansmith.triton.installation import (
     Installation,
     find_installation,
@@ -106,6 +107,17 @@ def test_a_wheels_server_takes_this_environment_with_another_numpy_before_it(tmp
     assert Path(pytest.__file__).resolve().parents[1] in packages
     runtime = find_serving_runtime("", load_target("local-cpu"), EngineKind.PYTHON)
     assert (runtime.site, runtime.device, runtime.words) == (None, "cpu", f"PyTorch {version('torch')}")
+
+
+@pytest.mark.usefixtures("wheel")
+def test_a_wheels_server_in_an_environment_without_pytorch_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "private" / "numpy-1.26.4").mkdir(parents=True)
+    monkeypatch.setattr(installations, "find_spec", {"torch": None}.__getitem__)
+    with pytest.raises(EnvironmentFault, match="torch is not installed") as fault:
+        find_serving_runtime("", load_target("local-cpu"), EngineKind.PYTHON)
+    assert fault.value.remedy == "pip install 'plansmith[compile]'"
 
 
 def test_a_containers_server_is_left_with_the_packages_of_its_own_python(real: Installation) -> None:

@@ -49,7 +49,7 @@ _NEEDED_FOR = {
 
 
 def extra_requirements(extra: str) -> list[Requirement]:
-    """What the installed metadata of plansmith demands for an extra, beyond what it always demands.
+    """What plansmith's installed metadata demands for an extra, and for those in it, beyond what it always demands.
 
     Raises:
         PackageNotFoundError: plansmith runs from a folder that was not installed.
@@ -57,10 +57,15 @@ def extra_requirements(extra: str) -> list[Requirement]:
     from packaging.requirements import Requirement
 
     found = [Requirement(line) for line in requires("plansmith") or ()]
-    return [
+    wanted = [
         one
         for one in found
         if one.marker is not None and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""})
+    ]
+    inner = [name for one in wanted if one.name == "plansmith" for name in sorted(one.extras)]
+    return [
+        *(one for name in inner for one in extra_requirements(name)),
+        *(one for one in wanted if one.name != "plansmith"),
     ]
 
 

@@ -8,7 +8,13 @@ from plansmith.doctor.findings import Finding, Severity
 from plansmith.errors import EnvironmentFault, PlansmithError
 from plansmith.scratch import scratch_folder
 from plansmith.targets import DEFAULT_TARGET, load_target, require_onnxruntime
-from plansmith.triton.installation import Installation, find_installation, python_library_folder, stand_in_site
+from plansmith.triton.installation import (
+    Installation,
+    find_installation,
+    python_library_folder,
+    require_python,
+    stand_in_site,
+)
 from plansmith.triton.server import TritonServer
 
 AREA = "Triton"
@@ -17,7 +23,7 @@ _NEEDED_FOR = "the check on a running Triton, plansmith serve"
 
 
 def serving_findings(installation: Installation | None, refusal: EnvironmentFault | None) -> list[Finding]:
-    """The server and what it runs ONNX models with.
+    """The server and what it runs ONNX and PyTorch models with.
 
     Args:
         installation: the server, if there is one.
@@ -33,6 +39,7 @@ def serving_findings(installation: Installation | None, refusal: EnvironmentFaul
     return [
         Finding(AREA, "server", Severity.OK, stated),
         _runtime_finding(installation),
+        _pytorch_finding(installation),
         _python_library_finding(needed=not brings_python),
     ]
 
@@ -89,3 +96,15 @@ def _runtime_finding(installation: Installation) -> Finding:
         return Finding(AREA, name, Severity.PROBLEM, error.message, _NEEDED_FOR, error.remedy)
     version = require_onnxruntime(target).version
     return Finding(AREA, name, Severity.OK, f"{version} in a stand-in backend, for target {target.name}")
+
+
+def _pytorch_finding(installation: Installation) -> Finding:
+    """What runs the models of engine python."""
+    name = "PyTorch models"
+    try:
+        require_python(installation)
+    except EnvironmentFault as error:
+        return Finding(AREA, name, Severity.OPTIONAL, error.message, "engine python", error.remedy)
+    own = installation.lends_python
+    found = "this environment's packages, with a NumPy 1 before them" if own else "the packages of the server's Python"
+    return Finding(AREA, name, Severity.OK, found)

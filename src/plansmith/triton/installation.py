@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from plansmith.errors import EnvironmentFault
@@ -116,15 +117,21 @@ def require_python(installation: Installation) -> None:
     """See that a server can run Python models here, with all that PyTorch ones need.
 
     Raises:
-        EnvironmentFault: it has no backend for them, or lacks the NumPy that this backend understands.
+        EnvironmentFault: it has no backend for them, or lacks the NumPy that this backend understands, or PyTorch.
     """
     if installation.stub is None:
         raise EnvironmentFault(
             f"{installation.binary} has no Python backend for Python {_PYTHON}",
             remedy="use a Triton installation with backends/python, or a Python that its backend knows",
         )
-    if installation.lends_python:
-        serve_env.numpy_folder()
+    if not installation.lends_python:
+        return
+    serve_env.numpy_folder()
+    if find_spec("torch") is None:
+        raise EnvironmentFault(
+            "PyTorch models run on the server here with the packages of this environment, and torch is not installed",
+            remedy="pip install 'plansmith[compile]'",
+        )
 
 
 def python_site(installation: Installation) -> tuple[Path, ...]:
