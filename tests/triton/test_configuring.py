@@ -133,14 +133,6 @@ def test_a_ragged_input_is_one_dim_of_any_size_and_nothing_is_reshaped() -> None
     assert package.reshaped == {}
 
 
-def test_releases_whose_models_have_other_dims_than_their_clients_share_a_configuration_only_with_their_like() -> None:
-    reshaped, plain = configured({"inputs": {"ids": {"dims": [1, -1]}}})[1], configured({})[1]
-    alike = plain.model_copy(update={"interface": reshaped.interface})
-    assert reshaped.shares_configuration(reshaped)
-    assert not reshaped.shares_configuration(plain)
-    assert not reshaped.shares_configuration(alike)
-
-
 def test_inputs_that_triton_fills_are_none_of_the_clients() -> None:
     config, package = configured(
         {

@@ -32,6 +32,30 @@ def read_manifest(release: Path) -> Manifest:
         ) from error
 
 
+def misfit(manifest: Manifest, newest: Manifest) -> str | None:
+    """Why a release cannot stand under the configuration of the newest one, in words; None where it can.
+
+    Of a model, Triton serves no version at all where one of those that its configuration has it load does not load, and
+    one of a smaller batch would be asked for more than it takes.
+    """
+    version, own, its = f"version {newest.version}", manifest.package, newest.package
+    if (own.interface, own.reshaped) != (its.interface, its.reshaped):
+        return f"other inputs or outputs than {version}"
+    if own.named_files != its.named_files:
+        return f"other files than {version}"
+    if own.max_batch_size < its.max_batch_size:
+        return f"its largest batch is {own.max_batch_size}, and {its.max_batch_size} in {version}"
+    if _profiles(manifest) < _profiles(newest):
+        return f"fewer optimization profiles than {version}"
+    return None
+
+
+def _profiles(manifest: Manifest) -> int:
+    """How many profiles there are to choose from; what has none of its own counts as one."""
+    build = manifest.engine.build
+    return max(1, len(build.profiles)) if build is not None else 1
+
+
 def require_same_interface(newest: Manifest, draft: Manifest) -> None:
     """See that a draft's clients are those of the newest version.
 
