@@ -220,6 +220,11 @@ MISFITS: dict[str, tuple[dict[str, Any], ModelFacts, str]] = {
         PLAN,
         "instance_group.1.profile: 2 is none of the plan's profiles, which are 0 to 1",
     ),
+    "profiles of smaller batches": (
+        {"instance_group": [{"profile": [1]}]},
+        replace(PLAN, reach=lambda numbers: {(1,): 2}[tuple(numbers)]),
+        "instance_group.0.profile: these take batches up to 2; choose others too, or write max_batch_size: 2",
+    ),
     "another backend's accelerators": (
         {"optimization": {"execution_accelerators": {"gpu_execution_accelerator": [{"name": "tensorrt"}]}}},
         PLAN,

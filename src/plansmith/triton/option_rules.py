@@ -135,6 +135,10 @@ def _instance(group: InstanceGroup, options: TritonOptions, facts: ModelFacts) -
         yield "profile: only TensorRT plans have profiles"
     elif facts.profiles is not None and any(number >= facts.profiles for number in group.profile):
         yield f"profile: {max(group.profile)} is none of the plan's profiles, which are 0 to {facts.profiles - 1}"
+    elif group.profile and facts.reach is not None and facts.largest is not None:
+        most, reach = chosen_batch(options, facts.largest), facts.reach(group.profile)
+        if most > reach:
+            yield f"profile: these take batches up to {reach}; choose others too, or write max_batch_size: {reach}"
 
 
 def _accelerators(options: TritonOptions, facts: ModelFacts) -> Iterator[str]:

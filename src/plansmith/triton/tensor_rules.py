@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -26,6 +26,7 @@ class ModelFacts:
         outputs: likewise; before the model is known, names without dims where the spec chooses them.
         largest: the largest batch; 0 where there is no batching.
         profiles: how many optimization profiles a plan has.
+        reach: tells the largest batch of instances that have some of them, by number.
     """
 
     engine: EngineKind
@@ -34,6 +35,7 @@ class ModelFacts:
     outputs: Mapping[str, Tensor | None] | None = None
     largest: int | None = None
     profiles: int | None = None
+    reach: Callable[[Sequence[int]], int] | None = None
 
 
 def chosen_batch(options: TritonOptions, largest: int) -> int:
