@@ -18,6 +18,7 @@ from plansmith.spec_files import read_specs
 from plansmith.stages import Listener
 from plansmith.steps import Compilation
 from plansmith.triton.model_config import parse_config
+from plansmith.triton.releases import OWN_NAMES
 from plansmith.triton_options import TritonOptions
 
 from .cli.in_process import InlineWorker
@@ -116,6 +117,8 @@ def test_a_release_of_another_configuration_shares_the_files_and_triton_serves_i
     relabelled, _ = compile_pair(RICH, check_served=False)
     assert relabelled.version == 3
     assert notices[-1] == "Triton does not serve version 3: triton.version_policy names others"
+    own = {path.name for path in Path(relabelled.release).iterdir()} - {"labels.txt"}
+    assert own <= OWN_NAMES
     assert "fox" in (Path(relabelled.release) / "labels.txt").read_text()
     assert "bird" in (second / "labels.txt").read_text()
 

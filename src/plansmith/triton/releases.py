@@ -11,6 +11,21 @@ from plansmith.manifest import Interface, Manifest
 MANIFEST_FILE = "manifest.json"
 MODEL_FOLDER = "model"
 
+OWN_NAMES = {
+    "build.log",
+    "config.pbtxt",
+    "configs",
+    "initial_state",
+    "manifest.json",
+    "model",
+    "reference",
+    "report.html",
+    "reproduce.sh",
+    "spec.yaml",
+    "warmup",
+}
+"""What is called so in a release, or by Triton beside a configuration; no file of the user's own may be."""
+
 
 def read_manifest(release: Path) -> Manifest:
     """The manifest of a release folder.
