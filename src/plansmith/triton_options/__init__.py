@@ -160,11 +160,11 @@ class TritonOptions(Record):
 
 
 def _renamed(value: Any, renamed: Callable[[str, str], str], within: str = "") -> Any:
-    if within in _FREE:
-        return value
     if isinstance(value, list):
         return [_renamed(item, renamed) for item in value]
     if not isinstance(value, dict):
+        return value
+    if within in _FREE and all(isinstance(item, str) for item in value.values()):  # an input may be called so, too
         return value
     items = value.items()
     return {key: renamed(key, item) if _is_file(key, item) else _renamed(item, renamed, key) for key, item in items}
