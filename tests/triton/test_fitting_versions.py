@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from plansmith.engines import BuildSpec, OptimizationProfile
+from plansmith.inspection import versions
 from plansmith.manifest import Manifest
 from plansmith.triton.releases import misfit
 from plansmith.triton.repository import ModelRepository
+from plansmith.triton_options import TritonOptions
 from plansmith.types import InputRange
 
 from ..durability.packages import MODEL, draft_of, publish, write_package
@@ -69,3 +71,24 @@ def test_a_view_leaves_out_what_takes_smaller_batches_and_says_so(tmp_path: Path
     assert repository_problems(root) == []
     repository = ModelRepository(root)
     assert repository.why_hidden(MODEL, 1, repository.newest(MODEL)) == "its largest batch is 8, and 16 in version 3"
+
+
+@pytest.mark.parametrize(
+    ("policy", "served"),
+    [
+        (None, [3]),
+        ({"latest": {"num_versions": 2}}, [2, 3]),
+        ({"all": {}}, [1, 2, 3]),
+        ({"specific": {"versions": [2, 7]}}, [2]),
+    ],
+)
+def test_the_versions_that_are_said_to_serve_are_those_of_the_newest_policy(
+    policy: dict[str, Any] | None, served: list[int], tmp_path: Path
+) -> None:
+    root = tmp_path / "repository"
+    for number in range(3):
+        package = write_package(tmp_path / f"package-{number}", str(number))
+        triton = TritonOptions.model_validate({"version_policy": policy}).model_dump(mode="json")
+        spec = {"triton": triton} if number == 2 else {}  # the first are older than the section
+        publish(root, package, draft_of(package).model_copy(update={"spec": spec}))
+    assert [version.number for version in versions(ModelRepository(root), MODEL) if version.serves] == served

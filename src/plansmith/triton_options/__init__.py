@@ -97,8 +97,7 @@ class TritonOptions(Record):
 
     def serves(self, version: int) -> bool:
         """Whether Triton serves a version when it is the newest."""
-        specific = self.version_policy.specific if self.version_policy is not None else None
-        return specific is None or version in specific.versions
+        return self.version_policy is None or version in self.version_policy.served([version])
 
     def found_from(self, folder: Path) -> TritonOptions:
         """The same, with the paths of files made absolute."""
