@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.durable import link_or_copy
 from plansmith.engines import Engine
+from plansmith.errors import EngineError
 from plansmith.manifest import Package
 from plansmith.reference import StoredCases
 from plansmith.stages import Finished, StageRunner
+from plansmith.targets import Target
 from plansmith.triton import model_config, plan_config
 from plansmith.triton.accelerators import add_profiles
+from plansmith.triton.checking.checker import check_package
 from plansmith.triton.configuring import by_place, configure, hidden_names, served_package, support_files
 from plansmith.triton.option_rules import require_fitting
 from plansmith.triton.releases import MODEL_FOLDER
@@ -46,7 +49,7 @@ class Laid:
 def lay_out(
     stages: StageRunner,
     name: str,
-    device: Device,
+    target: Target,
     options: TritonOptions,
     engine: Finished[Engine],
     onnx: Finished[OnnxModel],
@@ -56,15 +59,17 @@ def lay_out(
     Args:
         stages: the compile's steps.
         name: of the model.
-        device: what its instances run on.
+        target: what it will be served by.
         options: what the configuration says beyond what the model determines, with the paths of files absolute.
         engine: made for the backend.
         onnx: what the engine was made from; it knows the ranges of the axes, and the reference's inputs.
 
     Raises:
-        EngineError: an input or output that Triton cannot carry, or a plan that it cannot load.
+        EngineError: an input or output that Triton cannot carry, a plan that it cannot load, or a release of which
+            `plansmith check` would say so.
         UsageError: options that do not fit the model.
     """
+    device = target.device
     laid = _plans(name, engine.record) if engine.record.plans else _graph(name, engine.record, onnx)
 
     def build(out: Path) -> Any:
@@ -74,17 +79,28 @@ def lay_out(
             stages.notice(f"no warm-up {words}")
         for file, place in laid.placed.items():
             link_or_copy(engine.folder / file, out / MODEL_FOLDER / place)
+        _require_sound(package, out, target)
         return package.model_dump(mode="json")
 
     files = support_files(options)
     parameters = {
         "package": laid.package.model_dump(mode="json"),
-        "device": device,
+        "target": target.model_dump(mode="json"),
         "triton": by_place(options).model_dump(mode="json"),
         "files": {place: stages.digester.file(path, foreign=True) for place, path in files.items() if path.is_file()},
         "axes": {axis: r.model_dump() for axis, r in onnx.record.axes.items()},
     }
     return stages.stage("package", Package, [engine.digest, onnx.digest], parameters, build)
+
+
+def _require_sound(package: Package, folder: Path, target: Target) -> None:
+    errors = [found for found in check_package(package, folder, target=target) if found.severity == "error"]
+    if errors:
+        lines = [f"{found.place}: {found.message} ({found.rule}; {found.remedy})" for found in errors]
+        raise EngineError(
+            "\n  ".join(["Triton would not serve this release as it was meant:", *lines]),
+            remedy="change what the spec's `triton` says of it; where that says nothing, please report this",
+        )
 
 
 def require_servable(

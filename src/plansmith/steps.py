@@ -282,7 +282,7 @@ class Compilation(GraphSteps):
             EngineError: an input or output that Triton cannot carry.
         """
         options = self.spec.triton.found_from(self._relative_to)
-        return lay_out(self._stages, self.name, self.target.device, options, engine, onnx)
+        return lay_out(self._stages, self.name, self.target, options, engine, onnx)
 
     def check_served(
         self, package: Finished[Package], onnx: Finished[OnnxModel], validation: Finished[ValidationReport]

@@ -14,6 +14,7 @@ from plansmith.errors import EngineError, UsageError
 from plansmith.gpu_kinds import find_kind
 from plansmith.packaging import lay_out
 from plansmith.stages import Finished, Listener, StageRunner
+from plansmith.targets import load_target
 from plansmith.triton.configuring import configure
 from plansmith.triton.installation import Installation
 from plansmith.triton.model_config import completions, contradictions, parse_config, text_of, with_cpu_instances
@@ -23,6 +24,8 @@ from plansmith.triton_options import TritonOptions
 from plansmith.triton_options.batching import DynamicBatching
 from plansmith.triton_options.instances import InstanceGroup
 from plansmith.types import Component, Device, Dim, EngineKind, InputRange, OnnxModel, Precision, ReferenceSet, Tensor
+
+from ..test_plan_header import plan as plan_bytes
 
 LINEAR = "Row major linear FP32 format (kLINEAR)"
 
@@ -385,30 +388,29 @@ def test_a_release_has_each_plan_under_the_name_that_its_configuration_says(tmp_
     several = engine("L4", "A10G")
     for capability, plan in several.plans.items():
         (tmp_path / "engine" / capability).mkdir(parents=True)
-        (tmp_path / "engine" / plan.file).write_text(f"plan for {capability}")
+        (tmp_path / "engine" / plan.file).write_bytes(plan_bytes("10.16.0.72") + capability.encode())
     stages = StageRunner("tiny", tmp_path / "artifacts", listener=Listener(), force=False, dry=False)
     made = Finished(several, tmp_path / "engine", "a digest", cached=False)
-    package = lay_out(stages, "tiny", "gpu", TritonOptions(), made, exported(several, tmp_path))
+    package = lay_out(stages, "tiny", load_target("triton-26.03"), TritonOptions(), made, exported(several, tmp_path))
     assert package.record == plan_package("tiny", several)
     config = parse_config((package.folder / "config.pbtxt").read_text())
     placed = {
-        capability: (package.folder / "model" / file).read_text()
+        capability: (package.folder / "model" / file).read_bytes()[-3:]
         for capability, file in config.cc_model_filenames.items()
     }
-    assert placed == {"8.9": "plan for 8.9", "8.6": "plan for 8.6"}
+    assert placed == {"8.9": b"8.9", "8.6": b"8.6"}
     with pytest.raises(EngineError, match="CPU instances"):
-        lay_out(stages, "tiny", "cpu", TritonOptions(), made, exported(several, tmp_path))
+        lay_out(stages, "tiny", load_target("triton-26.03-cpu"), TritonOptions(), made, exported(several, tmp_path))
     stages.close()
 
 
 def test_a_release_whose_instances_do_not_take_its_largest_batch_is_refused(tmp_path: Path) -> None:
     of = engine(profiles=[FEW, LONG])
     options = TritonOptions.model_validate({"instance_group": [{}, {"profile": [0]}]})
+    made = Finished(of, tmp_path, "a digest", cached=False)
     stages = StageRunner("tiny", tmp_path / "artifacts", listener=Listener(), force=False, dry=False)
     with pytest.raises(UsageError, match=r"instance_group\.1\.profile: these take batches up to 2"):
-        lay_out(
-            stages, "tiny", "gpu", options, Finished(of, tmp_path, "a digest", cached=False), exported(of, tmp_path)
-        )
+        lay_out(stages, "tiny", load_target("triton-26.03"), options, made, exported(of, tmp_path))
     stages.close()
 
 
