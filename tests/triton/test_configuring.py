@@ -222,7 +222,7 @@ MISFITS: dict[str, tuple[dict[str, Any], ModelFacts, str]] = {
     ),
     "profiles of smaller batches": (
         {"instance_group": [{"profile": [1]}]},
-        replace(PLAN, reach=lambda numbers: {(1,): 2}[tuple(numbers)]),
+        replace(PLAN, reach=lambda numbers: 2 if list(numbers) == [1] else 16),
         "instance_group.0.profile: these take batches up to 2; choose others too, or write max_batch_size: 2",
     ),
     "another backend's accelerators": (
