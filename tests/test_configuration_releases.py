@@ -21,6 +21,7 @@ from plansmith.spec_files import read_specs
 from plansmith.stages import Listener
 from plansmith.steps import Compilation
 from plansmith.triton.model_config import parse_config
+from plansmith.triton.releases import OWN_NAMES
 from plansmith.triton_options import TritonOptions
 
 from .cli.in_process import InlineWorker
@@ -144,6 +145,8 @@ def test_a_release_of_another_configuration_shares_the_files_and_triton_serves_i
     assert relabelled.version == 3
     not_served = "Triton does not serve version 3: triton.version_policy names others"
     assert notices[-1] == f"{not_served}; not loaded into {server_without_models}"
+    own = {path.name for path in Path(relabelled.release).iterdir()} - {"labels.txt"}
+    assert own <= OWN_NAMES
     assert "fox" in (Path(relabelled.release) / "labels.txt").read_text()
     assert "bird" in (second / "labels.txt").read_text()
 

@@ -15,6 +15,7 @@ from plansmith.precision_words import cosine_words, doubts, evaluation_lines, he
 from plansmith.reports import ValidationReport
 from plansmith.triton.releases import MANIFEST_FILE, read_manifest
 from plansmith.triton.repository import ModelRepository
+from plansmith.triton_options.serving import Latest, VersionPolicy
 from plansmith.types import Component, DataSet, LoweredModel, Tensor
 
 _MOST_REASONS = 8
@@ -41,11 +42,12 @@ class Version:
 
 
 def versions(repository: ModelRepository, model: str) -> list[Version]:
-    """All versions of a model, ascending; Triton serves the newest that it is shown."""
+    """All versions of a model, ascending; Triton serves the newest that it is shown, or as the newest's policy says."""
     shown = repository.views(model).shown()
     numbers = repository.versions(model)
     standing = repository.standing(model)
     newest = repository.readable(model, standing[-1]) if standing else None
+    served = _policy(newest).served(shown)
     found = []
     for number in numbers:
         manifest = repository.readable(model, number)
@@ -58,11 +60,17 @@ def versions(repository: ModelRepository, model: str) -> list[Version]:
                 made=manifest.created if manifest else None,
                 verdict=manifest.validation.verdict if manifest else None,
                 shown=number in shown,
-                serves=number == max(shown, default=None),
+                serves=number in served,
                 hidden=hidden,
             )
         )
     return found
+
+
+def _policy(newest: Manifest | None) -> VersionPolicy:
+    """The policy of the configuration that Triton is shown; releases older than the field have the usual one."""
+    given = newest.spec.get("triton", {}).get("version_policy") if newest is not None else None
+    return VersionPolicy.model_validate(given) if given else VersionPolicy(latest=Latest())
 
 
 def explain(path: Path) -> dict[str, Any]:

@@ -41,9 +41,10 @@ class Package(Record):
     capability_files: dict[str, str] = Field(default_factory=dict)
     server_arguments: tuple[str, ...] = ()
 
-    def shares_configuration(self, other: Package) -> bool:
-        """Whether one configuration serves the models of both: clients and models see the same dims."""
-        return (self.interface, self.reshaped) == (other.interface, other.reshaped)
+    @property
+    def named_files(self) -> tuple[str, dict[str, str]]:
+        """What the configuration names in a version's folder: one file, and that for each compute capability."""
+        return self.model_files[0].partition("/")[0], self.capability_files
 
 
 class Interface(Record):

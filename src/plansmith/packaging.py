@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ from plansmith.durable import link_or_copy
 from plansmith.engines import Engine
 from plansmith.errors import EngineError
 from plansmith.manifest import Package
-from plansmith.profile_inputs import profile_for
 from plansmith.reference import StoredCases
 from plansmith.stages import Finished, StageRunner
 from plansmith.targets import Target
@@ -135,7 +135,10 @@ def _facts_of(component: Component, kind: EngineKind, device: Device, largest: i
 
 def _facts(package: Package, engine: Engine, device: Device) -> ModelFacts:
     facts = _facts_of(engine.components["model"], engine.kind, device, package.max_batch_size)
-    return facts if engine.build is None else replace(facts, profiles=max(1, len(engine.build.profiles)))
+    if engine.build is None:
+        return facts
+    count = len(engine.build.profiles)
+    return replace(facts, profiles=max(1, count), reach=partial(plan_config.largest_batch, engine) if count else None)
 
 
 def _write(
@@ -159,7 +162,7 @@ def _write(
         onnx.record.axes,
         StoredCases(onnx.record.reference.cases, onnx.folder),
         out,
-        takes=lambda feed: not profiles or profile_for(profiles, feed) is not None,
+        takes=lambda feed: plan_config.instances_take(config, profiles, feed),
     )
     if is_wanted(options, config, device):
         words = obstacle(options, config)

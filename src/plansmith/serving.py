@@ -10,10 +10,11 @@ from plansmith.client.wire import numpy_dtype
 from plansmith.engines import BuildSpec
 from plansmith.errors import ServedCheckError
 from plansmith.manifest import Package
-from plansmith.profile_inputs import profile_for
 from plansmith.reference import StoredCase, read_case
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.stages import Finished, StageRunner
+from plansmith.triton.model_config import parse_config
+from plansmith.triton.plan_config import instances_take
 from plansmith.triton.serving_runtime import ServingRuntime
 from plansmith.types import UNEXPORTED, OnnxModel, Tensor
 
@@ -62,7 +63,8 @@ def ask_server(
 
     def takes(feed: Arrays) -> bool:
         own = {name: array for name, array in feed.items() if name not in package.record.reshaped}
-        return _fits(feed, package.record) and (not profiles or profile_for(profiles, own) is not None)
+        config = parse_config((package.folder / package.record.config_file).read_text())
+        return _fits(feed, package.record) and instances_take(config, profiles, own)
 
     def check(out: Path) -> Any:
         from plansmith.triton.served_check import check_served

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -164,7 +163,11 @@ def test_words_of_a_server_about_its_own_full_disk_are_no_full_disk_here(opened:
 
 def kill_while_it_loads(opened: ModelRepository, content: str) -> None:
     """Leave a version that is shown and on trial, as a kill of the process that publishes it does."""
-    assert in_child(partial(publish, opened, content, Deadly()))
+
+    def work() -> None:
+        publish(opened, content, Deadly())
+
+    assert in_child(work)
 
 
 def test_a_version_whose_publication_was_killed_before_the_servers_had_it_is_withdrawn_by_the_next_one(

@@ -133,14 +133,6 @@ def test_a_ragged_input_is_one_dim_of_any_size_and_nothing_is_reshaped() -> None
     assert package.reshaped == {}
 
 
-def test_releases_whose_models_have_other_dims_than_their_clients_share_a_configuration_only_with_their_like() -> None:
-    reshaped, plain = configured({"inputs": {"ids": {"dims": [1, -1]}}})[1], configured({})[1]
-    alike = plain.model_copy(update={"interface": reshaped.interface})
-    assert reshaped.shares_configuration(reshaped)
-    assert not reshaped.shares_configuration(plain)
-    assert not reshaped.shares_configuration(alike)
-
-
 def test_inputs_that_triton_fills_are_none_of_the_clients() -> None:
     config, package = configured(
         {
@@ -227,6 +219,11 @@ MISFITS: dict[str, tuple[dict[str, Any], ModelFacts, str]] = {
         {"instance_group": [{}, {"profile": [0, 2]}]},
         PLAN,
         "instance_group.1.profile: 2 is none of the plan's profiles, which are 0 to 1",
+    ),
+    "profiles of smaller batches": (
+        {"instance_group": [{"profile": [1]}]},
+        replace(PLAN, reach=lambda numbers: 2 if list(numbers) == [1] else 16),
+        "instance_group.0.profile: these take batches up to 2; choose others too, or write max_batch_size: 2",
     ),
     "another backend's accelerators": (
         {"optimization": {"execution_accelerators": {"gpu_execution_accelerator": [{"name": "tensorrt"}]}}},
@@ -333,6 +330,16 @@ MISFITS: dict[str, tuple[dict[str, Any], ModelFacts, str]] = {
         FACTS,
         "model_warmup.w.inputs.ids.dims: give them",
     ),
+    "a warm-up of another type": (
+        {"model_warmup": [{"name": "w", "inputs": {**_ZEROS, "user": {"zero_data": True, "data_type": "int64"}}}]},
+        FACTS,
+        "model_warmup.w.inputs.user.data_type: int64 is not the input's, int32",
+    ),
+    "GPUs of instances wherever there are any, and there are none": (
+        {"instance_group": [{"kind": "auto", "gpus": [0]}]},
+        FACTS,
+        "instance_group.0.gpus: the target's instances run on the CPU",
+    ),
     "a warm-up of other sizes": (
         {"model_warmup": [{"name": "w", "inputs": {**_ZEROS, "image": {"zero_data": True, "dims": [4, 8, 8]}}}]},
         FACTS,
@@ -376,6 +383,22 @@ def test_labels_and_samples_are_looked_into(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("a\nb\nc\nd\n")
     (tmp_path / "user").write_bytes(b"1234")
     require_fitting(options, FACTS)
+
+
+@pytest.mark.parametrize("text", [b"caf\xe9\nb\x0c\nc\xe2\x80\xa8\nd", b"a\r\nb\r\nc\r\nd\r\n", b"\n\n\n\n"])
+def test_labels_end_where_triton_ends_them_whatever_they_are_made_of(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_bytes(text)
+    given = {"outputs": {"scores": {"label_filename": "labels.txt"}}}
+    require_fitting(TritonOptions.model_validate(given).found_from(tmp_path), FACTS)
+    require_fitting(TritonOptions.model_validate(given).found_from(tmp_path), replace(FACTS, outputs=None))
+
+
+@pytest.mark.parametrize("name", ["config.pbtxt", "spec.yaml", "model", "warmup", "1", "8.9"])
+def test_a_file_that_would_take_the_place_of_something_else_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("a\nb\nc\nd\n")
+    given = {"outputs": {"scores": {"label_filename": name}}}
+    with pytest.raises(UsageError, match=f"{name} is what something else in a release is called"):
+        require_fitting(TritonOptions.model_validate(given).found_from(tmp_path), FACTS)
 
 
 def test_files_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -158,6 +158,9 @@ MUCH = {
 }
 
 
+QUEUE = {"dynamic_batching": {"default_queue_policy": {"max_queue_size": 1}}}
+
+
 @pytest.fixture(scope="module")
 def served(
     installation: Installation,
@@ -175,6 +178,8 @@ def served(
     builder.add("sequence", SEQUENCE, python=True)
     builder.add("decoupled", {"model_transaction_policy": {"decoupled": True}}, python=True)
     builder.add("much", MUCH)
+    for batch in (0, 1):
+        builder.add(f"queue_{batch}", QUEUE | {"max_batch_size": batch}, python=True)
     builder.add("warm_graph", {"model_warmup": "on", "inputs": {"a": {"dims": [3, 1]}}})
     builder.add("every_version", {"version_policy": {"all": {}}}, versions=2)
     builder.add("second_version", {"version_policy": {"specific": {"versions": [2]}}}, versions=3)

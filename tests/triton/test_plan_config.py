@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from plansmith.engines import BuildSpec, Engine, OptimizationProfile, Plan, PlanTensor
-from plansmith.errors import EngineError
+from plansmith.errors import EngineError, UsageError
 from plansmith.gpu_kinds import find_kind
 from plansmith.packaging import lay_out
 from plansmith.stages import Finished, Listener, StageRunner
@@ -17,7 +18,7 @@ from plansmith.targets import load_target
 from plansmith.triton.configuring import configure
 from plansmith.triton.installation import Installation
 from plansmith.triton.model_config import completions, contradictions, parse_config, text_of, with_cpu_instances
-from plansmith.triton.plan_config import make_plan_config, plan_files, plan_package
+from plansmith.triton.plan_config import instances_take, largest_batch, make_plan_config, plan_files, plan_package
 from plansmith.triton.server import TritonServer
 from plansmith.triton_options import TritonOptions
 from plansmith.triton_options.batching import DynamicBatching
@@ -307,6 +308,38 @@ def test_a_spec_chooses_the_profiles_of_a_group_of_instances_and_the_preferred_b
     assert list(config.dynamic_batching.preferred_batch_size) == [2, 16]
 
 
+FEW = profile("few", ids="1x8:1x64:2x256", mask="1x8:1x64:2x256")
+LONG = profile("long", ids="1x8:8x512:16x512", mask="1x8:8x512:16x512")
+
+
+@pytest.mark.parametrize(
+    ("groups", "taken"),
+    [
+        ([], {(1, 8), (2, 256), (3, 8), (16, 512)}),
+        ([{"profile": [0]}], {(1, 8), (2, 256)}),
+        ([{"profile": [1]}], {(1, 8), (3, 8), (16, 512), (2, 256)}),
+        ([{"profile": [1]}, {"profile": [0]}], {(1, 8), (2, 256)}),
+    ],
+)
+def test_what_may_reach_any_instance_has_to_fit_a_profile_of_each(groups: list[Any], taken: set[Any]) -> None:
+    profiles = [FEW, LONG]
+    options = TritonOptions.model_validate({"instance_group": groups})
+    config = parse_config(written(engine(profiles=profiles), options=options))
+    feeds = {
+        shape: {"ids": np.zeros(shape), "mask": np.zeros(shape)} for shape in [(1, 8), (2, 256), (3, 8), (16, 512)]
+    }
+    assert {shape for shape, feed in feeds.items() if instances_take(config, profiles, feed)} == taken
+    assert not instances_take(config, profiles, {"ids": np.zeros((17, 8)), "mask": np.zeros((17, 8))})
+    assert instances_take(config, [], feeds[1, 8])
+
+
+def test_instances_reach_as_far_as_their_own_profiles() -> None:
+    apart = profile("apart", ids="3x8:8x64:32x256", mask="3x8:8x64:32x256")
+    several = engine(profiles=[FEW, LONG, apart])
+    reaches = {numbers: largest_batch(several, numbers) for numbers in [(0,), (1,), (0, 1), (0, 2), (2,)]}
+    assert reaches == {(0,): 2, (1,): 16, (0, 1): 16, (0, 2): 32, (2,): 0}
+
+
 def test_cpu_instances_are_refused() -> None:
     assert "they are for CPU instances" in refused(engine(), device="cpu")
 
@@ -358,23 +391,7 @@ def test_a_release_has_each_plan_under_the_name_that_its_configuration_says(tmp_
         (tmp_path / "engine" / plan.file).write_bytes(plan_bytes("10.16.0.72") + capability.encode())
     stages = StageRunner("tiny", tmp_path / "artifacts", listener=Listener(), force=False, dry=False)
     made = Finished(several, tmp_path / "engine", "a digest", cached=False)
-    model = OnnxModel(
-        components=several.components,
-        axes={},
-        mask_input=None,
-        exporter="none",
-        attempts=(),
-        precision=Precision.FP16,
-        reference=ReferenceSet(runtime="", data="", cases=()),
-    )
-    package = lay_out(
-        stages,
-        "tiny",
-        load_target("triton-26.03"),
-        TritonOptions(),
-        made,
-        Finished(model, tmp_path, "another", cached=False),
-    )
+    package = lay_out(stages, "tiny", load_target("triton-26.03"), TritonOptions(), made, exported(several, tmp_path))
     assert package.record == plan_package("tiny", several)
     config = parse_config((package.folder / "config.pbtxt").read_text())
     placed = {
@@ -383,15 +400,32 @@ def test_a_release_has_each_plan_under_the_name_that_its_configuration_says(tmp_
     }
     assert placed == {"8.9": b"8.9", "8.6": b"8.6"}
     with pytest.raises(EngineError, match="CPU instances"):
-        lay_out(
-            stages,
-            "tiny",
-            load_target("triton-26.03-cpu"),
-            TritonOptions(),
-            made,
-            Finished(model, tmp_path, "another", cached=False),
-        )
+        lay_out(stages, "tiny", load_target("triton-26.03-cpu"), TritonOptions(), made, exported(several, tmp_path))
     stages.close()
+
+
+def test_a_release_whose_instances_do_not_take_its_largest_batch_is_refused(tmp_path: Path) -> None:
+    of = engine(profiles=[FEW, LONG])
+    options = TritonOptions.model_validate({"instance_group": [{}, {"profile": [0]}]})
+    made = Finished(of, tmp_path, "a digest", cached=False)
+    stages = StageRunner("tiny", tmp_path / "artifacts", listener=Listener(), force=False, dry=False)
+    with pytest.raises(UsageError, match=r"instance_group\.1\.profile: these take batches up to 2"):
+        lay_out(stages, "tiny", load_target("triton-26.03"), options, made, exported(of, tmp_path))
+    stages.close()
+
+
+def exported(of: Engine, folder: Path) -> Finished[OnnxModel]:
+    """What plans were made from, as far as a release is concerned."""
+    model = OnnxModel(
+        components=of.components,
+        axes={},
+        mask_input=None,
+        exporter="none",
+        attempts=(),
+        precision=Precision.FP16,
+        reference=ReferenceSet(runtime="", data="", cases=()),
+    )
+    return Finished(model, folder, "another", cached=False)
 
 
 def test_a_real_triton_takes_the_configuration_up_to_the_backend_that_it_lacks(

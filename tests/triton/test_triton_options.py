@@ -300,12 +300,13 @@ def test_what_triton_would_refuse_is_refused_with_its_key(given: dict[str, Any],
 def test_files_are_found_from_the_spec_wherever_they_are_named(tmp_path: Any) -> None:
     options = TritonOptions.model_validate(
         {
-            "outputs": {"y": {"label_filename": "labels.txt"}, "z": {}},
+            "outputs": {"y": {"label_filename": "labels.txt"}, "z": {}, "parameters": {"label_filename": "more.txt"}},
             "model_warmup": [{"name": "a", "inputs": {"x": {"input_data_file": "../x.bin"}}}],
             "parameters": {"label_filename": "as it is"},
         }
     ).found_from(tmp_path)
     assert options.outputs["y"].label_filename == str(tmp_path / "labels.txt")
+    assert options.outputs["parameters"].label_filename == str(tmp_path / "more.txt")
     assert not options.outputs["z"].label_filename
     assert isinstance(options.model_warmup, tuple)
     assert options.model_warmup[0].inputs["x"].input_data_file == str(tmp_path / "../x.bin")

@@ -112,6 +112,16 @@ def test_a_request_has_the_dims_that_clients_send(add: Add) -> None:
     }
 
 
+def test_a_size_that_clients_have_fixed_is_that_of_every_sample(add: Add, tmp_path: Path) -> None:
+    config, made = add(IDS, options={"inputs": {"ids": {"dims": [3]}}})
+    assert samples(config) == [("min", 1, [3], "min/ids"), ("opt", 4, [3], "min/ids"), ("max", 8, [3], "min/ids")]
+    assert np.fromfile(tmp_path / "warmup/min/ids", np.int64).tolist() == [1, 2, 3]
+    assert made.skipped == []
+    config, made = add(IDS, options={"inputs": {"ids": {"dims": [4]}}})
+    assert samples(config) == []
+    assert made.skipped == [f"at {point}: the reference has no inputs of that shape" for point in ("min", "opt", "max")]
+
+
 def test_a_name_that_is_no_file_gets_one(add: Add) -> None:
     _, made = add(Tensor(name="serving/ids:0", dtype="int64", dims=("batch", "length")))
     assert made.files[0] == "warmup/min/input0"

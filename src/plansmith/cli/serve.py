@@ -92,6 +92,8 @@ def serve_command(
         raise RepositoryError(f"{repository} does not exist", remedy="compile a model into it first, or check the path")
     opened = ModelRepository(repository)
     require_alone(opened.root)
+    with suppress(RepositoryError):  # a repository that cannot be written is served as it stands
+        opened.settle_all()
     present = opened.served_models()
     missing = sorted(set(models) - set(present))
     if (missing or not present) and not follow:

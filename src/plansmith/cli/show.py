@@ -33,7 +33,7 @@ def show_command(release: str, repository: Path, as_json: bool) -> None:
     model, number = opened.find(release)
     known = versions(opened, model)
     if as_json:
-        serving = next((version.number for version in known if version.serves), None)
+        serving = max((version.number for version in known if version.serves), default=None)
         listed = [version.as_json() for version in known]
         facts = explain(opened.release(model, number))
         click.echo(json.dumps({"model": model, "serves": serving, "versions": listed, "release": facts}))

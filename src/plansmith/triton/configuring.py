@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.manifest import Interface, Package
 from plansmith.triton_options import FILE_FOLDERS, TritonOptions
+from plansmith.triton_options.batching import DynamicBatching
 from plansmith.types import Dim, Tensor
 
 if TYPE_CHECKING:
@@ -156,7 +157,10 @@ def _one(value: Any, field: FieldDescriptor) -> Any:
 
 
 def _put_batching(options: TritonOptions, given: Mapping[str, Any], config: pb.ModelConfig) -> None:
-    if options.dynamic_batching is False or config.max_batch_size <= 1:
+    """Put the batcher in; single samples have one where a spec says more of it, as it is the one with the queues."""
+    if options.dynamic_batching is False or (
+        config.max_batch_size <= 1 and options.dynamic_batching == DynamicBatching()
+    ):
         config.ClearField("dynamic_batching")
     else:
         batching = config.dynamic_batching

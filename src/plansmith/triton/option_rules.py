@@ -12,6 +12,7 @@ from pathlib import Path
 from plansmith.config import ModelSpec
 from plansmith.errors import UsageError
 from plansmith.triton.configuring import hidden_names, place_of
+from plansmith.triton.releases import OWN_NAMES
 from plansmith.triton.tensor_rules import ModelFacts, chosen_batch, tensor_problems, warmup_problems
 from plansmith.triton_options import TritonOptions
 from plansmith.triton_options.instances import InstanceGroup
@@ -84,7 +85,7 @@ def _unasked(spec: ModelSpec) -> Iterator[str]:
 
 
 def _files(options: TritonOptions) -> Iterator[str]:
-    """Files that are not there, or have each other's name."""
+    """Files that are not there, or have each other's name or that of something else in a release."""
     taken: dict[str, tuple[str, str]] = {}
     found: list[str] = []
 
@@ -92,6 +93,8 @@ def _files(options: TritonOptions) -> Iterator[str]:
         place = place_of(field, path)
         if not Path(path).is_file():
             found.append(f"{field}: there is no file {path}")
+        elif place in OWN_NAMES or place.replace(".", "").isdecimal():
+            found.append(f"{field}: {place} is what something else in a release is called; rename {path}")
         elif taken.setdefault(place, (field, path))[1] != path:
             found.append(f"{field}: {path} and {taken[place][1]} have the same name; rename one of them")
         return path
@@ -129,12 +132,16 @@ def _instance(group: InstanceGroup, options: TritonOptions, facts: ModelFacts) -
         yield "kind: TensorRT plans run on a GPU"
     elif is_plan and kind == "model" and options.parameters.get("enable_multi_device") != "true":
         yield "kind: model is for plans on several devices, with the parameter enable_multi_device"
-    if group.gpus and kind == "cpu":
+    if group.gpus and (kind == "cpu" or (kind == "auto" and facts.device == "cpu")):
         yield "gpus: the target's instances run on the CPU"
     if group.profile and not is_plan:
         yield "profile: only TensorRT plans have profiles"
     elif facts.profiles is not None and any(number >= facts.profiles for number in group.profile):
         yield f"profile: {max(group.profile)} is none of the plan's profiles, which are 0 to {facts.profiles - 1}"
+    elif group.profile and facts.reach is not None and facts.largest is not None:
+        most, reach = chosen_batch(options, facts.largest), facts.reach(group.profile)
+        if most > reach:
+            yield f"profile: these take batches up to {reach}; choose others too, or write max_batch_size: {reach}"
 
 
 def _accelerators(options: TritonOptions, facts: ModelFacts) -> Iterator[str]:

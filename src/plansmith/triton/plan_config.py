@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING
 from plansmith.engines import BuildSpec, Engine, OptimizationProfile, Plan, PlanTensor
 from plansmith.errors import EngineError
 from plansmith.manifest import Package
+from plansmith.profile_inputs import profile_for
 from plansmith.triton.model_config import BATCH, CONFIG_FILE, interface_of, make_config
 from plansmith.types import Component, Device, Tensor
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from tritonclient.grpc import model_config_pb2 as pb
+
+    Arrays = Mapping[str, NDArray[np.generic]]
 
 PLATFORM = "tensorrt_plan"
 
@@ -81,6 +86,26 @@ def make_plan_config(package: Package, engine: Engine, device: Device) -> pb.Mod
         config.dynamic_batching.preferred_batch_size.extend(usual)
     config.cc_model_filenames.update(package.capability_files)
     return config
+
+
+def largest_batch(engine: Engine, numbers: Sequence[int]) -> int:
+    """The largest batch of instances that have some of a plan's profiles, by number; 0 for no batching."""
+    profiles = [_build(engine).profiles[number] for number in numbers]
+    return _max_batch_size(engine.components["model"], next(iter(engine.plans.values())), profiles)
+
+
+def instances_take(config: pb.ModelConfig, profiles: Sequence[OptimizationProfile], feed: Arrays) -> bool:
+    """Whether every group of instances has a profile that takes inputs: any of them may be asked.
+
+    Args:
+        config: its groups name profiles; one that names none has the first alone.
+        profiles: of the plan; none for a graph whose shapes are all fixed.
+        feed: as the model has them, batch included.
+    """
+    if not profiles:
+        return True
+    groups = [[profiles[int(number)] for number in group.profile or ["0"]] for group in config.instance_group]
+    return all(profile_for(chosen, feed) is not None for chosen in groups)
 
 
 def _build(engine: Engine) -> BuildSpec:

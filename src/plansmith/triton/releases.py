@@ -11,6 +11,21 @@ from plansmith.manifest import Interface, Manifest
 MANIFEST_FILE = "manifest.json"
 MODEL_FOLDER = "model"
 
+OWN_NAMES = {
+    "build.log",
+    "config.pbtxt",
+    "configs",
+    "initial_state",
+    "manifest.json",
+    "model",
+    "reference",
+    "report.html",
+    "reproduce.sh",
+    "spec.yaml",
+    "warmup",
+}
+"""What is called so in a release, or by Triton beside a configuration; no file of the user's own may be."""
+
 
 def read_manifest(release: Path) -> Manifest:
     """The manifest of a release folder.
@@ -30,6 +45,30 @@ def read_manifest(release: Path) -> Manifest:
             f"{path} is damaged: {first_line(error)}",
             remedy=f"move {release} away and compile the model again",
         ) from error
+
+
+def misfit(manifest: Manifest, newest: Manifest) -> str | None:
+    """Why a release cannot stand under the configuration of the newest one, in words; None where it can.
+
+    Of a model, Triton serves no version at all where one of those that its configuration has it load does not load, and
+    one of a smaller batch would be asked for more than it takes.
+    """
+    version, own, its = f"version {newest.version}", manifest.package, newest.package
+    if (own.interface, own.reshaped) != (its.interface, its.reshaped):
+        return f"other inputs or outputs than {version}"
+    if own.named_files != its.named_files:
+        return f"other files than {version}"
+    if own.max_batch_size < its.max_batch_size:
+        return f"its largest batch is {own.max_batch_size}, and {its.max_batch_size} in {version}"
+    if _profiles(manifest) < _profiles(newest):
+        return f"fewer optimization profiles than {version}"
+    return None
+
+
+def _profiles(manifest: Manifest) -> int:
+    """How many profiles there are to choose from; what has none of its own counts as one."""
+    build = manifest.engine.build
+    return max(1, len(build.profiles)) if build is not None else 1
 
 
 def require_same_interface(newest: Manifest, draft: Manifest) -> None:

@@ -39,6 +39,7 @@ from plansmith.triton.nesting import MARKER, STORE_SUFFIX, require_alone
 from plansmith.triton.releases import (
     MANIFEST_FILE,
     damaged_file,
+    misfit,
     read_manifest,
     require_same_interface,
     stands_for,
@@ -187,7 +188,7 @@ class ModelRepository:
         Args:
             model: its name.
             number: the release's version.
-            newest: the newest release's manifest, with which the interface is compared, where it can be read.
+            newest: the newest release's manifest, whose configuration the view has, where it can be read.
         """
         withdrawn = self.withdrawals(model).reason(number)
         if withdrawn is not None:
@@ -195,8 +196,9 @@ class ModelRepository:
         manifest = self.readable(model, number)
         if manifest is None:
             return "its manifest is damaged"
-        if newest is not None and not manifest.package.shares_configuration(newest.package):
-            return f"other inputs or outputs than version {newest.version}"
+        unfit = misfit(manifest, newest) if newest is not None else None
+        if unfit is not None:
+            return unfit
         damaged = damaged_file(self.release(model, number), manifest, self._digester)
         return None if damaged is None else f"{damaged} is damaged"
 
@@ -405,7 +407,7 @@ class ModelRepository:
             self.views(model).hide()
             return
         every = [self.manifest(model, number) for number in self.standing(model)]
-        fitting = [m for m in every if m.package.shares_configuration(newest.package) and self._is_whole(m)]
+        fitting = [m for m in every if misfit(m, newest) is None and self._is_whole(m)]
         self.views(model).show(newest, fitting)
 
     def published(self, manifest: Manifest, *, unchanged: bool) -> PublishedVersion:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+from plansmith.client.wire import CONFIG_TYPES
 from plansmith.triton.configuring import narrows
 from plansmith.triton_options import TritonOptions
 from plansmith.triton_options.tensors import InputOptions, OutputOptions, WarmupInput
@@ -26,6 +27,7 @@ class ModelFacts:
         outputs: likewise; before the model is known, names without dims where the spec chooses them.
         largest: the largest batch; 0 where there is no batching.
         profiles: how many optimization profiles a plan has.
+        reach: tells the largest batch of instances that have some of them, by number.
     """
 
     engine: EngineKind
@@ -34,6 +36,7 @@ class ModelFacts:
     outputs: Mapping[str, Tensor | None] | None = None
     largest: int | None = None
     profiles: int | None = None
+    reach: Callable[[Sequence[int]], int] | None = None
 
 
 def chosen_batch(options: TritonOptions, largest: int) -> int:
@@ -102,10 +105,11 @@ def _blocks(dims: Iterable[int]) -> list[int]:
 
 
 def _labels(path: str, own: list[int]) -> Iterator[str]:
-    """Another number of labels than the one dim of an output has places."""
+    """Another number of labels than the one dim of an output has places; Triton ends a label at a line feed alone."""
     if not path or not Path(path).is_file() or len(own) != 1 or own[0] == -1:
         return
-    count = len(Path(path).read_text(encoding="utf-8").splitlines())
+    text = Path(path).read_bytes()
+    count = text.count(b"\n") + (bool(text) and not text.endswith(b"\n"))
     if count != own[0]:
         yield f"label_filename: {path} has {count} labels, and the output {own[0]} places"
 
@@ -136,6 +140,9 @@ def _sample(given: WarmupInput, wire: list[int], tensor: Tensor) -> Iterator[str
         return
     if given.dims is not None and not narrows(given.dims, wire):
         yield f"dims: {list(given.dims)} are none of a request's, {wire}"
+    own = CONFIG_TYPES.get(tensor.dtype, "").removeprefix("TYPE_").lower()
+    if given.data_type not in {None, own}:
+        yield f"data_type: {given.data_type} is not the input's, {own}"
     kind = given.data_type or tensor.dtype
     size = prod(given.dims if given.dims is not None else wire) * _item_bytes(kind)
     path = Path(given.input_data_file)

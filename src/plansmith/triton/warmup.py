@@ -97,10 +97,17 @@ class Warmup:
                 batches.add(batch)
 
     def _case(self, point: str) -> Case | None:
-        """The case whose samples have the shape of a point; how many there are does not matter."""
-        wanted = {axis: getattr(r, point) for axis, r in self.axes.items() if axis != BATCH or not self._is_batched}
+        """The case whose samples have the shape of a point, where clients are free to; how many does not matter."""
+        sizes = {axis: getattr(r, point) for axis, r in self.axes.items()} | self._fixed()
+        wanted = {axis: size for axis, size in sizes.items() if axis != BATCH or not self._is_batched}
         fitting = (case for case in self.cases.cases if wanted.items() <= case.axes.items())
         return min(fitting, key=lambda case: case.axes.get(BATCH, 1), default=None)
+
+    def _fixed(self) -> dict[str, int]:
+        """The sizes of axes that the model leaves open and the configuration does not."""
+        entries, skip = {entry.name: entry for entry in self.config.input}, 1 if self._is_batched else 0
+        pairs = (zip(t.dims[skip:], model_dims(entries[t.name]), strict=True) for t in self.inputs)
+        return {dim: size for pair in pairs for dim, size in pair if isinstance(dim, str) and size != -1}
 
     @property
     def _is_batched(self) -> bool:

@@ -97,8 +97,7 @@ class TritonOptions(Record):
 
     def serves(self, version: int) -> bool:
         """Whether Triton serves a version when it is the newest."""
-        specific = self.version_policy.specific if self.version_policy is not None else None
-        return specific is None or version in specific.versions
+        return self.version_policy is None or version in self.version_policy.served([version])
 
     def found_from(self, folder: Path) -> TritonOptions:
         """The same, with the paths of files made absolute."""
@@ -160,11 +159,11 @@ class TritonOptions(Record):
 
 
 def _renamed(value: Any, renamed: Callable[[str, str], str], within: str = "") -> Any:
-    if within in _FREE:
-        return value
     if isinstance(value, list):
         return [_renamed(item, renamed) for item in value]
     if not isinstance(value, dict):
+        return value
+    if within in _FREE and all(isinstance(item, str) for item in value.values()):  # an input may be called so, too
         return value
     items = value.items()
     return {key: renamed(key, item) if _is_file(key, item) else _renamed(item, renamed, key) for key, item in items}

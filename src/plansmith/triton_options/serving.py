@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -47,6 +48,12 @@ class VersionPolicy(Record):
     def _check(self) -> Self:
         exactly_one(self, "latest", "all", "specific")
         return self
+
+    def served(self, versions: Sequence[int]) -> set[int]:
+        """Which of some versions are served, when these are all that there are."""
+        if self.specific is not None:
+            return set(versions) & set(self.specific.versions)
+        return set(sorted(versions)[-self.latest.num_versions :] if self.latest is not None else versions)
 
 
 class ResponseCache(Record):
