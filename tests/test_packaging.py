@@ -59,7 +59,7 @@ def test_the_wheel_holds_every_module_and_every_data_file(wheel: Path) -> None:
     modules = {path.relative_to(package.parent).as_posix() for _, path in source_files()}
     data = {"plansmith/py.typed", "plansmith/samples/sentences.txt"}
     data |= {f"plansmith/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("configs/**/*.yaml")}
-    data |= {path.relative_to(package.parent).as_posix() for path in package.glob("triton/standin/*/*.py")}
+    data |= {path.relative_to(package.parent).as_posix() for path in package.glob("triton/standin/**/*.py")}
     data |= {path.relative_to(package.parent).as_posix() for path in package.glob("*/templates/*")}
     assert "plansmith/report/templates/report.css" in data
     assert {"plansmith/configs/targets/local-cpu.yaml", "plansmith/configs/zoo.yaml"} <= data

@@ -275,7 +275,7 @@ def test_a_server_of_which_no_answer_came_goes_back_too_and_is_named_where_it_ca
         with impatient(server, *spoiled) as address:
             servers = LoadedInto([address])
             member = shown.show("member", PYTHON_CONFIG, before, before + 1)
-            with pytest.raises(EnvironmentFault, match="cannot be asked: HTTP 504 <html>the gateway"):
+            with pytest.raises(EnvironmentFault, match="cannot be asked: HTTP 504 Gateway Timeout"):
                 servers.take(member, before + 1)
             assert by_grpc.ready("member") == [before + 1]
             shown.show("member", PYTHON_CONFIG, before)
@@ -348,11 +348,11 @@ def test_a_server_that_is_not_there_is_a_fault_by_every_scheme() -> None:
         ("https://user:secret@host", "secrets belong into"),
         ("grpc://host", "gRPC has a host and a port"),
         ("http://host:port", "port"),
-        ("http://exa mple:80", "no name or number of a machine"),
-        (f"http://{'a' * 70}:80", "no name or number of a machine"),
-        ("http://a..b:80", "no name or number of a machine"),
-        ("http://host/mod\u00e8les", "its path has signs"),
-        ("http://host/my models", "its path has signs"),
+        ("http://exa mple:80", "a character that has no place"),
+        (f"http://{'a' * 70}:80", "its host has a part that is empty"),
+        ("http://a..b:80", "its host has a part that is empty"),
+        ("http://host/mod\u00e8les", "a character that has no place"),
+        ("http://host/my models", "a character that has no place"),
     ],
 )
 def test_an_address_that_is_none_is_refused(address: str, wrong: str) -> None:
