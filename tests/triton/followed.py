@@ -46,7 +46,7 @@ class Followed:
         self._reader = threading.Thread(target=self._collect)
         self._reader.start()
         self.http_url = re.sub("/.*", "", self.line(r"HTTP +http://(.*)"))
-        self.grpc_url = self.line("gRPC +(.*)")
+        self.grpc_url = self.line("gRPC +grpc://(.*)")
         self.line("Ctrl-C ends it")
         return self
 

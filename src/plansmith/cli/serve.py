@@ -214,7 +214,7 @@ def _announce(
     if arguments:
         click.echo(f"  with     {shlex.join(arguments)}, as its plans need")
     click.echo(f"  HTTP     http://{server.http_url}{f'/v2/models/{models[0]}' if models else ''}")
-    click.echo(f"  gRPC     {server.grpc_url}")
+    click.echo(f"  gRPC     grpc://{server.grpc_url}")
     click.echo(f"  metrics  http://{server.metrics_url}/metrics")
     click.echo(f"  log      {server.log}")
     click.echo("Ctrl-C ends it.")
