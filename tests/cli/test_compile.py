@@ -129,7 +129,7 @@ def test_a_spec_holds_all_options_and_the_command_line_wins(finished: Compiled, 
         "repository": "../models",
         "check_served": False,
         "shapes": {"input_ids": "1x8:2x8:4x8"},
-        "triton": {"instances": 2},
+        "triton": {"instance_group": [{"count": 2}]},
     }
     place = finished.folder / "specs"
     place.mkdir()
@@ -146,7 +146,7 @@ def test_a_spec_holds_all_options_and_the_command_line_wins(finished: Compiled, 
     assert Path(found["repository"]) == finished.folder / "models"
     assert [step["name"] for step in found["steps"] if step["cached"]] == STEPS[1:5]
     stated: dict[str, Any] = json.loads(Path(found["manifest"]).read_text())["spec"]
-    assert (stated["name"], stated["triton"]["instances"]) == ("typed", 2)
+    assert (stated["name"], stated["triton"]["instance_group"][0]["count"]) == ("typed", 2)
     assert "count: 2" in (finished.folder / "models" / "typed" / "config.pbtxt").read_text()
     assert not list((finished.folder / "elsewhere").iterdir())
     assert sorted(path.name for path in place.iterdir()) == ["tiny.yaml"]

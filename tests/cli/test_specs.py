@@ -67,7 +67,9 @@ def test_one_json_document_holds_all_models(finished: Compiled, run: CommandLine
 
 
 def test_one_picked_model_keeps_the_form_of_its_file(finished: Compiled, run: CommandLine) -> None:
-    _write(run.folder, [_tiny(finished), _GONE, _tiny(finished, name="third")], triton={"instances": 2})
+    _write(
+        run.folder, [_tiny(finished), _GONE, _tiny(finished, name="third")], triton={"instance_group": [{"count": 2}]}
+    )
     words = ("compile", "models.yaml", "--model", "third", "--name", "typed", "--json")
     answer = run(*words)
     assert answer.status == 0, answer
