@@ -49,7 +49,7 @@ def serve(repository: str, model: str, said: Path) -> Iterator[tuple[str, str]]:
         assert process.poll() is None, said.read_text()
         assert time.monotonic() < deadline, said.read_text()
         time.sleep(0.1)
-    http, grpc = re.search(r"http://(\S+?)/v2", said.read_text()), re.search(r"gRPC +(\S+)", said.read_text())
+    http, grpc = re.search(r"http://(\S+?)/v2", said.read_text()), re.search(r"gRPC +grpc://(\S+)", said.read_text())
     assert http is not None
     assert grpc is not None
     try:
