@@ -16,7 +16,7 @@ LEVELS = (
     ("errors", "problems", "target_names", "written"),
     ("addresses",),
     ("types",),
-    ("engines",),
+    ("destinations", "engines"),
     ("reports",),
     ("manifest",),
     (
@@ -53,6 +53,7 @@ LEVELS = (
     ("judging",),
     ("graph_answers", "held_out"),
     ("sources", "compilers", "triton", "validation", "probes", "report", "spec_targets", "spec_text"),
+    ("stores",),
     ("asking", "loading", "sample_sets", "stages", "trials", "spec_files", "spec_schema"),
     ("lowered_graph", "plan_validation", "python_model"),
     ("plan_speeds",),
@@ -92,7 +93,8 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "polygraphy.backend.trt": ("compilers.trt",),
     "polygraphy.cuda": ("compilers.trt",),
     "prefect": ("flows", "probes"),
-    "boto3": ("probes",),
+    "boto3": ("probes", "stores.s3"),
+    "botocore": ("probes", "stores.s3"),
     "pyarrow": ("data", "probes"),
     "pynvml": ("gpus",),
 }

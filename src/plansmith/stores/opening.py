@@ -1,0 +1,25 @@
+"""A store by its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plansmith.destinations import Place
+from plansmith.stores.folder import FolderObjects
+from plansmith.stores.objects import Objects
+from plansmith.stores.store import Store
+
+
+def open_objects(place: Place, relative_to: Path) -> Objects:
+    """What a folder or prefix is made of; nothing is asked yet.
+
+    Args:
+        place: where.
+        relative_to: the folder that relative paths start from.
+    """
+    return FolderObjects(relative_to / place.to)
+
+
+def open_store(place: Place, relative_to: Path) -> Store:
+    """The store at a place; it need not be there yet. Arguments as for `open_objects`."""
+    return Store(open_objects(place, relative_to))

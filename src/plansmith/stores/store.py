@@ -1,0 +1,191 @@
+"""A store of releases: what is there, and what its aliases stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from plansmith.destinations import CURRENT
+from plansmith.digest import digest_of_files
+from plansmith.errors import RepositoryError
+from plansmith.stores.documents import change, new_token, read_document, utc_now
+from plansmith.stores.layout import MARKER_KEY, MODELS, catalogue_key, name_in, release_key, require_inside
+from plansmith.stores.objects import Objects
+from plansmith.stores.records import Catalogue, Marker, Pin, Pointer, StoredRelease, StoredVersion
+
+_LONGEST_LINE = 50
+
+
+class Store:
+    """The releases below one folder or prefix.
+
+    Args:
+        objects: what it is made of.
+    """
+
+    def __init__(self, objects: Objects) -> None:
+        self.objects = objects
+
+    @property
+    def place(self) -> str:
+        """Where it is, as a person may read it."""
+        return self.objects.place
+
+    def marker(self) -> Marker | None:
+        """What says that it is a store; None before the first publication."""
+        return read_document(self.objects, MARKER_KEY, Marker)
+
+    def models(self) -> list[str]:
+        """The models, sorted."""
+        return [name_in(held.key) for held in self.objects.below(MODELS)]
+
+    def catalogue(self, model: str) -> Catalogue:
+        """What is known of a model.
+
+        Raises:
+            RepositoryError: there is no such model.
+        """
+        found = read_document(self.objects, catalogue_key(model), Catalogue)
+        if found is None:
+            models = self.models()
+            known = f"name one of its models: {', '.join(models)}" if models else "publish a model to it first"
+            raise RepositoryError(f"{self.place} has no model {model!r}", remedy=known)
+        return found
+
+    def find(self, text: str) -> tuple[Catalogue, StoredVersion]:
+        """The model and version that MODEL[@VERSION or @ALIAS] names; that of the alias `current` where none is given.
+
+        Raises:
+            RepositoryError: there is no such model, version or alias.
+        """
+        model, _, word = text.partition("@")
+        word = word or CURRENT
+        catalogue = self.catalogue(model)
+        pointer = catalogue.aliases.get(word)
+        number = int(word) if word.isdecimal() else pointer.version if pointer is not None else None
+        version = catalogue.version(number) if number is not None else None
+        if version is not None:
+            return catalogue, version
+        numbers = ", ".join(str(version.version) for version in catalogue.versions)
+        raise RepositoryError(
+            f"{model} in {self.place} has no {f'version {word}' if word.isdecimal() else f'alias {word!r}'}",
+            remedy=f"name one of its versions, {numbers}, or aliases: {', '.join(catalogue.aliases) or 'none'}",
+        )
+
+    def release(self, model: str, version: StoredVersion) -> StoredRelease:
+        """The files of a version; their names are safe, and their list is what its digest says.
+
+        Raises:
+            RepositoryError: they were pruned, or the list is lost or damaged.
+        """
+        key = release_key(model, version.digest)
+        found = read_document(self.objects, key, StoredRelease) if version.pruned is None else None
+        if found is None:
+            gone = f"was pruned on {version.pruned[:10]}" if version.pruned else f"has lost {key}"
+            raise RepositoryError(
+                f"version {version.version} of {model} in {self.place} {gone}",
+                remedy=f"name another: plansmith versions {model} --store {self.place}",
+            )
+        if digest_of_files(found.files) != version.digest:
+            raise RepositoryError(
+                f"{key} in {self.place} is damaged: it lists other files than were published",
+                remedy="publish the release again, or use another version",
+            )
+        for file in found.files:
+            require_inside(file.path, self.place)
+        return found
+
+    def change(self, model: str, changed: Callable[[Catalogue], Catalogue]) -> Catalogue:
+        """Swap what is known of a model, as often as it takes: `changed` makes the new from the old and has no effects.
+
+        Raises:
+            RepositoryError: it is damaged, others change it all the time, or whatever `changed` raises.
+        """
+
+        def tokened(old: Catalogue | None) -> Catalogue:
+            before = old or Catalogue(model=model, token="")
+            after = changed(before)
+            return before if after == before else after.model_copy(update={"token": new_token()})
+
+        return change(self.objects, catalogue_key(model), Catalogue, tokened)
+
+    def promote(self, model: str, number: int, alias: str, share: float | None = None) -> Catalogue:
+        """Have an alias stand for a version.
+
+        Args:
+            model: its name.
+            number: a version whose files stand.
+            alias: the name.
+            share: what part of the requests it should get, as a hint.
+
+        Raises:
+            RepositoryError: there is no such version, or its files were pruned.
+        """
+        return self.change(model, lambda old: self._promoted(old, number, alias, share))
+
+    def roll_back(self, model: str, alias: str = CURRENT) -> Catalogue:
+        """Have an alias stand for what it stood for before.
+
+        Raises:
+            RepositoryError: it never stood for another version whose files stand.
+        """
+
+        def changed(old: Catalogue) -> Catalogue:
+            standing = {version.version for version in old.standing()}
+            pointer = old.aliases.get(alias)
+            line = pointer.line[:-1] if pointer is not None else ()
+            while line and line[-1] not in standing:
+                line = line[:-1]
+            if not line:
+                raise RepositoryError(
+                    f"{alias} of {model} in {self.place} never stood for another version",
+                    remedy=f"name the version: plansmith promote {model}@VERSION {alias} --store {self.place}",
+                )
+            return _with_alias(old, alias, Pointer(line=line, moved=utc_now()))
+
+        return self.change(model, changed)
+
+    def pin(self, model: str, number: int, reason: str) -> Catalogue:
+        """Keep a version from being pruned.
+
+        Raises:
+            RepositoryError: there is no such version, or its files were pruned.
+        """
+
+        def changed(old: Catalogue) -> Catalogue:
+            self._require_standing(old, number)
+            pin = Pin(version=number, reason=reason, pinned=utc_now())
+            others = [other for other in old.pins if other.version != number]
+            return old.model_copy(update={"pins": (*others, pin)})
+
+        return self.change(model, changed)
+
+    def unpin(self, model: str, number: int) -> Catalogue:
+        """Let a version be pruned again."""
+
+        def changed(old: Catalogue) -> Catalogue:
+            return old.model_copy(update={"pins": tuple(pin for pin in old.pins if pin.version != number)})
+
+        return self.change(model, changed)
+
+    def _promoted(self, old: Catalogue, number: int, alias: str, share: float | None) -> Catalogue:
+        self._require_standing(old, number)
+        before = old.aliases.get(alias)
+        if before is not None and (before.version, before.share) == (number, share):
+            return old
+        line = before.line if before is not None else ()
+        line = line if line[-1:] == (number,) else (*line, number)
+        return _with_alias(old, alias, Pointer(line=line[-_LONGEST_LINE:], share=share, moved=utc_now()))
+
+    def _require_standing(self, catalogue: Catalogue, number: int) -> None:
+        version = catalogue.version(number)
+        if version is None or version.pruned is not None:
+            standing = ", ".join(str(one.version) for one in catalogue.standing()) or "none"
+            raise RepositoryError(
+                f"{catalogue.model} in {self.place} has no version {number}"
+                + (f" any more: it was pruned on {version.pruned[:10]}" if version and version.pruned else ""),
+                remedy=f"name one of its versions: {standing}",
+            )
+
+
+def _with_alias(old: Catalogue, alias: str, pointer: Pointer) -> Catalogue:
+    return old.model_copy(update={"aliases": dict(sorted({**old.aliases, alias: pointer}.items()))})
