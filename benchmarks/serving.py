@@ -41,8 +41,8 @@ from plansmith.triton.server import TritonServer
 
 CORES = os.cpu_count() or 1
 CLIENTS, LENGTH, QUESTIONS = 8, 64, 64
-REQUESTS, QUICK_REQUESTS = 160, 8
-SECONDS, QUICK_SECONDS = 900.0, 0.0
+REQUESTS, QUICK_REQUESTS = 48, 8
+SECONDS, QUICK_SECONDS = 420.0, 0.0
 READY_SECONDS = 120
 OUTPUT = "sentence_embedding"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
