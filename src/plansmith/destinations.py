@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from plansmith.types import Record
 from plansmith.written import Switch
@@ -107,6 +107,14 @@ class Place(Record):
         """The bucket, and the prefix without a slash at its end; the latter may be empty."""
         bucket, _, prefix = self.to.removeprefix(S3_SCHEME).partition("/")
         return bucket, prefix.rstrip("/")
+
+
+def _read_place(given: Any) -> Any:
+    return {"to": given} if isinstance(given, str) else given
+
+
+WrittenPlace = Annotated[Place, BeforeValidator(_read_place, json_schema_input_type=str | Place)]
+"""A place as a person writes it: a folder or s3://bucket/prefix, or a mapping where more is to be said."""
 
 
 class Destination(Place):

@@ -21,6 +21,7 @@ from plansmith.optimization_profiles import profiles_of
 from plansmith.plan_header import read_header
 from plansmith.stage_cache import Entry
 from plansmith.stages import Finished, StageRunner, WouldRun
+from plansmith.stores.shared_timing import SharedTimingCaches
 from plansmith.targets import Target
 from plansmith.timing_caches import TimingCaches
 from plansmith.types import Component, EngineKind, KeptNode, LoweredModel, OnnxModel
@@ -66,7 +67,9 @@ class PlanSteps:
         self._spec = spec
         self._target = target
         self._options = spec.tensorrt.found_from(relative_to)
-        self._caches = TimingCaches(artifacts / "cache" / "timing")
+        timing = artifacts / "cache" / "timing"
+        shared = stages.shared
+        self._caches = SharedTimingCaches(timing, shared.place) if shared is not None else TimingCaches(timing)
         for plugin in self._options.plugins:
             if not Path(plugin).is_file():
                 raise EngineError(f"the plugin library {plugin} is not there", remedy="correct tensorrt: plugins")

@@ -45,6 +45,7 @@ def reproduction(
     values["artifacts"] = str(artifacts)
     values["repository"] = str(Path(spec.repository or artifacts / "repository").resolve())
     values["load_into"] = []  # who makes a release again wants it, and not the servers of then changed
+    values["shared_cache"] = None  # a matter of the machines that compile
     own_code = ""
     if spec.data is not None:
         values["data"]["path"] = _in_full(spec.data.path, relative_to)

@@ -23,7 +23,10 @@ MANY = {MODELS, "defaults"}
 # As shells read them: $NAME and ${NAME}; $$ is a dollar sign.
 VARIABLE = r"\$(?:\{[^}]*\}?|[A-Za-z_][A-Za-z0-9_]*)"
 
-PATHS = {("repository",), ("artifacts",), ("tritonserver",), ("target",), ("data", "path"), ("lowering", "autocast")}
+PATHS = {
+    *(("repository",), ("artifacts",), ("tritonserver",), ("target",), ("data", "path"), ("lowering", "autocast")),
+    *(("shared_cache",), ("shared_cache", "to"), ("shared_cache", "ca_bundle")),
+}
 """Keys of a model whose values are paths."""
 
 FILES = frozenset(FILE_FOLDERS)
@@ -104,6 +107,8 @@ def option_for(keys: Keys, value: str) -> str:
         return f'plansmith compile "{value}"'
     if keys in {("data",), ("data", "path")}:
         return f'--data "{value}"'
+    if keys[:1] == ("shared_cache",):
+        return f'--shared-cache "{value}"' if keys[1:] in {(), ("to",)} else ""
     if not keys or keys[0] not in ModelSpec.model_fields or keys[0] in {*_NO_OPTION, "data"}:
         return ""
     option, written = f"--{keys[0].replace('_', '-')}", "=".join([*keys[1:], value])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,11 +125,23 @@ class StageCache:
         with staging_folder(self._root / STAGING) as folder:
             yield folder
 
-    def publish(self, step: str, key: str, staged: Path, record: dict[str, Any]) -> Entry:
-        """Move a staged folder into the cache as the entry of a key, replacing one that stands there."""
+    def publish(
+        self, step: str, key: str, staged: Path, record: dict[str, Any], known: Sequence[FileEntry] = ()
+    ) -> Entry:
+        """Move a staged folder into the cache as the entry of a key, replacing one that stands there.
+
+        Args:
+            step: the step's name.
+            key: the key.
+            staged: the folder.
+            record: of the step, as JSON fields.
+            known: files of the folder that were hashed as they were written, and are not hashed again.
+        """
         for path in staged.rglob("*"):
             if path.is_file() and stat.S_IMODE(path.stat().st_mode) != _READ_ONLY:
                 path.chmod(_READ_ONLY)  # before it is hashed: the digester notices every change
+        for file in known:
+            self._digester.note(staged / file.path, file.sha256)
         files = self._digester.entries(staged)
         folder = self._root / step / key
         entry = Entry(folder, record, files)

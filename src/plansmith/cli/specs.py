@@ -51,6 +51,12 @@ _OPTIONS = (
         help="Where cache, logs and repository go [artifacts].",
     ),
     click.option(
+        "--shared-cache",
+        metavar="PLACE",
+        shell_complete=complete_folder,
+        help="Where machines share finished steps: a folder or s3://bucket/prefix [PLANSMITH_SHARED_CACHE].",
+    ),
+    click.option(
         "--random-weights/--no-random-weights", default=None, help="Draw the weights instead of loading them."
     ),
     click.option(
