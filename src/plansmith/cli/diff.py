@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ from plansmith.cli.versions import LOCAL
 if TYPE_CHECKING:
     from plansmith.destinations import Place
     from plansmith.stores.differences import Difference, Differences, Side
+
+_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")
 
 
 @click.command("diff", short_help="What two releases differ in.")
@@ -80,7 +83,12 @@ def _lines(found: Differences) -> Iterator[str]:
 
 
 def _words(line: Difference) -> str:
-    return f"{printable(line.old or 'none')} -> {printable(line.new or 'none')}{_ratio(line)}"
+    return f"{_short(line.old)} -> {_short(line.new)}{_ratio(line)}"
+
+
+def _short(words: str | None) -> str:
+    """A fact in one line, in which digests are as short as they are elsewhere."""
+    return _DIGEST.sub(r"\1…", printable(words)) if words is not None else "none"
 
 
 def _ratio(line: Difference) -> str:

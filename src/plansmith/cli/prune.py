@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from plansmith.cli.store_options import open_existing, store_options
-from plansmith.cli.text import count
+from plansmith.cli.text import count, table
 
 if TYPE_CHECKING:
     from plansmith.destinations import Place
     from plansmith.stores.pruning import Pruning
+
+_NAMED = 4
 
 
 @click.command("prune", short_help="Remove old versions from a store, and what none needs.")
@@ -60,8 +62,14 @@ def _print(found: Pruning, would: str) -> None:
     counts = Counter(one.kind for one in found.gone)
     things = f"{count(counts['version'], 'version')} and {count(counts['content'], 'content')}"
     click.echo(f"{things} {would}removed, {bytes_in_words(found.freed_bytes)} freed")
-    if found.staying:
-        why = Counter(staying.why.partition(":")[0] for staying in found.staying)
-        told = ", ".join(f"{number} {reason}" for reason, number in why.most_common())
-        stay = "stays" if len(found.staying) == 1 else "stay"
-        click.echo(f"{count(len(found.staying), 'version')} {stay}: {told}")
+    click.echo(f"{count(len(found.staying), 'version')} {'stays' if len(found.staying) == 1 else 'stay'}")
+    reasons: dict[str, list[str]] = {}
+    for staying in found.staying:
+        reasons.setdefault(staying.why, []).append(f"{staying.model}@{staying.version}")
+    for line in table([(why, _names(names)) for why, names in reasons.items()]) if reasons else ():
+        click.echo(f"  {line}")
+
+
+def _names(names: list[str]) -> str:
+    more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

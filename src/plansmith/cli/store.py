@@ -34,6 +34,11 @@ def store_command(*, store: Place, as_json: bool) -> None:
         echo_lines(_lines(found))
 
 
+_CONTENTS = "objects"
+_DOCUMENTS = {"leases", "live", "models", "probe", "releases", "turns"}
+"""What the models and versions are told of by already, or concerns plansmith alone."""
+
+
 def _lines(found: Overview) -> list[str]:
     from plansmith.units import bytes_in_words, minute
 
@@ -45,9 +50,10 @@ def _lines(found: Overview) -> list[str]:
         ("checksums", "checked by the store, too" if able.checksums else "checked by plansmith alone"),
         ("models", f"{count(found.models, 'model')}, {count(found.versions, 'version')}"),
     ]
-    told += [
-        (kind, f"{count(held.objects, 'object')}, {bytes_in_words(held.bytes)}") for kind, held in found.held.items()
-    ]
+    for kind, held in found.held.items():
+        if kind not in _DOCUMENTS:
+            name = "contents" if kind == _CONTENTS else kind
+            told.append((name, f"{count(held.objects, 'object')}, {bytes_in_words(held.bytes)}"))
     return [found.place, *(f"  {name:<12}{words}" for name, words in told)]
 
 

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 @click.command("verify", short_help="Whether all that was published is there and unharmed.")
 @click.argument("model", required=False, shell_complete=complete_model)
-@click.option("--quick", is_flag=True, help="Look at sizes alone, and read no contents.")
+@click.option(
+    "--quick", is_flag=True, help="Look at sizes and at what the store keeps as digests, and read no contents."
+)
 @click.option(
     "--discard", is_flag=True, help="Take damaged contents out of the store, so that publishing again sends them."
 )
@@ -88,7 +90,7 @@ def _verified(store: Store | None, repository: Path, model: str | None, *, quick
 def _lines(found: Verification) -> list[str]:
     from plansmith.units import bytes_in_words
 
-    how = "looked at by size" if found.quick else "read"
+    how = "looked at" if found.quick else "read"
     things = f"{count(found.models, 'model')}, {count(found.versions, 'version')}, {count(found.files, 'file')}"
     lines = [f"{found.place}: {things} {how}, {bytes_in_words(found.bytes)}"]
     for one in found.damages:

@@ -22,8 +22,8 @@ from plansmith.triton.releases import MODEL_FOLDER, read_manifest
 from plansmith.types import Record, Tensor
 from plansmith.units import bytes_in_words
 
-_MEASURED_HERE = {("Triton", "Requests"), ("Triton", "Latency"), ("Release", "Made")}
-"""Facts that differ between any two runs, or stand among the speeds."""
+_LEFT_OUT = {("Triton", "Requests"), ("Triton", "Latency"), ("Release", "Made"), ("Release", "Digest")}
+"""Facts that differ between any two releases, or stand among the speeds."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _provenance(manifest: Manifest) -> _Facts:
     for group in groups_of(facts_of(manifest)):
         facts: dict[str, list[str]] = {}
         for fact in group.facts:
-            if (group.title, fact.term) not in _MEASURED_HERE:
+            if (group.title, fact.term) not in _LEFT_OUT:
                 facts.setdefault(fact.term, []).append(fact.text)
         for term, texts in facts.items():
             yield f"{group.title.lower()}: {term}", _Fact("; ".join(" ".join(text.split()) for text in texts))

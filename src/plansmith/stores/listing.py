@@ -87,13 +87,12 @@ def _from_manifest(store: Store, model: str, version: StoredVersion) -> dict[str
     if version.pruned is not None:
         return {}
     try:
-        release = store.release(model, version)
-        manifest = read_stored_manifest(store.objects, release)
+        manifest = read_stored_manifest(store.objects, store.release(model, version))
     except RepositoryError as error:
         return {"problem": error.message}
     return {
         "verdict": manifest.validation.verdict,
         "precision": str(manifest.engine.precision),
         "engine": str(manifest.engine.kind),
-        "bytes": sum(file.bytes for file in release.files),
+        "bytes": sum(file.bytes for file in manifest.files),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from plansmith.digest import Digester
@@ -16,7 +17,6 @@ from plansmith.stores.store import Store
 from plansmith.triton.releases import MANIFEST_FILE
 from plansmith.triton.repository import ModelRepository
 from plansmith.types import FileEntry, Record
-from plansmith.units import bytes_in_words
 
 _READERS = 4
 
@@ -40,7 +40,7 @@ class Damage(Record):
 class Verification(Record):
     """What was looked at, and what is wrong with it.
 
-    `quick`: by its size alone; `files` and `bytes`: each once, however many releases share it; `others`: contents that
+    `quick`: no content was read; `files` and `bytes`: each once, however many releases share it; `others`: contents that
     no release has, with their bytes; 0 where only one model was looked at.
     """
 
@@ -107,7 +107,7 @@ def verify_store(
     Args:
         store: where.
         model: only this one.
-        quick: by sizes alone, of which a few listings tell all; otherwise every byte is read.
+        quick: by sizes and by the digests that the store keeps beside the contents; otherwise every byte is read.
         checked: told of the bytes that were read.
 
     Raises:
@@ -118,7 +118,7 @@ def verify_store(
     for name in models:
         _walk_model(store, name, walk)
     sizes = {held.key: held.bytes for held in store.objects.below(OBJECTS)}
-    _check(walk, sizes.get, None if quick else store.objects.sha256, checked)
+    _check(walk, sizes.get, partial(_kept_digest, store) if quick else store.objects.sha256, checked)
     others = [size for key, size in sizes.items() if key not in walk.uses] if model is None else []
     return _told(store.place, walk, len(models), quick=quick, others=others)
 
@@ -150,14 +150,6 @@ def verify_repository(
 
 def _walk_model(store: Store, model: str, walk: _Walk) -> None:
     """The catalogue of a model, what its aliases stand for, and the lists of its versions."""
-
-    def listed(version: StoredVersion) -> Damage | tuple[FileEntry, ...]:
-        try:
-            return store.release(model, version).files
-        except RepositoryError as error:
-            key = release_key(model, version.digest)
-            return Damage(model=model, version=version.version, path="", key=key, problem=error.message)
-
     try:
         catalogue = store.catalogue(model)
     except RepositoryError as error:
@@ -165,11 +157,20 @@ def _walk_model(store: Store, model: str, walk: _Walk) -> None:
         return
     walk.damages += _lost_aliases(catalogue)
     standing = catalogue.standing()
-    for version, found in zip(standing, in_parallel(listed, standing), strict=True):
+    for version, found in zip(standing, in_parallel(partial(_files, store, model), standing), strict=True):
         if isinstance(found, Damage):
             walk.damages.append(found)
         else:
             walk.add(model, version.version, ((object_key(file.sha256), file) for file in found))
+
+
+def _files(store: Store, model: str, version: StoredVersion) -> Damage | tuple[FileEntry, ...]:
+    """The files of a version, or what is wrong with their list."""
+    try:
+        return store.release(model, version).files
+    except RepositoryError as error:
+        key = release_key(model, version.digest)
+        return Damage(model=model, version=version.version, path="", key=key, problem=error.message)
 
 
 def _lost_aliases(catalogue: Catalogue) -> list[Damage]:
@@ -189,16 +190,16 @@ def _lost_aliases(catalogue: Catalogue) -> list[Damage]:
 
 
 def _check(
-    walk: _Walk, size_of: Callable[[str], int | None], sha256_of: Callable[[str], str] | None, checked: Checked
+    walk: _Walk, size_of: Callable[[str], int | None], sha256_of: Callable[[str], str | None] | None, checked: Checked
 ) -> None:
-    """Compare contents with what was published: their sizes, and unless there is no way to it, their digests."""
+    """Compare contents with what was published: their sizes, and their digests as far as those are told."""
     whole = []
     for key, uses in walk.uses.items():
         size, published = size_of(key), uses[0].file.bytes
         if size is None:
             walk.blame(key, MISSING)
         elif size != published:
-            walk.blame(key, f"has {bytes_in_words(size)} instead of {bytes_in_words(published)}")
+            walk.blame(key, f"has {size:,} bytes instead of {published:,}")
         else:
             whole.append(key)
     if sha256_of is None:
@@ -209,13 +210,18 @@ def _check(
         try:
             for future in as_completed(futures):
                 file = walk.uses[futures[future]][0].file
-                if future.result() != file.sha256:
+                if future.result() not in {None, file.sha256}:
                     walk.blame(futures[future], "its content is not what was published")
                 read += file.bytes
                 checked(read, total)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _kept_digest(store: Store, key: str) -> str | None:
+    held = store.objects.find(key)
+    return held.sha256 or None if held is not None else None
 
 
 def _size(path: str) -> int | None:
