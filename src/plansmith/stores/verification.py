@@ -40,8 +40,8 @@ class Damage(Record):
 class Verification(Record):
     """What was looked at, and what is wrong with it.
 
-    `quick`: no content was read; `files` and `bytes`: each once, however many releases share it; `others`: contents that
-    no release has, with their bytes; 0 where only one model was looked at.
+    `quick`: no content was read; `files` and `bytes`: each once, however many releases share it; `others`: contents
+    that no release has, with their bytes; 0 where only one model was looked at.
     """
 
     place: str
