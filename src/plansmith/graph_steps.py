@@ -59,8 +59,8 @@ class GraphSteps:
         self._onnxruntime = require_onnxruntime(self.target) if spec.engine is EngineKind.ONNXRUNTIME else None
         self._artifacts = Path(spec.artifacts).absolute()
         listener = listener or Listener()
-        place = None if shared else find_shared_place(spec.shared_cache, listener.notice, only_looks=dry)
-        self._shared = SharedCache(place, listener.progress) if place else shared
+        place = None if shared else find_shared_place(spec.shared_cache, relative_to, listener.notice, only_looks=dry)
+        self._shared = SharedCache(place, listener.moving) if place else shared
         self._stages = StageRunner(
             self.name,
             self._artifacts,

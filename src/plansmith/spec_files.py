@@ -132,24 +132,12 @@ def _with_folders(values: dict[str, Any], start: Path) -> dict[str, Any]:
     """The values, with folders and a target file that start from the spec's own folder."""
     named = [key for key in _FOLDERS if isinstance(values.get(key), str) and values[key]]
     found = values | {key: str(start / values[key]) for key in named}
-    if "shared_cache" in values:
-        found["shared_cache"] = _place_from(start, values["shared_cache"])
     if "target" in values:
         target = values["target"]
         found["target"] = (
             [_beside(start, one) for one in target] if isinstance(target, list) else _beside(start, target)
         )
     return found
-
-
-def _place_from(start: Path, place: Any) -> Any:
-    """A place whose paths start from the spec's own folder; that of a bucket is none."""
-    if isinstance(place, str):
-        return place if not place or "://" in place else str(start / place)
-    if not isinstance(place, dict):
-        return place
-    named = {key: place[key] for key in ("to", "ca_bundle") if isinstance(place.get(key), str)}
-    return place | {key: _place_from(start, path) for key, path in named.items()}
 
 
 def _beside(start: Path, target: Any) -> Any:

@@ -31,6 +31,7 @@ class Told(Listener):
         self.doing.append(text)
 
     def waiting(self, step: str, text: str) -> None:
+        assert step == ""
         self.waits.append(text)
         self.when_waiting()
 
@@ -69,7 +70,7 @@ class Machine:
         self._files = files
         shared = None
         if place is not None:
-            shared = SharedCache(SharedPlace(place, self.told.notice, only_looks=dry), self.told.progress)
+            shared = SharedCache(SharedPlace(place, Path.cwd(), self.told.notice, only_looks=dry), self.told.moving)
         self.shared = shared
         self.runner = StageRunner(
             "tiny", artifacts, listener=self.told, force=force, dry=dry or ahead, digester=None, shared=shared

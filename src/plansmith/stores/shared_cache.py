@@ -7,11 +7,9 @@ nothing, as an entry is right whoever made it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from plansmith import __version__
@@ -24,13 +22,12 @@ from plansmith.stores.leases import Waiting, leased
 from plansmith.stores.objects import Document, Objects
 from plansmith.stores.sending import Onlooker, send_contents
 from plansmith.stores.shared_place import SharedPlace, keep_young
+from plansmith.stores.tally import Tally
 from plansmith.types import SCHEMA_VERSION, FileEntry, Record
 from plansmith.units import bytes_in_words
 
-_SECONDS_BETWEEN_WORDS = 0.1
-
-Progress = Callable[[str, str], None]
-"""Told which step something is done for, and what."""
+Moving = Callable[[str, str, float], None]
+"""Told which step something is sent or fetched for, what in words, and which part of it, from 0 to 1, is there."""
 
 
 class SharedEntry(Record):
@@ -49,12 +46,12 @@ class SharedCache:
 
     Args:
         place: where they lie.
-        progress: told what is on its way.
+        moving: told what is on its way.
     """
 
-    def __init__(self, place: SharedPlace, progress: Progress) -> None:
+    def __init__(self, place: SharedPlace, moving: Moving = lambda *_: None) -> None:
         self.place = place
-        self._progress = progress
+        self._moving = moving
         self._here: dict[str, Path] = {}
         self._brought: dict[str, int] = {}
 
@@ -136,8 +133,9 @@ class SharedCache:
         if told is None:
             self._discard(objects, at, document, "it cannot be read")
             return None
-        came = _Counted(self._progress, step, "fetching from the shared cache")
-        came.begin(sum({file.sha256: file.bytes for file in told.files if file.sha256 not in self._here}.values()))
+        size = sum({file.sha256: file.bytes for file in told.files if file.sha256 not in self._here}.values())
+        came = self._tally(step, f"fetching from {objects.place}")
+        came.begin(size)
         with cache.staging() as staged:
             try:
                 fetch_files(objects, told.files, staged, came.add, self._here)
@@ -148,7 +146,7 @@ class SharedCache:
             entry = cache.publish(step, key, staged, told.record, known=told.files)
         keep_young(objects, held)
         self._know(entry)
-        self._brought[step] = self._brought.get(step, 0) + came.total
+        self._brought[step] = self._brought.get(step, 0) + size
         return entry
 
     def _sent(self, objects: Objects, step: str, key: str, entry: Entry, *, anew: bool) -> None:
@@ -157,7 +155,7 @@ class SharedCache:
         if held is not None and not anew:
             keep_young(objects, held)
             return
-        went = _Counted(self._progress, step, "bringing it to the shared cache")
+        went = self._tally(step, f"sending to {objects.place}")
         send_contents(objects, entry.folder, entry.files, Onlooker(went.begin, went.add))
         told = SharedEntry(
             digest=entry.digest, record=entry.record, files=entry.files, plansmith=__version__, made=utc_now()
@@ -171,37 +169,13 @@ class SharedCache:
         if found is not None and found.tag == document.tag:
             objects.remove([at, *contents])
 
+    def _tally(self, step: str, words: str) -> Tally:
+        return Tally(words, lambda done, share: self._moving(step, done, share or 0.0))
+
     def _know(self, entry: Entry) -> None:
         """Have what later entries have in common with this one taken from here."""
         for file in entry.files:
             self._here.setdefault(file.sha256, entry.folder / file.path)
-
-
-class _Counted:
-    """Tells how many of some bytes are done, now and then; called from several threads."""
-
-    def __init__(self, progress: Progress, step: str, words: str) -> None:
-        self.total = 0
-        self._progress = progress
-        self._step = step
-        self._words = words
-        self._done = 0
-        self._next = 0.0
-        self._lock = Lock()
-
-    def begin(self, total: int) -> None:
-        """So many are about to move."""
-        self.total, self._done = total, 0
-        self._progress(self._step, f"{self._words}, {bytes_in_words(total)}")
-
-    def add(self, count: int) -> None:
-        """So many more did."""
-        with self._lock:
-            self._done += count
-            if time.monotonic() > self._next:
-                self._next = time.monotonic() + _SECONDS_BETWEEN_WORDS
-                done, total = bytes_in_words(self._done), bytes_in_words(self.total)
-                self._progress(self._step, f"{self._words}, {done} of {total}")
 
 
 def _told(document: Document) -> SharedEntry | None:

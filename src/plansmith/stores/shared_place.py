@@ -31,14 +31,18 @@ class SharedPlace:
 
     Args:
         place: the store; made when something is first brought there.
+        relative_to: the folder that relative paths start from.
         notice: told in one line why it cannot be used.
         only_looks: nothing is written, not even that it is a store.
     """
 
-    def __init__(self, place: Place, notice: Callable[[str], None], *, only_looks: bool = False) -> None:
+    def __init__(
+        self, place: Place, relative_to: Path, notice: Callable[[str], None], *, only_looks: bool = False
+    ) -> None:
         self.notice = notice
         self.only_looks = only_looks
         self._place = place
+        self._relative_to = relative_to
         self._objects: Objects | None = None
         self._told = False
         self._left_alone_until = 0.0
@@ -67,7 +71,7 @@ class SharedPlace:
 
     def _opened(self) -> Objects:
         if self._objects is None:
-            store = open_store(self._place, Path.cwd())
+            store = open_store(self._place, self._relative_to)
             if not self.only_looks:
                 require_store(store)
             self._objects = store.objects
@@ -81,12 +85,13 @@ def keep_young(objects: Objects, held: Held) -> None:
 
 
 def find_shared_place(
-    given: Place | None, notice: Callable[[str], None], *, only_looks: bool = False
+    given: Place | None, relative_to: Path, notice: Callable[[str], None], *, only_looks: bool = False
 ) -> SharedPlace | None:
     """The place that a spec names, or else the environment; None where neither does.
 
     Args:
         given: the spec's.
+        relative_to: the folder that relative paths in the spec start from.
         notice: told when the store cannot be used.
         only_looks: nothing may be written there.
 
@@ -96,8 +101,10 @@ def find_shared_place(
     named = os.environ.get(PLACE_VARIABLE, "")
     if given is None and not named:
         return None
+    if given is not None:
+        return SharedPlace(given, relative_to, notice, only_looks=only_looks)
     try:
-        return SharedPlace(given or Place(to=named), notice, only_looks=only_looks)
+        return SharedPlace(Place(to=named), Path.cwd(), notice, only_looks=only_looks)
     except ValidationError as invalid:
         said = "; ".join(words_of(error) for error in invalid.errors())
         raise UsageError(
