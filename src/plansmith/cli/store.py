@@ -44,7 +44,7 @@ def _lines(found: Overview) -> list[str]:
 
     able = found.abilities
     told = [
-        ("target", found.target),
+        ("target", found.target or "that of the first release"),
         ("made", f"{minute(found.created)} UTC"),
         ("writes", _writes(found)),
         ("checksums", "checked by the store, too" if able.checksums else "checked by plansmith alone"),

@@ -10,12 +10,12 @@ new age.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Literal
 
 from plansmith.errors import RepositoryError
 from plansmith.stores.documents import read_document
-from plansmith.stores.layout import LIVE, OBJECTS, RELEASES, catalogue_key, name_in, release_key
+from plansmith.stores.layout import CACHE, LIVE, OBJECTS, RELEASES, catalogue_key, name_in, release_key
 from plansmith.stores.objects import Held
 from plansmith.stores.reading import in_parallel, live_reports
 from plansmith.stores.records import Catalogue
@@ -25,9 +25,6 @@ from plansmith.types import Record
 
 GRACE_SECONDS = 24 * 3600
 """What is younger belongs to a publication that may still be under way."""
-
-SHARED = ("cache/", "timing/")
-"""Where the documents of shared caches lie."""
 
 _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _AT_ONCE = 100
@@ -69,13 +66,15 @@ class Pruner:
         store: whose.
         retention: what stays in any case.
         dry: only find it; nothing is written.
+        ignoring: keys of what shared caches need no longer.
     """
 
-    def __init__(self, store: Store, retention: Retention, *, dry: bool) -> None:
+    def __init__(self, store: Store, retention: Retention, *, dry: bool, ignoring: Container[str] = ()) -> None:
         self._store = store
         self._objects = store.objects
         self._retention = retention
         self._dry = dry
+        self._ignoring = ignoring
         self._now = store.objects.now()
         self._staying: list[Staying] = []
 
@@ -128,7 +127,7 @@ class Pruner:
 
     def _needed(self, lists: Iterable[str]) -> set[str]:
         """The SHA-256 of all contents that lists and shared caches name: whatever in a document looks like one."""
-        shared = [held.key for kind in SHARED for held in self._objects.below(kind) if held.key.endswith(".json")]
+        shared = [held.key for held in self._objects.below(CACHE) if held.key not in self._ignoring]
         return set().union(*in_parallel(self._named_in, [*lists, *shared]))
 
     def _named_in(self, key: str) -> set[str]:
