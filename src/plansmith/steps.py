@@ -168,7 +168,8 @@ class Compilation(GraphSteps):
         except WouldRun as first:
             begins, is_shared = first.step, first.is_shared
         found = {record.name: record.cached for record in self.steps}
-        plan = {step: "cached" if found.get(step) else "would run" for step in STEPS}
+        to_do = "would come from the shared cache, or run" if is_shared else "would run"
+        plan = {step: "cached" if found.get(step) else to_do for step in STEPS}
         if is_shared:
             plan[begins] = "would come from the shared cache"
         if "publish" in found:
