@@ -44,6 +44,10 @@ ACCEPTED = {
     "data of one's own code": "source: hf:bert\ndata: {entry_point: package.module:function}\n",
     "data in the defaults": "defaults:\n  data: {path: a.csv, evaluation: 500}\nmodels:\n  - source: hf:bert\n"
     "    data: {metric: none}\n  - {source: hf:bert, name: b, data: {dataset: org/set, split: test}}\n",
+    "a shared cache": "source: hf:bert\nshared_cache: s3://models/shared\n",
+    "a shared cache with more to say": "source: hf:bert\nshared_cache:\n  to: s3://models/shared\n  profile: ci\n"
+    "  endpoint_url: https://s3.lan\n",
+    "no shared cache": "source: hf:bert\nshared_cache: null\n",
     "empty text": "source: hf:bert\nname: ''\nrepository: ''\n",
     "several targets": "source: hf:bert\ntarget: [triton-26.03, sagemaker-26.05, ours.yaml]\n",
     "one target in a list": "source: hf:bert\ntarget: [triton-26.03]\n",
@@ -202,6 +206,18 @@ ONE = {
     "a target twice": _no("source: hf:bert\ntarget: [a, b, a]\n", "model.yaml:2: 'target' names 'a' more than once"),
     "a target that is no text": _no(
         "source: hf:bert\ntarget:\n  - a\n  - 26.03\n", "model.yaml:4: 'target': must be text (got 26.03)"
+    ),
+    "a shared cache that is none": _no(
+        "source: hf:bert\nshared_cache: ftp://models\n",
+        "model.yaml:2: 'shared_cache.to': no destination: only folders and s3://",
+    ),
+    "an alias of a shared cache": _no(
+        "source: hf:bert\nshared_cache:\n  to: a\n  aliases: [champion]\n", "model.yaml:4 'shared_cache.aliases'"
+    ),
+    "a shared cache of somebody": _no(
+        "source: hf:bert\nshared_cache: $SHARED\n",
+        "'shared_cache' holds the environment variable $SHARED",
+        '--shared-cache "$SHARED"',
     ),
     "two files of targets with one name": _no(
         "source: hf:bert\ntarget: [x/ours.yaml, y/ours.yaml]\n",

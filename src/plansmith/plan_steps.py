@@ -94,7 +94,7 @@ class PlanSteps:
             raise EnvironmentFault(
                 "this machine has no NVIDIA GPU, and nothing says which one the plan is for",
                 remedy="run this on a machine with the GPU that will serve the model, or name the kind (--gpu L4)"
-                " where a shared --artifacts holds its plan already",
+                " where the same --artifacts or --shared-cache holds its plan already",
             )
         if not self._named:
             plan_rules.require_target(self._target, self._options, self._spec.precision, found)
@@ -144,7 +144,7 @@ class PlanSteps:
             if not built:
                 raise refusals[0]
             for refusal in refusals:
-                self._stages.notice(f"{refusal.message}; run the same command there, with these --artifacts")
+                self._stages.notice(f"{refusal.message}; run the same command there, with the same --artifacts or --shared-cache")
             built = {cc: replace(one, plan=self._as_asked(one, graph, lowered.record)) for cc, one in built.items()}
             entry = self._combined(lowered.record, component, build, built)
             # The libraries of plugins are keyed by content, and each machine has its own paths to them.
@@ -164,7 +164,7 @@ class PlanSteps:
             raise EngineError(
                 f"there is no plan for {names} yet, and Triton would find none on such a GPU",
                 remedy=f"run the same command on a machine with it, in {plan_rules.containers_in_words(self._target)},"
-                " with the same --artifacts and without --force: what was built here stays there",
+                " with the same --artifacts or --shared-cache and without --force: what was built here stays there",
                 step="compile",
             )
 
