@@ -157,12 +157,12 @@ def test_clients_of_an_alias_keep_their_interface(local: Store, tmp_path: Path) 
     other = Interface(inputs=(Tensor(name="y", dtype="float32", dims=("batch", 1)),), outputs=())
     publish(local, make_release(tmp_path / "here", 1))
     made = make_release(tmp_path / "elsewhere", 2, interface=other)
-    before = contents(store)
+    before = contents(local)
     for attempt in (publish, lambda *_: plan_release(local, made.folder, made.manifest, digester(made))):
         with pytest.raises(RepositoryError, match="the inputs or outputs differ from version 1's") as caught:
             attempt(local, made)
         assert "--allow-interface-change" in caught.value.remedy
-    assert contents(store) == before
+    assert contents(local) == before
     assert publish(local, made, aliases=("next",)).version == 2
     assert publish(local, made, move_anyway=True, allow_interface_change=True).aliases == ("current",)
 
@@ -209,11 +209,11 @@ def test_files_that_the_manifest_lists_are_not_read_to_be_hashed(local: Store, t
     assert known.hashed == len([file for file in file_entries(made.folder) if file.path not in listed])
 
 
-def test_old_contents_get_a_new_age_so_that_nobody_takes_them_for_left_over(tmp_path: Path) -> None:
+def test_old_contents_get_a_new_age_so_that_nobody_takes_them_for_left_over(local: Store, tmp_path: Path) -> None:
     first, second = (make_release(tmp_path / "repository", answer, bulk_bytes=5000) for answer in (1, 2))
     publish(local, first)
     long_ago = local.objects.now() - GRACE_SECONDS
-    for key in contents(store):
+    for key in contents(local):
         os.utime(tmp_path / "store" / key, (long_ago, long_ago))
     publish(local, second)
     version = local.find(MODEL)[1]
@@ -234,7 +234,7 @@ def test_contents_that_vanish_while_others_come_are_sent_once_more(local: Store,
 
     assert send_contents(local.objects, made.folder, files, Onlooker(begins=vanish)) == sum(f.bytes for f in files)
     assert begun == [sum(file.bytes for file in files[1:]), files[0].bytes]
-    assert contents(store) == {object_key(file.sha256) for file in files}
+    assert contents(local) == {object_key(file.sha256) for file in files}
 
 
 def test_a_store_that_keeps_nothing_is_told_of(local: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
