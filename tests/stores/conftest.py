@@ -99,3 +99,9 @@ def store(objects: Objects) -> Store:
 def in_folder(tmp_path: Path) -> Store:
     """A store in a folder that is not there yet, for what does not hang on where a store is."""
     return Store(FolderObjects(tmp_path / "store"))
+
+
+@pytest.fixture
+def s3_store(s3: S3) -> Store:
+    """A store in S3 that is not there yet, for what S3 alone does."""
+    return Store(open_objects(s3.place(), Path()))
