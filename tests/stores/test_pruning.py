@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -123,9 +124,8 @@ def test_contents_that_a_shared_cache_has_stay(
     fill(in_folder, tmp_path, 3)
     first = in_folder.release(MODEL, in_folder.find(f"{MODEL}@1")[1])
     shared = next(file for file in first.files if file.path == "model/model.onnx")
-    in_folder.objects.put(
-        "cache/export/0123.json", b'{"files": [{"path": "a", "sha256": "%s"}]}' % shared.sha256.encode()
-    )
+    entry = json.dumps({"files": [{"path": "a", "sha256": shared.sha256}]})
+    in_folder.objects.put("cache/export/0123.json", entry.encode())
     let_pass(monkeypatch, in_folder, 40)
     prune(in_folder)
     assert object_key(shared.sha256) in keys(in_folder)
