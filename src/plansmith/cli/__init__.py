@@ -25,6 +25,7 @@ from plansmith.cli.lower import lower_command
 from plansmith.cli.pin import pin_command
 from plansmith.cli.promote import promote_command
 from plansmith.cli.prune import prune_command
+from plansmith.cli.publish import publish_command
 from plansmith.cli.report import report_command
 from plansmith.cli.rollback import rollback_command
 from plansmith.cli.schema import schema_command
@@ -79,6 +80,7 @@ for command in (
     pin_command,
     promote_command,
     prune_command,
+    publish_command,
     report_command,
     rollback_command,
     schema_command,

@@ -37,10 +37,12 @@ def connect(place: Place, relative_to: Path) -> Any:
         raise EnvironmentFault(f"{error.name} is not installed", remedy="pip install 'plansmith[s3]'") from error
     session = Session(profile=place.profile or None)
     try:
-        client = _made(session, place, relative_to, path_style=place.path_style)
-        if place.path_style is None and not is_aws(client.meta.endpoint_url):
+        client = _made(session, place, relative_to, _config(place.path_style, is_secure=True))
+        url = client.meta.endpoint_url
+        if not (is_aws(url) and url.startswith("https:")):
             # Few servers but AWS's have a name in the DNS for each of their buckets.
-            client = _made(session, place, relative_to, path_style=True)
+            path_style = place.path_style if place.path_style is not None else not is_aws(url)
+            client = _made(session, place, relative_to, _config(path_style, is_secure=url.startswith("https:")))
     except exceptions.ProfileNotFound as error:
         raise EnvironmentFault(
             f"there is no profile {error.kwargs['profile']!r} in the AWS configuration",
@@ -59,13 +61,13 @@ def is_aws(url: str) -> bool:
     return (urlsplit(url).hostname or "").endswith(_AWS)
 
 
-def _made(session: Any, place: Place, relative_to: Path, *, path_style: bool | None) -> Any:
+def _made(session: Any, place: Place, relative_to: Path, config: Any) -> Any:
     return session.create_client(
         "s3",
         region_name=place.region or session.get_config_variable("region") or _DEFAULT_REGION,
         endpoint_url=place.endpoint_url or None,
         verify=_certificates(place, relative_to),
-        config=_config(path_style=path_style),
+        config=config,
     )
 
 
@@ -78,12 +80,14 @@ def _certificates(place: Place, relative_to: Path) -> str | None:
     return str(path)
 
 
-def _config(*, path_style: bool | None) -> Any:
+def _config(path_style: bool | None, *, is_secure: bool) -> Any:
     from botocore.config import Config
 
-    # Checksums are ours: SHA-256, computed once. Over TLS the body needs no signature beside them, which would hash it
-    # a second time; without TLS botocore signs it all the same.
-    s3 = {"addressing_style": "path" if path_style else "virtual"} if path_style is not None else {}
+    # Checksums are ours: SHA-256, computed once and signed as a header. To sign the body besides hashes it once more,
+    # which botocore leaves out over TLS only for checksums of its own.
+    s3: dict[str, Any] = {"payload_signing_enabled": not is_secure}
+    if path_style is not None:
+        s3["addressing_style"] = "path" if path_style else "virtual"
     return Config(
         s3=s3,
         retries={"mode": "standard", "total_max_attempts": ATTEMPTS},

@@ -56,7 +56,7 @@ _BUSY = {
     "OperationAborted",
     CONFLICT,
 }
-_DAMAGED = {
+DAMAGED = {
     "BadDigest",
     "InvalidDigest",
     "XAmzContentChecksumMismatch",
@@ -223,7 +223,7 @@ def _passing_refusal(code: str, asked: Asked) -> PlansmithError | None:
             remedy="run the same command again later: it goes on where it was",
             transient=True,
         )
-    if code in _DAMAGED:
+    if code in DAMAGED:
         return RepositoryError(
             f"{asked.what} arrived otherwise than it was sent ({code})",
             remedy="run the same command again; if it stays so, something between here and there changes the bytes",

@@ -17,7 +17,7 @@ from plansmith.errors import RepositoryError
 from plansmith.stores.objects import Moved
 from plansmith.stores.s3.bucket import Answered, Bucket
 from plansmith.stores.s3.downloads import sha256_of
-from plansmith.stores.s3.faults import DENIED, NO_UPLOAD, NOT_OFFERED, WRONG_PART
+from plansmith.stores.s3.faults import DAMAGED, DENIED, NO_UPLOAD, NOT_OFFERED, WRONG_PART
 from plansmith.stores.s3.lanes import Lanes
 
 _SMALLEST_PART_BYTES = 16 << 20
@@ -88,16 +88,7 @@ def _put(shipment: Shipment) -> str:
     digest = hashlib.sha256(content)
     _require_same(shipment, digest.hexdigest())
     checksum = _base64(digest.digest())
-    shipment.bucket.call(
-        "put_object",
-        shipment.key,
-        Body=content,
-        ChecksumAlgorithm="SHA256",
-        ChecksumSHA256=checksum,
-        Metadata=shipment.metadata,
-        **shipment.bucket.encryption,
-    )
-    shipment.moved(len(content))
+    _deliver(shipment, "put_object", content, checksum, Metadata=shipment.metadata, **shipment.bucket.encryption)
     return checksum
 
 
@@ -198,18 +189,35 @@ def _is_same(there: Any, content: bytes, checksum: str) -> bool:
 
 
 def _send_part(shipment: Shipment, upload: str, number: int, content: bytes, checksum: str) -> dict[str, Any]:
-    answer = shipment.bucket.call(
-        "upload_part",
-        shipment.key,
-        answers=(NO_UPLOAD,),
-        UploadId=upload,
-        PartNumber=number,
-        Body=content,
-        ChecksumAlgorithm="SHA256",
-        ChecksumSHA256=checksum,
-    )
-    shipment.moved(len(content))
+    answer = _deliver(shipment, "upload_part", content, checksum, UploadId=upload, PartNumber=number)
     return _listed(number, answer["ETag"], checksum)
+
+
+def _deliver(shipment: Shipment, operation: str, content: bytes, checksum: str, **words: Any) -> Any:
+    """Send bytes, again if they arrive otherwise; what the server answers.
+
+    Raises:
+        Answered: the upload that they belong to is gone.
+    """
+    answers: tuple[str, ...] = (NO_UPLOAD, *DAMAGED)
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            answer = shipment.bucket.call(
+                operation,
+                shipment.key,
+                answers=answers if attempt < _ATTEMPTS else (NO_UPLOAD,),
+                Body=content,
+                ChecksumAlgorithm="SHA256",
+                ChecksumSHA256=checksum,
+                **words,
+            )
+        except Answered as answered:
+            if answered.code == NO_UPLOAD:
+                raise
+        else:
+            shipment.moved(len(content))
+            return answer
+    raise AssertionError("the last attempt raises")
 
 
 def _listed(number: int, tag: str, checksum: str) -> dict[str, Any]:
