@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from plansmith.destinations import CURRENT, Publication
 from plansmith.digest import Digester
 from plansmith.stores.documents import content_of, utc_now
 from plansmith.stores.layout import live_key
-from plansmith.stores.publication import Publication, publish_release
+from plansmith.stores.publication import Terms, publish_release
 from plansmith.stores.records import LiveReport
 from plansmith.stores.store import Store
 
@@ -21,7 +22,7 @@ DAY = 24 * 3600.0
 def publish(store: Store, made: Made, *aliases: str) -> Publication:
     """Bring a release into a store."""
     digester = Digester(made.folder.parents[3] / "digests.sqlite")
-    return publish_release(store, made.folder, made.manifest, digester, aliases=aliases or ("current",))
+    return publish_release(store, made.folder, made.manifest, digester, terms=Terms(aliases=aliases or (CURRENT,)))
 
 
 def fill(store: Store, folder: Path, count: int, *, model: str = MODEL) -> list[Made]:

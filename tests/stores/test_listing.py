@@ -54,7 +54,7 @@ def test_pruned_versions_and_those_whose_manifest_is_lost_are_listed_and_say_so(
 ) -> None:
     fill(in_folder, tmp_path, 3)
     let_pass(monkeypatch, in_folder, 40)
-    Pruner(in_folder, Retention(keep=1, seconds=0), dry=False).prune()
+    Pruner(in_folder, Retention(keep=1, seconds=0), dry=False, settle_seconds=0).prune()
     release = in_folder.release(MODEL, in_folder.find(f"{MODEL}@3")[1])
     lost = next(file.sha256 for file in release.files if file.path == "manifest.json")
     in_folder.objects.remove([object_key(lost)])

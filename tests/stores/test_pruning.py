@@ -28,7 +28,7 @@ LAST = Retention(keep=1, seconds=0)
 
 
 def prune(store: Store, retention: Retention = LAST, *, dry: bool = False) -> Pruning:
-    return Pruner(store, retention, dry=dry).prune()
+    return Pruner(store, retention, dry=dry, settle_seconds=0).prune()
 
 
 def keys(store: Store, prefix: str = "") -> set[str]:
