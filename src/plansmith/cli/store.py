@@ -58,8 +58,7 @@ def _lines(found: Overview) -> list[str]:
         ("target", found.target or "that of its first release"),
         ("made", f"{minute(found.created)} UTC"),
         ("writes", able.shortcoming or "conditional, so that publishers need not wait for each other"),
-        ("server", _server(able)),
-        ("checksums", "checked by the server, too" if able.checksums else "checked by plansmith alone"),
+        *_server(able),
         ("models", f"{count(found.models, 'model')}, {count(found.versions, 'version')}"),
     ]
     for kind, held in found.held.items():
@@ -69,10 +68,14 @@ def _lines(found: Overview) -> list[str]:
     return [found.place, *(f"  {name:<12}{words}" for name, words in told)]
 
 
-def _server(able: Abilities) -> str:
-    """What it calls itself, and when it was asked."""
+def _server(able: Abilities) -> list[tuple[str, str]]:
+    """What it calls itself, when it was asked, and whether it checks what it is sent; nothing for a folder."""
     from plansmith.units import minute
 
     if not able.probed:
-        return "none: a folder" if able.is_known else "was never asked what it does: plansmith store --probe"
-    return f"{able.server or 'does not say what it is'}, asked {minute(able.probed)} UTC"
+        return [] if able.is_known else [("server", "was never asked what it does: pass --probe")]
+    checks = "by the server, too" if able.checksums else "by plansmith alone: what is sent is read back"
+    return [
+        ("server", f"{able.server or 'does not say what it is'}, asked {minute(able.probed)} UTC"),
+        ("checksums", checks),
+    ]
