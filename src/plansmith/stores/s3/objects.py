@@ -12,6 +12,7 @@ from plansmith.stores.s3 import conditional, downloads, uploads
 from plansmith.stores.s3.bucket import Bucket
 from plansmith.stores.s3.copies import copy
 from plansmith.stores.s3.lanes import Lanes
+from plansmith.stores.s3.unfinished import give_up
 
 UNPROBED = Abilities(create_once=True, swap=True, safe_in_race=True, checksums=False)
 """What is taken for granted of a server that was not asked yet: it is told the conditions, and all is read back."""
@@ -80,6 +81,10 @@ class S3Objects:
     def remove(self, keys: Iterable[str]) -> None:
         """Take objects away. One by one, as not every server knows more, and so that a refusal names its key."""
         self._lanes.run(self._removals(keys))
+
+    def give_up(self, before: float) -> int:
+        """Forget what was begun to be sent before a time and never ended; how many files."""
+        return give_up(self.bucket, "", before)
 
     def now(self) -> float:
         """Seconds since 1970 by the server's clock."""
