@@ -16,6 +16,9 @@ from plansmith.stores.opening import open_objects
 from plansmith.stores.s3.client import connect
 from plansmith.stores.store import Store
 
+from .crowds import Publishers, publishers
+from .fault_proxy import FaultProxy
+
 SECRET = "a-secret-that-no-text-may-hold"
 KEY_ID = "AKIATHATNOTEXTMAYHOLD"
 
@@ -71,6 +74,20 @@ def s3(s3_server: str, aws: None) -> S3:  # noqa: ARG001
     made = S3(s3_server, f"bucket-{uuid.uuid4().hex[:12]}")
     made.client().create_bucket(Bucket=made.bucket)
     return made
+
+
+@pytest.fixture
+def proxy(s3: S3) -> Iterator[FaultProxy]:
+    """What stands before the server, and passes everything on until it is told otherwise."""
+    with FaultProxy(int(s3.endpoint.rpartition(":")[2])).running() as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def crowd() -> Iterator[Publishers]:
+    """A process that has others publish."""
+    with publishers() as crowd:
+        yield crowd
 
 
 @pytest.fixture(params=["folder", "s3"])

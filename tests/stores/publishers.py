@@ -22,11 +22,14 @@ from typing import Any
 from plansmith.destinations import Place
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
+from plansmith.manifest import Manifest
 from plansmith.stores.layout import object_key
 from plansmith.stores.publication import publish_release
-from plansmith.stores.s3 import S3Objects
+from plansmith.stores.s3 import S3Objects, uploads
 from plansmith.stores.store import Store
-from plansmith.triton.repository import ModelRepository
+
+PART_BYTES = 5 << 20
+"""How large the parts of uploads are in these processes."""
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -40,6 +43,7 @@ def serve() -> None:
 
 def _carry_out(order: dict[str, Any], folder: Path) -> None:
     os.environ.update(order["environment"])
+    uploads._SMALLEST_PART_BYTES = PART_BYTES
     objects = S3Objects(Place.model_validate(order["place"]), Path())
     assert objects.bucket.client  # made here, where it has sent nothing; each process goes on with a copy
     store = Store(objects)
@@ -85,11 +89,9 @@ def _report(path: Path, start: Event, work: Callable[[], Any]) -> None:
     path.write_text(json.dumps(said))
 
 
-def _publish(store: Store, root: str, model: str, version: int) -> dict[str, Any]:
-    repository = ModelRepository(Path(root))
-    digester = Digester(Path(root).parent / "memo", read_only=True)
-    folder, manifest = repository.release(model, version), repository.manifest(model, version)
-    made = publish_release(store, folder, manifest, digester)
+def _publish(store: Store, folder: str, manifest: str) -> dict[str, Any]:
+    digester = Digester(Path(folder).parent / "no-memo", read_only=True)
+    made = publish_release(store, Path(folder), Manifest.model_validate_json(manifest), digester)
     return {"version": made.version, "digest": made.digest, "sent_bytes": made.sent_bytes}
 
 
