@@ -31,8 +31,9 @@ def test_every_publisher_gets_a_number_of_its_own(
 ) -> None:
     proxy.handling = handling
     for attempt in range(ROUNDS or 1):
-        place = s3.place(f"round-{attempt}", endpoint_url=proxy.endpoint)
-        require_store(open_store(place, Path()), TARGET)
+        prefix = f"round-{attempt}"
+        place = s3.place(prefix, endpoint_url=proxy.endpoint)
+        require_store(open_store(s3.place(prefix) if handling is passed else place, Path()), TARGET)
         count = 16 if ROUNDS else processes
         releases = [small_release(tmp_path / f"{attempt}-{answer}", answer) for answer in range(count)]
         outcome = crowd.publish(place, releases)
