@@ -120,3 +120,23 @@ class Destination(Place):
     view: Switch = Field(
         default=False, description="Keep a model repository below the prefix, for a Triton that reads it there."
     )
+
+
+class Publication(Record):
+    """What came of a publication, or what would come of it.
+
+    `aliases`: those wanted that stand for the version; `elsewhere`: those wanted that stand for another one, and were
+    left so because the store had the release already; `sent_bytes`: what had to be sent of `total_bytes`;
+    `unchanged`: the store had the release already; `view`: it is kept in a model repository there, too.
+    """
+
+    place: str
+    model: str
+    version: int
+    digest: str
+    aliases: tuple[str, ...]
+    elsewhere: dict[str, int] = Field(default_factory=dict)
+    sent_bytes: int
+    total_bytes: int
+    unchanged: bool
+    view: bool = False

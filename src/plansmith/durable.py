@@ -245,21 +245,25 @@ def require_writable(place: Path) -> None:
 
 
 @contextmanager
-def storage_errors(place: Path) -> Iterator[None]:
+def storage_errors(place: Path, *, other: str = "--artifacts or --repository folder") -> Iterator[None]:
     """Turn a full or unwritable file system into one message that names the place.
 
     A file elsewhere that cannot be read or written is not this place's fault, and passes as it is.
+
+    Args:
+        place: the folder.
+        other: what to choose another of, for the remedy.
     """
     try:
         yield
     except Exception as error:
-        known = _storage_error(error, place)
+        known = _storage_error(error, place, other)
         if known is None:
             raise
         raise known from error
 
 
-def _storage_error(error: Exception, place: Path) -> RepositoryError | None:
+def _storage_error(error: Exception, place: Path, other: str) -> RepositoryError | None:
     code = error.errno if isinstance(error, OSError) else None
     if code in _FULL or _tells_of_full_disk(error, place):
         if not _is_full(place) and _is_full(Path(tempfile.gettempdir())):
@@ -269,12 +273,12 @@ def _storage_error(error: Exception, place: Path) -> RepositoryError | None:
             )
         return RepositoryError(
             f"no space left on the file system of {place}",
-            remedy="free some space, or choose another --artifacts or --repository folder",
+            remedy=f"free some space, or choose another {other}",
         )
     if code in _UNWRITABLE and _is_about(error, place):
         return RepositoryError(
             f"cannot write to {place}: {os.strerror(code)}",
-            remedy="choose a writable --artifacts or --repository folder",
+            remedy=f"choose a writable {other}",
         )
     if code == errno.EXDEV:
         return RepositoryError(

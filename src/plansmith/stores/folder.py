@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
+import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
-from plansmith.durable import (
-    fsync_path,
-    locked,
-    make_folder,
-    move_into_place,
-    staging_folder,
-    storage_errors,
-)
+from plansmith.durable import fsync_path, link_or_copy, locked, make_folder, move_into_place, storage_errors
 from plansmith.errors import RepositoryError
 from plansmith.stores.objects import Abilities, Changed, Document, Held, Moved, Taken, untold
 
 _STAGING = ".staging"
 _LOCKS = ".locks"
 _CHUNK_BYTES = 1 << 20
-_MODE = 0o644
+_ABANDONED_SECONDS = 24 * 3600.0
+
+# What the file system itself puts into its root.
+_FILE_SYSTEM = {"lost+found"}
 
 
 class FolderObjects:
-    """Objects as files: `Objects` says what each method does.
+    """Objects as files: `Objects` says what each method does. Their modes are those that the umask leaves.
 
-    A lock on a file keeps those apart who swap the same object, also on NFS (Linux: flock there is a lock of the
-    server's).
+    A lock on a file keeps those apart who write the same document, also on NFS, where Linux makes it one of the
+    server's (flock(2)). That goes for files that are open for writing, and so not for folders: what is half written has
+    no lock as elsewhere, and is taken for abandoned when nobody wrote to it for a day.
 
     Args:
         root: the folder; made when something is first written.
@@ -44,7 +42,7 @@ class FolderObjects:
 
     def find(self, key: str) -> Held | None:
         """What is there under a key."""
-        with storage_errors(self._root):
+        with self._reading(key):
             try:
                 told = self._path(key).stat()
             except (FileNotFoundError, NotADirectoryError):
@@ -54,19 +52,14 @@ class FolderObjects:
     def below(self, prefix: str) -> Iterator[Held]:
         """All objects whose keys begin so, sorted by key."""
         folder, _, _ = prefix.rpartition("/")
-        start = self._path(folder) if folder else self._root
-        keys = []
-        for at, folders, names in os.walk(start):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            keys += [Path(at, name).relative_to(self._root).as_posix() for name in names]
-        for key in sorted(keys):
+        for key in self._keys(self._path(folder) if folder else self._root, f"{folder}/" if folder else ""):
             found = self.find(key) if key.startswith(prefix) else None
             if found is not None:
                 yield found
 
     def read(self, key: str) -> Document | None:
         """A small object."""
-        with storage_errors(self._root):
+        with self._reading(key):
             try:
                 content = self._path(key).read_bytes()
             except (FileNotFoundError, NotADirectoryError):
@@ -75,115 +68,171 @@ class FolderObjects:
 
     def create(self, key: str, content: bytes) -> str:
         """Write a small object where there is none."""
-        with self._written(content) as staged:
-            path = self._path(key)
-            make_folder(path.parent)
-            try:
-                path.hardlink_to(staged)
-            except FileExistsError:
-                if path.read_bytes() != content:
-                    raise Taken(key) from None
-            fsync_path(path.parent)
+        with self._alone(key):
+            found = self.read(key)
+            if found is None:
+                self.put(key, content)
+        if found is not None and found.content != content:
+            raise Taken(key)
         return _tag(content)
 
     def swap(self, key: str, content: bytes, tag: str) -> str:
         """Replace a small object that is still the one of this tag."""
-        lock = self._root / _LOCKS / hashlib.sha256(key.encode()).hexdigest()[:2]
-        with storage_errors(self._root), locked(lock):
+        with self._alone(key):
             found = self.read(key)
-            if found is None or found.tag != tag:
-                raise Changed(key)
-            self.put(key, content)
+            unchanged = found is not None and found.tag == tag
+            if unchanged:
+                self.put(key, content)
+        if not unchanged:
+            raise Changed(key)
         return _tag(content)
 
     def put(self, key: str, content: bytes) -> None:
         """Write a small object, whatever is there."""
-        with self._written(content) as staged:
-            path = self._path(key)
-            make_folder(path.parent)
-            move_into_place(staged, path)
+        with self._staged() as staged:
+            staged.write_bytes(content)
+            fsync_path(staged)
+            self._show(staged, key)
 
     def send(self, path: Path, key: str, sha256: str, moved: Moved = untold) -> None:
         """Write a file; it appears whole."""
         with self._staged() as staged:
             _copy(path, staged, sha256, moved)
-            final = self._path(key)
-            make_folder(final.parent)
-            move_into_place(staged, final)
+            self._sweep(staged.stat().st_mtime)
+            self._show(staged, key)
 
     def fetch(self, key: str, path: Path, sha256: str, moved: Moved = untold) -> None:
         """Write an object's content to a file."""
-        with storage_errors(path.parent):
-            try:
-                _copy(self._path(key), path, sha256, moved)
-            except FileNotFoundError as error:
-                raise RepositoryError(
-                    f"{self.place} has no {key}", remedy=f"plansmith verify --store {self.place}"
-                ) from error
+        with storage_errors(path.parent), self._reading(key):
+            _copy(self._path(key), path, sha256, moved)
 
     def sha256(self, key: str) -> str:
         """The SHA-256 of an object's content."""
-        with storage_errors(self._root), self._path(key).open("rb") as stream:
+        with self._reading(key), self._path(key).open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def copy(self, source: str, key: str) -> None:
         """Give an object a second key, or with the same one a new age."""
-        with storage_errors(self._root):
+        with self._staged() as staged, self._reading(source):
             if source == key:
                 os.utime(self._path(key))
                 return
-            with self._staged() as staged:
-                staged.hardlink_to(self._path(source))
-                final = self._path(key)
-                make_folder(final.parent)
-                move_into_place(staged, final)
+            link_or_copy(self._path(source), staged)
+            self._show(staged, key)
 
     def remove(self, keys: Iterable[str]) -> None:
         """Take objects away; folders stay, as others may be about to write there."""
-        with storage_errors(self._root):
+        with self._errors():
             for key in keys:
                 self._path(key).unlink(missing_ok=True)
 
     def now(self) -> float:
-        """Seconds since 1970."""
-        return time.time()
+        """Seconds since 1970 by the clock that dates the files, which on NFS is the server's."""
+        with self._staged() as staged:
+            staged.touch()
+            return staged.stat().st_mtime
 
     def _path(self, key: str) -> Path:
-        return self._root.joinpath(*key.split("/"))
+        """Where an object lies.
+
+        Raises:
+            RepositoryError: that would be somewhere else.
+        """
+        parts = key.split("/")
+        if {"", ".", ".."} & set(parts):
+            raise RepositoryError(
+                f"{key!r} is no key of {self.place}", remedy="name things without .. and without empty parts"
+            )
+        return self._root.joinpath(*parts)
+
+    def _keys(self, folder: Path, prefix: str) -> Iterator[str]:
+        """The keys of all files below a folder, sorted as S3 does it; hidden folders are left out."""
+        with self._reading(prefix):
+            try:
+                with os.scandir(folder) as entries:
+                    found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+            except (FileNotFoundError, NotADirectoryError):
+                return
+        for name in sorted(f"{name}/" if is_folder else name for name, is_folder in found.items()):
+            if not name.endswith("/"):
+                yield prefix + name
+            elif not name.startswith(".") and name.rstrip("/") not in _FILE_SYSTEM:
+                yield from self._keys(folder / name, prefix + name)
+
+    @contextmanager
+    def _alone(self, key: str) -> Iterator[None]:
+        """While inside, nobody else writes this document."""
+        lock = self._root / _LOCKS / hashlib.sha256(key.encode()).hexdigest()[:2]
+        with self._errors(), locked(lock):
+            yield
 
     @contextmanager
     def _staged(self) -> Iterator[Path]:
-        """A file to write, on the same file system."""
-        with storage_errors(self._root):
-            make_folder(self._root)
-            with staging_folder(self._root / _STAGING) as folder:
-                yield folder / "content"
+        """The name of a file to write, on the same file system."""
+        with self._errors():
+            folder = self._root / _STAGING
+            make_folder(folder)
+            staged = folder / uuid.uuid4().hex
+            try:
+                yield staged
+            finally:
+                staged.unlink(missing_ok=True)
+
+    def _show(self, staged: Path, key: str) -> None:
+        final = self._path(key)
+        make_folder(final.parent)
+        move_into_place(staged, final)
+
+    def _sweep(self, now: float) -> None:
+        """Remove what killed processes left half written."""
+        for left in (self._root / _STAGING).iterdir():
+            with suppress(FileNotFoundError):
+                if left.stat().st_mtime < now - _ABANDONED_SECONDS:
+                    left.unlink()
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return storage_errors(self._root, other="folder for the store")
 
     @contextmanager
-    def _written(self, content: bytes) -> Iterator[Path]:
-        with self._staged() as staged:
-            staged.write_bytes(content)
-            staged.chmod(_MODE)
-            fsync_path(staged)
-            yield staged
+    def _reading(self, key: str) -> Iterator[None]:
+        """Say in words that something is not there, or may not be read."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise RepositoryError(
+                f"{self.place} has no {key}", remedy=f"plansmith verify --store {self.place}"
+            ) from error
+        except PermissionError as error:
+            raise RepositoryError(
+                f"{error.filename} in the store {self.place} may not be read",
+                remedy="have its owner give you the right to read it, and all that lies in the store",
+            ) from error
 
 
 def _copy(source: Path, target: Path, sha256: str, moved: Moved) -> None:
     """Copy a file and see that what arrives is what was meant; nothing is left otherwise."""
     digest = hashlib.sha256()
-    with source.open("rb") as stream, target.open("wb") as out:
+    with source.open("rb") as stream, _written_or_gone(target) as out:
         while piece := stream.read(_CHUNK_BYTES):
             digest.update(piece)
             out.write(piece)
             moved(len(piece))
-    if digest.hexdigest() != sha256:
-        target.unlink()
-        raise RepositoryError(
-            f"{source} is damaged: its content is not that of SHA-256 {sha256[:12]}…",
-            remedy="restore it, or publish its release again",
-        )
-    target.chmod(_MODE)
+        if digest.hexdigest() != sha256:
+            raise RepositoryError(
+                f"{source} is damaged: its content is not that of SHA-256 {sha256[:12]}…",
+                remedy="restore it, or publish its release again",
+            )
     fsync_path(target)
+
+
+@contextmanager
+def _written_or_gone(target: Path) -> Iterator[IO[bytes]]:
+    with target.open("wb") as out:
+        try:
+            yield out
+        except BaseException:
+            target.unlink()
+            raise
 
 
 def _tag(content: bytes) -> str:

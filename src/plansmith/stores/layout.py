@@ -11,6 +11,7 @@ cache/…, timing/…, leases/…, turns/…  shared by workers
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 
 from plansmith.errors import RepositoryError
@@ -22,27 +23,48 @@ MODELS = "models/"
 LIVE = "live/"
 VIEW = "repository/"
 
+GRACE_SECONDS = 24 * 3600.0
+"""Contents and lists that are younger than this are never removed: a publication may be about to need them."""
+
 _SUFFIX = ".json"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def object_key(sha256: str) -> str:
-    """Where a content lies."""
-    return f"{OBJECTS}{sha256[:2]}/{sha256}"
+    """Where a content lies.
+
+    Raises:
+        RepositoryError: that is no SHA-256.
+    """
+    return f"{OBJECTS}{sha256[:2]}/{_digest(sha256)}"
 
 
 def release_key(model: str, digest: str) -> str:
-    """Where the list of a release's files lies."""
-    return f"{RELEASES}{model}/{digest}{_SUFFIX}"
+    """Where the list of a release's files lies.
+
+    Raises:
+        RepositoryError: that is no model's name, or no digest.
+    """
+    return f"{RELEASES}{_name(model)}/{_digest(digest)}{_SUFFIX}"
 
 
 def catalogue_key(model: str) -> str:
-    """Where what is known of a model lies."""
-    return f"{MODELS}{model}{_SUFFIX}"
+    """Where what is known of a model lies.
+
+    Raises:
+        RepositoryError: that is no model's name.
+    """
+    return f"{MODELS}{_name(model)}{_SUFFIX}"
 
 
 def live_key(model: str, loader: str) -> str:
-    """Where a loader's report lies."""
-    return f"{LIVE}{model}/{loader}{_SUFFIX}"
+    """Where a loader's report lies.
+
+    Raises:
+        RepositoryError: that is no model's name, or no loader's.
+    """
+    return f"{LIVE}{_name(model)}/{_name(loader)}{_SUFFIX}"
 
 
 def name_in(key: str) -> str:
@@ -68,3 +90,21 @@ def require_inside(path: str, place: str) -> str:
             remedy="do not use this store: it was not written by plansmith, or tampered with",
         )
     return path
+
+
+def _name(text: str) -> str:
+    """A part of a key that stays one, and leads nowhere else."""
+    if not _NAME.fullmatch(text):
+        raise RepositoryError(
+            f"{text!r} is no name: that has at most 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit",
+            remedy="list the models: plansmith versions --store PLACE",
+        )
+    return text
+
+
+def _digest(text: str) -> str:
+    if not _SHA256.fullmatch(text):
+        raise RepositoryError(
+            f"{text!r} stands where a SHA-256 should", remedy="see what else is damaged: plansmith verify --store PLACE"
+        )
+    return text

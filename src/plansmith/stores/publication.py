@@ -9,7 +9,7 @@ from plansmith.destinations import CURRENT
 from plansmith.digest import Digester, digest_of_files
 from plansmith.errors import RepositoryError
 from plansmith.manifest import Manifest
-from plansmith.stores.documents import content_of, new_token, utc_now
+from plansmith.stores.documents import change, content_of, new_token, utc_now
 from plansmith.stores.layout import MARKER_KEY, object_key, release_key
 from plansmith.stores.objects import Moved, Taken, untold
 from plansmith.stores.records import Catalogue, Marker, StoredRelease, StoredVersion
@@ -74,8 +74,13 @@ def publish_release(
     )
 
 
-def require_store(store: Store, target: str) -> Marker:
+def require_store(store: Store, target: str = "") -> Marker:
     """The marker of a store for a target; made where there is nothing yet.
+
+    Args:
+        store: where.
+        target: that of the releases; empty for what releases of any target have in common. A store that was made so
+            takes the target of its first release.
 
     Raises:
         RepositoryError: the store is another target's, or holds what is not plansmith's.
@@ -92,12 +97,24 @@ def require_store(store: Store, target: str) -> Marker:
             store.objects.create(MARKER_KEY, content_of(marker))
         except Taken:
             return require_store(store, target)
-    if marker.target != target:
+    if target and not marker.target:
+        marker = _with_target(store, marker, target)
+    if target not in {"", marker.target}:
         raise RepositoryError(
             f"{store.place} belongs to target {marker.target}, not {target}",
             remedy=f"publish releases for {target} to a folder or prefix of their own",
         )
     return marker
+
+
+def _with_target(store: Store, marker: Marker, target: str) -> Marker:
+    """Give a store that has no target yet this one, unless another process gives it one first."""
+
+    def changed(old: Marker | None) -> Marker:
+        now = old or marker
+        return now if now.target else now.model_copy(update={"target": target, "token": new_token()})
+
+    return change(store.objects, MARKER_KEY, Marker, changed)
 
 
 def _send(store: Store, folder: Path, files: Sequence[FileEntry], moved: Moved) -> int:

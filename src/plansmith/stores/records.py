@@ -14,7 +14,10 @@ from plansmith.types import SCHEMA_VERSION, FileEntry, Record
 
 
 class Marker(Record):
-    """Says that a folder or prefix is a store, what its releases are for, and what can be relied on there."""
+    """Says that a folder or prefix is a store, what its releases are for, and what can be relied on there.
+
+    `target` is empty until there is a release, where machines share their work.
+    """
 
     schema_version: int = SCHEMA_VERSION
     target: str

@@ -8,11 +8,10 @@ from plansmith.destinations import CURRENT
 from plansmith.digest import digest_of_files
 from plansmith.errors import RepositoryError
 from plansmith.stores.documents import change, new_token, read_document, utc_now
-from plansmith.stores.layout import MARKER_KEY, MODELS, catalogue_key, name_in, release_key, require_inside
+from plansmith.stores.layout import MARKER_KEY, MODELS, catalogue_key, name_in, object_key, release_key, require_inside
 from plansmith.stores.objects import Objects
+from plansmith.stores.pointers import promoted, with_alias
 from plansmith.stores.records import Catalogue, Marker, Pin, Pointer, StoredRelease, StoredVersion
-
-_LONGEST_LINE = 50
 
 
 class Store:
@@ -44,12 +43,16 @@ class Store:
         Raises:
             RepositoryError: there is no such model.
         """
-        found = read_document(self.objects, catalogue_key(model), Catalogue)
+        found = self.known(model)
         if found is None:
             models = self.models()
             known = f"name one of its models: {', '.join(models)}" if models else "publish a model to it first"
             raise RepositoryError(f"{self.place} has no model {model!r}", remedy=known)
         return found
+
+    def known(self, model: str) -> Catalogue | None:
+        """What is known of a model; None where there is none of that name."""
+        return read_document(self.objects, catalogue_key(model), Catalogue)
 
     def find(self, text: str) -> tuple[Catalogue, StoredVersion]:
         """The model and version that MODEL[@VERSION or @ALIAS] names; that of the alias `current` where none is given.
@@ -92,6 +95,7 @@ class Store:
             )
         for file in found.files:
             require_inside(file.path, self.place)
+            object_key(file.sha256)
         return found
 
     def change(self, model: str, changed: Callable[[Catalogue], Catalogue]) -> Catalogue:
@@ -140,7 +144,7 @@ class Store:
                     f"{alias} of {model} in {self.place} never stood for another version",
                     remedy=f"name the version: plansmith promote {model}@VERSION {alias} --store {self.place}",
                 )
-            return _with_alias(old, alias, Pointer(line=line, moved=utc_now()))
+            return with_alias(old, alias, Pointer(line=line, moved=utc_now()))
 
         return self.change(model, changed)
 
@@ -169,12 +173,7 @@ class Store:
 
     def _promoted(self, old: Catalogue, number: int, alias: str, share: float | None) -> Catalogue:
         self._require_standing(old, number)
-        before = old.aliases.get(alias)
-        if before is not None and (before.version, before.share) == (number, share):
-            return old
-        line = before.line if before is not None else ()
-        line = line if line[-1:] == (number,) else (*line, number)
-        return _with_alias(old, alias, Pointer(line=line[-_LONGEST_LINE:], share=share, moved=utc_now()))
+        return promoted(old, number, alias, share)
 
     def _require_standing(self, catalogue: Catalogue, number: int) -> None:
         version = catalogue.version(number)
@@ -185,7 +184,3 @@ class Store:
                 + (f" any more: it was pruned on {version.pruned[:10]}" if version and version.pruned else ""),
                 remedy=f"name one of its versions: {standing}",
             )
-
-
-def _with_alias(old: Catalogue, alias: str, pointer: Pointer) -> Catalogue:
-    return old.model_copy(update={"aliases": dict(sorted({**old.aliases, alias: pointer}.items()))})
