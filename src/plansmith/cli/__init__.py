@@ -21,12 +21,14 @@ from plansmith.cli.infer import infer_command
 from plansmith.cli.init import init_command
 from plansmith.cli.inspect import inspect_command
 from plansmith.cli.lower import lower_command
+from plansmith.cli.pull import pull_command
 from plansmith.cli.report import report_command
 from plansmith.cli.schema import schema_command
 from plansmith.cli.serve import serve_command
 from plansmith.cli.serve_env import serve_env_group
 from plansmith.cli.show import show_command
 from plansmith.cli.streams import prepare_streams
+from plansmith.cli.sync import sync_command
 from plansmith.cli.targets import targets_command
 from plansmith.cli.text import fault_from_os_error
 from plansmith.cli.validate import validate_command
@@ -67,11 +69,13 @@ for command in (
     init_command,
     inspect_command,
     lower_command,
+    pull_command,
     report_command,
     schema_command,
     serve_command,
     serve_env_group,
     show_command,
+    sync_command,
     targets_command,
     validate_command,
     zoo_command,
