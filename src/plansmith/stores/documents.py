@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from plansmith.errors import RepositoryError, first_line
 from plansmith.stores.objects import Changed, Objects, Taken
+from plansmith.stores.turns import Lapsed, alone
 from plansmith.types import Record
 
 R = TypeVar("R", bound=Record)
@@ -60,26 +61,31 @@ def change(objects: Objects, key: str, kind: type[R], changed: Callable[[R | Non
     begun = time.monotonic()
     pause = 0.02
     while time.monotonic() - begun < _MOST_SECONDS:
-        found = objects.read(key)
-        old = None if found is None else _parsed(kind, found.content, key, objects)
-        new = changed(old)
-        if new == old:
-            return new
         try:
-            if found is None:
-                objects.create(key, content_of(new))
-            else:
-                objects.swap(key, content_of(new), found.tag)
-        except (Taken, Changed):
+            return _changed_once(objects, key, kind, changed)
+        except (Taken, Changed, Lapsed):
             time.sleep(random.uniform(0, pause))  # noqa: S311 - no secret
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-        else:
-            return new
     raise RepositoryError(
         f"{key} in {objects.place} was changed by others for {_MOST_SECONDS:.0f} s without a pause",
         remedy="run the same command again",
         transient=True,
     )
+
+
+def _changed_once(objects: Objects, key: str, kind: type[R], changed: Callable[[R | None], R]) -> R:
+    with alone(objects, key) as require:
+        found = objects.read(key)
+        old = None if found is None else _parsed(kind, found.content, key, objects)
+        new = changed(old)
+        if new == old:
+            return new
+        require()
+        if found is None:
+            objects.create(key, content_of(new))
+        else:
+            objects.swap(key, content_of(new), found.tag)
+        return new
 
 
 def _parsed(kind: type[R], content: bytes, key: str, objects: Objects) -> R:

@@ -126,6 +126,10 @@ class FolderObjects:
             for key in keys:
                 self._path(key).unlink(missing_ok=True)
 
+    def probed(self) -> Abilities:
+        """What a folder can do follows from what it is."""
+        return self.abilities
+
     def now(self) -> float:
         """Seconds since 1970 by the clock that dates the files, which on NFS is the server's."""
         with self._staged() as staged:

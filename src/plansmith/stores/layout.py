@@ -6,7 +6,10 @@ releases/<model>/<digest>.json        the files of a release, by name and SHA-25
 models/<model>.json                   the catalogue: what makes releases visible, under numbers and aliases
 live/<model>/<loader>.json            what a loader reports
 repository/<model>/…                  what a Triton reads that reads the store itself
-cache/…, timing/…, leases/…, turns/…  shared by workers
+cache/…, timing/…                     shared by workers
+leases/<name>.json                    who does a piece of work that several may do
+turns/<key>/…                         who may change a document, where the server does not keep writers apart
+probe/…                               for a moment, while it is seen what the server does
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ RELEASES = "releases/"
 MODELS = "models/"
 LIVE = "live/"
 VIEW = "repository/"
+LEASES = "leases/"
+TURNS = "turns/"
+PROBE = "probe/"
 
 GRACE_SECONDS = 24 * 3600.0
 """Contents and lists that are younger than this are never removed: a publication may be about to need them."""
@@ -65,6 +71,11 @@ def live_key(model: str, loader: str) -> str:
         RepositoryError: that is no model's name, or no loader's.
     """
     return f"{LIVE}{_name(model)}/{_name(loader)}{_SUFFIX}"
+
+
+def lease_key(name: str) -> str:
+    """Where it lies who does a piece of work; the name may hold slashes."""
+    return f"{LEASES}{name}{_SUFFIX}"
 
 
 def name_in(key: str) -> str:

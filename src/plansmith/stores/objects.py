@@ -45,6 +45,31 @@ class Abilities(Record):
         """Whether conditional writes alone keep publishers apart."""
         return self.create_once and self.swap and self.safe_in_race
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it was seen what the server does, or follows from what it is."""
+        return self.is_conditional or bool(self.probed)
+
+    @property
+    def shortcoming(self) -> str:
+        """What a person should know of the server; empty where conditional writes can be relied on."""
+        if self.is_conditional:
+            return ""
+        lacks = [
+            words
+            for has, words in (
+                (self.create_once, "does not refuse to overwrite what is there"),
+                (self.swap, "does not refuse to replace what changed meanwhile"),
+                (self.safe_in_race or not (self.create_once and self.swap), "lets several win who write at once"),
+            )
+            if not has
+        ]
+        return f"the server {', '.join(lacks)}: publishers wait for each other, one at a time"
+
+
+UNKNOWN = Abilities(create_once=False, swap=False, safe_in_race=False, checksums=False)
+"""Of a server that was not asked yet: nothing is taken for granted."""
+
 
 @dataclass(frozen=True)
 class Held:
@@ -74,8 +99,9 @@ class Objects(Protocol):
     """The root, as a person may read it: no credentials."""
 
     abilities: Abilities
-    """What the root can do; where conditional writes are not safe, `create` and `swap` look first and then write, and
-    may only be called by whoever has the store's turn."""
+    """What the root can do; UNKNOWN until `Store` has read it in the marker of a store whose server was asked. Where
+    conditional writes are not safe, `create` and `swap` look first and then write, and may only be called by whoever
+    has the turn (`documents.change` sees to that)."""
 
     def find(self, key: str) -> Held | None:
         """What is there under a key."""
@@ -140,6 +166,10 @@ class Objects(Protocol):
 
     def remove(self, keys: Iterable[str]) -> None:
         """Take objects away; those that are not there are no error."""
+        ...
+
+    def probed(self) -> Abilities:
+        """What the root can do, found out now; what that takes is written below `probe/` and taken away again."""
         ...
 
     def now(self) -> float:

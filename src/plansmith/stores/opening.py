@@ -7,6 +7,7 @@ from pathlib import Path
 from plansmith.destinations import Place
 from plansmith.stores.folder import FolderObjects
 from plansmith.stores.objects import Objects
+from plansmith.stores.s3 import S3Objects
 from plansmith.stores.store import Store
 
 
@@ -17,7 +18,7 @@ def open_objects(place: Place, relative_to: Path) -> Objects:
         place: where.
         relative_to: the folder that relative paths start from.
     """
-    return FolderObjects(relative_to / place.to)
+    return S3Objects(place, relative_to) if place.is_s3 else FolderObjects(relative_to / place.to)
 
 
 def open_store(place: Place, relative_to: Path) -> Store:

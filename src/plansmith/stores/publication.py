@@ -10,8 +10,9 @@ from plansmith.digest import Digester, digest_of_files
 from plansmith.errors import RepositoryError
 from plansmith.manifest import Manifest
 from plansmith.stores.documents import change, content_of, new_token, utc_now
+from plansmith.stores.founding import make_store
 from plansmith.stores.layout import MARKER_KEY, object_key, release_key
-from plansmith.stores.objects import Moved, Taken, untold
+from plansmith.stores.objects import Moved, untold
 from plansmith.stores.records import Catalogue, Marker, StoredRelease, StoredVersion
 from plansmith.stores.store import Store
 from plansmith.types import FileEntry, Record
@@ -85,18 +86,7 @@ def require_store(store: Store, target: str = "") -> Marker:
     Raises:
         RepositoryError: the store is another target's, or holds what is not plansmith's.
     """
-    marker = store.marker()
-    if marker is None:
-        if next(store.objects.below(""), None) is not None:
-            raise RepositoryError(
-                f"{store.place} holds something that is not plansmith's",
-                remedy="name an empty folder or prefix, such as " + store.place.rstrip("/") + "/models",
-            )
-        marker = Marker(target=target, created=utc_now(), abilities=store.objects.abilities, token=new_token())
-        try:
-            store.objects.create(MARKER_KEY, content_of(marker))
-        except Taken:
-            return require_store(store, target)
+    marker = store.marker() or make_store(store, target)
     if target and not marker.target:
         marker = _with_target(store, marker, target)
     if target not in {"", marker.target}:

@@ -31,7 +31,14 @@ class Store:
 
     def marker(self) -> Marker | None:
         """What says that it is a store; None before the first publication."""
-        return read_document(self.objects, MARKER_KEY, Marker)
+        found = read_document(self.objects, MARKER_KEY, Marker)
+        return found and self.learn(found)
+
+    def learn(self, marker: Marker) -> Marker:
+        """Go by what was found out about the server."""
+        if marker.abilities.probed:
+            self.objects.abilities = marker.abilities
+        return marker
 
     def models(self) -> list[str]:
         """The models, sorted."""
@@ -102,8 +109,10 @@ class Store:
         """Swap what is known of a model, as often as it takes: `changed` makes the new from the old and has no effects.
 
         Raises:
-            RepositoryError: it is damaged, others change it all the time, or whatever `changed` raises.
+            RepositoryError: it is damaged, others change it all the time, the store's server was never asked what it
+                does, or whatever `changed` raises.
         """
+        self._require_known()
 
         def tokened(old: Catalogue | None) -> Catalogue:
             before = old or Catalogue(model=model, token="")
@@ -170,6 +179,14 @@ class Store:
             return old.model_copy(update={"pins": tuple(pin for pin in old.pins if pin.version != number)})
 
         return self.change(model, changed)
+
+    def _require_known(self) -> None:
+        """See that it is known how writers are kept apart here: all must do it the same way."""
+        if not self.objects.abilities.is_known and self.marker() and not self.objects.abilities.is_known:
+            raise RepositoryError(
+                f"{self.place} was copied from a folder, and its server was never asked what it does",
+                remedy=f"have it asked: plansmith store --probe --store {self.place}",
+            )
 
     def _promoted(self, old: Catalogue, number: int, alias: str, share: float | None) -> Catalogue:
         self._require_standing(old, number)

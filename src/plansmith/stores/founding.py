@@ -1,0 +1,48 @@
+"""A store is made, and what its server does is found out: once, by whoever comes first, and again when asked for."""
+
+from __future__ import annotations
+
+from plansmith.errors import RepositoryError
+from plansmith.stores.documents import change, new_token, utc_now
+from plansmith.stores.layout import MARKER_KEY, PROBE, TURNS
+from plansmith.stores.records import Marker
+from plansmith.stores.store import Store
+
+
+def make_store(store: Store, target: str) -> Marker:
+    """Make a store where there is nothing yet, for a target; or see what another process made meanwhile.
+
+    Before its server was asked, nothing is taken for granted of it: the first ones come in turn.
+
+    Raises:
+        RepositoryError: the place holds what is not plansmith's.
+    """
+    # Looked for first: what another process puts there from now on comes after its marker.
+    foreign = next((held.key for held in store.objects.below("") if not held.key.startswith((TURNS, PROBE))), None)
+    if foreign is not None and store.marker() is None:
+        raise RepositoryError(
+            f"{store.place} holds something that is not plansmith's: {foreign}",
+            remedy=f"name an empty folder or prefix, such as {store.place.rstrip('/')}/models",
+        )
+
+    def made(old: Marker | None) -> Marker:
+        return old or Marker(target=target, created=utc_now(), abilities=store.objects.probed(), token=new_token())
+
+    return store.learn(change(store.objects, MARKER_KEY, Marker, made))
+
+
+def probe_again(store: Store) -> Marker:
+    """Ask the server of a store anew what it does, and keep that.
+
+    Who uses the store meanwhile goes on as before: let no other publish while a server is asked that was exchanged.
+
+    Raises:
+        RepositoryError: there is no store.
+    """
+
+    def probed(old: Marker | None) -> Marker:
+        if old is None:
+            raise RepositoryError(f"{store.place} is no store yet", remedy="publish a model to it first")
+        return old.model_copy(update={"abilities": store.objects.probed(), "token": new_token()})
+
+    return store.learn(change(store.objects, MARKER_KEY, Marker, probed))

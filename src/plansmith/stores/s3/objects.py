@@ -1,0 +1,90 @@
+"""A store below a prefix of a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+from plansmith.destinations import Place
+from plansmith.stores.objects import Abilities, Document, Held, Moved, untold
+from plansmith.stores.s3 import conditional, downloads, uploads
+from plansmith.stores.s3.bucket import Bucket
+from plansmith.stores.s3.copies import copy
+from plansmith.stores.s3.lanes import Lanes
+
+UNPROBED = Abilities(create_once=True, swap=True, safe_in_race=True, checksums=False)
+"""What is taken for granted of a server that was not asked yet: it is told the conditions, and all is read back."""
+
+
+class S3Objects:
+    """Objects in S3: `Objects` says what each method does. May be used from several threads.
+
+    Args:
+        place: where, and how it is reached; asked when something is needed.
+        relative_to: the folder that relative paths start from.
+
+    Attributes:
+        bucket: single requests, for whoever wants to see how the server answers to them.
+        abilities: what is known of the server; `UNPROBED` until whoever knows better says so.
+    """
+
+    def __init__(self, place: Place, relative_to: Path) -> None:
+        self.bucket = Bucket(place, relative_to)
+        self.place = self.bucket.place
+        self.abilities = UNPROBED
+        self._lanes = Lanes()
+
+    def find(self, key: str) -> Held | None:
+        """What is there under a key."""
+        return self.bucket.find(key)
+
+    def below(self, prefix: str) -> Iterator[Held]:
+        """All objects whose keys begin so, sorted by key."""
+        return self.bucket.below(prefix)
+
+    def read(self, key: str) -> Document | None:
+        """A small object."""
+        return self.bucket.read(key)
+
+    def create(self, key: str, content: bytes) -> str:
+        """Write a small object where there is none."""
+        return conditional.create(self.bucket, self.abilities, key, content)
+
+    def swap(self, key: str, content: bytes, tag: str) -> str:
+        """Replace a small object that is still the one of this tag."""
+        return conditional.swap(self.bucket, self.abilities, key, content, tag)
+
+    def put(self, key: str, content: bytes) -> None:
+        """Write a small object, whatever is there."""
+        self.bucket.put(key, content)
+
+    def send(self, path: Path, key: str, sha256: str, moved: Moved = untold) -> None:
+        """Write a file; it appears whole, and what an interrupted call sent of it is not sent again."""
+        uploads.send(
+            uploads.Shipment(self.bucket, self._lanes, path, key, sha256, moved, trusting=self.abilities.checksums)
+        )
+
+    def fetch(self, key: str, path: Path, sha256: str, moved: Moved = untold) -> None:
+        """Write an object's content to a file."""
+        downloads.fetch(self.bucket, self._lanes, key, path, sha256, moved)
+
+    def sha256(self, key: str) -> str:
+        """The SHA-256 of an object's content."""
+        return downloads.sha256_of(self.bucket, key)
+
+    def copy(self, source: str, key: str) -> None:
+        """Give an object a second key, or with the same one a new age."""
+        copy(self.bucket, source, key)
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Take objects away. One by one, as not every server knows more, and so that a refusal names its key."""
+        self._lanes.run(self._removals(keys))
+
+    def now(self) -> float:
+        """Seconds since 1970 by the server's clock."""
+        return self.bucket.now()
+
+    def _removals(self, keys: Iterable[str]) -> Iterator[Callable[[], object]]:
+        for key in keys:
+            yield partial(self.bucket.call, "delete_object", key)

@@ -1,0 +1,94 @@
+"""What the tests of stores share: an S3 server, and a store on it and in a folder."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plansmith.destinations import Place
+from plansmith.stores.objects import Objects
+from plansmith.stores.opening import open_objects
+from plansmith.stores.s3.client import connect
+from plansmith.stores.store import Store
+
+SECRET = "a-secret-that-no-text-may-hold"
+KEY_ID = "AKIATHATNOTEXTMAYHOLD"
+
+
+@dataclass(frozen=True)
+class S3:
+    """An S3 server with an empty bucket."""
+
+    endpoint: str
+    bucket: str
+
+    def place(self, prefix: str = "team/models", **words: Any) -> Place:
+        """A prefix of the bucket."""
+        return Place.model_validate({"to": f"s3://{self.bucket}/{prefix}", "endpoint_url": self.endpoint, **words})
+
+    def client(self) -> Any:
+        """A plain client of the server, to look at what is there."""
+        return connect(self.place(), Path())
+
+    def keys(self) -> list[str]:
+        """All keys of the bucket, in full."""
+        return [one["Key"] for one in self.client().list_objects_v2(Bucket=self.bucket).get("Contents", ())]
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The address of an S3 server (moto)."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that lead nowhere, and nothing of whoever runs the tests."""
+    for name in ("AWS_PROFILE", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture
+def s3(s3_server: str, aws: None) -> S3:  # noqa: ARG001
+    """An empty bucket."""
+    made = S3(s3_server, f"bucket-{uuid.uuid4().hex[:12]}")
+    made.client().create_bucket(Bucket=made.bucket)
+    return made
+
+
+@pytest.fixture(params=["folder", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Where a store can be: a folder, and a prefix in S3."""
+    if request.param == "folder":
+        return Place(to=str(tmp_path / "store"))
+    s3: S3 = request.getfixturevalue("s3")
+    return s3.place()
+
+
+@pytest.fixture
+def objects(place: Place) -> Objects:
+    """An empty root, in a folder and in S3."""
+    return open_objects(place, Path())
+
+
+@pytest.fixture
+def store(objects: Objects) -> Store:
+    """A store that is not there yet, in a folder and in S3."""
+    return Store(objects)
