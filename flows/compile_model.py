@@ -135,6 +135,14 @@ class RunListener(Listener):
     def progress(self, step: str, text: str) -> None:
         """Log what is being done."""
         self._other.progress(step, text)
+        self._log_now_and_then(step, text)
+
+    def moving(self, step: str, text: str, share: float) -> None:
+        """Log how far something is."""
+        self._other.moving(step, text, share)
+        self._log_now_and_then(step, text)
+
+    def _log_now_and_then(self, step: str, text: str) -> None:
         # What differs in its figures only, such as a download, is logged now and then.
         words, now = f"{step}: {_FIGURES.sub('', text)}", time.monotonic()
         if text and (words != self._told[0] or now > self._told[1] + _SAME_WORDS_SECONDS):

@@ -60,6 +60,7 @@ LEVELS = (
     ("plan_gate", "python_gate"),
     (
         "collection",
+        "delivering",
         "exporting",
         "fetching",
         "given_graphs",

@@ -22,6 +22,7 @@ from pydantic import (
 
 from plansmith.addresses import wrong_triton
 from plansmith.data_spec import DataSpec
+from plansmith.destinations import Destinations
 from plansmith.errors import UsageError
 from plansmith.lowering_options import LoweringOptions
 from plansmith.problems import words_of
@@ -174,6 +175,12 @@ class ModelSpec(Record):
     )
     load_seconds: Number = Field(
         default=900, gt=0, description="How long each of those may take to load it, before it counts as refused."
+    )
+    publish: Destinations = Field(
+        default=(),
+        description="Where the release is published besides: a folder, relative to the spec, or s3://bucket/prefix;"
+        " with more to say of it a mapping; or a list of them.",
+        json_schema_extra={"uniqueItems": True},
     )
     force: Switch = Field(default=False, description="Do every step again and publish a new version.")
     tritonserver: str = Field(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from plansmith.types import Record
 from plansmith.written import Switch
@@ -15,6 +15,9 @@ CURRENT = "current"
 """The alias that a publication moves where no other is named."""
 
 S3_SCHEME = "s3://"
+
+PLACE_PATTERN = rf"^({S3_SCHEME}[A-Za-z0-9]|(?!.*://).)"
+"""What the text of every place matches; `wrong_place` knows more."""
 
 # docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html; other servers allow upper case and underscores.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
@@ -80,7 +83,8 @@ class Place(Record):
     """
 
     to: Annotated[str, AfterValidator(_check_place)] = Field(
-        description="A folder, relative to the spec, or s3://bucket/prefix."
+        description="A folder, relative to the spec, or s3://bucket/prefix.",
+        json_schema_extra={"pattern": PLACE_PATTERN},
     )
     endpoint_url: Annotated[str, AfterValidator(_check_endpoint)] = Field(
         default="", description="Where another S3-compatible server answers, such as https://minio.lan:9000."
@@ -108,6 +112,10 @@ class Place(Record):
         bucket, _, prefix = self.to.removeprefix(S3_SCHEME).partition("/")
         return bucket, prefix.rstrip("/")
 
+    def within(self, name: str) -> Self:
+        """The folder or prefix of a name in it, reached in the same way."""
+        return self.model_copy(update={"to": f"{self.to.rstrip('/')}/{name}"})
+
 
 class Destination(Place):
     """Where a spec's releases are published, and what follows there."""
@@ -120,6 +128,26 @@ class Destination(Place):
     view: Switch = Field(
         default=False, description="Keep a model repository below the prefix, for a Triton that reads it there."
     )
+
+
+def _read_destinations(given: Any) -> Any:
+    """One destination or several; one that is text is a place, and nothing else is said of it."""
+    several = given if isinstance(given, list | tuple) else [given]
+    return [{"to": one} if isinstance(one, str) else one for one in several]
+
+
+def _check_destinations(value: tuple[Destination, ...]) -> tuple[Destination, ...]:
+    places = [destination.to.rstrip("/") for destination in value]
+    repeated = sorted({place for place in places if places.count(place) > 1})
+    if repeated:
+        raise ValueError(f"names {', '.join(map(repr, repeated))} more than once")
+    return value
+
+
+Destinations = Annotated[
+    tuple[Destination, ...], BeforeValidator(_read_destinations), AfterValidator(_check_destinations)
+]
+"""Destinations as a spec names them."""
 
 
 class Publication(Record):

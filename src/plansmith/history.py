@@ -15,6 +15,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from plansmith.destinations import Publication
 from plansmith.durable import fsync_tree, locked, make_folder, move_into_place, staging_folder, sweep
 from plansmith.errors import EXIT_INTERRUPTED, EnvironmentFault, PlansmithError
 from plansmith.manifest import StepRecord
@@ -42,7 +43,8 @@ class RunRecord(Record):
 
     `source` is as typed; `revision` and `source_digest` are known once it was fetched, `verdict` and
     `largest_error` (of all outputs, relative to the output's magnitude) once the gate was run. `precision` is what was
-    asked for, `made` what came of it, where a graph did.
+    asked for, `made` what came of it, where a graph did. A run that failed has a `version` where that stands and could
+    not be brought to all its destinations; `publications` are those that it was.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -65,6 +67,7 @@ class RunRecord(Record):
     largest_error: float | None
     log: str | None
     steps: tuple[StepRecord, ...]
+    publications: tuple[Publication, ...] = ()  # of runs older than this field
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from plansmith.destinations import Publication
 from plansmith.engines import Engine
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.types import (
@@ -86,7 +87,7 @@ class Manifest(Record):
 
 
 class PublishedVersion(Record):
-    """Where a release stands now."""
+    """Where a release stands now; `publications`: in which stores, besides."""
 
     name: str
     version: int
@@ -95,6 +96,7 @@ class PublishedVersion(Record):
     manifest_digest: str
     published: str
     unchanged: bool
+    publications: tuple[Publication, ...] = ()
 
 
 LOWERED_FILE = "lowered.json"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from plansmith import __version__
 from plansmith.config import ModelSpec
+from plansmith.delivering import Deliveries
 from plansmith.digest import digest_of_files
 from plansmith.engines import Engine
 from plansmith.manifest import Manifest, Package, PublishedVersion
@@ -43,9 +44,12 @@ def publish(
     reference: SourceReference,
     made: Made,
     *,
+    deliveries: Deliveries,
     relative_to: Path,
 ) -> tuple[PublishedVersion, Manifest]:
-    """Make a release of what the steps made, unless the newest one is the same, and exchange the view.
+    """Make a release of what the steps made, unless the newest one is the same, exchange the view, and deliver it.
+
+    What is delivered already is found there, so that the same call goes on after what went wrong.
 
     Args:
         stages: the compile's steps.
@@ -53,11 +57,14 @@ def publish(
         spec: what was asked for, with the target's name in full.
         reference: the source as typed.
         made: by the steps before.
+        deliveries: take the release besides.
         relative_to: the folder that paths in the spec start from.
 
     Raises:
-        RepositoryError: another target's repository, a changed interface, a full or unwritable disk.
-        EnvironmentFault: a server that has to load the release cannot be asked; nothing was published.
+        RepositoryError: another target's repository, a changed interface, a full or unwritable disk; or a destination
+            refuses the release, which stands in the repository.
+        EnvironmentFault: a server that has to load the release cannot be asked, and nothing was published; or a
+            destination cannot be reached.
         ServedCheckError: one does not load it; the release was withdrawn.
     """
     with stages.timed("publish") as clock:
@@ -97,7 +104,8 @@ def publish(
             newest = repository.newest(manifest.name)
             if newest is None or not repository.holds(newest, manifest):
                 raise WouldRun("publish")
-            return repository.published(newest, unchanged=True), newest
+            published = stages.made["publish"] = repository.published(newest, unchanged=True)
+            return published, newest
         servers = LoadedInto(spec.load_into, stages.progress, load_seconds=spec.load_seconds, serves=spec.triton.serves)
         servers.require_reachable()
         again = reproduction(spec, reference, made.source.record, relative_to=relative_to, data=manifest.data)
@@ -111,7 +119,8 @@ def publish(
             described=lambda numbered: {REPORT_FILE: render(facts_of(numbered))},
             servers=servers if spec.load_into else None,
         )
-        clock.cached = published.unchanged
+        published = deliveries.deliver(published)
+        clock.cached = published.unchanged and all(one.unchanged for one in published.publications)
         if not spec.triton.serves(published.version):
             unasked = f"; not loaded into {', '.join(spec.load_into)}" if spec.load_into else ""
             words = f"Triton does not serve version {published.version}: triton.version_policy names others"

@@ -26,13 +26,9 @@ class Run:
         spec: what was asked for.
         model: the model's name.
         repository: where it is published.
-
-    Attributes:
-        published: set at the end by whoever runs it.
     """
 
     def __init__(self, stages: StageRunner, spec: ModelSpec, model: str, repository: Path) -> None:
-        self.published: PublishedVersion | None = None
         self._stages = stages
         self._spec = spec
         self._model = model
@@ -44,6 +40,8 @@ class Run:
         """What there is to tell when it has ended, with an error or without."""
         source, report = self._stages.made.get("fetch"), self._stages.made.get("validate")
         lowered = self._stages.made.get("lower")
+        made = self._stages.made.get("publish")
+        published = made if isinstance(made, PublishedVersion) else None
         worst = report.worst().values() if isinstance(report, ValidationReport) else ()
         return RunRecord(
             plansmith=__version__,
@@ -58,8 +56,9 @@ class Run:
             precision=self._spec.precision,
             made=lowered.precision if isinstance(lowered, LoweredModel) and lowered.components else None,
             repository=str(self._repository),
-            outcome=self._outcome(error),
-            version=self.published.version if self.published else None,
+            outcome=_outcome(published, error),
+            version=published.version if published else None,
+            publications=published.publications if published else (),
             failure=None if error is None else self._failure(error),
             verdict=report.verdict if isinstance(report, ValidationReport) else None,
             largest_error=max((row["max_relative"] for row in worst), default=None),
@@ -70,11 +69,6 @@ class Run:
     def notice(self, text: str) -> None:
         """Tell of something that does not end the compile."""
         self._stages.notice(text)
-
-    def _outcome(self, error: BaseException | None) -> Outcome:
-        if error is not None:
-            return "failed" if isinstance(error, Exception) else "interrupted"
-        return "unchanged" if self.published and self.published.unchanged else "published"
 
     def _failure(self, error: BaseException) -> Failure:
         step, message = (error.step, error.message) if isinstance(error, PlansmithError) else ("", str(error))
@@ -92,11 +86,17 @@ class Run:
         return str(log) if log.exists() else None
 
 
+def _outcome(published: PublishedVersion | None, error: BaseException | None) -> Outcome:
+    if error is not None:
+        return "failed" if isinstance(error, Exception) else "interrupted"
+    return "unchanged" if published and published.unchanged else "published"
+
+
 @contextmanager
-def recorded(run: Run, history: History) -> Iterator[Run]:
+def recorded(run: Run, history: History) -> Iterator[None]:
     """Write one record of what happens inside; where that fails, there is a notice and nothing else."""
     try:
-        yield run
+        yield
     except BaseException as error:
         _write(run, history, error)
         raise

@@ -44,7 +44,8 @@ def reproduction(
         values["source"] = f"{reference.scheme}:{reference.location}@{source.revision}"
     values["artifacts"] = str(artifacts)
     values["repository"] = str(Path(spec.repository or artifacts / "repository").resolve())
-    values["load_into"] = []  # who makes a release again wants it, and not the servers of then changed
+    # Who makes a release again wants it, and not the servers and stores of then changed.
+    values["load_into"] = values["publish"] = []
     own_code = ""
     if spec.data is not None:
         values["data"]["path"] = _in_full(spec.data.path, relative_to)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plansmith.config import ModelSpec
+from plansmith.destinations import PLACE_PATTERN
 from plansmith.spec_text import FILES, MODELS, PATHS, VARIABLE
 from plansmith.target_names import target_names
 
@@ -24,6 +25,7 @@ def spec_schema() -> dict[str, Any]:
     for definition in definitions.values():
         _refuse_variables(definition)
     _take_several(model["properties"]["target"])
+    _take_places(model["properties"]["publish"])
     # Defaults and models complete each other; of all keys, a source alone has to be there.
     definitions[_PART] = {key: value for key, value in model.items() if key != "required"}
     return {
@@ -66,11 +68,22 @@ def _refuse_variables(definition: dict[str, Any]) -> None:
     paths = {keys[-1] for keys in PATHS} | FILES
     for name, field in definition.get("properties", {}).items():
         if field.get("type") == "string":
-            home = "^~|" if name in paths else ""
-            field["not"] = {"pattern": rf"{home}(^|[^$])(\$\$)*{VARIABLE}"}
+            field["not"] = _refused(is_path=name in paths)
+
+
+def _refused(*, is_path: bool) -> dict[str, str]:
+    home = "^~|" if is_path else ""
+    return {"pattern": rf"{home}(^|[^$])(\$\$)*{VARIABLE}"}
 
 
 def _take_several(field: dict[str, Any]) -> None:
     """Text, or a list of different ones, each with the model in a repository of its own."""
     alone = {key: field.pop(key) for key in ("type", "not")}
     field["anyOf"] = [alone, {"type": "array", "items": alone, "minItems": 1, "uniqueItems": True}]
+
+
+def _take_places(field: dict[str, Any]) -> None:
+    """A destination, or a list of them, each in full or as the place alone."""
+    several = {key: field.pop(key) for key in ("type", "items", "uniqueItems")}
+    one = [{"type": "string", "pattern": PLACE_PATTERN, "not": _refused(is_path=True)}, several["items"]]
+    field["anyOf"] = [*one, several | {"items": {"anyOf": one}}]

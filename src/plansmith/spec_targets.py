@@ -40,7 +40,7 @@ def without_targets(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any
 
 
 def for_targets(named: NamedSpec, targets: Sequence[str]) -> list[NamedSpec]:
-    """The same model for each of several targets, each in a repository of its own.
+    """The same model for each of several targets, each in a repository of its own, and stores of its own.
 
     Raises:
         UsageError: the list is empty, two of them would have one repository, or servers are to load the model.
@@ -55,7 +55,13 @@ def for_targets(named: NamedSpec, targets: Sequence[str]) -> list[NamedSpec]:
     return [
         replace(
             named,
-            spec=named.spec.model_copy(update={"target": target, "repository": str(base / folder_of(target))}),
+            spec=named.spec.model_copy(
+                update={
+                    "target": target,
+                    "repository": str(base / folder_of(target)),
+                    "publish": tuple(one.within(folder_of(target)) for one in named.spec.publish),
+                }
+            ),
             target=folder_of(target),
         )
         for target in targets

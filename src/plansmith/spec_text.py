@@ -23,7 +23,10 @@ MANY = {MODELS, "defaults"}
 # As shells read them: $NAME and ${NAME}; $$ is a dollar sign.
 VARIABLE = r"\$(?:\{[^}]*\}?|[A-Za-z_][A-Za-z0-9_]*)"
 
-PATHS = {("repository",), ("artifacts",), ("tritonserver",), ("target",), ("data", "path"), ("lowering", "autocast")}
+PATHS = {
+    *(("repository",), ("artifacts",), ("tritonserver",), ("target",), ("data", "path"), ("lowering", "autocast")),
+    *(("publish",), ("publish", "to"), ("publish", "ca_bundle")),
+}
 """Keys of a model whose values are paths."""
 
 FILES = frozenset(FILE_FOLDERS)
@@ -104,7 +107,9 @@ def option_for(keys: Keys, value: str) -> str:
         return f'plansmith compile "{value}"'
     if keys in {("data",), ("data", "path")}:
         return f'--data "{value}"'
-    if not keys or keys[0] not in ModelSpec.model_fields or keys[0] in {*_NO_OPTION, "data"}:
+    if keys in {("publish",), ("publish", "to")}:
+        return f'--publish "{value}"'
+    if not keys or keys[0] not in ModelSpec.model_fields or keys[0] in {*_NO_OPTION, "data", "publish"}:
         return ""
     option, written = f"--{keys[0].replace('_', '-')}", "=".join([*keys[1:], value])
     is_switch = ModelSpec.model_fields[keys[0]].annotation is bool
@@ -118,8 +123,10 @@ def _within_model(keys: Keys) -> Keys:
 
 
 def _of_value(keys: Keys) -> Keys:
-    """As `_within_model`; of a list of targets, the keys of one target."""
+    """As `_within_model`; of a list of targets or destinations, the keys of one of them."""
     inner = _within_model(keys)
+    if inner[:1] == ("publish",):
+        return tuple(key for key in inner if not key.isdecimal())
     return inner[:1] if inner[:1] == ("target",) else inner
 
 

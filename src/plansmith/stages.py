@@ -59,6 +59,11 @@ class Listener:
     def progress(self, step: str, text: str) -> None:
         """A step began (no text) or is doing something."""
 
+    def moving(self, step: str, text: str, share: float) -> None:
+        """A step sends or fetches something of a known size; `share` of it, from 0 to 1, is there."""
+        del share
+        self.progress(step, text)
+
     def waiting(self, step: str, text: str) -> None:
         """A step cannot go on before another process has done something."""
 
@@ -77,6 +82,7 @@ class _Aside(Listener):
 
     def __init__(self, listener: Listener) -> None:
         self.progress = listener.progress  # type: ignore[method-assign]
+        self.moving = listener.moving  # type: ignore[method-assign]
         self.waiting = listener.waiting  # type: ignore[method-assign]
         self.notice = listener.notice  # type: ignore[method-assign]
 
@@ -205,9 +211,12 @@ class StageRunner:
             self.records[:] = records
             self.made, self._listener = made, listener
 
-    def progress(self, text: str) -> None:
-        """Tell what the current step is doing."""
-        self._listener.progress(self.step, text)
+    def progress(self, text: str, share: float | None = None) -> None:
+        """Tell what the current step is doing, and which part of it, from 0 to 1, is done where that is known."""
+        if share is None:
+            self._listener.progress(self.step, text)
+        else:
+            self._listener.moving(self.step, text, share)
 
     def notice(self, text: str) -> None:
         """Tell of something unusual that does not end the compile."""

@@ -6,13 +6,16 @@ ones are carried out by one worker process, started when the first of them is no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from plansmith.compilers.baselines import HIGHER
 from plansmith.config import ModelSpec
+from plansmith.delivering import Deliveries
+from plansmith.destinations import Publication
 from plansmith.digest import Digester
 from plansmith.durable import require_writable
 from plansmith.engines import Engine
@@ -91,10 +94,16 @@ class Compilation(GraphSteps):
             Path(spec.repository or self._artifacts / "repository"), self._stages.digester
         )
         self.repository.require_target(self.target.name)
+        with self._locating("publish"):
+            self._deliveries = Deliveries(
+                spec, relative_to=relative_to, repository=self.repository, stages=self._stages
+            )
         if not dry:
             for place in (self._artifacts, self.repository.root, self.repository.store):
                 require_writable(place)
             LoadedInto(spec.load_into).require_reachable()
+            with self._locating("publish"):
+                self._deliveries.require_open()
         self._runtime, self._no_server = self._find_runtime(dry=dry) if spec.check_served else (None, None)
 
     def run(self, perform: Perform = _plainly) -> tuple[PublishedVersion, Manifest]:
@@ -108,17 +117,22 @@ class Compilation(GraphSteps):
         """
         if self._stages.dry:
             return self._do(perform)
-        with recorded(Run(self._stages, self.spec, self.name, self.repository.root), self._history) as run:
-            run.published, manifest = self._do(perform)
-            return run.published, manifest
+        with recorded(Run(self._stages, self.spec, self.name, self.repository.root), self._history):
+            return self._do(perform)
 
     def _plan_steps(self) -> PlanSteps:
-        try:
+        with self._locating("compile"):
             return PlanSteps(
                 self._stages, self.spec, self.target, relative_to=self._relative_to, artifacts=self._artifacts
             )
+
+    @contextmanager
+    def _locating(self, step: str) -> Iterator[None]:
+        """Errors outside of the steps say which one they are about."""
+        try:
+            yield
         except PlansmithError as error:
-            raise error.located(model=self.name, step="compile") from None
+            raise error.located(model=self.name, step=step) from error.__cause__
 
     def _find_runtime(self, *, dry: bool) -> tuple[ServingRuntime | None, PlansmithError | None]:
         """What answers the served check; why nothing does, for whoever only looks at what a build would be told."""
@@ -159,12 +173,23 @@ class Compilation(GraphSteps):
             plan["check_served"] = "left out"
         if self.spec.load_into:
             plan["publish"] += f", and be loaded into {', '.join(self.spec.load_into)}"
+        if self._deliveries.places:
+            plan["publish"] += f", and go to {', '.join(self._deliveries.places)}"
         if self._no_server is not None:
             plan["check_served"] = f"will be refused: {self._no_server.message}"
         after = "lower" in found or begins == "lower"
         if "sample" not in found and (after or not may_need_samples(self.spec)):
             plan["sample"] = "left out"
         return plan
+
+    def publications(self) -> tuple[Publication, ...]:
+        """What would come of the publications to stores, after `plan`; none for a release that is not made yet.
+
+        Raises:
+            PlansmithError: a store cannot be asked, or refuses it.
+        """
+        with self._locating("publish"):
+            return self._deliveries.plan()
 
     def builds(self) -> BuildOutlook | None:
         """What the build of a plan would be told, after `plan`; None for another engine than TensorRT."""
@@ -189,10 +214,8 @@ class Compilation(GraphSteps):
             return
         known = self.outlook()
         if known.get("compile") == "would run":
-            try:
+            with self._locating("compile"):
                 self._plans.require_machine()
-            except PlansmithError as error:
-                raise error.located(model=self.name, step="compile") from None
 
     def outlook(self) -> dict[str, str]:
         """As `plan`, before a run that is not dry; a step that will be refused says so."""
@@ -299,14 +322,16 @@ class Compilation(GraphSteps):
         return ask_server(self._stages, self._runtime, package, onnx, validation, engine.build)
 
     def publish(self, made: Made) -> tuple[PublishedVersion, Manifest]:
-        """Number the release and exchange the view that Triton reads.
+        """Number the release, exchange the view that Triton reads, and bring it to the spec's destinations.
 
         Raises:
-            RepositoryError: another target's repository, a changed interface, a full or unwritable disk.
+            RepositoryError: another target's repository, a changed interface, a full or unwritable disk; a destination
+                that refuses it.
+            EnvironmentFault: a server or a destination cannot be reached.
             ServedCheckError: a server that has to load it does not; it was withdrawn.
         """
-        stages, relative_to = self._stages, self._relative_to
-        return publish(stages, self.repository, self.spec, self.reference, made, relative_to=relative_to)
+        places: dict[str, Any] = {"deliveries": self._deliveries, "relative_to": self._relative_to}
+        return publish(self._stages, self.repository, self.spec, self.reference, made, **places)
 
 
 def _require_available(spec: ModelSpec, reference: SourceReference, name: str, target: Target) -> None:

@@ -44,6 +44,14 @@ def seconds_from_age(text: str) -> int:
     return int(found[1]) * _SECONDS[found[2]]
 
 
+def age_in_words(seconds: float) -> str:
+    """How long ago something was, in the largest unit that it has one of: 40 s, 15 min, 3 h, 2 d."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def minute(moment: str) -> str:
     """An ISO 8601 time to the minute, in UTC: 2026-11-20 13:05."""
     return f"{datetime.fromisoformat(moment).astimezone(UTC):%Y-%m-%d %H:%M}"

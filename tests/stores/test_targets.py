@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import RepositoryError
+from plansmith.stores.claiming import require_store
 from plansmith.stores.folder import FolderObjects
-from plansmith.stores.publication import require_store
 from plansmith.stores.store import Store
 
 
@@ -31,7 +31,7 @@ def test_a_store_without_releases_is_of_no_target_and_takes_the_first_one(store:
 def test_a_target_stays(store: Store) -> None:
     require_store(store)
     require_store(store, "local-cpu")
-    with pytest.raises(RepositoryError, match="belongs to target local-cpu, not triton-26.05") as refused:
+    with pytest.raises(RepositoryError, match=r"belongs to target local-cpu, not triton-26\.05") as refused:
         require_store(store, "triton-26.05")
     assert refused.value.remedy
     assert require_store(store, "local-cpu").target == "local-cpu"

@@ -14,6 +14,7 @@ import click
 from plansmith import __version__
 from plansmith.cli.check import check_command
 from plansmith.cli.compile import compile_command
+from plansmith.cli.diff import diff_command
 from plansmith.cli.doctor import doctor_command
 from plansmith.cli.gc import gc_command
 from plansmith.cli.history import history_command
@@ -21,17 +22,24 @@ from plansmith.cli.infer import infer_command
 from plansmith.cli.init import init_command
 from plansmith.cli.inspect import inspect_command
 from plansmith.cli.lower import lower_command
+from plansmith.cli.pin import pin_command
+from plansmith.cli.promote import promote_command
+from plansmith.cli.prune import prune_command
 from plansmith.cli.pull import pull_command
 from plansmith.cli.report import report_command
+from plansmith.cli.rollback import rollback_command
 from plansmith.cli.schema import schema_command
 from plansmith.cli.serve import serve_command
 from plansmith.cli.serve_env import serve_env_group
 from plansmith.cli.show import show_command
+from plansmith.cli.store import store_command
 from plansmith.cli.streams import prepare_streams
 from plansmith.cli.sync import sync_command
 from plansmith.cli.targets import targets_command
 from plansmith.cli.text import fault_from_os_error
 from plansmith.cli.validate import validate_command
+from plansmith.cli.verify import verify_command
+from plansmith.cli.versions import versions_command
 from plansmith.cli.zoo import zoo_command
 from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
 
@@ -62,6 +70,7 @@ def cli() -> None:
 for command in (
     check_command,
     compile_command,
+    diff_command,
     doctor_command,
     gc_command,
     history_command,
@@ -69,15 +78,22 @@ for command in (
     init_command,
     inspect_command,
     lower_command,
+    pin_command,
+    promote_command,
+    prune_command,
     pull_command,
     report_command,
+    rollback_command,
     schema_command,
     serve_command,
     serve_env_group,
     show_command,
+    store_command,
     sync_command,
     targets_command,
     validate_command,
+    verify_command,
+    versions_command,
     zoo_command,
 ):
     cli.add_command(command)

@@ -30,6 +30,7 @@ Examples:
   plansmith compile onnx:model.onnx --name detector
   plansmith compile hf:./my-bert --precision int8 --data sentences.txt
   plansmith compile configs/models/resnet18-random.yaml --json
+  plansmith compile timm:resnet18 --random-weights --publish s3://models/prod
   plansmith compile configs/models/timm-random.yaml --model resnet18-random
   plansmith compile timm:resnet18 --target triton-26.03 --target sagemaker-26.05 --no-check-served
 
@@ -89,6 +90,14 @@ Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or 
     metavar="SECONDS",
     help="How long each of those may take to load it [900].",
 )
+@click.option(
+    "--publish",
+    metavar="PLACE",
+    multiple=True,
+    shell_complete=complete_folder,
+    help="Publish the release to a store besides: a folder or s3://bucket/prefix; repeatable.",
+)
+@click.option("--no-publish", is_flag=True, help="Publish it to none of the stores that the spec names.")
 @click.option("--force/--no-force", default=None, help="Do every step again and publish a new version.")
 @click.option("--track", is_flag=True, help="Run it as a flow run of the configured Prefect API.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
@@ -149,7 +158,8 @@ def _compile(spec: ModelSpec, manner: _Manner) -> Planned | Compiled:
     _say_name(spec, manner.base)
     if manner.dry_run:
         with Compilation(spec, relative_to=manner.base, dry=True) as compilation:
-            return Planned(compilation.name, compilation.plan(), compilation.builds())
+            plan = compilation.plan()
+            return Planned(compilation.name, plan, compilation.builds(), compilation.publications())
     with TerminalProgress(quiet=manner.quiet) as listener:
         if manner.track:
             from plansmith.flows import tracking

@@ -13,8 +13,10 @@ import click
 
 from plansmith.cli.builds import build_lines
 from plansmith.cli.precision import accuracy_lines
+from plansmith.cli.publications import publication_words
 
 if TYPE_CHECKING:
+    from plansmith.destinations import Publication
     from plansmith.errors import PlansmithError
     from plansmith.manifest import Manifest, PublishedVersion, StepRecord
     from plansmith.plan_outlook import BuildOutlook
@@ -31,11 +33,13 @@ class Planned:
     name: str
     plan: dict[str, str]
     builds: BuildOutlook | None
+    publications: tuple[Publication, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """The outcome as JSON-ready fields."""
         build = {"build": self.builds.model_dump(mode="json")} if self.builds else {}
-        return {"name": self.name, "plan": self.plan, **build}
+        publications = [one.model_dump() for one in self.publications]
+        return {"name": self.name, "plan": self.plan, **build, "publications": publications}
 
     def show(self) -> None:
         """Print it."""
@@ -44,6 +48,8 @@ class Planned:
             click.echo(f"  {step:<13}{what}")
         if self.builds is not None:
             click.echo("\n".join(build_lines(self.builds)))
+        for one in self.publications:
+            click.echo(f"  would be {publication_words(one)}")
 
     def summary(self) -> tuple[str, str]:
         """One word to count it by, and a few that say more."""
@@ -122,6 +128,7 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
         "version": published.version,
         "unchanged": published.unchanged,
         "repository": published.repository,
+        "publications": [one.model_dump() for one in published.publications],
         "model_path": published.release,
         "manifest": str(Path(published.release) / MANIFEST_FILE),
         "engine": manifest.engine.kind,
@@ -214,6 +221,7 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
         sagemaker = f"SAGEMAKER_TRITON_ADDITIONAL_ARGS={shlex.quote(' '.join(arguments))}"
         written = sagemaker if target.flavour == "sagemaker" else shlex.join(arguments)
         click.echo(f"  the server has to be started with {written}")
+    echo_lines(f"  {publication_words(one)}" for one in published.publications)
     click.echo(f"  repository  {short(Path(published.repository))}")
     click.echo(f"  release     {release}")
     if (page := _report(published)) is not None:

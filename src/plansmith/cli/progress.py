@@ -15,6 +15,7 @@ from plansmith.manifest import StepRecord
 from plansmith.stages import Listener
 
 _SPINNER_CELLS = 2
+_BAR_CELLS = 20
 
 
 class MovingLine:
@@ -29,6 +30,7 @@ class MovingLine:
     """
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        self._console = console
         self._status: Status | None = None
         if not quiet and can_redraw():
             self._status = console.status("", spinner="line" if console.options.ascii_only else "dots")
@@ -45,13 +47,25 @@ class MovingLine:
         if self._status is not None:
             self._status.stop()
 
-    def tell(self, text: str) -> None:
-        """Draw it with another text, of which as much is shown as fits: a longer line could not be taken back."""
+    def tell(self, text: str, share: float | None = None) -> None:
+        """Draw it with another text, of which as much is shown as fits: a longer line could not be taken back.
+
+        Args:
+            text: what is done.
+            share: which part of it, from 0 to 1, is done; drawn as a bar.
+        """
         if self._status is not None:
             line = Text(" ".join(text.split()))
+            if share is not None:
+                line = Text.assemble(self._bar(share), " ", line)
             width = self._status.console.width = columns(sys.stderr)
             line.truncate(max(width - _SPINNER_CELLS, 1), overflow="ellipsis")
             self._status.update(line)
+
+    def _bar(self, share: float) -> Text:
+        full, left = "#-" if self._console.options.ascii_only else "━─"
+        cells = round(share * _BAR_CELLS)
+        return Text.assemble((full * cells, "green"), (left * (_BAR_CELLS - cells), "dim"))
 
 
 class WithMovingLine:
@@ -93,6 +107,10 @@ class TerminalProgress(WithMovingLine, Listener):
     def progress(self, step: str, text: str) -> None:
         """Update the moving line."""
         self._line.tell(f"{step}: {text}" if text else step)
+
+    def moving(self, step: str, text: str, share: float) -> None:
+        """Draw a bar before the moving line."""
+        self._line.tell(f"{step}: {text}", share)
 
     def waiting(self, step: str, text: str) -> None:
         """Say in the moving line, or once in a line of its own, what has to end first."""

@@ -86,6 +86,12 @@ def read_given(source: str, options: dict[str, Any], models: tuple[str, ...] = (
     from plansmith.spec_targets import NamedSpec, for_targets, without_targets
 
     given = {key: value for key, value in options.items() if value not in {None, ()}}
+    if given.pop("no_publish", False):
+        if "publish" in given:
+            raise UsageError("--publish and --no-publish are opposites", remedy="give one of the two")
+        given["publish"] = ()
+    elif "publish" in given:
+        given["publish"] = [_from_here(place) for place in given["publish"]]
     if "target" in given:
         given["target"] = list(given["target"]) if len(given["target"]) > 1 else given["target"][0]
     texts = [text for value in given.values() for text in (value if isinstance(value, list) else [value])]
@@ -107,3 +113,8 @@ def read_given(source: str, options: dict[str, Any], models: tuple[str, ...] = (
         return SpecFile((named,), several=False), Path.cwd()
     named = replace(named, name=spec.name or parse_reference(source, relative_to=Path.cwd()).default_name)
     return SpecFile(tuple(for_targets(named, targets)), several=True), Path.cwd()
+
+
+def _from_here(place: str) -> str:
+    """A place of the command line: a folder is relative to here, and not to the spec."""
+    return str(Path(place).absolute()) if place and "://" not in place else place

@@ -88,13 +88,17 @@ class Reach:
         return ", ".join(f"--{name.replace('_', '-')}" for name in self.given)
 
 
+def reach_of(params: Mapping[str, Any]) -> Reach:
+    """How it is reached, by the parameters of a command line, other ones among them."""
+    return Reach({name: params[name] for name in _NAMES if params.get(name) is not None})
+
+
 def reach_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say how a folder or prefix is reached; the command is called with a Reach, as `reach`."""
 
     @wraps(command)
     def reaching(*words: Any, **given: Any) -> Any:
-        reach = {name: value for name in _NAMES if (value := given.pop(name)) is not None}
-        return command(*words, reach=Reach(reach), **given)
+        return command(*words, reach=reach_of({name: given.pop(name) for name in _NAMES}), **given)
 
     return reduce(lambda decorated, option: option(decorated), reversed(_REACH), reaching)
 

@@ -106,6 +106,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
+def count(number: int, what: str) -> str:
+    """So many of a thing: 1 version, 3 versions."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of cells as lines with columns of equal width; the last column is as long as it is."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -73,11 +73,15 @@ UNKNOWN = Abilities(create_once=False, swap=False, safe_in_race=False, checksums
 
 @dataclass(frozen=True)
 class Held:
-    """An object, without its content: size in bytes, seconds since 1970 of its last change by the store's clock."""
+    """An object, without its content: size in bytes, seconds since 1970 of its last change by the store's clock.
+
+    `sha256`: what the store keeps beside it as the digest of its content, where `find` is told of one; or empty.
+    """
 
     key: str
     bytes: int
     changed: float
+    sha256: str = ""
 
 
 @dataclass(frozen=True)

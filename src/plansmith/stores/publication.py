@@ -1,37 +1,46 @@
-"""A release on its way into a store: contents first, then their list, then a number, then the aliases."""
+"""A release on its way into a store: contents first, then their list, then one write that gives number and aliases."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from plansmith.destinations import CURRENT
+from plansmith.destinations import CURRENT, Publication
 from plansmith.digest import Digester, digest_of_files
 from plansmith.errors import RepositoryError
 from plansmith.manifest import Manifest
-from plansmith.stores.documents import change, content_of, new_token, utc_now
-from plansmith.stores.founding import make_store
-from plansmith.stores.layout import MARKER_KEY, object_key, release_key
-from plansmith.stores.objects import Moved, untold
-from plansmith.stores.records import Catalogue, Marker, StoredRelease, StoredVersion
+from plansmith.stores.claiming import require_ours, require_store
+from plansmith.stores.documents import content_of, utc_now
+from plansmith.stores.layout import release_key
+from plansmith.stores.pointers import promoted
+from plansmith.stores.reading import read_stored_manifest
+from plansmith.stores.records import Catalogue, StoredRelease, StoredVersion
+from plansmith.stores.sending import NOBODY, Onlooker, files_of, missing_contents, send_contents
 from plansmith.stores.store import Store
-from plansmith.types import FileEntry, Record
+from plansmith.triton.releases import require_same_interface, stands_for
+from plansmith.types import FileEntry
 
 
-class Publication(Record):
-    """What came of a publication: bytes that were sent, and of all that belong to the release.
+@dataclass(frozen=True)
+class Terms:
+    """How a release is published.
 
-    `unchanged`: the store had the release already.
+    Args:
+        aliases: stand for it then.
+        move_anyway: they do so too where the store had the release already, and they stand for another version. Without
+            it nothing that somebody promoted or rolled back in the meantime is undone by a release that says nothing
+            new.
+        allow_interface_change: take an alias from a version with other inputs or outputs.
+        force: make a version of it, though there is one that has the same files.
+        resend: send what is there, too, as it may be damaged.
     """
 
-    place: str
-    model: str
-    version: int
-    digest: str
-    aliases: tuple[str, ...]
-    sent_bytes: int
-    total_bytes: int
-    unchanged: bool
+    aliases: tuple[str, ...] = (CURRENT,)
+    move_anyway: bool = False
+    allow_interface_change: bool = False
+    force: bool = False
+    resend: bool = False
 
 
 def publish_release(
@@ -40,110 +49,171 @@ def publish_release(
     manifest: Manifest,
     digester: Digester,
     *,
-    aliases: Sequence[str] = (CURRENT,),
-    moved: Moved = untold,
+    terms: Terms = Terms(),
+    onlooker: Onlooker = NOBODY,
 ) -> Publication:
     """Bring a release of a repository into a store, under its number there where that is free and the highest.
+
+    Whatever ends it early, nothing is visible in the store before all of it is; the same call sends the rest.
 
     Args:
         store: where it goes.
         folder: the release.
         manifest: its manifest.
-        digester: hashes its files.
-        aliases: stand for it then.
-        moved: told of bytes on their way.
+        digester: hashes the files that the manifest does not list.
+        terms: how it is published.
+        onlooker: told how the contents are sent.
 
     Raises:
-        RepositoryError: the store is another target's, or holds what is not plansmith's.
+        RepositoryError: the store is another target's, or holds what is not plansmith's; an alias stands for a version
+            with other inputs or outputs; a file of the release is damaged.
     """
     require_store(store, manifest.target)
-    files = digester.entries(folder)
-    sent = _send(store, folder, files, moved)
-    digest = _list(store, manifest, files)
-    version, unchanged = _number(store, manifest, digest)
-    for alias in aliases:
-        store.promote(manifest.name, version.version, alias)
-    return Publication(
-        place=store.place,
-        model=manifest.name,
-        version=version.version,
-        digest=digest,
-        aliases=tuple(aliases),
-        sent_bytes=sent,
-        total_bytes=sum(file.bytes for file in files),
-        unchanged=unchanged,
-    )
-
-
-def require_store(store: Store, target: str = "") -> Marker:
-    """The marker of a store for a target; made where there is nothing yet.
-
-    Args:
-        store: where.
-        target: that of the releases; empty for what releases of any target have in common. A store that was made so
-            takes the target of its first release.
-
-    Raises:
-        RepositoryError: the store is another target's, or holds what is not plansmith's.
-    """
-    marker = store.marker() or make_store(store, target)
-    if target and not marker.target:
-        marker = _with_target(store, marker, target)
-    if target not in {"", marker.target}:
-        raise RepositoryError(
-            f"{store.place} belongs to target {marker.target}, not {target}",
-            remedy=f"publish releases for {target} to a folder or prefix of their own",
-        )
-    return marker
-
-
-def _with_target(store: Store, marker: Marker, target: str) -> Marker:
-    """Give a store that has no target yet this one, unless another process gives it one first."""
-
-    def changed(old: Marker | None) -> Marker:
-        now = old or marker
-        return now if now.target else now.model_copy(update={"target": target, "token": new_token()})
-
-    return change(store.objects, MARKER_KEY, Marker, changed)
-
-
-def _send(store: Store, folder: Path, files: Sequence[FileEntry], moved: Moved) -> int:
-    """Send the contents that are not there yet; how many bytes those are."""
+    entry = _entry(store, folder, manifest, digester, terms)
     sent = 0
-    for sha256, file in {file.sha256: file for file in files}.items():
-        held = store.objects.find(object_key(sha256))
-        if held is None or held.bytes != file.bytes:
-            store.objects.send(folder / file.path, object_key(sha256), sha256, moved)
-            sent += file.bytes
-    return sent
-
-
-def _list(store: Store, manifest: Manifest, files: Sequence[FileEntry]) -> str:
-    release = StoredRelease(
-        model=manifest.name,
-        digest=digest_of_files(list(files)),
-        model_version=manifest.version,
-        created=manifest.created,
-        plansmith=manifest.plansmith,
-        files=tuple(files),
-    )
-    store.objects.put(release_key(release.model, release.digest), content_of(release))
-    return release.digest
-
-
-def _number(store: Store, manifest: Manifest, digest: str) -> tuple[StoredVersion, bool]:
-    """The version that has this digest, and whether there was one; a new number where there is none."""
-    had = False
+    if entry.is_new or terms.resend:
+        sent = send_contents(store.objects, folder, entry.files, onlooker, again=terms.resend)
+        entry.list_files(store)
+    before = entry.before
 
     def changed(old: Catalogue) -> Catalogue:
-        nonlocal had
-        had = any(version.digest == digest for version in old.standing())
-        if had:
-            return old
-        highest = old.versions[-1].version if old.versions else 0
-        number = max(manifest.version, highest + 1)
-        version = StoredVersion(version=number, digest=digest, published=utc_now())
-        return old.model_copy(update={"versions": (*old.versions, version)})
+        nonlocal before
+        before = old
+        return entry.entered(old)
 
-    catalogue = store.change(manifest.name, changed)
-    return next(version for version in catalogue.standing() if version.digest == digest), had
+    after = store.change(manifest.name, changed)
+    if entry.is_new and store.objects.find(release_key(manifest.name, entry.digest)) is None:
+        entry.list_files(store)  # taken away as that of an equal release that had just been pruned
+    return entry.outcome(store, before, after, sent)
+
+
+def plan_release(
+    store: Store, folder: Path, manifest: Manifest, digester: Digester, terms: Terms = Terms()
+) -> Publication:
+    """What `publish_release` would do; nothing is written. Arguments and errors as there."""
+    require_ours(store, manifest.target)
+    entry = _entry(store, folder, manifest, digester, terms)
+    files = entry.files if terms.resend else missing_contents(store.objects, entry.files) if entry.is_new else []
+    sizes = {file.sha256: file.bytes for file in files}
+    return entry.outcome(store, entry.before, entry.entered(entry.before), sum(sizes.values()))
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A release that is to be in a store.
+
+    Args:
+        manifest: its manifest.
+        files: all of its files.
+        digest: what the store has it under, or will have it.
+        is_new: whether the store does not have it.
+        terms: how it is published.
+        before: the catalogue as it was when it was looked at.
+    """
+
+    manifest: Manifest
+    files: tuple[FileEntry, ...]
+    digest: str
+    is_new: bool
+    terms: Terms
+    before: Catalogue
+
+    def list_files(self, store: Store) -> None:
+        """Write the list of the files; the same for everybody who has them."""
+        release = StoredRelease(
+            model=self.manifest.name,
+            digest=self.digest,
+            model_version=self.manifest.version,
+            created=self.manifest.created,
+            plansmith=self.manifest.plansmith,
+            files=self.files,
+        )
+        store.objects.put(release_key(release.model, release.digest), content_of(release))
+
+    def entered(self, old: Catalogue) -> Catalogue:
+        """A catalogue with the release under a number, and its aliases."""
+        version, was_there = _of_digest(old, self.digest), True
+        if version is None:
+            was_there = False
+            highest = old.versions[-1].version if old.versions else 0
+            number = max(self.manifest.version, highest + 1)
+            version = StoredVersion(version=number, digest=self.digest, published=utc_now())
+            old = old.model_copy(update={"versions": (*old.versions, version)})
+        for alias in self.terms.aliases:
+            pointer = old.aliases.get(alias)
+            if pointer is None or self.terms.move_anyway or not was_there:
+                old = promoted(old, version.version, alias, pointer.share if pointer is not None else None)
+        return old
+
+    def outcome(self, store: Store, before: Catalogue, after: Catalogue, sent: int) -> Publication:
+        """What to tell of it."""
+        version = _of_digest(after, self.digest)
+        assert version is not None
+        stand = {alias: after.aliases[alias].version for alias in self.terms.aliases}
+        return Publication(
+            place=store.place,
+            model=self.manifest.name,
+            version=version.version,
+            digest=self.digest,
+            aliases=tuple(alias for alias, number in stand.items() if number == version.version),
+            elsewhere={alias: number for alias, number in stand.items() if number != version.version},
+            sent_bytes=sent,
+            total_bytes=sum(file.bytes for file in self.files),
+            unchanged=_of_digest(before, self.digest) is not None,
+        )
+
+
+def _entry(store: Store, folder: Path, manifest: Manifest, digester: Digester, terms: Terms) -> _Entry:
+    """See what a release is to a store.
+
+    Raises:
+        RepositoryError: an alias would be taken from a version with another interface.
+    """
+    files = files_of(folder, manifest, digester)
+    own = digest_of_files(files)
+    catalogue = store.known(manifest.name) or Catalogue(model=manifest.name, token="")
+    same = _same(store, catalogue, manifest, own, terms)
+    if not terms.allow_interface_change and (same is None or terms.move_anyway):
+        for version in _pointed(catalogue, terms.aliases):
+            theirs = _manifest(store, manifest.name, version)
+            if theirs is not None:
+                require_same_interface(theirs, manifest)
+    return _Entry(manifest, files, same or own, same is None, terms, catalogue)
+
+
+def _same(store: Store, catalogue: Catalogue, manifest: Manifest, own: str, terms: Terms) -> str | None:
+    """The digest of a whole release that is all that this one would be; None where there is none."""
+    looked_at = [version for version in catalogue.standing() if version.digest == own]
+    if not terms.force and not terms.resend:
+        looked_at += [*_pointed(catalogue, terms.aliases), *catalogue.standing()[-1:]]
+    for version in looked_at:
+        theirs = manifest if version.digest == own else _manifest(store, manifest.name, version)
+        if theirs is not None and stands_for(theirs, manifest) and _is_whole(store, manifest.name, version):
+            return version.digest
+    return None
+
+
+def _pointed(catalogue: Catalogue, aliases: Sequence[str]) -> list[StoredVersion]:
+    """The versions that aliases stand for, as long as their files stand."""
+    numbers = {catalogue.aliases[alias].version for alias in aliases if alias in catalogue.aliases}
+    return [version for version in catalogue.standing() if version.version in numbers]
+
+
+def _manifest(store: Store, model: str, version: StoredVersion) -> Manifest | None:
+    """The manifest of a version; None where it is lost or damaged, which a publication mends."""
+    try:
+        return read_stored_manifest(store.objects, store.release(model, version))
+    except RepositoryError:
+        return None
+
+
+def _is_whole(store: Store, model: str, version: StoredVersion) -> bool:
+    """Whether a version's list is there, and everything that it names."""
+    try:
+        return not missing_contents(store.objects, store.release(model, version).files)
+    except RepositoryError:
+        return False
+
+
+def _of_digest(catalogue: Catalogue, digest: str) -> StoredVersion | None:
+    return next((version for version in catalogue.standing() if version.digest == digest), None)

@@ -135,6 +135,24 @@ class Store:
         """
         return self.change(model, lambda old: self._promoted(old, number, alias, share))
 
+    def take_alias_away(self, model: str, alias: str) -> Catalogue:
+        """Have an alias stand for nothing any more, and forget what it stood for.
+
+        Raises:
+            RepositoryError: there is no such model or alias.
+        """
+        self.catalogue(model)
+
+        def changed(old: Catalogue) -> Catalogue:
+            if alias not in old.aliases:
+                raise RepositoryError(
+                    f"{model} in {self.place} has no alias {alias!r}",
+                    remedy=f"name one of its aliases: {', '.join(old.aliases) or 'none'}",
+                )
+            return old.model_copy(update={"aliases": {name: one for name, one in old.aliases.items() if name != alias}})
+
+        return self.change(model, changed)
+
     def roll_back(self, model: str, alias: str = CURRENT) -> Catalogue:
         """Have an alias stand for what it stood for before.
 

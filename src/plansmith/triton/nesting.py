@@ -16,6 +16,16 @@ def repositories_in(folder: Path) -> list[Path]:
     return sorted(folder / marker.parent.name.removesuffix(STORE_SUFFIX) for marker in found)
 
 
+def repository_around(folder: Path) -> Path | None:
+    """The repository that a folder is, or lies in: in what Triton reads, or among the releases beside it."""
+    for around in (folder, *folder.parents):
+        if (around / MARKER).is_file() and around.name.endswith(STORE_SUFFIX):
+            return around.with_name(around.name.removesuffix(STORE_SUFFIX))
+        if around.name and (around.with_name(f"{around.name}{STORE_SUFFIX}") / MARKER).is_file():
+            return around
+    return None
+
+
 def require_alone(root: Path) -> None:
     """See that a repository neither lies in another one nor holds others.
 

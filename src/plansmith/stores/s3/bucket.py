@@ -158,7 +158,9 @@ class Bucket:
     def find(self, key: str) -> Held | None:
         """An object without its content."""
         head = self.head(key)
-        return head and Held(key, head["ContentLength"], head["LastModified"].timestamp())
+        if head is None:
+            return None
+        return Held(key, head["ContentLength"], head["LastModified"].timestamp(), head["Metadata"].get("sha256", ""))
 
     def below(self, prefix: str) -> Iterator[Held]:
         """All objects whose keys begin so, sorted."""

@@ -1,0 +1,101 @@
+"""What a compile brings to the stores that its spec names, after its release stands in the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plansmith.config import ModelSpec
+from plansmith.destinations import Publication
+from plansmith.errors import PlansmithError
+from plansmith.manifest import PublishedVersion
+from plansmith.stages import StageRunner
+from plansmith.stores.delivery import Delivery, Outgoing
+from plansmith.stores.publication import Terms
+from plansmith.triton.repository import ModelRepository
+
+
+class Deliveries:
+    """The destinations of a spec.
+
+    Args:
+        spec: names them.
+        relative_to: the folder that relative ones start from.
+        repository: holds the releases.
+        stages: the compile's steps.
+
+    Raises:
+        RepositoryError: a destination overlaps the repository, or the folder that compiles work in.
+    """
+
+    def __init__(self, spec: ModelSpec, *, relative_to: Path, repository: ModelRepository, stages: StageRunner) -> None:
+        apart = (repository.root, repository.store, Path(spec.artifacts).absolute())
+        self._spec = spec
+        self._repository = repository
+        self._stages = stages
+        self._deliveries = [Delivery(one, relative_to=relative_to, apart=apart) for one in spec.publish]
+
+    @property
+    def places(self) -> list[str]:
+        """Where releases go, as a person may read it."""
+        return [delivery.place for delivery in self._deliveries]
+
+    def require_open(self) -> None:
+        """See that each destination can be asked, and takes releases for this target; nothing is written.
+
+        Raises:
+            PlansmithError: of the first that cannot, or does not.
+        """
+        for delivery in self._deliveries:
+            delivery.require_ours(self._spec.target)
+
+    def plan(self) -> tuple[Publication, ...]:
+        """What would come of the release that the compile found; nothing where it is not made yet.
+
+        Raises:
+            PlansmithError: a destination cannot be asked, or refuses it.
+        """
+        self.require_open()
+        found = self._stages.made.get("publish")
+        if not isinstance(found, PublishedVersion):
+            return ()
+        release = self._outgoing(found)
+        return tuple(delivery.plan(release, self._terms(delivery)) for delivery in self._deliveries)
+
+    def deliver(self, published: PublishedVersion) -> PublishedVersion:
+        """Bring a release to each destination in turn; what one has already is found there.
+
+        Raises:
+            PlansmithError: of the first that fails. The release stands, and the same compile goes on there.
+        """
+        self._stages.made["publish"] = published
+        for delivery in self._deliveries:
+            made = self._delivered(published, delivery)
+            published = published.model_copy(update={"publications": (*published.publications, made)})
+            self._stages.made["publish"] = published
+        return published
+
+    def _delivered(self, published: PublishedVersion, delivery: Delivery) -> Publication:
+        try:
+            made = delivery.publish(self._outgoing(published), self._terms(delivery), self._stages.progress)
+        except PlansmithError as error:
+            stands = f"version {published.version} of {published.name} stands in {published.repository}"
+            error.message = f"{error.message}\n{stands}, and was not published to {delivery.place}"
+            error.remedy = f"{error.remedy}; then run the same command again: nothing is built again"
+            raise
+        for alias, number in made.elsewhere.items():
+            self._stages.notice(
+                f"{alias} of {made.model} in {made.place} stands for version {number}, and was left so: version"
+                f" {made.version}, which was there already, is this release"
+            )
+        return made
+
+    def _outgoing(self, published: PublishedVersion) -> Outgoing:
+        manifest = self._repository.manifest(published.name, published.version)
+        return Outgoing(Path(published.release), manifest, self._stages.digester)
+
+    def _terms(self, delivery: Delivery) -> Terms:
+        return Terms(
+            aliases=delivery.destination.aliases,
+            allow_interface_change=self._spec.allow_interface_change,
+            force=self._spec.force,
+        )

@@ -1,0 +1,171 @@
+"""What a store need not keep any longer: versions beyond its retention, and what belongs to none.
+
+In this order, so that a kill at any moment leaves nothing that looks whole and is not: the catalogue says that a
+version is pruned, in the one write that sees that no alias and no pin holds it; then its list of files goes; then the
+contents that no list and no entry of a shared cache names. Lists and contents younger than `GRACE_SECONDS` stay,
+whatever names them: a publication writes them before the catalogue knows of it, and gives those that it finds there a
+new age.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from plansmith.errors import RepositoryError
+from plansmith.stores.documents import read_document
+from plansmith.stores.layout import LIVE, OBJECTS, RELEASES, catalogue_key, name_in, release_key
+from plansmith.stores.objects import Held
+from plansmith.stores.reading import in_parallel, live_reports
+from plansmith.stores.records import Catalogue
+from plansmith.stores.retention import LIVE_SECONDS, Fate, Retention, fates, without
+from plansmith.stores.store import Store
+from plansmith.types import Record
+
+GRACE_SECONDS = 24 * 3600
+"""What is younger belongs to a publication that may still be under way."""
+
+SHARED = ("cache/", "timing/")
+"""Where the documents of shared caches lie."""
+
+_DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+_AT_ONCE = 100
+"""Contents are looked at once more, so many at a time, right before they go."""
+
+Kind = Literal["version", "list", "content", "report"]
+
+
+class Gone(Record):
+    """One thing that went, or would go: a version as MODEL@VERSION, the rest by its key; why; and its size."""
+
+    kind: Kind
+    name: str
+    why: str
+    bytes: int = 0
+
+
+class Staying(Record):
+    """A version that stands, and why."""
+
+    model: str
+    version: int
+    why: str
+
+
+class Pruning(Record):
+    """What came of it; `freed_bytes`: of the contents that went."""
+
+    place: str
+    gone: tuple[Gone, ...]
+    staying: tuple[Staying, ...]
+    freed_bytes: int
+
+
+class Pruner:
+    """Finds what a store need not keep, and takes it away.
+
+    Args:
+        store: whose.
+        retention: what stays in any case.
+        dry: only find it; nothing is written.
+    """
+
+    def __init__(self, store: Store, retention: Retention, *, dry: bool) -> None:
+        self._store = store
+        self._objects = store.objects
+        self._retention = retention
+        self._dry = dry
+        self._now = store.objects.now()
+        self._staying: list[Staying] = []
+
+    def prune(self) -> Pruning:
+        """All models, then what belongs to none.
+
+        Raises:
+            RepositoryError: a document cannot be read, so that it is not known what it needs; or a release was
+                published meanwhile of contents that just went.
+        """
+        gone: list[Gone] = []
+        catalogues = [self._mark(model, gone) for model in self._store.models()]
+        standing = {release_key(one.model, version.digest) for one in catalogues for version in one.standing()}
+        lists = list(self._objects.below(RELEASES))
+        unlisted = [held for held in lists if held.key not in standing and self._is_old(held)]
+        left = {held.key for held in lists} - {held.key for held in unlisted}
+        contents = [held for held in self._objects.below(OBJECTS) if self._is_old(held)]
+        needed = self._needed(left)
+        contents = [held for held in contents if name_in(held.key) not in needed]
+        quiet = [held for held in self._objects.below(LIVE) if held.changed < self._now - LIVE_SECONDS]
+        if not self._dry:
+            self._remove_lists(unlisted)
+            contents = self._remove_contents(contents)
+            self._objects.remove(held.key for held in quiet)
+            self._require_whole(left, {name_in(held.key) for held in contents})
+        gone += [Gone(kind="list", name=held.key, why="no version has it") for held in unlisted]
+        gone += [Gone(kind="content", name=held.key, why="nothing needs it", bytes=held.bytes) for held in contents]
+        gone += [Gone(kind="report", name=held.key, why="its loader is gone") for held in quiet]
+        freed = sum(held.bytes for held in contents)
+        return Pruning(place=self._store.place, gone=tuple(gone), staying=tuple(self._staying), freed_bytes=freed)
+
+    def _mark(self, model: str, gone: list[Gone]) -> Catalogue:
+        """Have the catalogue say which versions of a model are given up."""
+        seen = live_reports(self._store, model)
+        found: list[Fate] = []
+
+        def changed(old: Catalogue) -> Catalogue:
+            found[:] = fates(old, self._retention, seen, self._now)
+            return without(old, found)
+
+        after = changed(self._store.catalogue(model)) if self._dry else self._store.change(model, changed)
+        for fate in found:
+            version = fate.version
+            if fate.stays is None:
+                why = f"published {version.published[:10]}, and nothing holds it"
+                gone.append(Gone(kind="version", name=f"{model}@{version.version}", why=why))
+            else:
+                self._staying.append(Staying(model=model, version=version.version, why=fate.stays))
+        return after
+
+    def _needed(self, lists: Iterable[str]) -> set[str]:
+        """The SHA-256 of all contents that lists and shared caches name: whatever in a document looks like one."""
+        shared = [held.key for kind in SHARED for held in self._objects.below(kind) if held.key.endswith(".json")]
+        return set().union(*in_parallel(self._named_in, [*lists, *shared]))
+
+    def _named_in(self, key: str) -> set[str]:
+        found = self._objects.read(key)
+        return {digest.decode() for digest in _DIGEST.findall(found.content)} if found is not None else set()
+
+    def _remove_lists(self, unlisted: Iterable[Held]) -> None:
+        """Take lists away, but for one of a release that was published again at this very moment."""
+        for held in unlisted:
+            found = self._objects.read(held.key)
+            self._objects.remove([held.key])
+            if found is not None and held.key in self._standing_lists(held.key.split("/")[1]):
+                self._objects.put(held.key, found.content)
+
+    def _standing_lists(self, model: str) -> set[str]:
+        catalogue = read_document(self._objects, catalogue_key(model), Catalogue)
+        return {release_key(model, version.digest) for version in catalogue.standing()} if catalogue else set()
+
+    def _remove_contents(self, contents: Sequence[Held]) -> list[Held]:
+        """Take contents away, but for those that a publication gave a new age since they were found; which went."""
+        removed: list[Held] = []
+        for start in range(0, len(contents), _AT_ONCE):
+            some = [held.key for held in contents[start : start + _AT_ONCE]]
+            still = [held for held in in_parallel(self._objects.find, some) if held is not None and self._is_old(held)]
+            self._objects.remove(held.key for held in still)
+            removed += still
+        return removed
+
+    def _require_whole(self, known: set[str], removed: set[str]) -> None:
+        """See that no release came meanwhile that needs what went: its publication began before, and was very slow."""
+        for held in self._objects.below(RELEASES):
+            if held.key not in known and removed & self._named_in(held.key):
+                _, model, _ = held.key.split("/")
+                raise RepositoryError(
+                    f"a release of {model} was published to {self._store.place} while what it needs was pruned",
+                    remedy=f"publish it again: plansmith publish {model} {self._store.place}",
+                )
+
+    def _is_old(self, held: Held) -> bool:
+        return held.changed < self._now - GRACE_SECONDS

@@ -1,0 +1,115 @@
+"""Contents on their way into a store: what is there is not sent, and the rest several files at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from plansmith.digest import Digester
+from plansmith.errors import RepositoryError
+from plansmith.manifest import Manifest
+from plansmith.stores.layout import GRACE_SECONDS, object_key
+from plansmith.stores.objects import Held, Moved, Objects, untold
+from plansmith.stores.reading import in_parallel
+from plansmith.types import FileEntry
+
+# A file of this size keeps a connection busy by itself, or several with its parts: such go one after the other.
+_LARGE_BYTES = 8 << 20
+_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class Onlooker:
+    """Told how contents are sent.
+
+    Args:
+        begins: how many bytes are about to be sent.
+        moved: how many more are on their way; called by several threads.
+    """
+
+    begins: Callable[[int], None] = untold
+    moved: Moved = untold
+
+
+NOBODY = Onlooker()
+"""Does not want to know."""
+
+
+def files_of(folder: Path, manifest: Manifest, digester: Digester) -> tuple[FileEntry, ...]:
+    """The files of a release.
+
+    Those that the manifest lists were hashed when it was made, and are compared when they are sent: they are not read
+    for this, the others are.
+    """
+    listed = {file.path: file for file in manifest.files}
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    known = [file for name, file in listed.items() if name in found and found[name].stat().st_size == file.bytes]
+    others = [found[name] for name in sorted(found.keys() - {file.path for file in known})]
+    return tuple(sorted((*known, *digester.entries(folder, others)), key=lambda file: file.path))
+
+
+def missing_contents(objects: Objects, files: Sequence[FileEntry]) -> list[FileEntry]:
+    """The files whose contents are not there; one for each content."""
+    return [file for file, held in _looked_up(objects, files) if held is None]
+
+
+def send_contents(
+    objects: Objects, folder: Path, files: Sequence[FileEntry], onlooker: Onlooker = NOBODY, *, again: bool = False
+) -> int:
+    """Bring the contents of files in, and see at the end that all are there; how many bytes were sent.
+
+    Args:
+        objects: the store's.
+        folder: holds the files.
+        files: by their names in it.
+        onlooker: told how it goes.
+        again: send what is there, too.
+
+    Raises:
+        RepositoryError: a file is not what its digest says, or contents go while others come.
+    """
+    sent = 0
+    for _ in range(_ROUNDS):
+        found = _looked_up(objects, files)
+        missing = [file for file, held in found if again or held is None]
+        _keep(objects, [held for _, held in found if held is not None])
+        if not missing:
+            return sent
+        count = sum(file.bytes for file in missing)
+        onlooker.begins(count)
+        _send(objects, folder, missing, onlooker.moved)
+        sent, again = sent + count, False
+    raise RepositoryError(
+        f"contents that were sent to {objects.place} were gone again when the last of them was there",
+        remedy="see who removes them, and run the same command again",
+        transient=True,
+    )
+
+
+def _looked_up(objects: Objects, files: Sequence[FileEntry]) -> list[tuple[FileEntry, Held | None]]:
+    """For each content one of the files that have it, and what is there of it; None for what has not its size."""
+
+    def held(file: FileEntry) -> Held | None:
+        found = objects.find(object_key(file.sha256))
+        return found if found is not None and found.bytes == file.bytes else None
+
+    distinct = list({file.sha256: file for file in files}.values())
+    return list(zip(distinct, in_parallel(held, distinct), strict=True))
+
+
+def _keep(objects: Objects, held: Sequence[Held]) -> None:
+    """Give a new age to contents that might be taken for left over before the list that names them is written."""
+    if held:
+        oldest = objects.now() - GRACE_SECONDS / 2
+        in_parallel(lambda key: objects.copy(key, key), [one.key for one in held if one.changed < oldest])
+
+
+def _send(objects: Objects, folder: Path, files: Sequence[FileEntry], moved: Moved) -> None:
+    def send(file: FileEntry) -> None:
+        objects.send(folder / file.path, object_key(file.sha256), file.sha256, moved)
+
+    for file in files:
+        if file.bytes >= _LARGE_BYTES:
+            send(file)
+    in_parallel(send, [file for file in files if file.bytes < _LARGE_BYTES])

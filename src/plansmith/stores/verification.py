@@ -1,0 +1,242 @@
+"""Whether what was published is all there and as it was: in a store, or in a model repository on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from plansmith.digest import Digester
+from plansmith.errors import RepositoryError
+from plansmith.stores.layout import OBJECTS, catalogue_key, object_key, release_key
+from plansmith.stores.reading import in_parallel
+from plansmith.stores.records import Catalogue, StoredVersion
+from plansmith.stores.store import Store
+from plansmith.triton.releases import MANIFEST_FILE
+from plansmith.triton.repository import ModelRepository
+from plansmith.types import FileEntry, Record
+
+_READERS = 4
+
+MISSING = "missing"
+
+
+class Damage(Record):
+    """Something that is not as it was published.
+
+    `version`: None for what is of all of a model's; `path`: of a file in the release, empty for what is none of its
+    files; `key`: the object's, or the file's whole path.
+    """
+
+    model: str
+    version: int | None
+    path: str
+    key: str
+    problem: str
+
+
+class Verification(Record):
+    """What was looked at, and what is wrong with it.
+
+    `quick`: no content was read; `files` and `bytes`: each once, however many releases share it; `others`: contents
+    that no release has, with their bytes; 0 where only one model was looked at.
+    """
+
+    place: str
+    quick: bool
+    models: int
+    versions: int
+    files: int
+    bytes: int
+    damages: tuple[Damage, ...]
+    others: int = 0
+    other_bytes: int = 0
+
+    @property
+    def damaged_keys(self) -> list[str]:
+        """The objects, or files, that are there and are not what they should be, each once."""
+        return list(dict.fromkeys(one.key for one in self.damages if one.path and one.problem != MISSING))
+
+
+Checked = Callable[[int, int], None]
+"""Told how many bytes were read so far, and of how many."""
+
+
+def unwatched(_bytes: int, _of_bytes: int) -> None:
+    """For whoever does not want to know."""
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A file of a release."""
+
+    model: str
+    version: int
+    file: FileEntry
+
+
+@dataclass
+class _Walk:
+    """What a way through all releases found: who needs which content, and what is wrong besides."""
+
+    versions: int = 0
+    damages: list[Damage] = field(default_factory=list)
+    uses: dict[str, list[_Use]] = field(default_factory=dict)
+
+    def add(self, model: str, version: int, files: Iterable[tuple[str, FileEntry]]) -> None:
+        """Note the files of a release, by their keys."""
+        self.versions += 1
+        for key, file in files:
+            self.uses.setdefault(key, []).append(_Use(model, version, file))
+
+    def blame(self, key: str, problem: str) -> None:
+        """Note that something is wrong with a content, for all that need it."""
+        for use in self.uses[key]:
+            self.damages.append(
+                Damage(model=use.model, version=use.version, path=use.file.path, key=key, problem=problem)
+            )
+
+
+def verify_store(
+    store: Store, model: str | None = None, *, quick: bool = False, checked: Checked = unwatched
+) -> Verification:
+    """Look at every version that stands: its place in the catalogue, its list of files, and their contents.
+
+    Args:
+        store: where.
+        model: only this one.
+        quick: by sizes and by the digests that the store keeps beside the contents; otherwise every byte is read.
+        checked: told of the bytes that were read.
+
+    Raises:
+        RepositoryError: there is no such model.
+    """
+    models = store.models() if model is None else [store.catalogue(model).model]
+    walk = _Walk()
+    for name in models:
+        _walk_model(store, name, walk)
+    sizes = {held.key: held.bytes for held in store.objects.below(OBJECTS)}
+    _check(walk, sizes.get, partial(_kept_digest, store) if quick else store.objects.sha256, checked)
+    others = [size for key, size in sizes.items() if key not in walk.uses] if model is None else []
+    return _told(store.place, walk, len(models), quick=quick, others=others)
+
+
+def verify_repository(
+    repository: ModelRepository, model: str | None = None, *, quick: bool = False, checked: Checked = unwatched
+) -> Verification:
+    """Look at every release of a model repository, also at those that were withdrawn. Arguments as for `verify_store`.
+
+    Raises:
+        RepositoryError: there is no such model.
+    """
+    models = repository.models() if model is None else [repository.find(model)[0]]
+    walk = _Walk()
+    for name in models:
+        for number in repository.versions(name):
+            folder = repository.release(name, number)
+            try:
+                files = repository.manifest(name, number).files
+            except RepositoryError as error:
+                key = str(folder / MANIFEST_FILE)
+                walk.damages.append(Damage(model=name, version=number, path="", key=key, problem=error.message))
+            else:
+                walk.add(name, number, ((str(folder / file.path), file) for file in files))
+    digester = Digester(repository.store / "no-memo", read_only=True)  # reads what is linked to several times once
+    _check(walk, _size, None if quick else lambda key: digester.file(Path(key)), checked)
+    return _told(str(repository.root), walk, len(models), quick=quick, others=[])
+
+
+def _walk_model(store: Store, model: str, walk: _Walk) -> None:
+    """The catalogue of a model, what its aliases stand for, and the lists of its versions."""
+    try:
+        catalogue = store.catalogue(model)
+    except RepositoryError as error:
+        walk.damages.append(Damage(model=model, version=None, path="", key=catalogue_key(model), problem=error.message))
+        return
+    walk.damages += _lost_aliases(catalogue)
+    standing = catalogue.standing()
+    for version, found in zip(standing, in_parallel(partial(_files, store, model), standing), strict=True):
+        if isinstance(found, Damage):
+            walk.damages.append(found)
+        else:
+            walk.add(model, version.version, ((object_key(file.sha256), file) for file in found))
+
+
+def _files(store: Store, model: str, version: StoredVersion) -> Damage | tuple[FileEntry, ...]:
+    """The files of a version, or what is wrong with their list."""
+    try:
+        return store.release(model, version).files
+    except RepositoryError as error:
+        key = release_key(model, version.digest)
+        return Damage(model=model, version=version.version, path="", key=key, problem=error.message)
+
+
+def _lost_aliases(catalogue: Catalogue) -> list[Damage]:
+    """Aliases that stand for a version that is not there: no command of plansmith's leads to one."""
+    standing = {version.version for version in catalogue.standing()}
+    return [
+        Damage(
+            model=catalogue.model,
+            version=pointer.version,
+            path="",
+            key=catalogue_key(catalogue.model),
+            problem=f"alias {alias} stands for it, and it is not there",
+        )
+        for alias, pointer in catalogue.aliases.items()
+        if pointer.version not in standing
+    ]
+
+
+def _check(
+    walk: _Walk, size_of: Callable[[str], int | None], sha256_of: Callable[[str], str | None] | None, checked: Checked
+) -> None:
+    """Compare contents with what was published: their sizes, and their digests as far as those are told."""
+    whole = []
+    for key, uses in walk.uses.items():
+        size, published = size_of(key), uses[0].file.bytes
+        if size is None:
+            walk.blame(key, MISSING)
+        elif size != published:
+            walk.blame(key, f"has {size:,} bytes instead of {published:,}")
+        else:
+            whole.append(key)
+    if sha256_of is None:
+        return
+    total, read = sum(walk.uses[key][0].file.bytes for key in whole), 0
+    with ThreadPoolExecutor(_READERS) as pool:
+        futures = {pool.submit(sha256_of, key): key for key in whole}
+        try:
+            for future in as_completed(futures):
+                file = walk.uses[futures[future]][0].file
+                if future.result() not in {None, file.sha256}:
+                    walk.blame(futures[future], "its content is not what was published")
+                read += file.bytes
+                checked(read, total)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _kept_digest(store: Store, key: str) -> str | None:
+    held = store.objects.find(key)
+    return held.sha256 or None if held is not None else None
+
+
+def _size(path: str) -> int | None:
+    return Path(path).stat().st_size if Path(path).is_file() else None
+
+
+def _told(place: str, walk: _Walk, models: int, *, quick: bool, others: list[int]) -> Verification:
+    return Verification(
+        place=place,
+        quick=quick,
+        models=models,
+        versions=walk.versions,
+        files=len(walk.uses),
+        bytes=sum(uses[0].file.bytes for uses in walk.uses.values()),
+        damages=tuple(sorted(walk.damages, key=lambda one: (one.model, one.version or 0, one.path))),
+        others=len(others),
+        other_bytes=sum(others),
+    )
