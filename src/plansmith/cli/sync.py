@@ -69,7 +69,7 @@ Examples:
 @click.option("--retry", is_flag=True, help="Try again what a Triton refused.")
 @click.option("--json", "as_json", is_flag=True, help="Print what is live, at each change, as a line of JSON.")
 @store_options()
-def sync_command(
+def sync_command(  # noqa: PLR0913 - whoever keeps it running wants all of it in one place
     models: tuple[str, ...],
     *,
     into: Path,

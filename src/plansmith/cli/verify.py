@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 @click.command("verify", short_help="Whether all that was published is there and unharmed.")
 @click.argument("model", required=False, shell_complete=complete_model)
-@click.option(
-    "--quick", is_flag=True, help="Look at sizes and at kept digests, and read no contents."
-)
+@click.option("--quick", is_flag=True, help="Look at sizes and at kept digests, and read no contents.")
 @click.option(
     "--discard", is_flag=True, help="Take damaged contents out of the store, so that publishing again sends them."
 )
