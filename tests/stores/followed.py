@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from plansmith.destinations import Publication
 from plansmith.digest import Digester
 from plansmith.errors import EnvironmentFault
 from plansmith.stores.documents import read_document
@@ -17,7 +18,7 @@ from plansmith.stores.layout import live_key
 from plansmith.stores.loaders import Loaders
 from plansmith.stores.mirror import Mirror
 from plansmith.stores.objects import Document
-from plansmith.stores.publication import Publication, publish_release
+from plansmith.stores.publication import publish_release
 from plansmith.stores.records import LiveReport
 from plansmith.stores.store import Store
 from plansmith.stores.syncing import Sync
@@ -26,7 +27,8 @@ from plansmith.triton.live import RunningTriton
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.server import TritonServer
 
-from ..triton.versions import MODEL, release
+from ..triton.versions import MODEL
+from .python_versions import python_release
 
 LOADER = "beside"
 
@@ -62,9 +64,9 @@ class Site:
         self.lines: list[str] = []
         self._repository = ModelRepository(folder / "repository")
 
-    def publish(self, *, broken: str | None = None, model: str = MODEL) -> Publication:
-        """Make the next version, sound or broken in a way of `versions.BROKEN`, and have `current` stand for it."""
-        made = release(self._repository, self.folder / "packages", model=model, broken=broken)
+    def publish(self, *, broken: bool = False, model: str = MODEL) -> Publication:
+        """Make the next version, sound or one that does not load, and have `current` stand for it."""
+        made = python_release(self._repository, self.folder / "packages", model=model, broken=broken)
         manifest = self._repository.manifest(model, made.version)
         digester = Digester(self.folder / "digests.sqlite")
         return publish_release(self.store, Path(made.release), manifest, digester)
@@ -103,13 +105,11 @@ class Beside:
     Args:
         root: the mirror's.
         installation: of Triton.
-        site: the packages of the stand-in.
     """
 
-    def __init__(self, root: Path, installation: Installation, site: Path) -> None:
+    def __init__(self, root: Path, installation: Installation) -> None:
         self._root = root
         self._installation = installation
-        self._site = site
         self._ports = (0, 0, 0)
 
     def __enter__(self) -> Self:
@@ -128,7 +128,6 @@ class Beside:
             self._root,
             self._installation,
             self._root.with_name("triton.log"),
-            site=self._site,
             models=[],
             exit_on_error=False,
             ports=self._ports,

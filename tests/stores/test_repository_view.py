@@ -71,7 +71,7 @@ def test_a_version_is_copied_before_its_configuration_and_the_file_that_it_names
     assert keep_view(store, MODEL) == (1,)
     names = [f"1/{BULK_FILE}", "1/model.onnx", "config.pbtxt"]
     assert acts[:3] == [f"copy {MODEL}/{name}" for name in names]
-    assert {act for act in acts[3:]} <= {f"touch {MODEL}/config.pbtxt"}
+    assert set(acts[3:]) <= {f"touch {MODEL}/config.pbtxt"}
     assert shown(store) == sorted(names)
     acts.clear()
     assert refresh_view(store, MODEL) == (1,)
