@@ -32,6 +32,7 @@ class Deliveries:
         self._spec = spec
         self._repository = repository
         self._stages = stages
+        self._terms = Terms(allow_interface_change=spec.allow_interface_change, force=spec.force)
         self._deliveries = [Delivery(one, relative_to=relative_to, apart=apart) for one in spec.publish]
 
     @property
@@ -59,7 +60,7 @@ class Deliveries:
         if not isinstance(found, PublishedVersion):
             return ()
         release = self._outgoing(found)
-        return tuple(delivery.plan(release, self._terms(delivery)) for delivery in self._deliveries)
+        return tuple(delivery.plan(release, self._terms) for delivery in self._deliveries)
 
     def deliver(self, published: PublishedVersion) -> PublishedVersion:
         """Bring a release to each destination in turn; what one has already is found there.
@@ -76,7 +77,7 @@ class Deliveries:
 
     def _delivered(self, published: PublishedVersion, delivery: Delivery) -> Publication:
         try:
-            made = delivery.publish(self._outgoing(published), self._terms(delivery), self._stages.progress)
+            made = delivery.publish(self._outgoing(published), self._terms, self._stages.progress)
         except PlansmithError as error:
             stands = f"version {published.version} of {published.name} stands in {published.repository}"
             error.message = f"{error.message}\n{stands}, and was not published to {delivery.place}"
@@ -92,10 +93,3 @@ class Deliveries:
     def _outgoing(self, published: PublishedVersion) -> Outgoing:
         manifest = self._repository.manifest(published.name, published.version)
         return Outgoing(Path(published.release), manifest, self._stages.digester)
-
-    def _terms(self, delivery: Delivery) -> Terms:
-        return Terms(
-            aliases=delivery.destination.aliases,
-            allow_interface_change=self._spec.allow_interface_change,
-            force=self._spec.force,
-        )

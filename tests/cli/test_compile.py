@@ -41,7 +41,11 @@ def test_random_weights_are_said_in_the_summary_and_others_are_not(
 ) -> None:
     manifest = Manifest.model_validate_json((compiled.release / "manifest.json").read_text())
     source = manifest.source.model_copy(update={"random_weights": drawn})
-    stands = {"repository": str(compiled.folder), "release": str(compiled.release), "manifest_digest": ""}
+    stands: dict[str, Any] = {
+        "repository": str(compiled.folder),
+        "release": str(compiled.release),
+        "manifest_digest": "",
+    }
     published = PublishedVersion(name="tiny", version=1, published="", unchanged=False, **stands)
     outcomes.Compiled(published, manifest.model_copy(update={"source": source}), []).show()
     assert ("  the weights are random: its answers mean nothing\n" in capsys.readouterr().out) == drawn

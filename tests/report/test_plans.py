@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -177,7 +178,7 @@ def test_answers_that_are_too_far_off_are_counted_in_the_summary(facts: dict[str
 
 
 def test_the_summary_of_a_compile_tells_of_its_plans(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    stands = {"repository": str(tmp_path), "release": str(tmp_path), "manifest_digest": ""}
+    stands: dict[str, Any] = {"repository": str(tmp_path), "release": str(tmp_path), "manifest_digest": ""}
     published = PublishedVersion(name="tiny", version=1, published="", unchanged=False, **stands)
     manifest = int8_release().model_copy(update={"engine": planned.engine(), "validation": planned.validation()})
     ran = Compiled(published, manifest, [])

@@ -28,6 +28,7 @@ class Request:
     target: str
     headers: dict[str, str]
     body: bytes = field(repr=False)
+    body_bytes: int
 
     @property
     def path(self) -> str:
@@ -98,6 +99,11 @@ def slowed(_request: Request, _forward: Forward) -> Answer:
     return _error(503, "SlowDown", "Please reduce your request rate.")
 
 
+def denied(_request: Request, _forward: Forward) -> Answer:
+    """Whoever asks may not."""
+    return _error(403, "AccessDenied", "Access Denied")
+
+
 def delayed(request: Request, forward: Forward) -> Answer:
     """It takes a while."""
     time.sleep(random.uniform(0.01, 0.1))
@@ -131,7 +137,8 @@ def looking_then_writing(request: Request, forward: Forward) -> Answer:
     """The server looks whether the condition is met, and then writes: others may write between."""
     if not request.is_conditional:
         return forward(request)
-    found = forward(replace(request, method="HEAD", target=request.path, headers={}, body=b""))
+    asking = {name: said for name, said in request.headers.items() if name in {"host", "authorization", "x-amz-date"}}
+    found = forward(replace(request, method="HEAD", target=request.path, headers=asking, body=b""))
     tag = found.headers.get("etag") if found.status == 200 else None
     if "if-none-match" in request.headers and tag is not None:
         return _error(412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold")
@@ -171,7 +178,7 @@ class FaultProxy:
 
     Attributes:
         handling: what is done to requests; may be set at any time.
-        requests: those that came, in turn; `reset` forgets them and counts from 1 again.
+        requests: those that came, in turn, without their bodies; `reset` forgets them and counts from 1 again.
     """
 
     def __init__(self, port: int) -> None:
@@ -189,7 +196,7 @@ class FaultProxy:
     @property
     def sent_bytes(self) -> int:
         """What clients sent, without headers."""
-        return sum(len(request.body) for request in self.requests)
+        return sum(request.body_bytes for request in self.requests)
 
     def reset(self, handling: Handling = passed) -> None:
         """Begin anew."""
@@ -200,8 +207,8 @@ class FaultProxy:
     def noted(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Request:
         """A request that came."""
         with self._lock:
-            request = Request(len(self.requests) + 1, method, target, headers, body)
-            self.requests.append(request)
+            request = Request(len(self.requests) + 1, method, target, headers, body, len(body))
+            self.requests.append(replace(request, body=b""))
         return request
 
     @contextmanager

@@ -25,6 +25,7 @@ from plansmith.cli.lower import lower_command
 from plansmith.cli.pin import pin_command
 from plansmith.cli.promote import promote_command
 from plansmith.cli.prune import prune_command
+from plansmith.cli.publish import publish_command
 from plansmith.cli.pull import pull_command
 from plansmith.cli.report import report_command
 from plansmith.cli.rollback import rollback_command
@@ -81,6 +82,7 @@ for command in (
     pin_command,
     promote_command,
     prune_command,
+    publish_command,
     pull_command,
     report_command,
     rollback_command,

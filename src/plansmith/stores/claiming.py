@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from plansmith.errors import RepositoryError
-from plansmith.stores.documents import change, content_of, new_token, utc_now
+from plansmith.stores.documents import change, new_token
+from plansmith.stores.founding import make_store, require_free
 from plansmith.stores.layout import MARKER_KEY
-from plansmith.stores.objects import Taken
 from plansmith.stores.records import Marker
 from plansmith.stores.store import Store
 
@@ -21,16 +21,10 @@ def require_store(store: Store, target: str = "") -> Marker:
     Raises:
         RepositoryError: the store is another target's, or holds what is not plansmith's.
     """
-    marker = require_ours(store, target)
-    if marker is None:
-        marker = Marker(target=target, created=utc_now(), abilities=store.objects.abilities, token=new_token())
-        try:
-            store.objects.create(MARKER_KEY, content_of(marker))
-        except Taken:
-            return require_store(store, target)
+    marker = store.marker() or make_store(store, target)
     if target and not marker.target:
         marker = _with_target(store, marker, target)
-        _require_target(store, marker, target)
+    _require_target(store, marker, target)
     return marker
 
 
@@ -41,21 +35,11 @@ def require_ours(store: Store, target: str = "") -> Marker | None:
         RepositoryError: as for `require_store`.
     """
     marker = store.marker()
-    if marker is None and _holds_something(store):
-        marker = store.marker()  # somebody may have made a store of it a moment ago
-        if marker is None:
-            raise RepositoryError(
-                f"{store.place} holds something that is not plansmith's",
-                remedy="name an empty folder or prefix, such as " + store.place.rstrip("/") + "/models",
-            )
-    if marker is not None:
-        _require_target(store, marker, target)
+    if marker is None:
+        require_free(store)
+        return None
+    _require_target(store, marker, target)
     return marker
-
-
-def _holds_something(store: Store) -> bool:
-    """Whether there is any object but those without content that stand for folders, as consoles of S3 make them."""
-    return any(held.key and not held.key.endswith("/") for held in store.objects.below(""))
 
 
 def _require_target(store: Store, marker: Marker, target: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plansmith.destinations import Destination, Publication
@@ -50,7 +50,7 @@ class Delivery:
     """
 
     def __init__(self, destination: Destination, *, relative_to: Path, apart: Sequence[Path] = ()) -> None:
-        self.destination = destination
+        self._destination = destination
         self._store = open_store(destination, relative_to)
         if not destination.is_s3:
             _require_apart((relative_to / destination.to).resolve(), apart)
@@ -66,7 +66,7 @@ class Delivery:
 
     def plan(self, outgoing: Outgoing, terms: Terms) -> Publication:
         """What a publication would do; nothing is written. Errors as for `publish`."""
-        return plan_release(self._store, outgoing.folder, outgoing.manifest, outgoing.digester, terms)
+        return plan_release(self._store, outgoing.folder, outgoing.manifest, outgoing.digester, self._own(terms))
 
     def publish(
         self, outgoing: Outgoing, terms: Terms, progress: Callable[[str, float | None], None] = lambda *_: None
@@ -75,7 +75,7 @@ class Delivery:
 
         Args:
             outgoing: the release.
-            terms: how it is published.
+            terms: how it is published; the aliases are the destination's.
             progress: told in words what is done, and which part of it, from 0 to 1, where that is known.
 
         Raises:
@@ -89,9 +89,12 @@ class Delivery:
             outgoing.folder,
             outgoing.manifest,
             outgoing.digester,
-            terms=terms,
+            terms=self._own(terms),
             onlooker=Onlooker(begins=tally.begin, moved=tally.add),
         )
+
+    def _own(self, terms: Terms) -> Terms:
+        return replace(terms, aliases=self._destination.aliases)
 
 
 class _Tally:

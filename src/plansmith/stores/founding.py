@@ -17,18 +17,28 @@ def make_store(store: Store, target: str) -> Marker:
     Raises:
         RepositoryError: the place holds what is not plansmith's.
     """
-    # Looked for first: what another process puts there from now on comes after its marker.
-    foreign = next((held.key for held in store.objects.below("") if not held.key.startswith((TURNS, PROBE))), None)
-    if foreign is not None and store.marker() is None:
-        raise RepositoryError(
-            f"{store.place} holds something that is not plansmith's: {foreign}",
-            remedy=f"name an empty folder or prefix, such as {store.place.rstrip('/')}/models",
-        )
+    require_free(store)
 
     def made(old: Marker | None) -> Marker:
         return old or Marker(target=target, created=utc_now(), abilities=store.objects.probed(), token=new_token())
 
     return store.learn(change(store.objects, MARKER_KEY, Marker, made))
+
+
+def require_free(store: Store) -> None:
+    """See that a place that is no store yet holds nothing either, but for what stands for a folder on S3's consoles.
+
+    Raises:
+        RepositoryError: it holds what is not plansmith's.
+    """
+    # Looked for first: what another process puts there from now on comes after its marker.
+    found = (held.key for held in store.objects.below("") if not held.key.startswith((TURNS, PROBE)))
+    foreign = next((key for key in found if not key.endswith("/") and key), None)
+    if foreign is not None and store.marker() is None:
+        raise RepositoryError(
+            f"{store.place} holds something that is not plansmith's: {foreign}",
+            remedy=f"name an empty folder or prefix, such as {store.place.rstrip('/')}/models",
+        )
 
 
 def probe_again(store: Store) -> Marker:

@@ -7,14 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from plansmith.destinations import Place
-from plansmith.stores.objects import Abilities, Document, Held, Moved, untold
+from plansmith.stores.objects import UNKNOWN, Abilities, Document, Held, Moved, untold
 from plansmith.stores.s3 import conditional, downloads, uploads
 from plansmith.stores.s3.bucket import Bucket
 from plansmith.stores.s3.copies import copy
 from plansmith.stores.s3.lanes import Lanes
-
-UNPROBED = Abilities(create_once=True, swap=True, safe_in_race=True, checksums=False)
-"""What is taken for granted of a server that was not asked yet: it is told the conditions, and all is read back."""
+from plansmith.stores.s3.probing import probe
 
 
 class S3Objects:
@@ -26,13 +24,13 @@ class S3Objects:
 
     Attributes:
         bucket: single requests, for whoever wants to see how the server answers to them.
-        abilities: what is known of the server; `UNPROBED` until whoever knows better says so.
+        abilities: what is known of the server; see `Objects`.
     """
 
     def __init__(self, place: Place, relative_to: Path) -> None:
         self.bucket = Bucket(place, relative_to)
         self.place = self.bucket.place
-        self.abilities = UNPROBED
+        self.abilities: Abilities = UNKNOWN
         self._lanes = Lanes()
 
     def find(self, key: str) -> Held | None:
@@ -80,6 +78,10 @@ class S3Objects:
     def remove(self, keys: Iterable[str]) -> None:
         """Take objects away. One by one, as not every server knows more, and so that a refusal names its key."""
         self._lanes.run(self._removals(keys))
+
+    def probed(self) -> Abilities:
+        """What the server does, found out now."""
+        return probe(self.bucket)
 
     def now(self) -> float:
         """Seconds since 1970 by the server's clock."""

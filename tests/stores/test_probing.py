@@ -1,0 +1,127 @@
+"""What a server does is found out when a store is made, and kept there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from plansmith.destinations import Place
+from plansmith.errors import RepositoryError
+from plansmith.stores.founding import probe_again
+from plansmith.stores.layout import MARKER_KEY
+from plansmith.stores.objects import UNKNOWN
+from plansmith.stores.opening import open_store
+from plansmith.stores.publication import require_store
+
+from .conftest import S3
+from .fault_proxy import (
+    FaultProxy,
+    Handling,
+    denied,
+    ignoring_conditions,
+    looking_then_writing,
+    passed,
+    refusing_conditions,
+)
+
+KINDS = {
+    "conditional": (passed, (True, True, True)),
+    "ignoring": (ignoring_conditions, (False, False, False)),
+    "refusing": (refusing_conditions, (False, False, False)),
+    "racy": (looking_then_writing, (True, True, False)),
+}
+
+
+@pytest.fixture
+def proxy(s3: S3) -> Iterator[FaultProxy]:
+    with FaultProxy(int(s3.endpoint.rpartition(":")[2])).running() as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize(("handling", "found"), KINDS.values(), ids=KINDS)
+def test_it_is_seen_what_a_server_does(
+    s3: S3, proxy: FaultProxy, handling: Handling, found: tuple[bool, bool, bool]
+) -> None:
+    proxy.handling = handling
+    store = open_store(s3.place(endpoint_url=proxy.endpoint), Path())
+    assert store.objects.abilities == UNKNOWN
+    abilities = require_store(store, "local-cpu").abilities
+    assert (abilities.create_once, abilities.swap, abilities.safe_in_race) == found
+    assert bool(abilities.shortcoming) is not all(found)
+    assert abilities.probed
+    assert store.objects.abilities == abilities
+    assert s3.keys() == [f"team/models/{MARKER_KEY}"]
+
+
+def test_a_server_is_asked_once(s3: S3, proxy: FaultProxy) -> None:
+    place = s3.place(endpoint_url=proxy.endpoint)
+    found = require_store(open_store(place, Path()), "local-cpu")
+    proxy.reset()
+    store = open_store(place, Path())
+    assert require_store(store, "local-cpu") == found
+    assert store.objects.abilities == found.abilities
+    assert [request.method for request in proxy.requests] == ["GET"]
+
+
+def test_a_person_may_have_it_asked_again(s3: S3, proxy: FaultProxy) -> None:
+    place = s3.place(endpoint_url=proxy.endpoint)
+    proxy.handling = refusing_conditions
+    before = require_store(open_store(place, Path()), "local-cpu")
+    proxy.handling = passed
+    store = open_store(place, Path())
+    after = probe_again(store)
+    assert (before.abilities.is_conditional, after.abilities.is_conditional) == (False, True)
+    assert open_store(place, Path()).marker() == after
+    assert store.objects.abilities == after.abilities
+    assert s3.keys() == [f"team/models/{MARKER_KEY}"]
+
+
+def test_what_is_no_store_yet_is_not_asked_again(s3: S3) -> None:
+    with pytest.raises(RepositoryError, match="is no store yet") as refused:
+        probe_again(open_store(s3.place(), Path()))
+    assert refused.value.remedy
+    assert s3.keys() == []
+
+
+def test_of_several_who_make_a_store_one_asks_and_all_go_by_it(s3: S3, proxy: FaultProxy) -> None:
+    proxy.handling = looking_then_writing
+    stores = [open_store(s3.place(endpoint_url=proxy.endpoint), Path()) for _ in range(6)]
+    with ThreadPoolExecutor(len(stores)) as threads:
+        markers = list(threads.map(lambda store: require_store(store, "local-cpu"), stores))
+    assert markers == [markers[0]] * len(stores)
+    assert {store.objects.abilities for store in stores} == {markers[0].abilities}
+    probes = {request.path.split("/")[5] for request in proxy.requests if "/probe/" in request.path}
+    assert len(probes) == 1
+    assert s3.keys() == [f"team/models/{MARKER_KEY}"]
+
+
+def test_a_probe_that_fails_leaves_nothing_and_makes_no_store(s3: S3, proxy: FaultProxy) -> None:
+    proxy.handling = lambda request, forward: (
+        denied if request.method == "PUT" and request.path.endswith("/swapped") else passed
+    )(request, forward)
+    with pytest.raises(RepositoryError, match="PutObject"):
+        require_store(open_store(s3.place(endpoint_url=proxy.endpoint), Path()), "local-cpu")
+    assert s3.keys() == []
+
+
+def test_a_store_that_was_copied_from_a_folder_is_not_trusted(s3: S3, tmp_path: Path) -> None:
+    folder = open_store(Place(to=str(tmp_path / "store")), Path())
+    require_store(folder, "local-cpu")
+    copied = open_store(s3.place(), Path())
+    copied.objects.put(MARKER_KEY, (tmp_path / "store" / MARKER_KEY).read_bytes())
+    with pytest.raises(RepositoryError, match="was copied from a folder") as refused:
+        copied.change("m", lambda old: old.model_copy(update={"versions": ()}))
+    assert "plansmith store --probe" in refused.value.remedy
+    probe_again(copied)
+    assert copied.change("m", lambda old: old).versions == ()
+
+
+def test_what_another_program_put_there_is_left_alone(s3: S3) -> None:
+    store = open_store(s3.place(), Path())
+    store.objects.put("weights.bin", b"theirs")
+    with pytest.raises(RepositoryError, match=r"not plansmith's: weights\.bin"):
+        require_store(store, "local-cpu")
+    assert s3.keys() == ["team/models/weights.bin"]
