@@ -22,8 +22,8 @@ from plansmith.triton.releases import MODEL_FOLDER, read_manifest
 from plansmith.types import Record, Tensor
 from plansmith.units import bytes_in_words
 
-_LEFT_OUT = {("Triton", "Requests"), ("Triton", "Latency"), ("Release", "Made"), ("Release", "Digest")}
-"""Facts that differ between any two releases, or stand among the speeds."""
+_LEFT_OUT = {"Made", "Requests", "Latency", "Inputs", "Outputs", "Compared on"}
+"""Facts of the report that differ between any two releases, or stand in other sections."""
 
 
 @dataclass(frozen=True)
@@ -192,10 +192,10 @@ def _size(manifest: Manifest) -> _Facts:
 
 
 def _provenance(manifest: Manifest) -> _Facts:
-    for group in groups_of(facts_of(manifest)):
+    for group in groups_of(facts_of(manifest).model_copy(update={"release_digest": None})):
         facts: dict[str, list[str]] = {}
         for fact in group.facts:
-            if (group.title, fact.term) not in _LEFT_OUT:
+            if fact.term not in _LEFT_OUT and not fact.term.startswith("Axis "):
                 facts.setdefault(fact.term, []).append(fact.text)
         for term, texts in facts.items():
             yield f"{group.title.lower()}: {term}", _Fact("; ".join(" ".join(text.split()) for text in texts))
