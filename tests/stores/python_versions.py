@@ -56,7 +56,9 @@ def python_release(
     package = folder / f"{model}-{number}"
     (package / MODEL_FOLDER).mkdir(parents=True)
     initialize = f"raise RuntimeError({WHY_BROKEN!r})" if broken else "pass"
-    (package / MODEL_FOLDER / _MODEL_FILE).write_text(_CODE.format(initialize=initialize, number=number, packages=SITE_VARIABLE))
+    (package / MODEL_FOLDER / _MODEL_FILE).write_text(
+        _CODE.format(initialize=initialize, number=number, packages=SITE_VARIABLE)
+    )
     (package / "config.pbtxt").write_text(_CONFIG)
     draft = draft_of(package, model=model)
     fields: dict[str, Any] = {"model_files": (_MODEL_FILE,), "interface": INTERFACE, "max_batch_size": 8}

@@ -39,7 +39,7 @@ def test_promotions_and_rollbacks_are_served_and_no_request_is_lost_meanwhile(pl
     with place.sync(triton.url) as sync:
         assert sync.look() == []
         assert triton.ready() == [2]
-        with Clients(triton.server.http_url, triton.server.grpc_url, model=MODEL) as clients:
+        with Clients(triton.server.http_url, triton.server.grpc_url, count=2) as clients:
             clients.wait_for(2)
             place.store.promote(MODEL, 1, "current")
             assert (sync.look(), triton.ready()) == ([], [1])
@@ -60,7 +60,7 @@ def test_a_version_that_does_not_load_leaves_the_old_one_serving_and_the_report_
     with place.sync(triton.url) as sync:
         sync.look()
         (old,) = triton.ready()
-        with Clients(triton.server.http_url, triton.server.grpc_url, model=MODEL) as clients:
+        with Clients(triton.server.http_url, triton.server.grpc_url, count=2) as clients:
             clients.wait_for(old)
             bad = place.publish(broken=True).version
             (fault,) = sync.look()
