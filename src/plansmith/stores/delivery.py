@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from plansmith.destinations import CURRENT, Destination, Publication
+from plansmith.destinations import Destination, Publication
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
 from plansmith.manifest import Manifest
@@ -63,7 +63,9 @@ class Delivery:
 
     def plan(self, outgoing: Outgoing, terms: Terms) -> Publication:
         """What a publication would do; nothing is written. Errors as for `publish`."""
-        return plan_release(self._store, outgoing.folder, outgoing.manifest, outgoing.digester, self._own(terms))
+        terms = self._own(terms)
+        made = plan_release(self._store, outgoing.folder, outgoing.manifest, outgoing.digester, terms)
+        return made.model_copy(update={"view": self._destination.view})
 
     def publish(
         self, outgoing: Outgoing, terms: Terms, progress: Callable[[str, float | None], None] = lambda *_: None
@@ -91,10 +93,10 @@ class Delivery:
         )
         if self._destination.view:
             progress(f"showing it in the repository of {self.place}", None)
-            keep_view(self._store, made.model, next(iter(self._destination.aliases), CURRENT))
+            keep_view(self._store, made.model, self._destination.aliases[0])
         else:
             refresh_view(self._store, made.model)
-        return made
+        return made.model_copy(update={"view": self._destination.view})
 
     def _own(self, terms: Terms) -> Terms:
         return replace(terms, aliases=self._destination.aliases)
