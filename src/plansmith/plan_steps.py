@@ -144,7 +144,8 @@ class PlanSteps:
             if not built:
                 raise refusals[0]
             for refusal in refusals:
-                self._stages.notice(f"{refusal.message}; run the same command there, with the same --artifacts or --shared-cache")
+                again = "run the same command there, with the same --artifacts or --shared-cache"
+                self._stages.notice(f"{refusal.message}; {again}")
             built = {cc: replace(one, plan=self._as_asked(one, graph, lowered.record)) for cc, one in built.items()}
             entry = self._combined(lowered.record, component, build, built)
             # The libraries of plugins are keyed by content, and each machine has its own paths to them.

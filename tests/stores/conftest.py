@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,10 +12,16 @@ from typing import Any
 import pytest
 
 from plansmith.destinations import Place
-from plansmith.stores.objects import Objects
+from plansmith.stores.folder import FolderObjects
+from plansmith.stores.objects import Abilities, Objects
 from plansmith.stores.opening import open_objects
+from plansmith.stores.s3.bucket import Bucket
 from plansmith.stores.s3.client import connect
+from plansmith.stores.s3.probing import probe
 from plansmith.stores.store import Store
+
+from .crowds import Publishers, publishers
+from .fault_proxy import FaultProxy
 
 SECRET = "a-secret-that-no-text-may-hold"
 KEY_ID = "AKIATHATNOTEXTMAYHOLD"
@@ -26,18 +33,16 @@ class S3:
 
     endpoint: str
     bucket: str
+    client: Any
+    """A plain client of the server, to look at what is there."""
 
     def place(self, prefix: str = "team/models", **words: Any) -> Place:
         """A prefix of the bucket."""
         return Place.model_validate({"to": f"s3://{self.bucket}/{prefix}", "endpoint_url": self.endpoint, **words})
 
-    def client(self) -> Any:
-        """A plain client of the server, to look at what is there."""
-        return connect(self.place(), Path())
-
     def keys(self) -> list[str]:
         """All keys of the bucket, in full."""
-        return [one["Key"] for one in self.client().list_objects_v2(Bucket=self.bucket).get("Contents", ())]
+        return [one["Key"] for one in self.client.list_objects_v2(Bucket=self.bucket).get("Contents", ())]
 
 
 @pytest.fixture(scope="session")
@@ -52,25 +57,78 @@ def s3_server() -> Iterator[str]:
     server.stop()
 
 
+_ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": KEY_ID,
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_CONFIG_FILE": "/dev/null",
+    "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Credentials that lead nowhere, and nothing of whoever runs the tests."""
-    for name in ("AWS_PROFILE", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    for name, value in _ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def plain_client(s3_server: str) -> Iterator[Any]:
+    """A client of the server that is shared, as it takes a while to make one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _ENVIRONMENT.items():
+            patch.setenv(name, value)
+        client = connect(Place(to="s3://any", endpoint_url=s3_server, region="us-east-1"), Path())
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def seen() -> dict[str, Abilities]:
+    """What was seen of servers that stay the same for all tests, by address."""
+    return {}
 
 
 @pytest.fixture
-def s3(s3_server: str, aws: None) -> S3:  # noqa: ARG001
-    """An empty bucket."""
-    made = S3(s3_server, f"bucket-{uuid.uuid4().hex[:12]}")
-    made.client().create_bucket(Bucket=made.bucket)
+def s3(
+    s3_server: str,
+    plain_client: Any,
+    seen: dict[str, Abilities],
+    aws: None,  # noqa: ARG001
+    monkeypatch: pytest.MonkeyPatch,
+) -> S3:
+    """An empty bucket, on a server that is asked once what it does, and not for each store anew."""
+
+    def probe_once(bucket: Bucket) -> Abilities:
+        server = bucket.client.meta.endpoint_url
+        found = seen.get(server) or probe(bucket)
+        if server == s3_server:
+            seen[server] = found
+        return found
+
+    monkeypatch.setattr("plansmith.stores.s3.objects.probe", probe_once)
+    made = S3(s3_server, f"bucket-{uuid.uuid4().hex[:12]}", plain_client)
+    made.client.create_bucket(Bucket=made.bucket)
     return made
+
+
+@pytest.fixture
+def proxy(s3: S3) -> Iterator[FaultProxy]:
+    """What stands before the server, and passes everything on until it is told otherwise."""
+    with FaultProxy(int(s3.endpoint.rpartition(":")[2])).running() as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def crowd() -> Iterator[Publishers]:
+    """A process that has others publish."""
+    with publishers() as crowd:
+        yield crowd
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -92,3 +150,15 @@ def objects(place: Place) -> Objects:
 def store(objects: Objects) -> Store:
     """A store that is not there yet, in a folder and in S3."""
     return Store(objects)
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path) -> Store:
+    """A store in a folder that is not there yet, for what does not hang on where a store is."""
+    return Store(FolderObjects(tmp_path / "store"))
+
+
+@pytest.fixture
+def s3_store(s3: S3) -> Store:
+    """A store in S3 that is not there yet, for what S3 alone does."""
+    return Store(open_objects(s3.place(), Path()))

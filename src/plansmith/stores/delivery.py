@@ -13,6 +13,7 @@ from plansmith.manifest import Manifest
 from plansmith.stores.claiming import require_ours
 from plansmith.stores.opening import open_store
 from plansmith.stores.publication import Terms, plan_release, publish_release
+from plansmith.stores.repository_view import keep_view, refresh_view
 from plansmith.stores.sending import Onlooker
 from plansmith.stores.tally import Tally
 from plansmith.triton.nesting import repositories_in, repository_around
@@ -62,7 +63,9 @@ class Delivery:
 
     def plan(self, outgoing: Outgoing, terms: Terms) -> Publication:
         """What a publication would do; nothing is written. Errors as for `publish`."""
-        return plan_release(self._store, outgoing.folder, outgoing.manifest, outgoing.digester, self._own(terms))
+        terms = self._own(terms)
+        made = plan_release(self._store, outgoing.folder, outgoing.manifest, outgoing.digester, terms)
+        return made.model_copy(update={"view": self._destination.view})
 
     def publish(
         self, outgoing: Outgoing, terms: Terms, progress: Callable[[str, float | None], None] = lambda *_: None
@@ -80,7 +83,7 @@ class Delivery:
         """
         progress(f"looking at what {self.place} has", None)
         tally = Tally(f"sending to {self.place}", progress)
-        return publish_release(
+        made = publish_release(
             self._store,
             outgoing.folder,
             outgoing.manifest,
@@ -88,6 +91,12 @@ class Delivery:
             terms=self._own(terms),
             onlooker=Onlooker(begins=tally.begin, moved=tally.add),
         )
+        if self._destination.view:
+            progress(f"showing it in the repository of {self.place}", None)
+            keep_view(self._store, made.model, self._destination.aliases[0])
+        else:
+            refresh_view(self._store, made.model)
+        return made.model_copy(update={"view": self._destination.view})
 
     def _own(self, terms: Terms) -> Terms:
         return replace(terms, aliases=self._destination.aliases)

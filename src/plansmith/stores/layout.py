@@ -6,6 +6,7 @@ releases/<model>/<digest>.json        the files of a release, by name and SHA-25
 models/<model>.json                   the catalogue: what makes releases visible, under numbers and aliases
 live/<model>/<loader>.json            what a loader reports
 repository/<model>/…                  what a Triton reads that reads the store itself
+views/<model>.json                    which alias is shown there
 cache/<step>/<key>.json               a finished step, as `stage_cache` has it: its record, and its files by SHA-256
 timing/<key>/<SHA-256>                what builds of a kind measured, as `timing_caches` has it
 leases/<name>.json                    who does a piece of work that several may do
@@ -26,6 +27,7 @@ RELEASES = "releases/"
 MODELS = "models/"
 LIVE = "live/"
 VIEW = "repository/"
+VIEWS = "views/"
 CACHE = "cache/"
 TIMING = "timing/"
 LEASES = "leases/"
@@ -81,6 +83,15 @@ def lease_key(name: str) -> str:
     return f"{LEASES}{name}{_SUFFIX}"
 
 
+def view_key(model: str) -> str:
+    """Where it lies which alias the store's repository shows of a model.
+
+    Raises:
+        RepositoryError: that is no model's name.
+    """
+    return f"{VIEWS}{_name(model)}{_SUFFIX}"
+
+
 def entry_key(step: str, key: str) -> str:
     """Where a finished step lies."""
     return f"{CACHE}{step}/{key}{_SUFFIX}"
@@ -94,9 +105,7 @@ def timing_key(name: str, sha256: str = "") -> str:
 def is_sha256(text: str) -> bool:
     """Whether a text is a SHA-256 as keys have it."""
     return _SHA256.fullmatch(text) is not None
-
-
-def name_in(key: str) -> str:
+(key: str) -> str:
     """The last part of a document's key: a model, digest or loader."""
     return key.rpartition("/")[2].removesuffix(_SUFFIX)
 
