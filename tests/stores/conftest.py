@@ -51,7 +51,7 @@ def s3_server() -> Iterator[str]:
     server.stop()
 
 
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": KEY_ID,
     "AWS_SECRET_ACCESS_KEY": SECRET,
     "AWS_DEFAULT_REGION": "us-east-1",
@@ -67,7 +67,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
-    for name, value in _ENVIRONMENT.items():
+    for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
 
 
@@ -75,7 +75,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> None:
 def plain_client(s3_server: str) -> Iterator[Any]:
     """A client of the server that is shared, as it takes a while to make one."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in _ENVIRONMENT.items():
+        for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
         client = connect(Place(to="s3://any", endpoint_url=s3_server, region="us-east-1"), Path())
     yield client
@@ -88,6 +88,13 @@ def s3(s3_server: str, plain_client: Any, aws: None) -> S3:  # noqa: ARG001
     made = S3(s3_server, f"bucket-{uuid.uuid4().hex[:12]}", plain_client)
     made.client.create_bucket(Bucket=made.bucket)
     return made
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of 5 MiB, the least that S3 takes, and pieces of 2 MiB, so that files need not be large."""
+    monkeypatch.setattr("plansmith.stores.s3.uploads._SMALLEST_PART_BYTES", 5 << 20)
+    monkeypatch.setattr("plansmith.stores.s3.downloads._PIECE_BYTES", 2 << 20)
 
 
 @pytest.fixture(params=["folder", "s3"])
