@@ -18,8 +18,9 @@ from .command import COMMAND, CommandLine, environment
 from .conftest import Compiled
 
 COMMANDS = [
-    *("check", "compile", "doctor", "gc", "history", "infer", "init", "inspect", "lower"),
-    *("report", "schema", "serve", "serve-env", "show", "targets", "validate", "zoo"),
+    *("check", "compile", "diff", "doctor", "gc", "history", "infer", "init", "inspect", "lower", "pin", "promote"),
+    *("prune", "publish", "report", "rollback", "schema", "serve", "serve-env", "show", "store", "targets"),
+    *("validate", "verify", "versions", "zoo"),
 ]
 
 # What is typed, and what has to be offered; a type in angle brackets is left to the shell.
