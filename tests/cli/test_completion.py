@@ -125,7 +125,9 @@ def test_the_help_says_how_each_shell_gets_its_script(shell: str, run: CommandLi
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("words", [("show", ""), ("compile", "x", "--target", "t"), ("",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [("show", ""), ("compile", "x", "--target", "t"), ("",), ("diff", "--store", "s", "m@")], ids=" ".join
+)
 def test_completion_imports_nothing_that_takes_time(words: tuple[str, ...], compiled: Compiled) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "plansmith"],
