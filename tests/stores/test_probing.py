@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,12 +32,6 @@ KINDS = {
     "refusing": (refusing_conditions, (False, False, False)),
     "racy": (looking_then_writing, (True, True, False)),
 }
-
-
-@pytest.fixture
-def proxy(s3: S3) -> Iterator[FaultProxy]:
-    with FaultProxy(int(s3.endpoint.rpartition(":")[2])).running() as proxy:
-        yield proxy
 
 
 @pytest.mark.parametrize(("handling", "found"), KINDS.values(), ids=KINDS)
