@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,18 +33,16 @@ class S3:
 
     endpoint: str
     bucket: str
+    client: Any
+    """A plain client of the server, to look at what is there."""
 
     def place(self, prefix: str = "team/models", **words: Any) -> Place:
         """A prefix of the bucket."""
         return Place.model_validate({"to": f"s3://{self.bucket}/{prefix}", "endpoint_url": self.endpoint, **words})
 
-    def client(self) -> Any:
-        """A plain client of the server, to look at what is there."""
-        return connect(self.place(), Path())
-
     def keys(self) -> list[str]:
         """All keys of the bucket, in full."""
-        return [one["Key"] for one in self.client().list_objects_v2(Bucket=self.bucket).get("Contents", ())]
+        return [one["Key"] for one in self.client.list_objects_v2(Bucket=self.bucket).get("Contents", ())]
 
 
 @pytest.fixture(scope="session")
@@ -58,17 +57,35 @@ def s3_server() -> Iterator[str]:
     server.stop()
 
 
+_ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": KEY_ID,
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_CONFIG_FILE": "/dev/null",
+    "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Credentials that lead nowhere, and nothing of whoever runs the tests."""
-    for name in ("AWS_PROFILE", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    for name, value in _ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def plain_client(s3_server: str) -> Iterator[Any]:
+    """A client of the server that is shared, as it takes a while to make one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _ENVIRONMENT.items():
+            patch.setenv(name, value)
+        client = connect(Place(to="s3://any", endpoint_url=s3_server, region="us-east-1"), Path())
+    yield client
+    client.close()
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +95,13 @@ def seen() -> dict[str, Abilities]:
 
 
 @pytest.fixture
-def s3(s3_server: str, seen: dict[str, Abilities], aws: None, monkeypatch: pytest.MonkeyPatch) -> S3:  # noqa: ARG001
+def s3(
+    s3_server: str,
+    plain_client: Any,
+    seen: dict[str, Abilities],
+    aws: None,  # noqa: ARG001
+    monkeypatch: pytest.MonkeyPatch,
+) -> S3:
     """An empty bucket, on a server that is asked once what it does, and not for each store anew."""
 
     def probe_once(bucket: Bucket) -> Abilities:
@@ -89,8 +112,8 @@ def s3(s3_server: str, seen: dict[str, Abilities], aws: None, monkeypatch: pytes
         return found
 
     monkeypatch.setattr("plansmith.stores.s3.objects.probe", probe_once)
-    made = S3(s3_server, f"bucket-{uuid.uuid4().hex[:12]}")
-    made.client().create_bucket(Bucket=made.bucket)
+    made = S3(s3_server, f"bucket-{uuid.uuid4().hex[:12]}", plain_client)
+    made.client.create_bucket(Bucket=made.bucket)
     return made
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
+import weakref
 from collections.abc import Iterator
+from contextlib import closing
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from threading import Lock
@@ -15,18 +17,10 @@ from plansmith.destinations import Place
 from plansmith.errors import RepositoryError
 from plansmith.stores.layout import MARKER_KEY
 from plansmith.stores.objects import Document, Held
+from plansmith.stores.s3.answers import ABSENT, CONFLICT, NOT_OFFERED, UNMET, Asked, refusal_in
 from plansmith.stores.s3.client import ATTEMPTS, connect
-from plansmith.stores.s3.faults import (
-    ABSENT,
-    CONFLICT,
-    NOT_OFFERED,
-    UNMET,
-    Asked,
-    code_of,
-    cut_errors,
-    fault_from,
-    headers_of,
-)
+from plansmith.stores.s3.faults import cut_errors, fault_from
+from plansmith.stores.s3.refusals import no_s3
 
 _CHUNK_BYTES = 1 << 18
 _PAUSE_SECONDS = 0.2
@@ -71,10 +65,20 @@ class Bucket:
         with self._lock:
             if self._client is None:
                 self._client = connect(self._asked_for, self._relative_to)
+                # Its connections end with this bucket, and not when the garbage is collected one day.
+                weakref.finalize(self, self._client.close)
             return self._client
 
     def full(self, key: str) -> str:
-        """A key as the bucket has it."""
+        """A key as the bucket has it.
+
+        Raises:
+            RepositoryError: it is none.
+        """
+        if {"", ".", ".."} & set(key.split("/")):
+            raise RepositoryError(
+                f"{key!r} is no key of {self.place}", remedy="name things without .. and without empty parts"
+            )
         return self._start + key
 
     def short(self, key: str) -> str:
@@ -104,9 +108,9 @@ class Bucket:
         try:
             return getattr(client, operation)(Bucket=self.name, **words)
         except Exception as error:
-            code = code_of(error)
-            if code in answers:
-                raise Answered(code, headers_of(error)) from error
+            refusal = refusal_in(error)
+            if refusal is not None and refusal.code in answers:
+                raise Answered(refusal.code, refusal.headers) from error
             fault = fault_from(error, self._asked(operation, key))
             if fault is None:
                 raise
@@ -140,10 +144,13 @@ class Bucket:
             except Answered:
                 return None
             try:
-                content = answer["Body"].read()
+                with closing(answer["Body"]) as body:
+                    content = body.read()
             except cut_errors() as error:
                 self._pause_or_raise(error, key, attempt)
                 continue
+            if "ETag" not in answer:
+                raise no_s3(self._asked("get_object", key))
             self._require_whole(key, content, answer["Metadata"].get("sha256"))
             return Document(content, answer["ETag"])
         raise AssertionError("the last attempt raises")
@@ -166,12 +173,16 @@ class Bucket:
         """All objects whose keys begin so, sorted."""
         words: dict[str, Any] = {}
         while True:
-            page = self.call("list_objects_v2", Prefix=self.full(prefix), **words)
+            page = self.list_page("list_objects_v2", prefix, **words)
             for found in page.get("Contents", ()):
                 yield Held(self.short(found["Key"]), found["Size"], found["LastModified"].timestamp())
             if not page.get("IsTruncated"):
                 return
             words["ContinuationToken"] = page["NextContinuationToken"]
+
+    def list_page(self, operation: str, prefix: str, **words: Any) -> Any:
+        """A page of what begins with a prefix; `call` says the rest."""
+        return self.call(operation, Prefix=self._start + prefix, **words)
 
     def stream(self, key: str, first: int, end: int) -> Iterator[bytes]:
         """The bytes of an object from `first` up to `end`, which it has; goes on where the connection was cut.
@@ -182,16 +193,14 @@ class Bucket:
         """
         attempt = 1
         while first < end:
-            body = self._part(key, first, end)
             try:
-                while piece := body.read(_CHUNK_BYTES):
-                    first += len(piece)
-                    yield piece
+                with closing(self._part(key, first, end)) as body:
+                    while piece := body.read(_CHUNK_BYTES):
+                        first += len(piece)
+                        yield piece
             except cut_errors() as error:
                 self._pause_or_raise(error, key, attempt)
                 attempt += 1
-            finally:
-                body.close()
 
     def _part(self, key: str, first: int, end: int) -> Any:
         """The body of an answer that is exactly these bytes of an object."""

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from plansmith.destinations import Place
 from plansmith.errors import EnvironmentFault, UsageError
+from plansmith.stores.s3.faults import credential_errors, no_credentials
 
 ATTEMPTS = 5
 """How often a request is sent before it counts as failed, the first time included."""
@@ -48,6 +49,8 @@ def connect(place: Place, relative_to: Path) -> Any:
             f"there is no profile {error.kwargs['profile']!r} in the AWS configuration",
             remedy=f"name one of these: {', '.join(session.available_profiles) or 'none is there yet: aws configure'}",
         ) from error
+    except credential_errors() as error:
+        raise no_credentials(error, place.to) from error
     except (exceptions.BotoCoreError, ValueError) as error:
         raise UsageError(
             f"{place.to} cannot be reached like that: {error}",

@@ -11,8 +11,8 @@ import time
 
 from plansmith.errors import RepositoryError
 from plansmith.stores.objects import Abilities, Changed, Document, Taken
+from plansmith.stores.s3.answers import NOT_OFFERED
 from plansmith.stores.s3.bucket import Answered, Bucket
-from plansmith.stores.s3.faults import NOT_OFFERED
 
 # S3 answers 409 to all but one of those that write a key at the same moment: docs.aws.amazon.com/AmazonS3/latest/
 # userguide/conditional-writes.html. The next attempt tells who it was.

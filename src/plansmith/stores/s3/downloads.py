@@ -14,7 +14,6 @@ from plansmith.stores.s3.bucket import Bucket
 from plansmith.stores.s3.lanes import Lanes
 
 _PIECE_BYTES = 16 << 20
-_MODE = 0o644
 
 
 def fetch(bucket: Bucket, lanes: Lanes, key: str, path: Path, sha256: str, moved: Moved) -> None:
@@ -27,7 +26,6 @@ def fetch(bucket: Bucket, lanes: Lanes, key: str, path: Path, sha256: str, moved
             with path.open("wb") as out:
                 lanes.run(_jobs(bucket, key, held.bytes, out.fileno(), moved))
             _require_whole(bucket, key, path, sha256)
-            path.chmod(_MODE)
             fsync_path(path)
         except BaseException:
             path.unlink(missing_ok=True)

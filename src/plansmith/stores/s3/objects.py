@@ -13,6 +13,7 @@ from plansmith.stores.s3.bucket import Bucket
 from plansmith.stores.s3.copies import copy
 from plansmith.stores.s3.lanes import Lanes
 from plansmith.stores.s3.probing import probe
+from plansmith.stores.s3.unfinished import give_up
 
 
 class S3Objects:
@@ -78,6 +79,10 @@ class S3Objects:
     def remove(self, keys: Iterable[str]) -> None:
         """Take objects away. One by one, as not every server knows more, and so that a refusal names its key."""
         self._lanes.run(self._removals(keys))
+
+    def give_up(self, before: float) -> int:
+        """Forget what was begun to be sent before a time and never ended; how many files."""
+        return give_up(self.bucket, "", before)
 
     def probed(self) -> Abilities:
         """What the server does, found out now."""

@@ -8,17 +8,18 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from plansmith.errors import RepositoryError
 from plansmith.stores.objects import Moved
+from plansmith.stores.s3.answers import DAMAGED, NO_UPLOAD, WRONG_PART
 from plansmith.stores.s3.bucket import Answered, Bucket
 from plansmith.stores.s3.downloads import sha256_of
-from plansmith.stores.s3.faults import DAMAGED, DENIED, NO_UPLOAD, NOT_OFFERED, WRONG_PART
 from plansmith.stores.s3.lanes import Lanes
+from plansmith.stores.s3.unfinished import Unfinished, latest
 
 _SMALLEST_PART_BYTES = 16 << 20
 _MOST_PARTS = 10_000  # docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
@@ -46,14 +47,6 @@ class Shipment:
         return {"sha256": self.sha256}
 
 
-@dataclass
-class _Upload:
-    """One that was begun, and its parts that are there: number to what the server lists."""
-
-    id: str
-    parts: dict[int, Any] = field(default_factory=dict)
-
-
 def part_bytes(size: int) -> int:
     """How large the parts of a file are."""
     part = _SMALLEST_PART_BYTES
@@ -66,7 +59,7 @@ def send(shipment: Shipment) -> None:
     """Write a file to a bucket, as `Objects.send`."""
     size = shipment.path.stat().st_size
     for _ in range(_ATTEMPTS):
-        checksum = _send_whole(shipment) if size <= _SMALLEST_PART_BYTES else _send_parts(shipment, size)
+        checksum = _send_parts(shipment, size) if size > _SMALLEST_PART_BYTES else _send_whole(shipment)
         if _has_arrived(shipment, size, checksum):
             return
         # Nothing may lie under a digest that it does not have.
@@ -92,10 +85,11 @@ def _put(shipment: Shipment) -> str:
     return checksum
 
 
-def _send_parts(shipment: Shipment, size: int) -> str:
-    """Send a large file in parts; the checksum of the object, which is that of the checksums of its parts."""
+def _send_parts(shipment: Shipment, size: int) -> str | None:
+    """Send a large file in parts; the object's checksum, or None where another process sent it meanwhile."""
     for _ in range(_ATTEMPTS):
-        upload = _unfinished(shipment) or _begun(shipment)
+        upload = latest(shipment.bucket, shipment.key) or _begun(shipment)
+        parts: list[dict[str, Any]] = []
         try:
             parts = shipment.lanes.run(_jobs(shipment, upload, size))
             shipment.bucket.call(
@@ -106,9 +100,12 @@ def _send_parts(shipment: Shipment, size: int) -> str:
                 MultipartUpload={"Parts": parts},
             )
         except Answered:
-            # Another process that sends the same content finished this upload, or sent a part of it anew.
-            continue
-        return _checksum_of(parts)
+            # It was ended before, by another process with the same content, or by a request whose answer got lost; or
+            # the other sent a part of it anew.
+            held = shipment.bucket.find(shipment.key)
+            if held is None or held.bytes != size:
+                continue
+        return _checksum_of(parts) if parts else None
     raise RepositoryError(
         f"the upload of {shipment.path.name} to {shipment.bucket.place} was given up by others, {_ATTEMPTS} times",
         remedy="run the same command again: it goes on",
@@ -116,41 +113,7 @@ def _send_parts(shipment: Shipment, size: int) -> str:
     )
 
 
-def _unfinished(shipment: Shipment) -> _Upload | None:
-    """The latest upload of this content that was interrupted, if the server tells of any."""
-    bucket = shipment.bucket
-    found: list[Any] = []
-    words: dict[str, Any] = {"Prefix": bucket.full(shipment.key)}
-    while True:
-        try:
-            page = bucket.call("list_multipart_uploads", answers=(DENIED, NOT_OFFERED), **words)
-        except Answered:  # whoever may not look only sends more than is needed
-            return None
-        found += [one for one in page.get("Uploads", ()) if one["Key"] == bucket.full(shipment.key)]
-        if not page.get("IsTruncated"):
-            break
-        words |= {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
-    if not found:
-        return None
-    latest = max(found, key=lambda one: one["Initiated"])
-    return _Upload(latest["UploadId"], _parts_of(shipment, latest["UploadId"]))
-
-
-def _parts_of(shipment: Shipment, upload: str) -> dict[int, Any]:
-    parts: dict[int, Any] = {}
-    words: dict[str, Any] = {"UploadId": upload}
-    while True:
-        try:
-            page = shipment.bucket.call("list_parts", shipment.key, answers=(NO_UPLOAD, DENIED, NOT_OFFERED), **words)
-        except Answered:
-            return {}
-        parts |= {part["PartNumber"]: part for part in page.get("Parts", ())}
-        if not page.get("IsTruncated"):
-            return parts
-        words["PartNumberMarker"] = page["NextPartNumberMarker"]
-
-
-def _begun(shipment: Shipment) -> _Upload:
+def _begun(shipment: Shipment) -> Unfinished:
     answer = shipment.bucket.call(
         "create_multipart_upload",
         shipment.key,
@@ -158,10 +121,10 @@ def _begun(shipment: Shipment) -> _Upload:
         Metadata=shipment.metadata,
         **shipment.bucket.encryption,
     )
-    return _Upload(answer["UploadId"])
+    return Unfinished(answer["UploadId"])
 
 
-def _jobs(shipment: Shipment, upload: _Upload, size: int) -> Iterator[Callable[[], dict[str, Any]]]:
+def _jobs(shipment: Shipment, upload: Unfinished, size: int) -> Iterator[Callable[[], dict[str, Any]]]:
     """Each sends one part that is not there yet; the file is read and hashed here, in order."""
     step = part_bytes(size)
     whole = hashlib.sha256()
@@ -170,22 +133,14 @@ def _jobs(shipment: Shipment, upload: _Upload, size: int) -> Iterator[Callable[[
             content = stream.read(step)
             whole.update(content)
             checksum = _base64(hashlib.sha256(content).digest())
-            there = upload.parts.get(number)
-            if there is not None and _is_same(there, content, checksum):
-                yield partial(_listed, number, there["ETag"], checksum)
+            tag = upload.tag_of(number, content, checksum)
+            if tag is not None:
+                yield partial(_listed, number, tag, checksum)
             else:
                 yield partial(_send_part, shipment, upload.id, number, content, checksum)
     if whole.hexdigest() != shipment.sha256:
         shipment.bucket.call("abort_multipart_upload", shipment.key, UploadId=upload.id)
     _require_same(shipment, whole.hexdigest())
-
-
-def _is_same(there: Any, content: bytes, checksum: str) -> bool:
-    """Whether a part that the server lists is what would be sent; by its MD5 where no better checksum is told."""
-    told = there.get("ChecksumSHA256")
-    if told is not None:
-        return bool(told == checksum)
-    return bool(there["ETag"].strip('"') == hashlib.md5(content, usedforsecurity=False).hexdigest())
 
 
 def _send_part(shipment: Shipment, upload: str, number: int, content: bytes, checksum: str) -> dict[str, Any]:
@@ -225,14 +180,14 @@ def _listed(number: int, tag: str, checksum: str) -> dict[str, Any]:
     return {"PartNumber": number, "ETag": tag, "ChecksumSHA256": checksum}
 
 
-def _has_arrived(shipment: Shipment, size: int, checksum: str) -> bool:
+def _has_arrived(shipment: Shipment, size: int, checksum: str | None) -> bool:
     """Whether the object is what was sent, by what the server says where that can be trusted, else by its bytes."""
     head = shipment.bucket.head(shipment.key, ChecksumMode="ENABLED")
     if head is None or head["ContentLength"] != size:
         return False
     # That of an object in parts ends in their number.
     told = head.get("ChecksumSHA256", "").partition("-")[0]
-    if shipment.trusting and told:
+    if shipment.trusting and told and checksum:
         return bool(told == checksum)
     return sha256_of(shipment.bucket, shipment.key) == shipment.sha256
 
