@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from plansmith.destinations import Destination, Publication
+from plansmith.destinations import CURRENT, Destination, Publication
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
 from plansmith.manifest import Manifest
 from plansmith.stores.claiming import require_ours
 from plansmith.stores.opening import open_store
 from plansmith.stores.publication import Terms, plan_release, publish_release
+from plansmith.stores.repository_view import keep_view, refresh_view
 from plansmith.stores.sending import Onlooker
 from plansmith.triton.nesting import repositories_in, repository_around
 from plansmith.units import bytes_in_words
@@ -84,7 +85,7 @@ class Delivery:
         """
         progress(f"looking at what {self.place} has", None)
         tally = _Tally(self.place, progress)
-        return publish_release(
+        made = publish_release(
             self._store,
             outgoing.folder,
             outgoing.manifest,
@@ -92,6 +93,12 @@ class Delivery:
             terms=self._own(terms),
             onlooker=Onlooker(begins=tally.begin, moved=tally.add),
         )
+        if self._destination.view:
+            progress(f"showing it in the repository of {self.place}", None)
+            keep_view(self._store, made.model, next(iter(self._destination.aliases), CURRENT))
+        else:
+            refresh_view(self._store, made.model)
+        return made
 
     def _own(self, terms: Terms) -> Terms:
         return replace(terms, aliases=self._destination.aliases)
