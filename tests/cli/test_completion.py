@@ -19,7 +19,20 @@ from .conftest import Compiled
 
 COMMANDS = [
     *("check", "compile", "diff", "doctor", "gc", "history", "infer", "init", "inspect", "lower", "pin", "promote"),
-    *("prune", "publish", "report", "rollback", "schema", "serve", "serve-env", "show", "store", "targets"),
+    *(
+        "prune",
+        "publish",
+        "pull",
+        "report",
+        "rollback",
+        "schema",
+        "serve",
+        "serve-env",
+        "show",
+        "store",
+        "sync",
+        "targets",
+    ),
     *("validate", "verify", "versions", "zoo"),
 ]
 
