@@ -105,7 +105,9 @@ def timing_key(name: str, sha256: str = "") -> str:
 def is_sha256(text: str) -> bool:
     """Whether a text is a SHA-256 as keys have it."""
     return _SHA256.fullmatch(text) is not None
-(key: str) -> str:
+
+
+def name_in(key: str) -> str:
     """The last part of a document's key: a model, digest or loader."""
     return key.rpartition("/")[2].removesuffix(_SUFFIX)
 

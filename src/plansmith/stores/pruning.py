@@ -24,7 +24,6 @@ from plansmith.stores.retention import LIVE_SECONDS, Fate, Retention, fates, wit
 from plansmith.stores.store import Store
 from plansmith.types import Record
 
-
 _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _AT_ONCE = 100
 """Contents are looked at once more, so many at a time, right before they go."""
@@ -59,7 +58,7 @@ class Pruning(Record):
 
 
 class Pruner:
-    """Finds what a store need not keep, and takes it away.
+    """Finds what a store need not keep, and takes it away; uploads that were never ended, too.
 
     Args:
         store: whose.
@@ -109,6 +108,7 @@ class Pruner:
             self._remove_lists(unlisted)
             contents = self._remove_contents(contents)
             self._objects.remove(held.key for held in quiet)
+            self._objects.give_up(self._now - GRACE_SECONDS)
             self._require_whole(left, {name_in(held.key) for held in contents})
         gone += [Gone(kind="list", name=held.key, why="no version has it") for held in unlisted]
         gone += [Gone(kind="content", name=held.key, why="nothing needs it", bytes=held.bytes) for held in contents]
