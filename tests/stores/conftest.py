@@ -13,10 +13,15 @@ import pytest
 
 from plansmith.destinations import Place
 from plansmith.stores.folder import FolderObjects
-from plansmith.stores.objects import Objects
+from plansmith.stores.objects import Abilities, Objects
 from plansmith.stores.opening import open_objects
+from plansmith.stores.s3.bucket import Bucket
 from plansmith.stores.s3.client import connect
+from plansmith.stores.s3.probing import probe
 from plansmith.stores.store import Store
+
+from .crowds import Publishers, publishers
+from .fault_proxy import FaultProxy
 
 SECRET = "a-secret-that-no-text-may-hold"
 KEY_ID = "AKIATHATNOTEXTMAYHOLD"
@@ -83,12 +88,47 @@ def plain_client(s3_server: str) -> Iterator[Any]:
     client.close()
 
 
+@pytest.fixture(scope="session")
+def seen() -> dict[str, Abilities]:
+    """What was seen of servers that stay the same for all tests, by address."""
+    return {}
+
+
 @pytest.fixture
-def s3(s3_server: str, plain_client: Any, aws: None) -> S3:  # noqa: ARG001
-    """An empty bucket."""
+def s3(
+    s3_server: str,
+    plain_client: Any,
+    seen: dict[str, Abilities],
+    aws: None,  # noqa: ARG001
+    monkeypatch: pytest.MonkeyPatch,
+) -> S3:
+    """An empty bucket, on a server that is asked once what it does, and not for each store anew."""
+
+    def probe_once(bucket: Bucket) -> Abilities:
+        server = bucket.client.meta.endpoint_url
+        found = seen.get(server) or probe(bucket)
+        if server == s3_server:
+            seen[server] = found
+        return found
+
+    monkeypatch.setattr("plansmith.stores.s3.objects.probe", probe_once)
     made = S3(s3_server, f"bucket-{uuid.uuid4().hex[:12]}", plain_client)
     made.client.create_bucket(Bucket=made.bucket)
     return made
+
+
+@pytest.fixture
+def proxy(s3: S3) -> Iterator[FaultProxy]:
+    """What stands before the server, and passes everything on until it is told otherwise."""
+    with FaultProxy(int(s3.endpoint.rpartition(":")[2])).running() as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def crowd() -> Iterator[Publishers]:
+    """A process that has others publish."""
+    with publishers() as crowd:
+        yield crowd
 
 
 @pytest.fixture(params=["folder", "s3"])

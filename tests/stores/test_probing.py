@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,11 +9,11 @@ import pytest
 
 from plansmith.destinations import Place
 from plansmith.errors import RepositoryError
+from plansmith.stores.claiming import require_store
 from plansmith.stores.founding import probe_again
 from plansmith.stores.layout import MARKER_KEY
 from plansmith.stores.objects import UNKNOWN
 from plansmith.stores.opening import open_store
-from plansmith.stores.publication import require_store
 
 from .conftest import S3
 from .fault_proxy import (
@@ -33,12 +32,6 @@ KINDS = {
     "refusing": (refusing_conditions, (False, False, False)),
     "racy": (looking_then_writing, (True, True, False)),
 }
-
-
-@pytest.fixture
-def proxy(s3: S3) -> Iterator[FaultProxy]:
-    with FaultProxy(int(s3.endpoint.rpartition(":")[2])).running() as proxy:
-        yield proxy
 
 
 @pytest.mark.parametrize(("handling", "found"), KINDS.values(), ids=KINDS)

@@ -79,7 +79,12 @@ def test_a_damaged_content_is_blamed_on_every_version_that_has_it_and_read_once(
     in_folder.objects.put(key, (in_folder.objects.read(key).content)[::-1])  # type: ignore[union-attr]
     sha256 = in_folder.objects.sha256
     read: list[str] = []
-    monkeypatch.setattr(in_folder.objects, "sha256", lambda one: read.append(one) or sha256(one))
+
+    def noted(one: str) -> str:
+        read.append(one)
+        return sha256(one)
+
+    monkeypatch.setattr(in_folder.objects, "sha256", noted)
     found = verify_store(in_folder)
     assert [(one.version, one.path) for one in found.damages] == [(n, "config.pbtxt") for n in (1, 2, 3)]
     assert read.count(key) == 1

@@ -212,4 +212,9 @@ def _flat(value: Mapping[str, Any], above: str) -> _Facts:
         if isinstance(item, Mapping):
             yield from _flat(item, f"{above}{key}.")
         elif item not in (None, "", [], ()):
-            yield f"{above}{key}", _Fact(", ".join(map(str, item)) if isinstance(item, list) else str(item))
+            yield f"{above}{key}", _Fact(", ".join(map(_word, item)) if isinstance(item, list) else _word(item))
+
+
+def _word(value: Any) -> str:
+    """A value as it stands in a spec."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
