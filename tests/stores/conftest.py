@@ -118,7 +118,6 @@ def s3(
 
 
 @pytest.fixture
-<<<<<<< HEAD
 def proxy(s3: S3) -> Iterator[FaultProxy]:
     """What stands before the server, and passes everything on until it is told otherwise."""
     with FaultProxy(int(s3.endpoint.rpartition(":")[2])).running() as proxy:
@@ -130,12 +129,13 @@ def crowd() -> Iterator[Publishers]:
     """A process that has others publish."""
     with publishers() as crowd:
         yield crowd
-=======
+
+
+@pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 5 MiB, the least that S3 takes, and pieces of 2 MiB, so that files need not be large."""
     monkeypatch.setattr("plansmith.stores.s3.uploads._SMALLEST_PART_BYTES", 5 << 20)
     monkeypatch.setattr("plansmith.stores.s3.downloads._PIECE_BYTES", 2 << 20)
->>>>>>> s3
 
 
 @pytest.fixture(params=["folder", "s3"])

@@ -12,7 +12,7 @@ from plansmith.errors import RepositoryError
 from plansmith.report import REPORT_FILE
 from plansmith.stores.layout import object_key
 from plansmith.stores.mirror import Mirror
-from plansmith.stores.objects import Moved, Objects, untold
+from plansmith.stores.objects import Moved, untold
 from plansmith.stores.publication import publish_release
 from plansmith.stores.pulling import Pulled, pull
 from plansmith.stores.store import Store
@@ -22,17 +22,12 @@ from plansmith.triton.repository import ModelRepository
 from ..durability.packages import draft_of, write_package
 from ..durability.packages import publish as compile_into
 from ..durability.wholeness import repository_problems
-from .founded import IN_A_FOLDER, founded
+from .places import IN_A_FOLDER
 from .releases import BULK_FILE, MODEL, make_release
 
 BULK_BYTES = 300_000
 
 Publish = Callable[..., int]
-
-
-@pytest.fixture
-def store(objects: Objects) -> Store:
-    return founded(Store(objects))
 
 
 @pytest.fixture
@@ -170,9 +165,9 @@ def test_earlier_versions_that_the_policy_has_triton_serve_come_along(
 
 
 @IN_A_FOLDER
-def test_a_place_that_is_no_store_has_nothing_to_pull(objects: Objects, mirror: Mirror) -> None:
+def test_a_place_that_is_no_store_has_nothing_to_pull(store: Store, mirror: Mirror) -> None:
     with pytest.raises(RepositoryError, match="is no store") as refused:
-        bring_held(Store(objects), mirror)
+        bring_held(store, mirror)
     assert "plansmith publish" in refused.value.remedy
 
 

@@ -13,7 +13,6 @@ from plansmith.errors import RepositoryError
 from plansmith.manifest import Interface
 from plansmith.stores import repository_view
 from plansmith.stores.layout import VIEW
-from plansmith.stores.objects import Objects
 from plansmith.stores.publication import Terms, publish_release
 from plansmith.stores.repository_view import keep_view, refresh_view
 from plansmith.stores.store import Store
@@ -25,7 +24,7 @@ from plansmith.triton.server import TritonServer
 from ..triton.conftest import installation
 from ..triton.versions import INTERFACE
 from ..triton.versions import MODEL as PYTHON_MODEL
-from .founded import IN_A_FOLDER, founded
+from .places import IN_A_FOLDER
 from .python_versions import python_release
 from .releases import BULK_FILE, MODEL, make_release
 
@@ -45,11 +44,6 @@ def shown(store: Store) -> list[str]:
     """The keys of the model in the view."""
     root = f"{VIEW}{MODEL}/"
     return [held.key.removeprefix(root) for held in store.objects.below(root)]
-
-
-@pytest.fixture
-def store(objects: Objects) -> Store:
-    return founded(Store(objects))
 
 
 @pytest.fixture
@@ -132,9 +126,7 @@ def test_a_triton_that_reads_the_store_serves_what_is_promoted_and_rolled_back(
     where = f"s3://{place.endpoint_url}/{place.to.removeprefix('s3://')}" if place.is_s3 else place.to
     (tmp_path / "empty").mkdir()
     arguments = [f"--model-repository={where}/{VIEW}"]
-    with TritonServer(
-        tmp_path / "empty", installation, tmp_path / "log", models=[], arguments=arguments
-    ) as server:
+    with TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[], arguments=arguments) as server:
         triton = RunningTriton(f"grpc://{server.grpc_url}")
         assert triton.load(Path(PYTHON_MODEL), version=1) == [1]
         publish_python(store, tmp_path)
