@@ -45,6 +45,12 @@ def grow_old(store: Store, *prefixes: str, days: float = 40) -> None:
         os.utime(path, (moment, moment))
 
 
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody publishes at this very moment, for whom it would be waited."""
+    monkeypatch.setattr("plansmith.stores.pruning.time.sleep", lambda _: None)
+
+
 def gc(place: Place, *words: str) -> Result:
     return CliRunner().invoke(cli, ["gc", "--shared-cache", place.to, *words], catch_exceptions=False)
 

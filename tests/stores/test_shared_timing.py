@@ -129,7 +129,7 @@ def test_a_file_that_another_machine_takes_away_meanwhile_is_none(
     below = type(objects).below
 
     def taken_away(self: Objects, prefix: str) -> object:
-        found = list(below(self, prefix))  # type: ignore[arg-type]
+        found = list(below(self, prefix))
         self.remove([held.key for held in found if prefix.startswith("timing/")])
         return iter(found)
 

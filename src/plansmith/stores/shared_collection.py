@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plansmith.stores.layout import CACHE, TIMING
+from plansmith.stores.layout import CACHE, GRACE_SECONDS, TIMING
 from plansmith.stores.leases import forget_leases
 from plansmith.stores.objects import Held
-from plansmith.stores.pruning import GRACE_SECONDS, Pruner
+from plansmith.stores.pruning import Pruner
 from plansmith.stores.reading import in_parallel
 from plansmith.stores.retention import Retention
 from plansmith.stores.store import Store
