@@ -14,7 +14,7 @@ from plansmith.stores.shared_cache import SharedCache
 from plansmith.stores.shared_place import SharedPlace
 
 STEP = "package"
-FILES = {"model/model.onnx": b"weights" * 1000, "config.pbtxt": b"name: 'tiny'"}
+FILES = {"model/model.onnx": b"weights" * 1000, "config.pbtxt": b"name: 'tiny'", "model/labels.txt": b""}
 
 
 class Told(Listener):

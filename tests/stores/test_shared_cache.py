@@ -14,6 +14,7 @@ import pytest
 
 from plansmith.destinations import Place
 from plansmith.digest import digest_of, digest_of_files
+from plansmith.errors import RepositoryError
 from plansmith.stages import WouldRun
 from plansmith.stores.folder import FolderObjects
 from plansmith.stores.layout import CACHE, LEASES, OBJECTS, entry_key, lease_key, name_in, object_key
@@ -107,6 +108,32 @@ def test_equal_files_of_several_entries_are_fetched_once(
     assert len(fetched) == len(FILES)
     assert len({(entry.folder / "config.pbtxt").stat().st_ino for entry in entries}) == 1
     assert (second.built, second.runner.digester.hashed) == (0, 0)
+
+
+def test_a_file_that_was_changed_here_is_fetched_and_not_linked(tmp_path: Path, place: Place) -> None:
+    first, second = Machine(tmp_path / "a", place), Machine(tmp_path / "b", place)
+    first.entry(1)
+    first.entry(2)
+    file = second.entry(1).folder / "model" / "model.onnx"
+    file.chmod(0o644)
+    file.write_bytes(b"changed" * 1000)
+    second.entry(2)  # which looks at what it gets
+    assert second.built == 0
+
+
+def test_an_entry_whose_age_cannot_be_noted_is_used_all_the_same(
+    tmp_path: Path, place: Place, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: FolderObjects, source: str, key: str) -> None:
+        raise RepositoryError(f"{self.place} refuses {source} {key}")
+
+    Machine(tmp_path / "a", place).entry()
+    os.utime(Path(place.to, the_entry(objects)), (0, 0))
+    monkeypatch.setattr(FolderObjects, "copy", refuse)
+    second = Machine(tmp_path / "b", place)
+    second.entry()
+    assert second.built == 0
+    assert "refuses" in second.close()[0]
 
 
 def test_what_was_built_before_there_was_a_shared_cache_is_brought_there_when_it_is_used(

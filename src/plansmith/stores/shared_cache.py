@@ -133,18 +133,20 @@ class SharedCache:
         if told is None:
             self._discard(objects, at, document, "it cannot be read")
             return None
-        size = sum({file.sha256: file.bytes for file in told.files if file.sha256 not in self._here}.values())
+        known = [(file, self._here[file.sha256]) for file in told.files if file.sha256 in self._here]
+        here = {file.sha256: path for file, path in known if cache.has(path, file)}
+        size = sum({file.sha256: file.bytes for file in told.files if file.sha256 not in here}.values())
         came = self._tally(step, f"fetching from {objects.place}")
         came.begin(size)
         with cache.staging() as staged:
             try:
-                fetch_files(objects, told.files, staged, came.add, self._here)
+                fetch_files(objects, told.files, staged, came.add, here)
             except Damaged as damaged:
                 what = f"{damaged.file.path} is {'lost' if damaged.lost else 'not what it was'}"
                 self._discard(objects, at, document, what, object_key(damaged.file.sha256))
                 return None
             entry = cache.publish(step, key, staged, told.record, known=told.files)
-        keep_young(objects, held)
+        self.place.attempt(lambda objects: keep_young(objects, held), otherwise=None)
         self._know(entry)
         self._brought[step] = self._brought.get(step, 0) + size
         return entry
