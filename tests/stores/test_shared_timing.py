@@ -110,6 +110,20 @@ def test_of_one_key_the_largest_files_are_kept(builders: list[Builder], objects:
     assert [len(text) for text in shared(objects)] == list(range(MOST_FILES + 2, 2, -1))
 
 
+def test_what_was_combined_to_one_of_its_parts_stays(builders: list[Builder], objects: Objects) -> None:
+    first, second, third = builders
+    with first.caches.lent(KEY, PLAIN) as one, second.caches.lent(KEY, PLAIN) as two:
+        one.file.write_text("the longer one")
+        two.file.write_text("all of it")
+        first.caches.take_back(KEY, one)
+        second.caches.take_back(KEY, two)
+    with third.caches.lent(KEY, PLAIN) as loan:
+        loan.file.write_text("all of it")
+        loan.combined = True
+        third.caches.take_back(KEY, loan)
+    assert shared(objects) == ["all of it"]
+
+
 def test_a_damaged_file_is_told_taken_away_and_not_used(builders: list[Builder], objects: Objects) -> None:
     first, second, third = builders
     first.build("one")

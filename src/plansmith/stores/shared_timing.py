@@ -75,11 +75,12 @@ class SharedTimingCaches(TimingCaches):
 
     def _send(self, objects: Objects, key: Key, loan: Loan) -> None:
         digest = sha256_of(loan.file)
-        objects.send(loan.file, timing_key(key.name, digest), digest)
-        theirs = _files(objects, key)
+        ours = timing_key(key.name, digest)
+        objects.send(loan.file, ours, digest)
+        theirs = [held for held in _files(objects, key) if held.key != ours]
         begun = [held for held in theirs if name_of(key, name_in(held.key)) in loan.origin]
         kept = sorted((held for held in theirs if held not in begun), key=lambda held: -held.bytes)
-        objects.remove(held.key for held in (*begun, *kept[MOST_FILES:]))
+        objects.remove(held.key for held in (*begun, *kept[MOST_FILES - 1 :]))
 
 
 def _files(objects: Objects, key: Key) -> list[Held]:
