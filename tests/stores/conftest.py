@@ -57,7 +57,7 @@ def s3_server() -> Iterator[str]:
     server.stop()
 
 
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": KEY_ID,
     "AWS_SECRET_ACCESS_KEY": SECRET,
     "AWS_DEFAULT_REGION": "us-east-1",
@@ -73,7 +73,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
-    for name, value in _ENVIRONMENT.items():
+    for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
 
 
@@ -81,7 +81,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> None:
 def plain_client(s3_server: str) -> Iterator[Any]:
     """A client of the server that is shared, as it takes a while to make one."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in _ENVIRONMENT.items():
+        for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
         client = connect(Place(to="s3://any", endpoint_url=s3_server, region="us-east-1"), Path())
     yield client
@@ -129,6 +129,13 @@ def crowd() -> Iterator[Publishers]:
     """A process that has others publish."""
     with publishers() as crowd:
         yield crowd
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of 5 MiB, the least that S3 takes, and pieces of 2 MiB, so that files need not be large."""
+    monkeypatch.setattr("plansmith.stores.s3.uploads._SMALLEST_PART_BYTES", 5 << 20)
+    monkeypatch.setattr("plansmith.stores.s3.downloads._PIECE_BYTES", 2 << 20)
 
 
 @pytest.fixture(params=["folder", "s3"])

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import RepositoryError
+from plansmith.stores.folder import FolderObjects
 from plansmith.stores.objects import Changed, Objects, Taken
+
+pytestmark = pytest.mark.usefixtures("small_parts")
 
 
 def file_of(folder: Path, size: int, seed: int = 0) -> tuple[Path, str]:
@@ -20,7 +23,7 @@ def file_of(folder: Path, size: int, seed: int = 0) -> tuple[Path, str]:
     return path, hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("size", [0, 1, 100_000, 37 << 20])
+@pytest.mark.parametrize("size", [0, 1, 100_000, 11 << 20])
 def test_a_file_comes_back_as_it_was_sent(objects: Objects, tmp_path: Path, size: int) -> None:
     path, sha256 = file_of(tmp_path, size)
     sent: list[int] = []
@@ -36,7 +39,7 @@ def test_a_file_comes_back_as_it_was_sent(objects: Objects, tmp_path: Path, size
 
 
 def test_a_file_that_changed_since_it_was_hashed_does_not_appear(objects: Objects, tmp_path: Path) -> None:
-    for size in (1000, 20 << 20):
+    for size in (1000, 6 << 20):
         path, sha256 = file_of(tmp_path, size)
         with path.open("r+b") as stream:
             stream.write(b"changed")
@@ -108,7 +111,7 @@ def test_removing_what_is_not_there_is_no_error(objects: Objects) -> None:
 
 
 def test_a_copy_has_the_same_content_and_a_new_age(objects: Objects, tmp_path: Path) -> None:
-    path, sha256 = file_of(tmp_path, 20 << 20)
+    path, sha256 = file_of(tmp_path, 6 << 20)
     objects.send(path, "objects/ab/content", sha256)
     objects.copy("objects/ab/content", "repository/m/1/model.onnx")
     assert objects.sha256("repository/m/1/model.onnx") == sha256
@@ -124,3 +127,13 @@ def test_a_copy_has_the_same_content_and_a_new_age(objects: Objects, tmp_path: P
 
 def test_the_store_knows_what_time_it_is(objects: Objects) -> None:
     assert abs(objects.now() - time.time()) < 5
+
+
+def test_what_a_killed_process_left_in_a_folder_is_forgotten(tmp_path: Path) -> None:
+    objects = FolderObjects(tmp_path)
+    objects.put("a", b"")
+    (tmp_path / ".staging" / "left").write_bytes(b"half")
+    assert objects.give_up(before=objects.now() - 3600) == 0
+    assert objects.give_up(before=objects.now() + 3600) == 1
+    assert [held.key for held in objects.below("")] == ["a"]
+    assert not list((tmp_path / ".staging").iterdir())

@@ -99,7 +99,7 @@ class FolderObjects:
         """Write a file; it appears whole."""
         with self._staged() as staged:
             _copy(path, staged, sha256, moved)
-            self._sweep(staged.stat().st_mtime)
+            self.give_up(staged.stat().st_mtime - _ABANDONED_SECONDS)
             self._show(staged, key)
 
     def fetch(self, key: str, path: Path, sha256: str, moved: Moved = untold) -> None:
@@ -130,6 +130,17 @@ class FolderObjects:
                 if key.startswith(VIEW):
                     with suppress(OSError):  # it holds more, or is gone
                         path.parent.rmdir()
+
+    def give_up(self, before: float) -> int:
+        """Forget what killed processes left half written."""
+        given_up = 0
+        with self._errors():
+            for left in list((self._root / _STAGING).glob("*")):
+                with suppress(FileNotFoundError):
+                    if left.stat().st_mtime < before:
+                        left.unlink()
+                        given_up += 1
+        return given_up
 
     def probed(self) -> Abilities:
         """What a folder can do follows from what it is."""
@@ -191,13 +202,6 @@ class FolderObjects:
         final = self._path(key)
         make_folder(final.parent)
         move_into_place(staged, final)
-
-    def _sweep(self, now: float) -> None:
-        """Remove what killed processes left half written."""
-        for left in (self._root / _STAGING).iterdir():
-            with suppress(FileNotFoundError):
-                if left.stat().st_mtime < now - _ABANDONED_SECONDS:
-                    left.unlink()
 
     def _errors(self) -> AbstractContextManager[None]:
         return storage_errors(self._root, other="folder for the store")

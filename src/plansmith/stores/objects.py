@@ -172,6 +172,10 @@ class Objects(Protocol):
         """Take objects away; those that are not there are no error."""
         ...
 
+    def give_up(self, before: float) -> int:
+        """Forget what was begun to be sent before a time, by the store's clock, and never ended; how many files."""
+        ...
+
     def probed(self) -> Abilities:
         """What the root can do, found out now; what that takes is written below `probe/` and taken away again."""
         ...

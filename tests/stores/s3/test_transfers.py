@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,7 @@ MIB = 1 << 20
 TRUSTED = Abilities(create_once=True, swap=True, safe_in_race=True, checksums=True, probed="2026-11-22T10:00:00Z")
 
 
-@pytest.fixture(autouse=True)
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of 5 MiB, the least that S3 takes, and pieces of 2 MiB, so that files need not be large."""
-    monkeypatch.setattr("plansmith.stores.s3.uploads._SMALLEST_PART_BYTES", 5 * MIB)
-    monkeypatch.setattr("plansmith.stores.s3.downloads._PIECE_BYTES", 2 * MIB)
+pytestmark = pytest.mark.usefixtures("small_parts")
 
 
 def is_part(request: Request) -> bool:
@@ -147,7 +144,7 @@ def test_what_arrives_otherwise_is_found_out_and_sent_again(
     path, sha256 = file_of(tmp_path, size)
 
     def changed(request: Request, forward: Forward) -> Answer:
-        return forward(Request(request.number, "PUT", request.target, request.headers, bytes(len(request.body))))
+        return forward(replace(request, body=bytes(len(request.body))))
 
     proxy.handling = once(lambda request: request.method == "PUT" and bool(request.body), changed)
     through.send(path, KEY, sha256)
@@ -158,7 +155,7 @@ def test_what_arrives_otherwise_each_time_does_not_stay(through: S3Objects, prox
     path, sha256 = file_of(tmp_path, MIB)
 
     def changed(request: Request, forward: Forward) -> Answer:
-        return forward(Request(request.number, "PUT", request.target, request.headers, bytes(len(request.body))))
+        return forward(replace(request, body=bytes(len(request.body))))
 
     proxy.handling = only(lambda request: request.method == "PUT", changed)
     with pytest.raises(RepositoryError, match="otherwise than it was sent") as caught:
@@ -245,7 +242,7 @@ def test_a_server_that_gives_other_bytes_than_asked_for_is_found_out(
 
     def whole(request: Request, forward: Forward) -> Answer:
         headers = {name: said for name, said in request.headers.items() if name != "range"}
-        return forward(Request(request.number, request.method, request.target, headers, b""))
+        return forward(replace(request, headers=headers))
 
     proxy.reset(only(lambda request: "range" in request.headers, whole))
     with pytest.raises(PlansmithError) as caught:

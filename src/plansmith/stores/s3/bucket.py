@@ -209,6 +209,7 @@ class Bucket:
         except Answered as error:
             raise self.lost(key) from error
         if not answer.get("ContentRange", "").startswith(f"bytes {first}-{end - 1}/"):
+            answer["Body"].close()
             raise self.damaged(key)
         return answer["Body"]
 
