@@ -69,7 +69,7 @@ check: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy src tests benchmarks
 	$(BIN)/hadolint docker/Dockerfile
-	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml docker/compose.sync.yaml
 
 bench:           ## CPU seconds, memory, accuracy, speed, size and serving beside plain scripts and other tools
 bench: $(VENV)/.served

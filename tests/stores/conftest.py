@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from plansmith.destinations import Place
+from plansmith.stores.folder import FolderObjects
 from plansmith.stores.objects import Abilities, Objects
 from plansmith.stores.opening import open_objects
 from plansmith.stores.s3.bucket import Bucket
@@ -164,3 +165,15 @@ def objects(place: Place) -> Objects:
 def store(objects: Objects) -> Store:
     """A store that is not there yet, in a folder and in S3."""
     return Store(objects)
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path) -> Store:
+    """A store in a folder that is not there yet, for what does not hang on where a store is."""
+    return Store(FolderObjects(tmp_path / "store"))
+
+
+@pytest.fixture
+def s3_store(s3: S3) -> Store:
+    """A store in S3 that is not there yet, for what S3 alone does."""
+    return Store(open_objects(s3.place(), Path()))

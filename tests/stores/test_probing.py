@@ -9,11 +9,11 @@ import pytest
 
 from plansmith.destinations import Place
 from plansmith.errors import RepositoryError
+from plansmith.stores.claiming import require_store
 from plansmith.stores.founding import probe_again
 from plansmith.stores.layout import MARKER_KEY
 from plansmith.stores.objects import UNKNOWN
 from plansmith.stores.opening import open_store
-from plansmith.stores.publication import require_store
 
 from .conftest import S3
 from .fault_proxy import (
