@@ -44,6 +44,13 @@ ACCEPTED = {
     "data of one's own code": "source: hf:bert\ndata: {entry_point: package.module:function}\n",
     "data in the defaults": "defaults:\n  data: {path: a.csv, evaluation: 500}\nmodels:\n  - source: hf:bert\n"
     "    data: {metric: none}\n  - {source: hf:bert, name: b, data: {dataset: org/set, split: test}}\n",
+    "a destination": "source: hf:bert\npublish: s3://models/prod\n",
+    "a folder as a destination": "source: hf:bert\npublish: ../store\n",
+    "a destination with more to say": "source: hf:bert\npublish:\n  to: s3://models/prod\n  endpoint_url: https://s3.lan\n"
+    "  region: eu-1\n  profile: ci\n  ca_bundle: lan.pem\n  path_style: true\n  encryption: aws:kms\n  kms_key: k\n"
+    "  aliases: [champion, current]\n  view: true\n",
+    "several destinations": "source: hf:bert\npublish: [a, {to: b, aliases: []}, s3://models]\n",
+    "no destination of the defaults": "defaults: {publish: a}\nmodels:\n  - {source: hf:bert, publish: []}\n",
     "empty text": "source: hf:bert\nname: ''\nrepository: ''\n",
     "several targets": "source: hf:bert\ntarget: [triton-26.03, sagemaker-26.05, ours.yaml]\n",
     "one target in a list": "source: hf:bert\ntarget: [triton-26.03]\n",
@@ -202,6 +209,51 @@ ONE = {
     "a target twice": _no("source: hf:bert\ntarget: [a, b, a]\n", "model.yaml:2: 'target' names 'a' more than once"),
     "a target that is no text": _no(
         "source: hf:bert\ntarget:\n  - a\n  - 26.03\n", "model.yaml:4: 'target': must be text (got 26.03)"
+    ),
+    "a destination that is none": _no(
+        "source: hf:bert\npublish: ftp://models\n",
+        "model.yaml:2: 'publish.0.to': no destination: only folders and s3://",
+    ),
+    "an empty destination": _no("source: hf:bert\npublish: ''\n", "model.yaml:2:", "no destination: it is empty"),
+    "a bucket that is none": _no("source: hf:bert\npublish: s3://_/x\n", "model.yaml:2:", "'_' is no name of a bucket"),
+    "a prefix that leads out": _no(
+        "source: hf:bert\npublish:\n  - a\n  - to: s3://models/../x\n",
+        "model.yaml:4: 'publish.1.to': no destination: a prefix has no empty parts, no . or ..",
+        by_schema=False,
+    ),
+    "a destination without a place": _no(
+        "source: hf:bert\npublish:\n  aliases: [champion]\n", "model.yaml:2: 'publish.0.to' is missing"
+    ),
+    "an unknown key of a destination": _no(
+        "source: hf:bert\npublish:\n  - to: a\n    alias: champion\n", "model.yaml:4 'publish.0.alias'"
+    ),
+    "an alias that is none": _no(
+        "source: hf:bert\npublish: {to: a, aliases: [7up]}\n", "model.yaml:2: ", "'7up' is no alias", by_schema=False
+    ),
+    "credentials in an endpoint": _no(
+        "source: hf:bert\npublish: {to: s3://models, endpoint_url: 'https://me:secret@s3.lan'}\n",
+        "model.yaml:2: ",
+        "an endpoint holds no credentials",
+        by_schema=False,
+    ),
+    "a destination twice": _no(
+        "source: hf:bert\npublish: [s3://models/a, {to: s3://models/a/}]\n",
+        "model.yaml:2: 'publish': names 's3://models/a' more than once",
+        by_schema=False,
+    ),
+    "a view of nothing": _no(
+        "source: hf:bert\npublish: {to: a, aliases: [], view: true}\n",
+        "model.yaml:2: ",
+        "a view shows what an alias stands for",
+        by_schema=False,
+    ),
+    "destinations of somebody": _no(
+        "source: hf:bert\npublish: [~/store, {to: $STORE, ca_bundle: ~/lan.pem}]\n",
+        "3 problem(s)",
+        "'publish.0' begins with ~",
+        "'publish.1.to' holds the environment variable $STORE",
+        "'publish.1.ca_bundle' begins with ~",
+        '--publish "$HOME/store"',
     ),
     "two files of targets with one name": _no(
         "source: hf:bert\ntarget: [x/ours.yaml, y/ours.yaml]\n",

@@ -14,6 +14,7 @@ import pytest
 from plansmith.cli.compile import compile_command
 from plansmith.config import ModelSpec, make_spec
 from plansmith.data_spec import DataSpec
+from plansmith.destinations import Destination
 from plansmith.errors import UsageError
 from plansmith.reports import ToleranceChange
 from plansmith.reproduction import reproduction
@@ -113,6 +114,28 @@ def test_paths_of_data_and_of_an_interpreter_stay_as_written_for_the_steps_that_
         assert spec.data is not None
         assert spec.data.path == "../a.csv"
         assert spec.lowering.autocast == "venv/bin/python"
+
+
+def test_destinations_stay_as_written_and_those_of_several_targets_are_apart(tmp_path: Path) -> None:
+    text = "source: hf:bert\npublish: [../store, {to: s3://models/prod/, aliases: [champion]}]\n"
+    (spec,) = (model.spec for model in _read(tmp_path, text).models)
+    assert [(one.to, one.aliases) for one in spec.publish] == [
+        ("../store", ("current",)),
+        ("s3://models/prod/", ("champion",)),
+    ]
+    several = _read(tmp_path, f"{text}target: [triton-26.03, triton-26.08-cpu]\n").models
+    assert [[one.to for one in model.spec.publish] for model in several] == [
+        [f"../store/{target}", f"s3://models/prod/{target}"] for target in ("triton-26.03", "triton-26.08-cpu")
+    ]
+
+
+def test_destinations_of_a_model_replace_those_of_the_defaults(tmp_path: Path) -> None:
+    text = "defaults: {publish: [a, b]}\nmodels: [source: hf:bert, {source: hf:bert, name: b, publish: c}]\n"
+    ours, theirs = (model.spec for model in _read(tmp_path, text).models)
+    assert [one.to for one in ours.publish] == ["a", "b"]
+    assert [one.to for one in theirs.publish] == ["c"]
+    typed = read_specs(tmp_path / "model.yaml", {"publish": ["/elsewhere"]}).models
+    assert [[one.to for one in model.spec.publish] for model in typed] == [["/elsewhere"]] * 2
 
 
 _DATA = """
@@ -261,7 +284,8 @@ def test_the_spec_in_a_release_is_taken_whatever_its_paths_are_called(tmp_path: 
     limits = ToleranceChange(max_relative=2e-5, quantile_relative=1e-30, min_cosine=0)
     shape = InputRange(min=(1,), opt=(8,), max=(32,))
     spec = ModelSpec(source=f"hf:{model}", artifacts=f"{model}/a", tolerances={"$y": limits}, shapes={"$x": shape})
-    of_then = spec.model_copy(update={"load_into": ("grpc://localhost:8001",)})
+    then = {"load_into": ("grpc://localhost:8001",), "publish": (Destination(to="store"),)}
+    of_then = spec.model_copy(update=then)
     source = SourceModel(
         scheme="hf", location="", revision=None, licence=None, digest="", random_weights=False, trust_remote_code=False
     )

@@ -187,8 +187,8 @@ class Collector:
             if self._is_old(view) and (self._is_old(link) or not link.is_symlink()):
                 yield Garbage("view", view, "not shown to Triton any more")
         shown, numbers = self._repository.views(model).shown(), self._repository.versions(model)
-        standing = self._repository.standing(model)
-        newest = self._repository.readable(model, standing[-1]) if standing else None
+        leading = self._repository.leading(model)
+        newest = self._repository.readable(model, leading) if leading is not None else None
         for number in numbers[:-1]:  # the newest keeps its number from being given again
             if number not in shown and self._is_old_release(model, number):
                 why = self._repository.why_hidden(model, number, newest)

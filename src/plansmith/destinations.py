@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from plansmith.types import Record
 from plansmith.written import Switch
@@ -126,8 +126,16 @@ class Destination(Place):
         json_schema_extra={"uniqueItems": True},
     )
     view: Switch = Field(
-        default=False, description="Keep a model repository below the prefix, for a Triton that reads it there."
+        default=False,
+        description="Keep a model repository below the prefix, for a Triton that reads it there; it shows what the"
+        " first of the aliases stands for.",
     )
+
+    @model_validator(mode="after")
+    def _check_view(self) -> Self:
+        if self.view and not self.aliases:
+            raise ValueError("a view shows what an alias stands for, and none is named")
+        return self
 
 
 def _read_destinations(given: Any) -> Any:
@@ -155,7 +163,8 @@ class Publication(Record):
 
     `aliases`: those wanted that stand for the version; `elsewhere`: those wanted that stand for another one, and were
     left so because the store had the release already; `sent_bytes`: what had to be sent of `total_bytes`;
-    `unchanged`: the store had the release already; `view`: it is kept in a model repository there, too.
+    `unchanged`: the store had the release already; `view`: it is kept in a model repository there, too; `caution`:
+    what a person should know of the server.
     """
 
     place: str
@@ -168,3 +177,4 @@ class Publication(Record):
     total_bytes: int
     unchanged: bool
     view: bool = False
+    caution: str = ""

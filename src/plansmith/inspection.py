@@ -13,9 +13,8 @@ from plansmith.manifest import LOWERED_FILE, LoweredGraph, Manifest
 from plansmith.plan_words import plan_lines
 from plansmith.precision_words import cosine_words, doubts, evaluation_lines, held_out_words, recipe_lines, speed_words
 from plansmith.reports import ValidationReport
-from plansmith.triton.releases import MANIFEST_FILE, read_manifest
+from plansmith.triton.releases import MANIFEST_FILE, policy_of, read_manifest
 from plansmith.triton.repository import ModelRepository
-from plansmith.triton_options.serving import Latest, VersionPolicy
 from plansmith.types import Component, DataSet, LoweredModel, Tensor
 
 _MOST_REASONS = 8
@@ -45,15 +44,17 @@ def versions(repository: ModelRepository, model: str) -> list[Version]:
     """All versions of a model, ascending; Triton serves the newest that it is shown, or as the newest's policy says."""
     shown = repository.views(model).shown()
     numbers = repository.versions(model)
-    standing = repository.standing(model)
-    newest = repository.readable(model, standing[-1]) if standing else None
-    served = _policy(newest).served(shown)
+    leading = repository.leading(model)
+    newest = repository.readable(model, leading) if leading is not None else None
+    served = policy_of(newest).served(shown)
+    marker = repository.marker()
+    otherwise = "its store says another" if marker is not None and marker.mirrors else "the view is older"
     found = []
     for number in numbers:
         manifest = repository.readable(model, number)
         hidden = None
         if number not in shown:
-            hidden = repository.why_hidden(model, number, newest) or "the view is older"
+            hidden = repository.why_hidden(model, number, newest) or otherwise
         found.append(
             Version(
                 number=number,
@@ -65,12 +66,6 @@ def versions(repository: ModelRepository, model: str) -> list[Version]:
             )
         )
     return found
-
-
-def _policy(newest: Manifest | None) -> VersionPolicy:
-    """The policy of the configuration that Triton is shown; releases older than the field have the usual one."""
-    given = newest.spec.get("triton", {}).get("version_policy") if newest is not None else None
-    return VersionPolicy.model_validate(given) if given else VersionPolicy(latest=Latest())
 
 
 def explain(path: Path) -> dict[str, Any]:

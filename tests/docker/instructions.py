@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
 COMPOSE = ROOT / "docker" / "compose.yaml"
+COMPOSE_SYNC = ROOT / "docker" / "compose.sync.yaml"
 
 
 @dataclass(frozen=True)

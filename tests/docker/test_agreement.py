@@ -85,7 +85,7 @@ def _commands(stage: Stage) -> Iterator[list[str]]:
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_plansmith_command_of_a_stage_is_one_that_plansmith_takes(stage: str) -> None:
     found = list(_commands(STAGES[stage]))
-    assert len(found) == {"checked": 1, "worker": 2, "worker-cpu": 3}.get(stage, 0)
+    assert len(found) == {"checked": 1, "worker": 2, "worker-cpu": 3, "sync": 1}.get(stage, 0)
     for words in found:
         taken = [word.partition(">")[0] for word in words if not word.startswith(">")]
         command: click.Command = cli
@@ -96,8 +96,8 @@ def test_every_plansmith_command_of_a_stage_is_one_that_plansmith_takes(stage: s
 
 def test_the_extras_that_are_installed_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    named = re.findall(r'"\$1\[([a-z,]+)\]"', DOCKERFILE.read_text())
-    assert named == ["compile,data,flows,tensorrt", "compile,data,flows"]
+    named = re.findall(r'"\$1\[([a-z0-9,]+)\]"', DOCKERFILE.read_text())
+    assert named == ["compile,data,flows,tensorrt", "compile,data,flows", "client,s3"]
     assert {extra for names in named for extra in names.split(",")} <= set(extras)
 
 

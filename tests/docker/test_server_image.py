@@ -7,16 +7,19 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from plansmith.errors import EnvironmentFault
 from plansmith.triton.installation import Installation, find_installation
+from plansmith.triton.live import RunningTriton
 from plansmith.triton.server_process import end_server, start_server
 
-from .instructions import read
+from .instructions import COMPOSE_SYNC, read
 
 SERVER = read()[1]["server"]
 ENTRYPOINT = SERVER.last("ENTRYPOINT").words()
@@ -46,27 +49,61 @@ def _health(port: int) -> int:
     return subprocess.run(asked, capture_output=True, check=False).returncode
 
 
-def test_triton_takes_the_flags_of_the_image_and_the_health_check_knows_when_it_is_ready(
-    installation: Installation, tmp_path: Path
-) -> None:
-    repository = tmp_path / "repository"
-    repository.mkdir()
+@contextmanager
+def _started(installation: Installation, repository: Path, *more: str) -> Iterator[int]:
+    """Triton with the flags of the image and more, on another repository and at other ports; that of HTTP."""
     flags = ENTRYPOINT[ENTRYPOINT.index("tritonserver") + 1 :]
     flags = [f"--model-repository={repository}" if f.startswith("--model-repository=") else f for f in flags]
     assert f"--model-repository={repository}" in flags
     http, grpc, metrics = _free_ports()
-    flags += [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
+    flags += [*more, f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
     flags += [f"--{protocol}-address=127.0.0.1" for protocol in ("http", "grpc", "metrics")]
     folders = os.pathsep.join(map(str, installation.library_path))
     assert _health(http) != 0
-    with (tmp_path / "log").open("wb") as log:
+    with repository.with_name("log").open("wb") as log:
         command = [str(installation.binary), *flags, f"--backend-directory={installation.backends}"]
         server = start_server(command, {**os.environ, "LD_LIBRARY_PATH": folders}, log)
     try:
-        deadline = time.monotonic() + READY_SECONDS
-        while _health(http) != 0:
-            assert server.poll() is None, (tmp_path / "log").read_text()
-            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+        yield http
     finally:
         end_server(server)
+
+
+def _wait(is_so: Callable[[], bool], repository: Path) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, repository.with_name("log").read_text()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    (tmp_path / "repository").mkdir()
+    return tmp_path / "repository"
+
+
+def test_triton_takes_the_flags_of_the_image_and_the_health_check_knows_when_it_is_ready(
+    installation: Installation, repository: Path
+) -> None:
+    with _started(installation, repository) as http:
+        _wait(lambda: _health(http) == 0, repository)
     assert _health(http) != 0
+
+
+def test_with_a_sync_beside_it_triton_starts_though_a_model_does_not_load(
+    installation: Installation, repository: Path
+) -> None:
+    (repository / "broken" / "1").mkdir(parents=True)
+    (repository / "broken" / "config.pbtxt").write_text('backend: "none"')
+    more = yaml.safe_load(COMPOSE_SYNC.read_text())["services"]["server"]["command"]
+    with _started(installation, repository, *more) as http:
+        triton = RunningTriton(f"http://127.0.0.1:{http}")
+        _wait(lambda: _is_reachable(triton), repository)
+        assert triton.ready("broken") == []
+
+
+def _is_reachable(triton: RunningTriton) -> bool:
+    try:
+        triton.require_reachable()
+    except EnvironmentFault:
+        return False
+    return True

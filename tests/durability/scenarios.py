@@ -10,6 +10,11 @@ from plansmith.collection import Collector, Limits
 from plansmith.digest import Digester
 from plansmith.history import History
 from plansmith.stage_cache import StageCache
+from plansmith.stores.folder import FolderObjects
+from plansmith.stores.mirror import Mirror
+from plansmith.stores.publication import publish_release
+from plansmith.stores.pulling import pull
+from plansmith.stores.store import Store
 from plansmith.triton.repository import ModelRepository
 
 from .packages import MODEL, draft_of, publish, write_package
@@ -224,6 +229,53 @@ class Collection(Scenario):
         return problems + [f"{path} is still there" for path in (folder / "cache" / STEP).glob("*")]
 
 
+class Pull(Scenario):
+    """Bringing one more version of a store to a mirror.
+
+    Args:
+        before: how many versions it was brought before, which is one less than the store has.
+    """
+
+    def __init__(self, before: int) -> None:
+        self._before = before
+
+    def prepare(self, folder: Path) -> None:
+        for number in range(1, self._before + 2):
+            package = write_package(folder / f"package-{number}", str(number))
+            made = publish(folder / "repository", package, draft_of(package))
+            manifest = ModelRepository(folder / "repository").manifest(MODEL, made.version)
+            publish_release(
+                self._store(folder), Path(made.release), manifest, Digester(folder / "no memo", read_only=True)
+            )
+            if number <= self._before:
+                self.act(folder)
+
+    def act(self, folder: Path) -> None:
+        store, mirror = self._store(folder), Mirror(folder / "mirror")
+        catalogue, version = store.find(MODEL)
+        with mirror.held(store, alone=False):
+            pull(store, mirror, catalogue, version)
+
+    def torn(self, folder: Path) -> list[str]:
+        problems = repository_problems(folder / "mirror")
+        shown = tuple(ModelRepository(folder / "mirror").views(MODEL).shown())
+        old = (self._before,) if self._before else ()
+        return problems + ([f"shown are {shown}"] if shown not in {old, (self._before + 1,)} else [])
+
+    def unfinished(self, folder: Path) -> list[str]:
+        beside = store_of(folder / "mirror")
+        problems = self.torn(folder) + staging_problems(beside / "staging")
+        problems += [f"{path} is left" for path in (beside / "incoming").glob("*/*")]
+        last = tuple(range(max(1, self._before), self._before + 2))
+        numbers = release_numbers(folder / "mirror", MODEL)
+        problems += [] if numbers == last else [f"the versions are {numbers}"]
+        shown = shown_versions(folder / "mirror", MODEL)
+        return problems + ([f"shown are {shown}"] if shown != (self._before + 1,) else [])
+
+    def _store(self, folder: Path) -> Store:
+        return Store(FolderObjects(folder / "store"))
+
+
 SCENARIOS: dict[str, Scenario] = {
     "a new cache entry": CacheEntry(None, "new"),
     "a replaced cache entry": CacheEntry("old", "new"),
@@ -237,6 +289,7 @@ SCENARIOS: dict[str, Scenario] = {
     "a withdrawn version that is the only one": Withdrawal(0),
     "a run in the history": Run(),
     "a collection of garbage": Collection(),
+    "a second pulled version": Pull(1),
 }
 
 

@@ -12,10 +12,16 @@ from typing import Any
 import pytest
 
 from plansmith.destinations import Place
-from plansmith.stores.objects import Objects
+from plansmith.stores.folder import FolderObjects
+from plansmith.stores.objects import Abilities, Objects
 from plansmith.stores.opening import open_objects
+from plansmith.stores.s3.bucket import Bucket
 from plansmith.stores.s3.client import connect
+from plansmith.stores.s3.probing import probe
 from plansmith.stores.store import Store
+
+from .crowds import Publishers, publishers
+from .fault_proxy import FaultProxy
 
 SECRET = "a-secret-that-no-text-may-hold"
 KEY_ID = "AKIATHATNOTEXTMAYHOLD"
@@ -82,12 +88,55 @@ def plain_client(s3_server: str) -> Iterator[Any]:
     client.close()
 
 
+@pytest.fixture(scope="session")
+def seen() -> dict[str, Abilities]:
+    """What was seen of servers that stay the same for all tests, by address."""
+    return {}
+
+
 @pytest.fixture
-def s3(s3_server: str, plain_client: Any, aws: None) -> S3:  # noqa: ARG001
-    """An empty bucket."""
+def s3(
+    s3_server: str,
+    plain_client: Any,
+    seen: dict[str, Abilities],
+    aws: None,  # noqa: ARG001
+    monkeypatch: pytest.MonkeyPatch,
+) -> S3:
+    """An empty bucket, on a server that is asked once what it does, and not for each store anew."""
+
+    def probe_once(bucket: Bucket) -> Abilities:
+        server = bucket.client.meta.endpoint_url
+        found = seen.get(server) or probe(bucket)
+        if server == s3_server:
+            seen[server] = found
+        return found
+
+    monkeypatch.setattr("plansmith.stores.s3.objects.probe", probe_once)
     made = S3(s3_server, f"bucket-{uuid.uuid4().hex[:12]}", plain_client)
     made.client.create_bucket(Bucket=made.bucket)
     return made
+
+
+@pytest.fixture(scope="session")
+def standing_proxy(s3_server: str) -> Iterator[FaultProxy]:
+    """What stands before the server."""
+    with FaultProxy(int(s3_server.rpartition(":")[2])).running() as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(standing_proxy: FaultProxy) -> FaultProxy:
+    """What stands before the server, and passes everything on until it is told otherwise."""
+    standing_proxy.wait_until_idle()
+    standing_proxy.reset()
+    return standing_proxy
+
+
+@pytest.fixture(scope="session")
+def crowd() -> Iterator[Publishers]:
+    """A process that has others publish."""
+    with publishers() as crowd:
+        yield crowd
 
 
 @pytest.fixture
@@ -116,3 +165,15 @@ def objects(place: Place) -> Objects:
 def store(objects: Objects) -> Store:
     """A store that is not there yet, in a folder and in S3."""
     return Store(objects)
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path) -> Store:
+    """A store in a folder that is not there yet, for what does not hang on where a store is."""
+    return Store(FolderObjects(tmp_path / "store"))
+
+
+@pytest.fixture
+def s3_store(s3: S3) -> Store:
+    """A store in S3 that is not there yet, for what S3 alone does."""
+    return Store(open_objects(s3.place(), Path()))

@@ -13,10 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.destinations import Place
+from plansmith.triton.releases import MANIFEST_FILE
 
-from .releases import MODEL, Made
+from .releases import MODEL, Made, make_release
 
 ROOT = Path(__file__).parents[2]
+
+
+def small_release(root: Path, answer: int, bulk_bytes: int = 0) -> Made:
+    """A release of a few files only: what a store does with each is the same."""
+    made = make_release(root, answer, bulk_bytes=bulk_bytes)
+    for path in made.folder.iterdir():
+        if path.is_file() and path.name not in {"config.pbtxt", MANIFEST_FILE}:
+            path.unlink()
+    return made
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ class Publishers:
             "place": place.model_dump(mode="json"),
             "environment": {name: value for name, value in os.environ.items() if name.startswith("AWS_")},
             "model": MODEL,
-            "releases": [[str(one.repository.root), one.model, one.version] for one in releases],
+            "releases": [[str(one.folder), one.manifest.model_dump_json()] for one in releases],
             "reader": len(releases) > 1,
         }
         self._say(json.dumps(order))

@@ -7,7 +7,10 @@ to have the connection closed without one.
 from __future__ import annotations
 
 import http.client
+import itertools
+import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -150,9 +153,28 @@ def looking_then_writing(request: Request, forward: Forward) -> Answer:
     return forward(request.without_conditions())
 
 
-def at(number: int, then: Handling, otherwise: Handling = passed) -> Handling:
-    """One request, by its place among all, is handled otherwise than the others."""
-    return lambda request, forward: (then if request.number == number else otherwise)(request, forward)
+def at(
+    number: int, then: Handling, otherwise: Handling = passed, among: Callable[[Request], bool] = lambda _: True
+) -> Handling:
+    """One request, by its place among some or all, from 1, is handled otherwise than the others."""
+    count = itertools.count(1)
+
+    def handled(request: Request, forward: Forward) -> Answer:
+        return (then if among(request) and next(count) == number else otherwise)(request, forward)
+
+    return handled
+
+
+def killing(process: int, handling: Handling) -> Handling:
+    """The client is killed, before or after the request is done, as `cut_before` and `cut_after` have it."""
+
+    def handled(request: Request, forward: Forward) -> Answer:
+        try:
+            return handling(request, forward)
+        finally:
+            os.kill(process, signal.SIGKILL)
+
+    return handled
 
 
 def sometimes(chance: float, seed: int, otherwise: Handling = passed, faults: Sequence[Handling] = FAULTS) -> Handling:
@@ -179,11 +201,14 @@ class FaultProxy:
     Attributes:
         handling: what is done to requests; may be set at any time.
         requests: those that came, in turn, without their bodies; `reset` forgets them and counts from 1 again.
+        done: those that the server was asked for and did.
     """
 
     def __init__(self, port: int) -> None:
         self.handling: Handling = passed
         self.requests: list[Request] = []
+        self.done: list[Request] = []
+        self._busy = 0
         self.port = port
         self._lock = threading.Lock()
         self._server = _Server(self)
@@ -202,6 +227,7 @@ class FaultProxy:
         """Begin anew."""
         with self._lock:
             self.requests = []
+            self.done = []
             self.handling = handling
 
     def noted(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Request:
@@ -210,6 +236,33 @@ class FaultProxy:
             request = Request(len(self.requests) + 1, method, target, headers, body, len(body))
             self.requests.append(replace(request, body=b""))
         return request
+
+    def handle(self, request: Request, forward: Forward) -> Answer:
+        """Do to a request what is to be done to it."""
+        with self._counted():
+            return self.handling(request, lambda passed_on: self._forwarded(passed_on, forward))
+
+    def wait_until_idle(self) -> None:
+        """Wait for the requests of clients that are gone."""
+        while self._busy:
+            time.sleep(0.01)
+
+    def _forwarded(self, request: Request, forward: Forward) -> Answer:
+        answer = forward(request)
+        if answer.status < 300:
+            with self._lock:
+                self.done.append(replace(request, body=b""))
+        return answer
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._lock:
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy -= 1
 
     @contextmanager
     def running(self) -> Iterator[FaultProxy]:
@@ -253,10 +306,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         headers = {name.lower(): said for name, said in self.headers.items()}
-        body = self.rfile.read(int(headers.get("content-length", 0)))
+        length = int(headers.get("content-length", 0))
+        body = self.rfile.read(length)
+        if len(body) < length:
+            return  # the client is gone
         request = self.server.proxy.noted(self.command, self.path, headers, body)
         try:
-            self._tell(self.server.proxy.handling(request, self._forward))
+            self._tell(self.server.proxy.handle(request, self._forward))
         except Cut:
             self.close_connection = True
 

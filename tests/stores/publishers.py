@@ -22,11 +22,18 @@ from typing import Any
 from plansmith.destinations import Place
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
+from plansmith.manifest import Manifest
 from plansmith.stores.layout import object_key
 from plansmith.stores.publication import publish_release
-from plansmith.stores.s3 import S3Objects
+from plansmith.stores.records import StoredVersion
+from plansmith.stores.s3 import S3Objects, uploads
 from plansmith.stores.store import Store
-from plansmith.triton.repository import ModelRepository
+
+PART_BYTES = 64 << 10
+"""How large the parts of uploads are in these processes."""
+
+_FIRST: dict[str, S3Objects] = {}
+"""Those that were opened first, by the address of their server."""
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -40,6 +47,7 @@ def serve() -> None:
 
 def _carry_out(order: dict[str, Any], folder: Path) -> None:
     os.environ.update(order["environment"])
+    uploads._SMALLEST_PART_BYTES = PART_BYTES
     objects = S3Objects(Place.model_validate(order["place"]), Path())
     assert objects.bucket.client  # made here, where it has sent nothing; each process goes on with a copy
     store = Store(objects)
@@ -54,7 +62,7 @@ def _carry_out(order: dict[str, Any], folder: Path) -> None:
         begin(number, lambda release=release: _publish(store, *release))  # type: ignore[misc]
         for number, release in enumerate(order["releases"])
     ]
-    readers = [begin(len(crowd), lambda: read_until(done, store, order["model"]))] if order["reader"] else []
+    readers = [begin(len(crowd), lambda: _watch(done, Watch(store, order["model"])))] if order["reader"] else []
     _say([process.pid for process in crowd])
     assert sys.stdin.readline() == "\n"
     start.set()
@@ -64,6 +72,15 @@ def _carry_out(order: dict[str, Any], folder: Path) -> None:
     for process in readers:
         process.join()
     _say([json.loads(path.read_text()) if path.exists() else None for path in _answers(folder, crowd + readers)])
+
+
+def _open(place: Place) -> Store:
+    """A store with a client that has sent nothing: each process goes on with a copy of it."""
+    uploads._SMALLEST_PART_BYTES = PART_BYTES
+    objects = S3Objects(place, Path())
+    first = _FIRST.setdefault(place.endpoint_url, objects)
+    objects.bucket._client = first.bucket.client
+    return Store(objects)
 
 
 def _answers(folder: Path, processes: list[ForkProcess]) -> list[Path]:
@@ -85,48 +102,66 @@ def _report(path: Path, start: Event, work: Callable[[], Any]) -> None:
     path.write_text(json.dumps(said))
 
 
-def _publish(store: Store, root: str, model: str, version: int) -> dict[str, Any]:
-    repository = ModelRepository(Path(root))
-    digester = Digester(Path(root).parent / "memo", read_only=True)
-    folder, manifest = repository.release(model, version), repository.manifest(model, version)
-    made = publish_release(store, folder, manifest, digester)
+def _publish(store: Store, folder: str, manifest: str) -> dict[str, Any]:
+    digester = Digester(Path(folder).parent / "no-memo", read_only=True)
+    made = publish_release(store, Path(folder), Manifest.model_validate_json(manifest), digester)
     return {"version": made.version, "digest": made.digest, "sent_bytes": made.sent_bytes}
 
 
-def read_until(done: Event, store: Store, model: str) -> dict[str, Any]:
-    """Read a model over and over, and once more at the end: how often, the versions that were seen, and what was wrong.
+class Watch:
+    """Reads a model over and over.
 
-    A version is looked at whole when it is first seen: every byte of it.
+    Args:
+        store: where it is.
+        model: its name.
+
+    Attributes:
+        reads: how often it was there.
+        seen: the versions that were seen, and their digests.
+        problems: what was wrong, in words.
     """
-    seen: dict[int, str] = {}
-    problems: list[str] = []
-    reads, last = 0, False
-    while not last:
-        last = done.is_set()
-        catalogue = store.known(model)
+
+    def __init__(self, store: Store, model: str) -> None:
+        self.reads = 0
+        self.seen: dict[int, str] = {}
+        self.problems: list[str] = []
+        self._store = store
+        self._model = model
+
+    def look(self) -> None:
+        """Read it once: versions that are new whole, every byte of them."""
+        catalogue = self._store.known(self._model)
         if catalogue is None:
-            continue
-        reads += 1
+            self.problems += ["it is gone"] if self.seen else []
+            return
+        self.reads += 1
         numbers = {version.version: version.digest for version in catalogue.versions}
-        problems += [f"version {number} was lost" for number, digest in seen.items() if numbers.get(number) != digest]
+        for number, digest in self.seen.items():
+            self.problems += [] if numbers.get(number) == digest else [f"version {number} was lost"]
         for alias, pointer in catalogue.aliases.items():
-            problems += [] if pointer.version in numbers else [f"{alias} stands for {pointer.version}, which is not"]
+            self.problems += [] if pointer.version in numbers else [f"{alias} stands for {pointer.version}"]
         for version in catalogue.versions:
-            if version.version not in seen:
-                seen[version.version] = version.digest
-                problems += _broken(store, model, version.version)
-    return {"reads": reads, "versions": seen, "problems": problems}
+            if version.version not in self.seen:
+                self.problems += self._broken(version)
+        self.seen = numbers
+
+    def _broken(self, version: StoredVersion) -> list[str]:
+        """What is wrong with a version that can be seen."""
+        objects = self._store.objects
+        try:
+            files = self._store.release(self._model, version).files
+            wrong = [file.path for file in files if objects.sha256(object_key(file.sha256)) != file.sha256]
+        except RepositoryError as error:
+            return [f"version {version.version}: {error}"]
+        return [f"version {version.version}: {path} is damaged" for path in wrong]
 
 
-def _broken(store: Store, model: str, number: int) -> list[str]:
-    """What is wrong with a version that can be seen."""
-    _, version = store.find(f"{model}@{number}")
-    try:
-        files = store.release(model, version).files
-        wrong = [file.path for file in files if store.objects.sha256(object_key(file.sha256)) != file.sha256]
-    except RepositoryError as error:
-        return [f"version {number}: {error}"]
-    return [f"version {number}: {path} is damaged" for path in wrong]
+def _watch(done: Event, watch: Watch) -> dict[str, Any]:
+    """Look without a pause, and once more at the end."""
+    while not done.is_set():
+        watch.look()
+    watch.look()
+    return {"reads": watch.reads, "versions": watch.seen, "problems": watch.problems}
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
 from pathlib import Path
 
 import pytest
@@ -11,54 +11,44 @@ from plansmith.stores.claiming import require_store
 from plansmith.stores.layout import TURNS
 from plansmith.stores.opening import open_store
 
+from ..durability.packages import TARGET
 from .conftest import S3
-from .crowds import Publishers, publishers
-from .fault_proxy import (
-    FaultProxy,
-    Handling,
-    ignoring_conditions,
-    looking_then_writing,
-    passed,
-    refusing_conditions,
-)
-from .releases import TARGET, make_release
+from .crowds import Publishers, small_release
+from .fault_proxy import FaultProxy, Handling, ignoring_conditions, looking_then_writing, passed, refusing_conditions
 
 KINDS = {
-    "keeps conditions": passed,
-    "ignores conditions": ignoring_conditions,
-    "refuses conditions": refusing_conditions,
-    "looks and then writes": looking_then_writing,
+    "keeps conditions": (passed, 16),
+    "ignores conditions": (ignoring_conditions, 3),
+    "refuses conditions": (refusing_conditions, 3),
+    "looks and then writes": (looking_then_writing, 8),
 }
+ROUNDS = int(os.environ.get("PLANSMITH_SOAK_ROUNDS") or 0) // 40
 
 
-@pytest.fixture(scope="module")
-def crowd() -> Iterator[Publishers]:
-    with publishers() as crowd:
-        yield crowd
-
-
-@pytest.fixture
-def proxy(s3: S3) -> Iterator[FaultProxy]:
-    with FaultProxy(int(s3.endpoint.rpartition(":")[2])).running() as proxy:
-        yield proxy
-
-
-@pytest.mark.parametrize("handling", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(("handling", "processes"), KINDS.values(), ids=KINDS)
 def test_every_publisher_gets_a_number_of_its_own(
-    s3: S3, proxy: FaultProxy, crowd: Publishers, tmp_path: Path, handling: Handling
+    s3: S3, proxy: FaultProxy, crowd: Publishers, tmp_path: Path, handling: Handling, processes: int
 ) -> None:
     proxy.handling = handling
-    place = s3.place(endpoint_url=proxy.endpoint)
-    require_store(open_store(place, Path()), TARGET)
-    proxy.reset(handling)
-    releases = [make_release(tmp_path / str(answer), answer) for answer in range(16)]
-    import time
+    for attempt in range(ROUNDS or 1):
+        prefix = f"round-{attempt}"
+        place = s3.place(prefix, endpoint_url=proxy.endpoint)
+        require_store(open_store(s3.place(prefix) if handling is passed else place, Path()), TARGET)
+        count = 16 if ROUNDS else processes
+        releases = [small_release(tmp_path / f"{attempt}-{answer}", answer) for answer in range(count)]
+        outcome = crowd.publish(place, releases)
+        assert outcome.versions == list(range(1, count + 1))
+        assert outcome.reader["problems"] == []
+        assert [int(number) for number in outcome.reader["versions"]] == outcome.versions
+        assert list(open_store(place, Path()).objects.below(TURNS)) == []
 
-    t = time.monotonic()
-    outcome = crowd.publish(place, releases)
-    print(outcome.told[0], outcome.reader)
-    print(time.monotonic() - t, len(proxy.requests), outcome.reader["reads"])
-    assert outcome.versions == list(range(1, 17))
+
+def test_publishers_who_find_no_store_make_one(s3: S3, proxy: FaultProxy, crowd: Publishers, tmp_path: Path) -> None:
+    proxy.handling = looking_then_writing
+    place = s3.place(endpoint_url=proxy.endpoint)
+    outcome = crowd.publish(place, [small_release(tmp_path / str(answer), answer) for answer in range(4)])
+    assert outcome.versions == [1, 2, 3, 4]
     assert outcome.reader["problems"] == []
-    assert list(outcome.reader["versions"]) == [str(number) for number in outcome.versions]
-    assert list(open_store(place, Path()).objects.below(TURNS)) == []
+    marker = open_store(place, Path()).marker()
+    assert marker is not None
+    assert not marker.abilities.safe_in_race

@@ -26,6 +26,7 @@ from plansmith.cli.pin import pin_command
 from plansmith.cli.promote import promote_command
 from plansmith.cli.prune import prune_command
 from plansmith.cli.publish import publish_command
+from plansmith.cli.pull import pull_command
 from plansmith.cli.report import report_command
 from plansmith.cli.rollback import rollback_command
 from plansmith.cli.schema import schema_command
@@ -34,6 +35,7 @@ from plansmith.cli.serve_env import serve_env_group
 from plansmith.cli.show import show_command
 from plansmith.cli.store import store_command
 from plansmith.cli.streams import prepare_streams
+from plansmith.cli.sync import sync_command
 from plansmith.cli.targets import targets_command
 from plansmith.cli.text import fault_from_os_error
 from plansmith.cli.validate import validate_command
@@ -81,6 +83,7 @@ for command in (
     promote_command,
     prune_command,
     publish_command,
+    pull_command,
     report_command,
     rollback_command,
     schema_command,
@@ -88,6 +91,7 @@ for command in (
     serve_env_group,
     show_command,
     store_command,
+    sync_command,
     targets_command,
     validate_command,
     verify_command,

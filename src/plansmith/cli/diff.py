@@ -74,7 +74,7 @@ def _lines(found: Differences) -> Iterator[str]:
             continue
         yield f"  {title}:"
         width = max(len(line.what) for line in lines)
-        yield from (f"    {line.what.ljust(width)}  {_words(line)}" for line in lines)
+        yield from (f"    {line.what.ljust(width)}  {_words(line)}{_beside(title, line)}" for line in lines)
     if found.config:
         yield "  config.pbtxt:"
         yield from (f"    {printable(line)}" for line in found.config)
@@ -83,7 +83,7 @@ def _lines(found: Differences) -> Iterator[str]:
 
 
 def _words(line: Difference) -> str:
-    return f"{_short(line.old)} -> {_short(line.new)}{_ratio(line)}"
+    return f"{_short(line.old)} -> {_short(line.new)}"
 
 
 def _short(words: str | None) -> str:
@@ -91,8 +91,11 @@ def _short(words: str | None) -> str:
     return _DIGEST.sub(r"\1…", printable(words)) if words is not None else "none"
 
 
-def _ratio(line: Difference) -> str:
-    """How many times as much it is, of what is counted and not near 1 by nature."""
-    if not line.old_value or line.new_value is None or "cosine" in line.what:
+def _beside(title: str, line: Difference) -> str:
+    """How many times as much a size or latency is; of sizes that look alike, the bytes between them."""
+    if title not in {"speed", "size"} or not line.old_value or line.new_value is None:
         return ""
+    more = line.new_value - line.old_value
+    if title == "size" and line.old == line.new:
+        return f" ({abs(more):,.0f} bytes {'more' if more > 0 else 'less'})"
     return f" ({line.new_value / line.old_value:.2g} times)"

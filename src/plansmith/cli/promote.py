@@ -81,12 +81,15 @@ def promote_command(release: str, alias: str, *, share: float | None, off: bool,
 
 def _promoted(store: Store, release: str, alias: str, share: float | None) -> Pointer:
     from plansmith.destinations import wrong_alias
+    from plansmith.stores.repository_view import refresh_view
 
     wrong = wrong_alias(alias)
     if wrong is not None:
         raise UsageError(wrong, remedy="choose another name, such as champion")
     catalogue, version = store.find(release)
-    return store.promote(catalogue.model, version.version, alias, share).aliases[alias]
+    pointer = store.promote(catalogue.model, version.version, alias, share).aliases[alias]
+    refresh_view(store, catalogue.model)
+    return pointer
 
 
 def _told(pointer: Pointer | None) -> dict[str, Any]:

@@ -64,6 +64,8 @@ def publish_command(
         return
     would = "would be " if dry_run else ""
     click.echo(f"{release.partition('@')[0]} {would}{publication_words(made)}")
+    if made.caution:
+        click.echo(f"  {made.caution}")
     for alias, number in made.elsewhere.items():
         command = f"plansmith promote {made.model}@{made.version} {alias} --store {made.place}"
         click.echo(f"  {alias} stands for version {number}, and is left so; to move it: {command}")
@@ -75,6 +77,8 @@ def _destination(reach: Reach, text: str, wishes: dict[str, Any]) -> Destination
     aliases = wishes["aliases"]
     if aliases and wishes["no_alias"]:
         raise UsageError("--alias and --no-alias are opposites", remedy="give one of the two")
+    if wishes["view"] and wishes["no_alias"]:
+        raise UsageError("--view shows what an alias stands for", remedy="leave --no-alias out, or name one")
     wrong = next(filter(None, map(wrong_alias, aliases)), None)
     if wrong is not None:
         raise UsageError(wrong, remedy="choose another name, such as champion")

@@ -53,10 +53,12 @@ def rollback_command(model: str, *, alias: str | None, store: Place | None, repo
 
 def _in_store(store: Store, model: str, alias: str | None) -> tuple[dict[str, Any], str]:
     from plansmith.destinations import CURRENT
+    from plansmith.stores.repository_view import refresh_view
 
     name = alias or CURRENT
     before = store.catalogue(model).aliases.get(name)
     version = store.roll_back(model, name).aliases[name].version
+    refresh_view(store, model)
     was = before.version if before is not None else None
     document = {"store": store.place, "model": model, "alias": name, "version": version, "was": was}
     return document, f"{name} of {model} is version {version} again, no longer {was}"

@@ -12,22 +12,33 @@ from plansmith.cli.text import count, echo_lines
 
 if TYPE_CHECKING:
     from plansmith.destinations import Place
+    from plansmith.stores.objects import Abilities
     from plansmith.stores.overview import Overview
 
 
 @click.command("store", short_help="What a store is: target, models, bytes, what can be relied on there.")
+@click.option("--probe", is_flag=True, help="Ask the server anew what it does, and keep that.")
 @store_options()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def store_command(*, store: Place, as_json: bool) -> None:
+def store_command(*, probe: bool, store: Place, as_json: bool) -> None:
     """What a store is: its target, its models and bytes, and what can be relied on there.
+
+    A server is asked once, when the store is made, whether it keeps publishers apart (conditional writes, also when
+    several come at once) and checks what it is sent. Where it does not, plansmith does both by itself. Ask again after
+    an update of the server, while nobody publishes.
 
     \b
     plansmith store --store /srv/store
     plansmith store --store s3://models/prod --endpoint-url https://minio.lan:9000
+    plansmith store --store s3://models/prod --probe
     """
+    from plansmith.stores.founding import probe_again
     from plansmith.stores.overview import look_over
 
-    found = look_over(open_existing(store))
+    opened = open_existing(store)
+    if probe:
+        probe_again(opened)
+    found = look_over(opened)
     if as_json:
         click.echo(json.dumps(found.model_dump(mode="json")))
     else:
@@ -44,10 +55,10 @@ def _lines(found: Overview) -> list[str]:
 
     able = found.abilities
     told = [
-        ("target", found.target),
+        ("target", found.target or "that of its first release"),
         ("made", f"{minute(found.created)} UTC"),
-        ("writes", _writes(found)),
-        ("checksums", "checked by the store, too" if able.checksums else "checked by plansmith alone"),
+        ("writes", able.shortcoming or "conditional, so that publishers need not wait for each other"),
+        *_server(able),
         ("models", f"{count(found.models, 'model')}, {count(found.versions, 'version')}"),
     ]
     for kind, held in found.held.items():
@@ -57,18 +68,14 @@ def _lines(found: Overview) -> list[str]:
     return [found.place, *(f"  {name:<12}{words}" for name, words in told)]
 
 
-def _writes(found: Overview) -> str:
-    able = found.abilities
-    asked = f", as it showed on {able.probed[:10]}" if able.probed else ""
-    if able.is_conditional:
-        return f"conditional, and safe in a race{asked}"
-    missing = [
-        words
-        for has, words in (
-            (able.create_once, "refuse to write over a key"),
-            (able.swap, "refuse to replace what changed"),
-            (able.safe_in_race, "tell one of several writers apart"),
-        )
-        if not has
+def _server(able: Abilities) -> list[tuple[str, str]]:
+    """What it calls itself, when it was asked, and whether it checks what it is sent; nothing for a folder."""
+    from plansmith.units import minute
+
+    if not able.probed:
+        return [] if able.is_known else [("server", "was never asked what it does: pass --probe")]
+    checks = "by the server, too" if able.checksums else "by plansmith alone: what is sent is read back"
+    return [
+        ("server", f"{able.server or 'does not say what it is'}, asked {minute(able.probed)} UTC"),
+        ("checksums", checks),
     ]
-    return f"one publisher at a time: it does not {', nor '.join(missing)}{asked}"

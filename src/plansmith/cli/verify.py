@@ -14,7 +14,7 @@ from plansmith.cli.store_completion import complete_model
 from plansmith.cli.store_options import open_existing, store_options
 from plansmith.cli.text import count, echo_lines
 from plansmith.cli.versions import LOCAL
-from plansmith.errors import RepositoryError, UsageError
+from plansmith.errors import RepositoryError
 
 if TYPE_CHECKING:
     from plansmith.destinations import Place
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 @click.command("verify", short_help="Whether all that was published is there and unharmed.")
 @click.argument("model", required=False, shell_complete=complete_model)
 @click.option("--quick", is_flag=True, help="Look at sizes and at kept digests, and read no contents.")
-@click.option(
-    "--discard", is_flag=True, help="Take damaged contents out of the store, so that publishing again sends them."
-)
 @store_options(otherwise=LOCAL)
 @repository_option("Whose releases are looked at where no store is named.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -36,7 +33,6 @@ def verify_command(
     model: str | None,
     *,
     quick: bool,
-    discard: bool,
     store: Place | None,
     repository: Path,
     as_json: bool,
@@ -52,18 +48,14 @@ def verify_command(
     plansmith verify minilm --quick --store /srv/store
     plansmith verify --repository artifacts/repository
     """
-    if discard and store is None:
-        raise UsageError("--discard is for a store, and none is named", remedy="name a --store, or leave it out")
     opened = open_existing(store) if store is not None else None
     found = _verified(opened, repository, model, quick=quick, quiet=quiet)
-    if opened is not None and discard:
-        opened.objects.remove(found.damaged_keys)
     if as_json:
         click.echo(json.dumps(found.model_dump(mode="json")))
     else:
         echo_lines(_lines(found))
     if found.damages:
-        error = _failure(found, opened, discarded=discard)
+        error = _failure(found, opened)
         click.echo(f"plansmith: {error}", err=True)  # the findings are the document already
         sys.exit(error.exit_code)
 
@@ -100,14 +92,12 @@ def _lines(found: Verification) -> list[str]:
     return lines if found.damages else [*lines, "  all as it was published"]
 
 
-def _failure(found: Verification, store: Store | None, *, discarded: bool) -> RepositoryError:
+def _failure(found: Verification, store: Store | None) -> RepositoryError:
     broken = sorted({f"{one.model}@{one.version}" if one.version is not None else one.model for one in found.damages})
     message = f"not as it was published: {', '.join(broken)}"
     if store is None:
         return RepositoryError(
             message, remedy="compile the model again: a damaged release is replaced by a new version"
         )
-    again = f"publish it again from a repository that has it: plansmith publish {broken[0]} {store.place}"
-    if found.damaged_keys and not discarded:
-        again = f"plansmith verify --discard --store {store.place}, then {again}"
-    return RepositoryError(message, remedy=again)
+    again = f"plansmith publish {broken[0]} {store.place} --resend --no-alias"
+    return RepositoryError(message, remedy=f"publish it again from a repository that has it: {again}")

@@ -22,8 +22,8 @@ from plansmith.triton.releases import MODEL_FOLDER, read_manifest
 from plansmith.types import Record, Tensor
 from plansmith.units import bytes_in_words
 
-_LEFT_OUT = {("Triton", "Requests"), ("Triton", "Latency"), ("Release", "Made"), ("Release", "Digest")}
-"""Facts that differ between any two releases, or stand among the speeds."""
+_LEFT_OUT = {"Made", "Requests", "Latency", "Inputs", "Outputs", "Compared on"}
+"""Facts of the report that differ between any two releases, or stand in other sections."""
 
 
 @dataclass(frozen=True)
@@ -192,10 +192,10 @@ def _size(manifest: Manifest) -> _Facts:
 
 
 def _provenance(manifest: Manifest) -> _Facts:
-    for group in groups_of(facts_of(manifest)):
+    for group in groups_of(facts_of(manifest).model_copy(update={"release_digest": None})):
         facts: dict[str, list[str]] = {}
         for fact in group.facts:
-            if (group.title, fact.term) not in _LEFT_OUT:
+            if fact.term not in _LEFT_OUT and not fact.term.startswith("Axis "):
                 facts.setdefault(fact.term, []).append(fact.text)
         for term, texts in facts.items():
             yield f"{group.title.lower()}: {term}", _Fact("; ".join(" ".join(text.split()) for text in texts))
@@ -212,4 +212,9 @@ def _flat(value: Mapping[str, Any], above: str) -> _Facts:
         if isinstance(item, Mapping):
             yield from _flat(item, f"{above}{key}.")
         elif item not in (None, "", [], ()):
-            yield f"{above}{key}", _Fact(", ".join(map(str, item)) if isinstance(item, list) else str(item))
+            yield f"{above}{key}", _Fact(", ".join(map(_word, item)) if isinstance(item, list) else _word(item))
+
+
+def _word(value: Any) -> str:
+    """A value as it stands in a spec."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

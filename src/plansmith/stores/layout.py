@@ -6,6 +6,7 @@ releases/<model>/<digest>.json        the files of a release, by name and SHA-25
 models/<model>.json                   the catalogue: what makes releases visible, under numbers and aliases
 live/<model>/<loader>.json            what a loader reports
 repository/<model>/…                  what a Triton reads that reads the store itself
+views/<model>.json                    which alias is shown there
 cache/…, timing/…                     shared by workers
 leases/<name>.json                    who does a piece of work that several may do
 turns/<key>/…                         who may change a document, where the server does not keep writers apart
@@ -25,6 +26,7 @@ RELEASES = "releases/"
 MODELS = "models/"
 LIVE = "live/"
 VIEW = "repository/"
+VIEWS = "views/"
 LEASES = "leases/"
 TURNS = "turns/"
 PROBE = "probe/"
@@ -76,6 +78,15 @@ def live_key(model: str, loader: str) -> str:
 def lease_key(name: str) -> str:
     """Where it lies who does a piece of work; the name may hold slashes."""
     return f"{LEASES}{name}{_SUFFIX}"
+
+
+def view_key(model: str) -> str:
+    """Where it lies which alias the store's repository shows of a model.
+
+    Raises:
+        RepositoryError: that is no model's name.
+    """
+    return f"{VIEWS}{_name(model)}{_SUFFIX}"
 
 
 def name_in(key: str) -> str:

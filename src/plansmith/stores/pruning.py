@@ -10,21 +10,19 @@ new age.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from plansmith.errors import RepositoryError
 from plansmith.stores.documents import read_document
-from plansmith.stores.layout import LIVE, OBJECTS, RELEASES, catalogue_key, name_in, release_key
+from plansmith.stores.layout import GRACE_SECONDS, LIVE, OBJECTS, RELEASES, catalogue_key, name_in, release_key
 from plansmith.stores.objects import Held
 from plansmith.stores.reading import in_parallel, live_reports
 from plansmith.stores.records import Catalogue
 from plansmith.stores.retention import LIVE_SECONDS, Fate, Retention, fates, without
 from plansmith.stores.store import Store
 from plansmith.types import Record
-
-GRACE_SECONDS = 24 * 3600
-"""What is younger belongs to a publication that may still be under way."""
 
 SHARED = ("cache/", "timing/")
 """Where the documents of shared caches lie."""
@@ -69,13 +67,16 @@ class Pruner:
         store: whose.
         retention: what stays in any case.
         dry: only find it; nothing is written.
+        settle_seconds: how long to wait, once contents are gone, before it is looked whether a release needs them that
+            was published at this very moment.
     """
 
-    def __init__(self, store: Store, retention: Retention, *, dry: bool) -> None:
+    def __init__(self, store: Store, retention: Retention, *, dry: bool, settle_seconds: float = 3.0) -> None:
         self._store = store
         self._objects = store.objects
         self._retention = retention
         self._dry = dry
+        self._settle_seconds = settle_seconds
         self._now = store.objects.now()
         self._staying: list[Staying] = []
 
@@ -158,13 +159,15 @@ class Pruner:
         return removed
 
     def _require_whole(self, known: set[str], removed: set[str]) -> None:
-        """See that no release came meanwhile that needs what went: its publication began before, and was very slow."""
+        """See that no release came meanwhile that needs what went, found by its publication a moment before that."""
+        if removed:
+            time.sleep(self._settle_seconds)
         for held in self._objects.below(RELEASES):
             if held.key not in known and removed & self._named_in(held.key):
                 _, model, _ = held.key.split("/")
                 raise RepositoryError(
                     f"a release of {model} was published to {self._store.place} while what it needs was pruned",
-                    remedy=f"publish it again: plansmith publish {model} {self._store.place}",
+                    remedy=f"publish it again: plansmith publish {model} {self._store.place} --resend",
                 )
 
     def _is_old(self, held: Held) -> bool:

@@ -20,8 +20,6 @@ from plansmith.types import FileEntry, Record
 
 _READERS = 4
 
-MISSING = "missing"
-
 
 class Damage(Record):
     """Something that is not as it was published.
@@ -53,11 +51,6 @@ class Verification(Record):
     damages: tuple[Damage, ...]
     others: int = 0
     other_bytes: int = 0
-
-    @property
-    def damaged_keys(self) -> list[str]:
-        """The objects, or files, that are there and are not what they should be, each once."""
-        return list(dict.fromkeys(one.key for one in self.damages if one.path and one.problem != MISSING))
 
 
 Checked = Callable[[int, int], None]
@@ -197,7 +190,7 @@ def _check(
     for key, uses in walk.uses.items():
         size, published = size_of(key), uses[0].file.bytes
         if size is None:
-            walk.blame(key, MISSING)
+            walk.blame(key, "missing")
         elif size != published:
             walk.blame(key, f"has {size:,} bytes instead of {published:,}")
         else:

@@ -7,6 +7,7 @@ from pathlib import Path
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError, first_line
 from plansmith.manifest import Interface, Manifest
+from plansmith.triton_options.serving import Latest, VersionPolicy
 
 MANIFEST_FILE = "manifest.json"
 MODEL_FOLDER = "model"
@@ -63,6 +64,12 @@ def misfit(manifest: Manifest, newest: Manifest) -> str | None:
     if _profiles(manifest) < _profiles(newest):
         return f"fewer optimization profiles than {version}"
     return None
+
+
+def policy_of(manifest: Manifest | None) -> VersionPolicy:
+    """Which of the versions that Triton is shown it serves; a release without a policy of its own has the usual one."""
+    given = manifest.spec.get("triton", {}).get("version_policy") if manifest is not None else None
+    return VersionPolicy.model_validate(given) if given else VersionPolicy(latest=Latest())
 
 
 def _profiles(manifest: Manifest) -> int:

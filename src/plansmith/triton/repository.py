@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -35,7 +34,8 @@ from plansmith.durable import (
 from plansmith.errors import PlansmithError, RepositoryError, ServedCheckError, in_one_line
 from plansmith.manifest import Manifest, PublishedVersion
 from plansmith.targets import DEFAULT_TARGET, Target, load_target
-from plansmith.triton.nesting import MARKER, STORE_SUFFIX, require_alone
+from plansmith.triton.markers import RepositoryMarker, read_marker, write_marker
+from plansmith.triton.nesting import STORE_SUFFIX, require_alone
 from plansmith.triton.releases import (
     MANIFEST_FILE,
     damaged_file,
@@ -87,31 +87,40 @@ class ModelRepository:
 
     def target(self) -> str | None:
         """The target that the repository belongs to; None before the first publication."""
-        marker = self.store / MARKER
-        with storage_errors(self.root):
-            try:
-                return str(json.loads(marker.read_text())["target"])
-            except FileNotFoundError:
-                return None
-            except (ValueError, KeyError, TypeError) as error:
-                raise RepositoryError(
-                    f"{marker}, which names the repository's target, is damaged",
-                    remedy=f'write {{"target": "{DEFAULT_TARGET}"}} into it, or the target that the models are for',
-                ) from error
+        marker = self.marker()
+        return None if marker is None else marker.target
 
-    def require_target(self, target: str) -> None:
+    def marker(self) -> RepositoryMarker | None:
+        """What is recorded of the repository; None before the first publication."""
+        with storage_errors(self.root):
+            return read_marker(self.store)
+
+    def require_target(self, target: str, *, mirrors: str = "") -> None:
         """See that releases for a target may go here.
 
+        Args:
+            target: its name.
+            mirrors: the store that they come from; empty for those of a compile.
+
         Raises:
-            RepositoryError: the repository belongs to another target, lies in another one or holds others.
+            RepositoryError: the repository belongs to another target or another store, lies in another one or holds
+                others.
         """
         with storage_errors(self.root):
             require_alone(self.root)
-        recorded = self.target()
-        if recorded not in {None, target}:
+        recorded = self.marker()
+        if recorded is None:
+            return
+        if recorded.target != target:
             raise RepositoryError(
-                f"{self.root} belongs to target {recorded}, not {target}",
-                remedy=f"pass --target {recorded}, or another --repository for {target}",
+                f"{self.root} belongs to target {recorded.target}, not {target}",
+                remedy=f"pass --target {recorded.target}, or another folder for {target}",
+            )
+        if recorded.mirrors != mirrors:
+            others = f"shows what {recorded.mirrors} has" if recorded.mirrors else "holds releases that were made here"
+            raise RepositoryError(
+                f"{self.root} {others}, and nothing else may come into it",
+                remedy="name another folder with --into" if mirrors else "pass another --repository",
             )
 
     def load_target(self) -> Target:
@@ -141,7 +150,7 @@ class ModelRepository:
         return ModelViews(model, self.root, self.store, self._digester)
 
     def find(self, text: str) -> tuple[str, int]:
-        """The model and version that MODEL[@VERSION] names; the newest that was not withdrawn where none is given.
+        """The model and version that MODEL[@VERSION] names; the leading one where none is given.
 
         Raises:
             RepositoryError: there is no such release.
@@ -155,7 +164,7 @@ class ModelRepository:
         if version and version not in {str(n) for n in numbers}:
             listed = ", ".join(map(str, numbers))
             raise RepositoryError(f"{model} has no version {version!r}", remedy=f"name one of its versions: {listed}")
-        return model, int(version) if version else (self.standing(model) or numbers)[-1]
+        return model, int(version) if version else self.leading(model) or numbers[-1]
 
     def models(self) -> list[str]:
         """The names of all models with a release, sorted."""
@@ -203,9 +212,15 @@ class ModelRepository:
         return None if damaged is None else f"{damaged} is damaged"
 
     def newest(self, model: str) -> Manifest | None:
-        """The manifest of a model's newest release that was not withdrawn, if there is one."""
-        numbers = self.standing(model)
-        return self.manifest(model, numbers[-1]) if numbers else None
+        """The manifest of a model's leading release, if there is one."""
+        number = self.leading(model)
+        return self.manifest(model, number) if number is not None else None
+
+    def leading(self, model: str) -> int | None:
+        """The version whose configuration Triton is shown: the newest that was not withdrawn, or what a store says."""
+        marker = self.marker()
+        numbers = self.views(model).shown() if marker is not None and marker.mirrors else self.standing(model)
+        return numbers[-1] if numbers else None
 
     def exclusive(self, model: str, waiting: Waiting = lambda _: None) -> AbstractContextManager[None]:
         """While held, no other process publishes or collects versions of a model."""
@@ -248,7 +263,7 @@ class ModelRepository:
             with storage_errors(self.root):
                 make_folder(self.root)
                 held.enter_context(self.exclusive(draft.name, waiting))
-                self._claim(draft.target)
+                self.claim(draft.target)
                 self.views(draft.name).require_ours()
                 sweep(self.staging)
                 newest = self._newest_that_stays(draft, force=force)
@@ -309,9 +324,15 @@ class ModelRepository:
             waiting: told when another process publishes the same model.
 
         Raises:
-            RepositoryError: there is no such release.
+            RepositoryError: there is no such release, or the repository mirrors a store.
         """
         self.find(f"{model}@{version}")
+        marker = self.marker()
+        if marker is not None and marker.mirrors:
+            raise RepositoryError(
+                f"{self.root} shows what {marker.mirrors} says",
+                remedy=f"go back there: plansmith rollback {model} --store {marker.mirrors}",
+            )
         with storage_errors(self.root), self.exclusive(model, waiting):
             self._withdraw(model, version, reason)
 
@@ -389,16 +410,14 @@ class ModelRepository:
     def _is_whole(self, manifest: Manifest) -> bool:
         return damaged_file(self.release(manifest.name, manifest.version), manifest, self._digester) is None
 
-    def _claim(self, target: str) -> None:
+    def claim(self, target: str, *, mirrors: str = "") -> None:
+        """Record whose the repository is, unless that is recorded; `require_target` has arguments and errors."""
         with locked(self.store / "locks" / "repository"):
-            self.require_target(target)
+            self.require_target(target, mirrors=mirrors)
             if self.root.stat().st_dev != self.store.stat().st_dev:
                 raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-            if self.target() is None:
-                with staging_folder(self.staging) as staged:
-                    (staged / MARKER).write_text(json.dumps({"target": target}))
-                    fsync_tree(staged)
-                    move_into_place(staged / MARKER, self.store / MARKER)
+            if self.marker() is None:
+                write_marker(self.store, RepositoryMarker(target=target, mirrors=mirrors), self.staging)
 
     def _exchange_view(self, model: str) -> None:
         """Show the newest release and the versions that fit it, but none that was withdrawn."""

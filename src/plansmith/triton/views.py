@@ -52,6 +52,10 @@ class ModelViews:
         """The versions in the view that Triton reads, ascending."""
         return sorted(int(f.name) for f in self._link.iterdir() if f.name.isdecimal()) if self._link.is_dir() else []
 
+    def state(self) -> str:
+        """Tells views apart: the same for the same configuration and versions; empty where Triton is shown nothing."""
+        return self._link.resolve().name.partition("-")[2] if self._link.is_symlink() else ""
+
     def others(self) -> list[Path]:
         """The views that Triton is not shown any more, in the order of their making."""
         current = self._link.resolve()

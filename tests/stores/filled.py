@@ -1,0 +1,59 @@
+"""Stores with releases in them, made by hand; and the passing of time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plansmith.destinations import CURRENT, Publication
+from plansmith.digest import Digester
+from plansmith.stores.documents import content_of, new_token, utc_now
+from plansmith.stores.layout import MARKER_KEY, live_key
+from plansmith.stores.objects import Abilities
+from plansmith.stores.publication import Terms, publish_release
+from plansmith.stores.records import LiveReport, Marker
+from plansmith.stores.store import Store
+
+from ..durability.packages import TARGET
+from .releases import MODEL, Made, make_release
+
+DAY = 24 * 3600.0
+
+
+def found_unasked(store: Store) -> None:
+    """Make a store without asking its server what it does, which takes longer than all else here."""
+    able = Abilities(create_once=True, swap=True, safe_in_race=True, checksums=True, probed=utc_now())
+    marker = Marker(target=TARGET, created=utc_now(), abilities=able, token=new_token())
+    store.objects.create(MARKER_KEY, content_of(marker))
+
+
+def publish(store: Store, made: Made, *aliases: str) -> Publication:
+    """Bring a release into a store."""
+    digester = Digester(made.folder.parents[3] / "digests.sqlite")
+    return publish_release(store, made.folder, made.manifest, digester, terms=Terms(aliases=aliases or (CURRENT,)))
+
+
+def fill(store: Store, folder: Path, count: int, *, model: str = MODEL) -> list[Made]:
+    """Publish versions 1 to `count` of a model, from a repository in a folder; `current` stands for the last.
+
+    Some of their files are equal, and others are not.
+    """
+    if store.marker() is None:
+        found_unasked(store)
+    found = [make_release(folder / "repository", number, model=model) for number in range(1, count + 1)]
+    for made in found:
+        publish(store, made)
+    return found
+
+
+def report_live(store: Store, version: int, *, loader: str = "gpu-7", model: str = MODEL) -> None:
+    """Have a loader say that a version answers."""
+    report = LiveReport(loader=loader, model=model, alias="current", wanted=version, serves=(version,), seen=utc_now())
+    store.objects.put(live_key(model, loader), content_of(report))
+
+
+def let_pass(monkeypatch: pytest.MonkeyPatch, store: Store, days: float) -> None:
+    """Have the store's clock say so many days more from now on, as if all that is there were older."""
+    now = store.objects.now
+    monkeypatch.setattr(store.objects, "now", lambda: now() + days * DAY)

@@ -1,0 +1,147 @@
+"""A store, a mirror of it, and what syncs the one to the other; a Triton beside it that can be started again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from plansmith.destinations import Publication
+from plansmith.digest import Digester
+from plansmith.errors import EnvironmentFault
+from plansmith.stores.documents import read_document
+from plansmith.stores.folder import FolderObjects
+from plansmith.stores.followed import Surroundings
+from plansmith.stores.layout import live_key
+from plansmith.stores.loaders import Loaders
+from plansmith.stores.mirror import Mirror
+from plansmith.stores.objects import Document
+from plansmith.stores.publication import publish_release
+from plansmith.stores.records import LiveReport
+from plansmith.stores.store import Store
+from plansmith.stores.syncing import Sync
+from plansmith.triton.installation import Installation
+from plansmith.triton.live import RunningTriton
+from plansmith.triton.repository import ModelRepository
+from plansmith.triton.server import TritonServer
+
+from ..triton.versions import MODEL
+from .python_versions import python_release
+
+LOADER = "beside"
+
+
+class Cuttable(FolderObjects):
+    """A store's folder of which the cable can be pulled."""
+
+    is_cut = False
+
+    def read(self, key: str) -> Document | None:
+        if self.is_cut:
+            raise EnvironmentFault(f"{self.place} cannot be reached", remedy="plug it in")
+        return super().read(key)
+
+    def put(self, key: str, content: bytes) -> None:
+        if self.is_cut:
+            raise EnvironmentFault(f"{self.place} cannot be reached", remedy="plug it in")
+        super().put(key, content)
+
+
+class Site:
+    """A repository that versions are compiled into, a store, and a mirror.
+
+    Args:
+        folder: holds all of it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.objects = Cuttable(folder / "store")
+        self.store = Store(self.objects)
+        self.mirror = Mirror(folder / "mirror")
+        self.lines: list[str] = []
+        self._repository = ModelRepository(folder / "repository")
+
+    def publish(self, *, broken: bool = False, model: str = MODEL) -> Publication:
+        """Make the next version, sound or one that does not load, and have `current` stand for it."""
+        made = python_release(self._repository, self.folder / "packages", model=model, broken=broken)
+        manifest = self._repository.manifest(model, made.version)
+        digester = Digester(self.folder / "digests.sqlite")
+        return publish_release(self.store, Path(made.release), manifest, digester)
+
+    @contextmanager
+    def sync(self, *urls: str) -> Iterator[Sync]:
+        """What keeps the mirror, and servers at these addresses, on the store; it never pauses."""
+        with self.mirror.held(self.store, alone=True):
+            yield Sync(
+                Surroundings(
+                    store=self.store,
+                    mirror=self.mirror,
+                    loaders=Loaders(urls),
+                    name=LOADER,
+                    pause_seconds=0,
+                    say=self.lines.append,
+                )
+            )
+
+    def report(self, model: str = MODEL) -> LiveReport:
+        """What the loader last told the store."""
+        found = read_document(self.objects, live_key(model, LOADER), LiveReport)
+        assert found is not None
+        return found
+
+    def said(self) -> str:
+        """The lines since this was asked last."""
+        lines = "\n".join(self.lines)
+        self.lines.clear()
+        return lines
+
+
+class Beside:
+    """A Triton that reads a mirror and has loaded nothing yet, for as long as the block lasts; always at one address.
+
+    Args:
+        root: the mirror's.
+        installation: of Triton.
+    """
+
+    def __init__(self, root: Path, installation: Installation) -> None:
+        self._root = root
+        self._installation = installation
+        self._ports = (0, 0, 0)
+
+    def __enter__(self) -> Self:
+        self._root.mkdir(exist_ok=True)
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.server.stop()
+
+    def start(self) -> None:
+        """Start it, or start it again."""
+        self.server = TritonServer(
+            self._root,
+            self._installation,
+            self._root.with_name("triton.log"),
+            models=[],
+            exit_on_error=False,
+            ports=self._ports,
+        )
+        self.server.__enter__()
+        urls = (self.server.http_url, self.server.grpc_url, self.server.metrics_url)
+        http, grpc, metrics = (int(url.rpartition(":")[2]) for url in urls)
+        self._ports = http, grpc, metrics
+
+    @property
+    def url(self) -> str:
+        """Where it is told to load."""
+        return f"grpc://{self.server.grpc_url}"
+
+    def ready(self, model: str = MODEL) -> list[int]:
+        """The versions that answer."""
+        return RunningTriton(self.url).ready(model)

@@ -1,0 +1,261 @@
+"""The commands that work on a store, and on a repository in its place: what they print and what they refuse."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from plansmith.stores.folder import FolderObjects
+from plansmith.stores.store import Store
+from plansmith.triton.repository import ModelRepository
+
+from ..cli.command import Refused, check_refusal
+from ..cli.in_process import InProcess
+from .filled import fill, let_pass, publish, report_live
+from .releases import MODEL, make_release
+
+STORE = ("--store", "store")
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a repository of three versions of one model and one of another, and a store that has them, too."""
+    folder = tmp_path_factory.mktemp("filled")
+    store = Store(FolderObjects(folder / "store"))
+    fill(store, folder / "artifacts", 3)
+    publish(store, make_release(folder / "artifacts" / "repository", 1, model="other"))
+    return folder
+
+
+@pytest.fixture
+def run(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:
+    """`plansmith` in a copy of that folder."""
+    monkeypatch.delenv("PLANSMITH_STORE", raising=False)
+    shutil.copytree(filled, tmp_path, symlinks=True, dirs_exist_ok=True)
+    return InProcess(tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def kept(run: InProcess) -> Store:
+    """The store in that folder."""
+    return Store(FolderObjects(run.folder / "store"))
+
+
+def lines(run: InProcess, *words: str) -> list[str]:
+    """What a command prints that goes well."""
+    answer = run(*words)
+    assert (answer.status, answer.stderr) == (0, ""), answer
+    return answer.stdout.splitlines()
+
+
+def test_versions_shows_what_stands_for_each_where_it_is_live_and_what_is_pinned(run: InProcess, kept: Store) -> None:
+    kept.promote(MODEL, 2, "champion")
+    kept.promote(MODEL, 3, "canary", 0.1)
+    kept.pin(MODEL, 1, "audit")
+    report_live(kept, 2)
+    head, titles, *rows = lines(run, "versions", MODEL, *STORE)
+    assert head == f"{MODEL} in {kept.place}: 3 versions"
+    assert titles.split() == [
+        "VERSION",
+        "PUBLISHED",
+        "(UTC)",
+        "GATE",
+        "PRECISION",
+        "ENGINE",
+        "SIZE",
+        "ALIASES",
+        "LIVE",
+        "PINNED",
+    ]
+    cells = [row.split() for row in rows]
+    assert [row[0] for row in cells] == ["1", "2", "3"]
+    assert all(row[3:6] == ["passed", "fp32", "onnxruntime"] for row in cells)
+    assert cells[0][8:] == ["audit"]
+    assert cells[1][8:] == ["champion", "gpu-7"]
+    assert cells[2][8:] == ["canary", "10%,", "current"]
+    told = run("versions", MODEL, *STORE, "--json").document
+    assert [version["aliases"] for version in told["versions"]] == [[], ["champion"], ["canary", "current"]]
+    assert told["versions"][2]["shares"] == {"canary": 0.1}
+
+
+def test_versions_leaves_empty_columns_and_pruned_versions_out(
+    run: InProcess, kept: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prune(run, kept, monkeypatch)
+    head, titles, *rows = lines(run, "versions", MODEL, *STORE)
+    assert head.endswith("2 versions, 1 pruned")
+    assert "LIVE" not in titles
+    assert "PINNED" not in titles
+    assert len(rows) == 2
+    every = lines(run, "versions", MODEL, *STORE, "--all")
+    assert "pruned 20" in every[2]
+    assert len(every) == 5
+
+
+def prune(run: InProcess, kept: Store, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
+    """Prune as if all were forty days older."""
+    with monkeypatch.context() as patched:
+        let_pass(patched, kept, 40)
+        now = kept.objects.now
+        patched.setattr(FolderObjects, "now", lambda _: now())
+        patched.setattr("time.sleep", lambda _: None)
+        return lines(run, "prune", "--keep", "1", *STORE, *words)
+
+
+def test_versions_of_all_models_are_a_line_each(run: InProcess) -> None:
+    assert [line.split()[:2] for line in lines(run, "versions", *STORE)[2:]] == [[MODEL, "3"], ["other", "1"]]
+    models = run("versions", *STORE, "--json").document["models"]
+    assert [(model["model"], len(model["versions"])) for model in models] == [(MODEL, 3), ("other", 1)]
+
+
+def test_without_a_store_it_is_the_repository_whose_versions_are_listed(run: InProcess) -> None:
+    head, titles, *rows = lines(run, "versions", MODEL)
+    assert head == f"{MODEL} in {run.folder / 'artifacts' / 'repository'}: 3 versions"
+    assert "TRITON" in titles
+    assert [row.split()[-1] for row in rows] == ["shown", "shown", "serves"]
+    assert [line.split()[0] for line in lines(run, "versions")[2:]] == [MODEL, "other"]
+    assert len(run("versions", MODEL, "--json").document["versions"]) == 3
+
+
+def test_the_store_of_the_environment_is_taken_unless_a_repository_is_typed(
+    run: InProcess, kept: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANSMITH_STORE", "store")
+    assert lines(run, "versions", MODEL)[0] == f"{MODEL} in {kept.place}: 3 versions"
+    assert "artifacts" in lines(run, "versions", MODEL, "--repository", "artifacts/repository")[0]
+    assert lines(run, "promote", f"{MODEL}@1", "champion")
+
+
+def test_an_alias_is_moved_rolled_back_and_taken_away(run: InProcess, kept: Store) -> None:
+    assert lines(run, "promote", f"{MODEL}@1", "champion", *STORE) == [f"champion of {MODEL} is version 1"]
+    moved = lines(run, "promote", f"{MODEL}@current", "champion", "--share", "25%", *STORE)
+    assert moved == [f"champion of {MODEL} is version 3, no longer 1, for 25% of the requests"]
+    assert kept.catalogue(MODEL).aliases["champion"].share == 0.25
+    again = lines(run, "promote", f"{MODEL}@3", "champion", "--share", "0.25", *STORE)
+    assert again == [f"champion of {MODEL} is version 3, as before, for 25% of the requests"]
+    back = run("rollback", MODEL, "--alias", "champion", *STORE, "--json").document
+    assert (back["version"], back["was"]) == (1, 3)
+    gone = lines(run, "promote", MODEL, "champion", "--off", *STORE)
+    assert gone == [f"{MODEL} has no alias champion any more; it stood for version 1"]
+    assert kept.catalogue(MODEL).aliases.keys() == {"current"}
+    assert lines(run, "rollback", MODEL, *STORE) == [f"current of {MODEL} is version 2 again, no longer 3"]
+
+
+def test_without_a_store_a_rollback_withdraws_the_newest_version_of_the_repository(run: InProcess) -> None:
+    repository = ModelRepository(run.folder / "artifacts" / "repository")
+    said = lines(run, "rollback", MODEL)
+    assert said == [f"version 3 of {MODEL} is withdrawn, and Triton is shown version 2 again"]
+    assert repository.views(MODEL).shown() == [1, 2]
+    assert repository.withdrawals(MODEL).reason(3) == "rolled back"
+    assert run("rollback", MODEL, "--json").document["withdrawn"] == 2
+    check_refusal(run("rollback", MODEL, "--json"), 7, ("has no version to go back to", "plansmith versions"))
+    assert repository.views(MODEL).shown() == [1]
+
+
+def test_a_pin_has_a_reason_and_goes_again(run: InProcess, kept: Store) -> None:
+    assert lines(run, "pin", f"{MODEL}@1", "--reason", "audit", *STORE) == [f"version 1 of {MODEL} is pinned: audit"]
+    assert [(pin.version, pin.reason) for pin in kept.catalogue(MODEL).pins] == [(1, "audit")]
+    assert run("pin", f"{MODEL}@1", "--off", *STORE, "--json").document["pins"] == []
+
+
+def test_prune_says_what_goes_and_why_the_rest_stays(
+    run: InProcess, kept: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = prune(run, kept, monkeypatch, "--dry-run")
+    assert len(kept.catalogue(MODEL).standing()) == 3
+    done = prune(run, kept, monkeypatch)
+    assert [line.replace("would be ", "") for line in planned] == done
+    assert done[0].startswith(f"  {MODEL}@1  published 20")
+    assert "1 version and " in done[1]
+    assert "removed" in done[1]
+    assert done[2] == "3 versions stay"
+    assert {line.strip() for line in done[3:]} == {
+        f"a rollback of current leads to it  {MODEL}@2",
+        f"current stands for it              {MODEL}@3, other@1",
+    }
+    assert [version.version for version in kept.catalogue(MODEL).standing()] == [2, 3]
+
+
+def test_verify_ends_with_an_error_that_names_what_is_broken(run: InProcess, kept: Store) -> None:
+    assert lines(run, "verify", *STORE)[-1] == "  all as it was published"
+    key = next(held.key for held in kept.objects.below("objects/") if held.bytes > 3000)
+    kept.objects.put(key, b"other")
+    answer = run("verify", *STORE)
+    assert answer.status == 7
+    assert [line for line in answer.stdout.splitlines() if "has 5 bytes instead of" in line]
+    assert "Next: publish it again" in answer.message
+    assert "--resend --no-alias" in answer.message
+    told = run("verify", *STORE, "--json")
+    assert told.status == 7
+    assert told.document["damages"][0]["key"] == key
+
+
+def test_verify_without_a_store_reads_the_repository(run: InProcess) -> None:
+    assert lines(run, "verify")[-1] == "  all as it was published"
+    graph = run.folder / "artifacts/repository.plansmith/releases" / MODEL / "2/model/model.onnx"
+    content = graph.read_bytes()
+    graph.unlink()
+    graph.write_bytes(content[::-1])
+    answer = run("verify", MODEL)
+    assert answer.status == 7
+    assert f"!! {MODEL}@2 model/model.onnx: its content is not what was published" in answer.stdout
+    assert run("verify", MODEL, "--quick").status == 0
+    assert run("verify", "other").status == 0
+
+
+def test_store_says_what_it_is_and_is_asked_again_when_told(run: InProcess) -> None:
+    said = dict(line.split(maxsplit=1) for line in lines(run, "store", *STORE)[1:])
+    assert said["target"] == "local-cpu"
+    assert said["models"] == "2 models, 4 versions"
+    assert said["writes"].startswith("conditional")
+    told = run("store", *STORE, "--probe", "--json").document
+    assert (told["models"], told["versions"]) == (2, 4)
+    assert told["abilities"]["swap"] is True
+
+
+def test_diff_compares_versions_of_a_store_of_the_repository_and_a_folder(run: InProcess) -> None:
+    stored = lines(run, "diff", f"{MODEL}@1", MODEL, *STORE)
+    local = lines(run, "diff", f"{MODEL}@1", f"{MODEL}@3")
+    folder = lines(run, "diff", f"{MODEL}@1", f"artifacts/repository.plansmith/releases/{MODEL}/3", *STORE)
+    assert stored[0] == local[0] == f"{MODEL}@1 -> {MODEL}@3"
+    assert stored[1:] == local[1:] == folder[1:]
+    assert lines(run, "diff", MODEL, f"{MODEL}@3", *STORE)[1] == "  nothing differs"
+    assert run("diff", f"{MODEL}@1", MODEL, *STORE, "--json").document["new"] == f"{MODEL}@3"
+
+
+REFUSED = {
+    "no store": Refused(("promote", "m@1", "a"), 2, ("not said which store", "PLANSMITH_STORE")),
+    "a store that is none": Refused(("versions", "--store", "artifacts"), 7, ("is no store", "plansmith publish")),
+    "a place that is none": Refused(("verify", "--store", "ftp://x/y"), 2, ("only folders and s3://",)),
+    "options of S3 for a folder": Refused(("store", *STORE, "--region", "x"), 2, ("--region", "is a folder")),
+    "options of S3 for no store": Refused(("versions", "--region", "x"), 2, ("--region is for a store",)),
+    "credentials in an address": Refused(
+        ("versions", "--store", "s3://models", "--endpoint-url", "http://me:secret@x"), 2, ("no credentials",)
+    ),
+    "two places": Refused(("versions", *STORE, "--repository", "x"), 2, ("two places",)),
+    "an unknown model": Refused(("versions", "third", *STORE), 7, ("no model 'third'", f"{MODEL}, other")),
+    "an unknown version": Refused(("promote", f"{MODEL}@9", "a", *STORE), 7, ("no version 9", "1, 2, 3")),
+    "an unknown alias": Refused(("pin", f"{MODEL}@gold", "--reason", "x", *STORE), 7, ("no alias 'gold'", "current")),
+    "no version": Refused(("promote", MODEL, "champion", *STORE), 2, ("names no version", "@VERSION")),
+    "an alias that is none": Refused(("promote", f"{MODEL}@1", "9", *STORE), 2, ("'9' is no alias",)),
+    "an alias that is not there": Refused(("promote", MODEL, "gold", "--off", *STORE), 7, ("no alias 'gold'",)),
+    "too large a share": Refused(("promote", f"{MODEL}@1", "a", "--share", "101%", *STORE), 2, ("no share", "10%")),
+    "no share": Refused(("promote", f"{MODEL}@1", "a", "--share", "much", *STORE), 2, ("'much' is no share",)),
+    "nothing to go back to": Refused(
+        ("rollback", "other", *STORE), 7, ("never stood for another", "plansmith promote")
+    ),
+    "an alias of a repository": Refused(("rollback", MODEL, "--alias", "a"), 2, ("has no aliases",)),
+    "a pin without a reason": Refused(("pin", f"{MODEL}@1", *STORE), 2, ("--reason TEXT and --off",)),
+    "a pin of no version": Refused(("pin", MODEL, "--off", *STORE), 2, ("names no version",)),
+    "an age that is none": Refused(("prune", "--older-than", "soon", *STORE), 2, ("'soon' is no age",)),
+    "no release to compare": Refused(("diff", f"{MODEL}@1", f"{MODEL}@9"), 7, ("no version '9'",)),
+}
+
+
+@pytest.mark.parametrize("refused", REFUSED.values(), ids=REFUSED.keys())
+def test_what_makes_no_sense_is_refused_with_what_to_type_instead(refused: Refused, run: InProcess) -> None:
+    answer = run(*refused.words, "--json")
+    check_refusal(answer, refused.status, refused.says)
+    assert "secret" not in answer.stdout + answer.stderr

@@ -1,0 +1,69 @@
+"""The commands of the README's section on stores, typed as they stand there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from plansmith.stores.folder import FolderObjects
+from plansmith.stores.store import Store
+
+from ..cli.in_process import InProcess
+from .filled import fill, report_live
+
+README = Path(__file__).parents[2] / "README.md"
+PLACE = "s3://models/prod"
+
+# What hangs on the model and the moment: times, sizes, counts, how it was compiled; the width of a column with it.
+_PASSING = (
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d"), "<time>"),
+    (re.compile(r"[\d.]+ ([KM]i)?B"), "<size>"),
+    (re.compile(r"\d+ files"), "<files>"),
+    (re.compile(r"\b(fp32|int8)\b"), "<precision>"),
+    (re.compile(r" {2,}"), "  "),
+)
+
+
+def plain(text: str) -> list[str]:
+    """Lines without what passes."""
+    for pattern, word in _PASSING:
+        text = pattern.sub(word, text)
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def typed() -> list[tuple[list[str], list[str]]]:
+    """The commands of the section's first block, and what each is said to print."""
+    section = README.read_text(encoding="utf-8").partition("### Stores\n")[2]
+    block = section.split("```")[1].strip()
+    first, *commands = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    assert first == f"export PLANSMITH_STORE={PLACE}\n"
+    said = []
+    for command in commands:
+        line, _, printed = command.partition("\n")
+        program, *words = shlex.split(line)
+        assert program == "plansmith"
+        said.append((words, plain(printed)))
+    return said
+
+
+def test_the_commands_on_a_store_print_what_the_readme_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(FolderObjects(tmp_path / "store"))
+    fill(store, tmp_path, 3, model="minilm")
+    store.promote("minilm", 2, "champion")
+    store.promote("minilm", 2, "current")
+    store.promote("minilm", 3, "canary", 0.1)
+    store.pin("minilm", 1, "audit of March")
+    report_live(store, 2, model="minilm")
+    run = InProcess(tmp_path, monkeypatch, capfd)
+    monkeypatch.setenv("PLANSMITH_STORE", "store")
+    commands = typed()
+    assert [words[0] for words, _ in commands] == ["versions", "promote", "rollback", "pin", "verify"]
+    for words, printed in commands:
+        answer = run(*words)
+        assert (answer.status, answer.stderr) == (0, "")
+        assert plain(answer.stdout.replace(store.place, PLACE)) == printed

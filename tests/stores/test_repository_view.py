@@ -1,0 +1,131 @@
+"""A Triton that reads a store itself finds there what the alias stands for, and nothing half-made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from plansmith.destinations import Place
+from plansmith.digest import Digester
+from plansmith.errors import RepositoryError
+from plansmith.manifest import Interface
+from plansmith.stores import repository_view
+from plansmith.stores.layout import VIEW
+from plansmith.stores.publication import Terms, publish_release
+from plansmith.stores.repository_view import keep_view, refresh_view
+from plansmith.stores.store import Store
+from plansmith.triton.installation import Installation
+from plansmith.triton.live import RunningTriton
+from plansmith.triton.server import TritonServer
+
+from ..triton.conftest import installation, site
+from ..triton.versions import INTERFACE
+from .releases import BULK_FILE, MODEL, make_release
+
+__all__ = ["installation", "site"]
+
+OTHER = Interface(inputs=INTERFACE.inputs, outputs=INTERFACE.outputs[:1])
+
+
+def publish(store: Store, folder: Path, answer: int, interface: Interface = INTERFACE, bulk_bytes: int = 0) -> int:
+    """Make a release that answers with a number and have `current` stand for it; its number."""
+    made = make_release(folder / "repository", answer, interface=interface, bulk_bytes=bulk_bytes)
+    terms = Terms(allow_interface_change=True)
+    return publish_release(store, made.folder, made.manifest, Digester(folder / "digests"), terms=terms).version
+
+
+def shown(store: Store) -> list[str]:
+    """The keys of the model in the view."""
+    root = f"{VIEW}{MODEL}/"
+    return [held.key.removeprefix(root) for held in store.objects.below(root)]
+
+
+@pytest.fixture
+def acts(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is copied to the view and removed from it, in turn."""
+    found: list[str] = []
+    copy, remove = store.objects.copy, store.objects.remove
+
+    def copied(source: str, key: str) -> None:
+        found.append(f"{'touch' if source == key else 'copy'} {key.removeprefix(VIEW)}")
+        copy(source, key)
+
+    def removed(keys: Iterable[str]) -> None:
+        keys = list(keys)
+        found.extend(f"remove {key.removeprefix(VIEW)}" for key in keys)
+        remove(keys)
+
+    monkeypatch.setattr(store.objects, "copy", copied)
+    monkeypatch.setattr(store.objects, "remove", removed)
+    return found
+
+
+def test_a_version_is_copied_before_its_configuration_and_the_file_that_it_names_last(
+    store: Store, tmp_path: Path, acts: list[str]
+) -> None:
+    publish(store, tmp_path, 1, bulk_bytes=10)
+    assert refresh_view(store, MODEL) == (), "nobody asked for a view"
+    assert shown(store) == acts == []
+    assert keep_view(store, MODEL) == (1,)
+    names = [f"1/{BULK_FILE}", "1/model.onnx", "config.pbtxt"]
+    assert acts[:3] == [f"copy {MODEL}/{name}" for name in names]
+    assert set(acts[3:]) <= {f"touch {MODEL}/config.pbtxt"}
+    assert shown(store) == sorted(names)
+    acts.clear()
+    assert refresh_view(store, MODEL) == (1,)
+    assert acts == []
+
+
+def test_the_view_follows_the_alias_forwards_and_backwards(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(store, tmp_path, 1)
+    keep_view(store, MODEL)
+    publish(store, tmp_path, 2)
+    assert refresh_view(store, MODEL) == (2,)
+    assert shown(store) == ["1/model.onnx", "2/model.onnx", "config.pbtxt"], "version 1 may be being read"
+    store.roll_back(MODEL)
+    assert refresh_view(store, MODEL) == (1,)
+    assert shown(store) == ["1/model.onnx", "config.pbtxt"]
+    store.promote(MODEL, 2, "current")
+    refresh_view(store, MODEL)
+    monkeypatch.setattr(repository_view, "_GRACE_SECONDS", -1e6)
+    assert refresh_view(store, MODEL) == (2,)
+    assert shown(store) == ["2/model.onnx", "config.pbtxt"]
+
+
+def test_versions_that_do_not_fit_the_configuration_are_not_beside_it(store: Store, tmp_path: Path) -> None:
+    publish(store, tmp_path, 1)
+    keep_view(store, MODEL)
+    publish(store, tmp_path, 2, OTHER)
+    assert refresh_view(store, MODEL) == (2,)
+    assert shown(store) == ["2/model.onnx", "config.pbtxt"]
+
+
+def test_a_view_of_an_alias_that_is_none_is_refused(store: Store, tmp_path: Path) -> None:
+    publish(store, tmp_path, 1)
+    with pytest.raises(RepositoryError, match="no alias 'champion'") as refused:
+        keep_view(store, MODEL, "champion")
+    assert "plansmith promote" in refused.value.remedy
+
+
+def test_a_triton_that_reads_the_store_serves_what_is_promoted_and_rolled_back(
+    store: Store, place: Place, tmp_path: Path, installation: Installation, site: Path
+) -> None:
+    publish(store, tmp_path, 1)
+    keep_view(store, MODEL)
+    where = f"s3://{place.endpoint_url}/{place.to.removeprefix('s3://')}" if place.is_s3 else place.to
+    (tmp_path / "empty").mkdir()
+    log = tmp_path / "log"
+    arguments = [f"--model-repository={where}/{VIEW}"]
+    with TritonServer(tmp_path / "empty", installation, log, site=site, models=[], arguments=arguments) as server:
+        triton = RunningTriton(f"grpc://{server.grpc_url}")
+        assert triton.load(Path(MODEL), version=1) == [1]
+        publish(store, tmp_path, 2)
+        refresh_view(store, MODEL)
+        assert triton.load(Path(MODEL), version=2) == [2]
+        store.roll_back(MODEL)
+        refresh_view(store, MODEL)
+        assert triton.load(Path(MODEL), version=1) == [1]
