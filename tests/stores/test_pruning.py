@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +118,18 @@ def test_what_a_publication_under_way_has_sent_stays_for_a_day(
     let_pass(monkeypatch, in_folder, 0.2)
     assert {one.name for one in prune(in_folder).gone} == sent
     assert keys(in_folder) == before
+
+
+def test_what_was_begun_to_be_sent_and_never_ended_goes_after_a_day(in_folder: Store, tmp_path: Path) -> None:
+    fill(in_folder, tmp_path, 1)
+    old, young = (tmp_path / "store" / ".staging" / name for name in ("old", "young"))
+    for path, age in ((old, 86500), (young, 86300)):
+        path.write_bytes(b"half a file")
+        os.utime(path, (time.time() - age,) * 2)
+    prune(in_folder, dry=True)
+    assert old.exists()
+    prune(in_folder)
+    assert (old.exists(), young.exists()) == (False, True)
 
 
 def test_contents_that_a_shared_cache_has_stay(
