@@ -241,6 +241,12 @@ ONE = {
         "model.yaml:2: 'publish': names 's3://models/a' more than once",
         by_schema=False,
     ),
+    "a view of nothing": _no(
+        "source: hf:bert\npublish: {to: a, aliases: [], view: true}\n",
+        "model.yaml:2: ",
+        "a view shows what an alias stands for",
+        by_schema=False,
+    ),
     "destinations of somebody": _no(
         "source: hf:bert\npublish: [~/store, {to: $STORE, ca_bundle: ~/lan.pem}]\n",
         "3 problem(s)",

@@ -67,6 +67,7 @@ NO_SAY = {
     "durable",
     "scratch",
     "config",
+    "destinations",
     "python_options",
     "tensorrt_options",
     "triton_options",

@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from plansmith.types import Record
 from plansmith.written import Switch
@@ -126,8 +126,16 @@ class Destination(Place):
         json_schema_extra={"uniqueItems": True},
     )
     view: Switch = Field(
-        default=False, description="Keep a model repository below the prefix, for a Triton that reads it there."
+        default=False,
+        description="Keep a model repository below the prefix, for a Triton that reads it there; it shows what the"
+        " first of the aliases stands for.",
     )
+
+    @model_validator(mode="after")
+    def _check_view(self) -> Self:
+        if self.view and not self.aliases:
+            raise ValueError("a view shows what an alias stands for, and none is named")
+        return self
 
 
 def _read_destinations(given: Any) -> Any:

@@ -71,6 +71,16 @@ def test_what_was_rolled_back_stays_so_unless_the_version_is_typed(run: InProces
     assert store.find(MODEL)[1].version == 2
 
 
+def test_a_view_is_kept_for_a_triton_that_reads_the_store(run: InProcess) -> None:
+    would = run("publish", f"{MODEL}@1", "store", "--view", "--dry-run")
+    done = run("publish", f"{MODEL}@1", "store", "--view")
+    assert done.stdout == would.stdout.replace("would be ", "")
+    assert done.stdout.endswith(", and shown in its repository\n")
+    assert (run.folder / "store" / "repository" / MODEL / "1" / "model.onnx").is_file()
+    run("publish", f"{MODEL}@2", "store")
+    assert (run.folder / "store" / "repository" / MODEL / "2" / "model.onnx").is_file()
+
+
 def test_a_release_that_was_withdrawn_is_not_published(run: InProcess, store: Store) -> None:
     make_release(run.folder / "artifacts" / "repository", 3).repository.withdraw(MODEL, 3, "it answers nonsense")
     check_refusal(
@@ -84,6 +94,7 @@ def test_a_release_that_was_withdrawn_is_not_published(run: InProcess, store: St
     ("words", "status", "says"),
     [
         ((MODEL, "store", "--alias", "a", "--no-alias"), 2, "--alias and --no-alias are opposites"),
+        ((MODEL, "store", "--view", "--no-alias"), 2, "--view shows what an alias stands for"),
         ((MODEL, "store", "--alias", "7up"), 2, "'7up' is no alias"),
         ((MODEL, "ftp://models"), 2, "only folders and s3://bucket/prefix are known"),
         ((MODEL, ""), 2, "it is empty"),

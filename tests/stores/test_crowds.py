@@ -18,9 +18,9 @@ from .releases import TARGET
 
 KINDS = {
     "keeps conditions": (passed, 16),
-    "ignores conditions": (ignoring_conditions, 4),
-    "refuses conditions": (refusing_conditions, 4),
-    "looks and then writes": (looking_then_writing, 16),
+    "ignores conditions": (ignoring_conditions, 3),
+    "refuses conditions": (refusing_conditions, 3),
+    "looks and then writes": (looking_then_writing, 8),
 }
 ROUNDS = int(os.environ.get("PLANSMITH_SOAK_ROUNDS") or 0) // 40
 

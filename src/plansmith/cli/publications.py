@@ -15,4 +15,5 @@ def publication_words(made: Publication) -> str:
     aliases = f" ({', '.join(made.aliases)})" if made.aliases else ""
     state = "already in" if made.unchanged else "published to"
     sent = f"{bytes_in_words(made.sent_bytes)} of {bytes_in_words(made.total_bytes)} sent"
-    return f"{state} {made.place} as version {made.version}{aliases}: {sent}"
+    view = ", and shown in its repository" if made.view else ""
+    return f"{state} {made.place} as version {made.version}{aliases}: {sent}{view}"

@@ -75,6 +75,8 @@ def _destination(reach: Reach, text: str, wishes: dict[str, Any]) -> Destination
     aliases = wishes["aliases"]
     if aliases and wishes["no_alias"]:
         raise UsageError("--alias and --no-alias are opposites", remedy="give one of the two")
+    if wishes["view"] and wishes["no_alias"]:
+        raise UsageError("--view shows what an alias stands for", remedy="leave --no-alias out, or name one")
     wrong = next(filter(None, map(wrong_alias, aliases)), None)
     if wrong is not None:
         raise UsageError(wrong, remedy="choose another name, such as champion")

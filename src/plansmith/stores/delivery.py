@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from plansmith.destinations import CURRENT, Destination, Publication
+from plansmith.destinations import Destination, Publication
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
 from plansmith.manifest import Manifest
@@ -17,10 +15,8 @@ from plansmith.stores.opening import open_store
 from plansmith.stores.publication import Terms, plan_release, publish_release
 from plansmith.stores.repository_view import keep_view, refresh_view
 from plansmith.stores.sending import Onlooker
+from plansmith.stores.tally import Tally
 from plansmith.triton.nesting import repositories_in, repository_around
-from plansmith.units import bytes_in_words
-
-_SECONDS_BETWEEN_WORDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,9 @@ class Delivery:
 
     def plan(self, outgoing: Outgoing, terms: Terms) -> Publication:
         """What a publication would do; nothing is written. Errors as for `publish`."""
-        return plan_release(self._store, outgoing.folder, outgoing.manifest, outgoing.digester, self._own(terms))
+        terms = self._own(terms)
+        made = plan_release(self._store, outgoing.folder, outgoing.manifest, outgoing.digester, terms)
+        return made.model_copy(update={"view": self._destination.view})
 
     def publish(
         self, outgoing: Outgoing, terms: Terms, progress: Callable[[str, float | None], None] = lambda *_: None
@@ -84,7 +82,7 @@ class Delivery:
             EnvironmentFault: it cannot be reached.
         """
         progress(f"looking at what {self.place} has", None)
-        tally = _Tally(self.place, progress)
+        tally = Tally(f"sending to {self.place}", progress)
         made = publish_release(
             self._store,
             outgoing.folder,
@@ -95,39 +93,13 @@ class Delivery:
         )
         if self._destination.view:
             progress(f"showing it in the repository of {self.place}", None)
-            keep_view(self._store, made.model, next(iter(self._destination.aliases), CURRENT))
+            keep_view(self._store, made.model, self._destination.aliases[0])
         else:
             refresh_view(self._store, made.model)
-        return made
+        return made.model_copy(update={"view": self._destination.view})
 
     def _own(self, terms: Terms) -> Terms:
         return replace(terms, aliases=self._destination.aliases)
-
-
-class _Tally:
-    """Adds up the bytes that threads report, and tells of them now and then."""
-
-    def __init__(self, place: str, progress: Callable[[str, float | None], None]) -> None:
-        self._place = place
-        self._progress = progress
-        self._lock = threading.Lock()
-        self._total = self._done = 0
-        self._told = 0.0
-
-    def begin(self, total: int) -> None:
-        """So many bytes are to go."""
-        self._total, self._done = total, 0
-
-    def add(self, count: int) -> None:
-        """So many of them went; what was sent again does not count twice."""
-        with self._lock:
-            self._done = min(self._done + count, self._total)
-            now = time.monotonic()
-            if now < self._told + _SECONDS_BETWEEN_WORDS and self._done < self._total:
-                return
-            self._told = now
-            words = f"sending to {self._place}, {bytes_in_words(self._done)} of {bytes_in_words(self._total)}"
-            self._progress(words, self._done / self._total if self._total else None)
 
 
 def _require_apart(folder: Path, apart: Sequence[Path]) -> None:

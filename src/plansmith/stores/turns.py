@@ -12,7 +12,8 @@ A ticket whose owner is not heard of runs out by the store's clock. The owner kn
 from before the write that kept the ticket alive, and stops a margin earlier: the margin is longer than a small write
 takes with all that is tried again, so that a write that begins in time ends in time. Not promised, as no lock without
 the server's help can: a process that is suspended between that look at its clock and its write, a network that delivers
-a write after it was given up, and a server whose clock jumps by more than the margin.
+a write after it was given up, a virtual machine that is stopped and goes on with the clock it had, and a server whose
+clock jumps by more than the margin.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SECONDS = 600.0
 MARGIN_SECONDS = 450.0
 """How long before that its owner stops: longer than a small write takes with all that is tried again."""
 
-_FIRST_PAUSE_SECONDS = 0.02
+_PAUSE_SECONDS = 0.05  # for each who is ahead
 _LONGEST_PAUSE_SECONDS = 1.0
 
 
@@ -111,7 +112,7 @@ class Turn:
         Raises:
             Lapsed: it may not.
         """
-        if time.monotonic() - self._heard > self._trusted_seconds:
+        if _clock() - self._heard > self._trusted_seconds:
             raise Lapsed(self._tickets)
 
     def give_back(self) -> None:
@@ -123,9 +124,9 @@ class Turn:
         """Put a ticket with a number above all that are there. Tickets sort as their numbers do."""
         name = secrets.token_hex(8)
         self._chooses, self._ticket = f"{self._choosing}{name}", ""
-        self._heard = time.monotonic()
+        self._heard = _clock()
         self._put(self._chooses)
-        drawn = time.monotonic()
+        drawn = _clock()
         highest = max((_number(held.key) for held in self._objects.below(self._tickets)), default=0)
         self._ticket = f"{self._tickets}{highest + 1:012d}-{name}"
         self._put(self._ticket)
@@ -136,24 +137,26 @@ class Turn:
     def _outwait(self, folder: str, below: str | None = None) -> None:
         """Wait until those who are in a folder now, or those below a key, went away or ran out."""
         ahead = {held.key for held in self._objects.below(folder) if below is None or held.key < below}
-        pause = _FIRST_PAUSE_SECONDS
+        if not ahead:
+            return
+        behind_seconds = self._objects.now() - _clock()  # asked once: both clocks go on alike
+        patience = 1.0
         while ahead:
+            pause = min(_PAUSE_SECONDS * len(ahead) * patience, _LONGEST_PAUSE_SECONDS)
             time.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - no secret
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             self._stay()
-            now = self._objects.now()
+            now = _clock() + behind_seconds
             there = [held for held in self._objects.below(folder) if held.key in ahead]
             run_out = {held.key for held in there if now - held.changed > self._seconds}
             self._objects.remove(sorted(run_out))
-            if len(there) < len(ahead):
-                pause = _FIRST_PAUSE_SECONDS  # they move on
+            patience = 1.0 if len(there) < len(ahead) else 2 * patience
             ahead = {held.key for held in there} - run_out
 
     def _stay(self) -> None:
         """Keep the ticket from running out; one that may have, before it was written again, is not used."""
-        if time.monotonic() - self._heard > self._seconds / 6:
+        if _clock() - self._heard > self._seconds / 6:
             self.require()
-            begun = time.monotonic()
+            begun = _clock()
             self._put(self._ticket)
             self.require()
             self._heard = begun
@@ -164,6 +167,11 @@ class Turn:
 
 def _number(ticket: str) -> int:
     return int(ticket.rpartition("/")[2].partition("-")[0])
+
+
+def _clock() -> float:
+    """Seconds that pass also while the machine sleeps, where there is such a clock."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _need_no_turn() -> None:

@@ -1,0 +1,106 @@
+"""A publisher that is killed at any moment: nothing half made can be seen, and the next one sends the rest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plansmith.stores.claiming import require_store
+from plansmith.stores.layout import catalogue_key
+from plansmith.stores.opening import open_store
+
+from .conftest import S3
+from .crowds import Publishers, small_release
+from .fault_proxy import FaultProxy, Handling, Request, at, cut_after, cut_before, killing
+from .publishers import PART_BYTES, Watch
+from .releases import MODEL, TARGET, Made
+
+# Three parts.
+BULK_BYTES = 2 * PART_BYTES + 1000
+
+Among = Callable[[Request], bool]
+
+
+def _is_write(request: Request) -> bool:
+    return request.is_write
+
+
+def _is_part(request: Request) -> bool:
+    return "partNumber" in request.words
+
+
+def _is_completion(request: Request) -> bool:
+    return request.method == "POST" and "uploadId" in request.words
+
+
+def _is_list(request: Request) -> bool:
+    return request.method == "PUT" and "/releases/" in request.path
+
+
+def _is_entry(request: Request) -> bool:
+    return request.method == "PUT" and request.path.endswith(catalogue_key(MODEL))
+
+
+MOMENTS: dict[str, tuple[Among, int, Handling]] = {
+    "after the second part": (_is_part, 2, cut_after),
+    "before the parts are one object": (_is_completion, 1, cut_before),
+    "after the list": (_is_list, 1, cut_after),
+    "before the entry": (_is_entry, 1, cut_before),
+}
+WRITES = 10  # three small files, an upload that is begun, three parts, its completion, the list, the entry
+if os.environ.get("PLANSMITH_SOAK_ROUNDS"):
+    MOMENTS |= {
+        f"{words} write {number}": (_is_write, number, cut)
+        for number in range(1, WRITES + 1)
+        for words, cut in (("before", cut_before), ("after", cut_after))
+    }
+
+
+@pytest.fixture(autouse=True)
+def tiny_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server takes parts that are smaller than 5 MiB."""
+    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A release with a file that is sent in parts."""
+    return small_release(tmp_path_factory.mktemp("kills") / "repository", 1, bulk_bytes=BULK_BYTES)
+
+
+@pytest.mark.parametrize(("among", "number", "cut"), MOMENTS.values(), ids=MOMENTS)
+def test_a_killed_publisher_leaves_nothing_to_see_and_the_next_one_goes_on(
+    s3: S3, proxy: FaultProxy, crowd: Publishers, made: Made, among: Among, number: int, cut: Handling
+) -> None:
+    store = open_store(s3.place(), Path())
+    require_store(store, TARGET)
+    place, watch = s3.place(endpoint_url=proxy.endpoint), Watch(store, MODEL)
+
+    def lie_in_wait(processes: list[int]) -> None:
+        proxy.handling = at(number, killing(processes[0], cut), among=among)
+
+    assert crowd.publish(place, [made], lie_in_wait).told == [None]
+    proxy.wait_until_idle()
+    watch.look()
+    was_entered = any(_is_entry(request) for request in proxy.done)
+    assert (list(watch.seen), watch.problems) == ([1] if was_entered else [], [])
+
+    before = _contents(proxy)
+    proxy.reset()
+    assert crowd.publish(place, [made]).versions == [1]
+    assert before & _contents(proxy) == set(), "what had arrived was sent again"
+    watch.look()
+    assert (list(watch.seen), watch.problems) == ([1], [])
+    assert s3.client.list_multipart_uploads(Bucket=s3.bucket).get("Uploads", []) == []
+
+
+def _contents(proxy: FaultProxy) -> set[tuple[str, ...]]:
+    """The objects and parts whose contents arrived."""
+    return {
+        (request.path, *request.words.get("partNumber", []))
+        for request in proxy.done
+        if request.method == "PUT" and "/objects/" in request.path
+    }
