@@ -18,8 +18,22 @@ from .command import COMMAND, CommandLine, environment
 from .conftest import Compiled
 
 COMMANDS = [
-    *("check", "compile", "doctor", "gc", "history", "infer", "init", "inspect", "lower"),
-    *("report", "schema", "serve", "serve-env", "show", "targets", "validate", "zoo"),
+    *("check", "compile", "diff", "doctor", "gc", "history", "infer", "init", "inspect", "lower", "pin", "promote"),
+    *(
+        "prune",
+        "publish",
+        "pull",
+        "report",
+        "rollback",
+        "schema",
+        "serve",
+        "serve-env",
+        "show",
+        "store",
+        "sync",
+        "targets",
+    ),
+    *("validate", "verify", "versions", "zoo"),
 ]
 
 # What is typed, and what has to be offered; a type in angle brackets is left to the shell.
@@ -124,7 +138,9 @@ def test_the_help_says_how_each_shell_gets_its_script(shell: str, run: CommandLi
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("words", [("show", ""), ("compile", "x", "--target", "t"), ("",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [("show", ""), ("compile", "x", "--target", "t"), ("",), ("diff", "--store", "s", "m@")], ids=" ".join
+)
 def test_completion_imports_nothing_that_takes_time(words: tuple[str, ...], compiled: Compiled) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "plansmith"],

@@ -8,24 +8,15 @@ import pytest
 
 from plansmith.destinations import CURRENT, Publication
 from plansmith.digest import Digester
-from plansmith.stores.documents import content_of, new_token, utc_now
-from plansmith.stores.layout import MARKER_KEY, live_key
-from plansmith.stores.objects import Abilities
+from plansmith.stores.documents import content_of, utc_now
+from plansmith.stores.layout import live_key
 from plansmith.stores.publication import Terms, publish_release
-from plansmith.stores.records import LiveReport, Marker
+from plansmith.stores.records import LiveReport
 from plansmith.stores.store import Store
 
-from ..durability.packages import TARGET
 from .releases import MODEL, Made, make_release
 
 DAY = 24 * 3600.0
-
-
-def found_unasked(store: Store) -> None:
-    """Make a store without asking its server what it does, which takes longer than all else here."""
-    able = Abilities(create_once=True, swap=True, safe_in_race=True, checksums=True, probed=utc_now())
-    marker = Marker(target=TARGET, created=utc_now(), abilities=able, token=new_token())
-    store.objects.create(MARKER_KEY, content_of(marker))
 
 
 def publish(store: Store, made: Made, *aliases: str) -> Publication:
@@ -39,8 +30,6 @@ def fill(store: Store, folder: Path, count: int, *, model: str = MODEL) -> list[
 
     Some of their files are equal, and others are not.
     """
-    if store.marker() is None:
-        found_unasked(store)
     found = [make_release(folder / "repository", number, model=model) for number in range(1, count + 1)]
     for made in found:
         publish(store, made)

@@ -22,6 +22,7 @@ from plansmith.triton.repository import ModelRepository
 from ..durability.packages import draft_of, write_package
 from ..durability.packages import publish as compile_into
 from ..durability.wholeness import repository_problems
+from .places import IN_A_FOLDER
 from .releases import BULK_FILE, MODEL, make_release
 
 BULK_BYTES = 300_000
@@ -72,6 +73,7 @@ def test_a_pulled_version_is_what_was_published_under_the_number_of_the_store(
     assert repository_problems(opened.root) == []
 
 
+@IN_A_FOLDER
 def test_what_another_release_of_the_mirror_has_is_linked_and_not_fetched(
     store: Store, mirror: Mirror, publish: Publish
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_damaged_content_is_refused_and_what_was_shown_stays(store: Store, mir
     assert (catalogue.model, mirror.shown(MODEL), mirror.repository.versions(MODEL)) == (MODEL, 1, [1])
 
 
+@IN_A_FOLDER
 def test_a_release_that_was_damaged_here_is_made_whole_again(
     store: Store, mirror: Mirror, publish: Publish, tmp_path: Path
 ) -> None:
@@ -133,6 +136,7 @@ def test_a_release_that_was_damaged_here_is_made_whole_again(
     assert graph.samefile(mirror.repository.root / MODEL / "1" / "model.onnx")
 
 
+@IN_A_FOLDER
 def test_only_what_is_shown_and_what_was_shown_before_it_stays(store: Store, mirror: Mirror, publish: Publish) -> None:
     for answer in (1, 2, 3):
         publish(answer)
@@ -143,6 +147,7 @@ def test_only_what_is_shown_and_what_was_shown_before_it_stays(store: Store, mir
     assert repository_problems(mirror.repository.root) == []
 
 
+@IN_A_FOLDER
 def test_earlier_versions_that_the_policy_has_triton_serve_come_along(
     store: Store, mirror: Mirror, tmp_path: Path
 ) -> None:
@@ -159,9 +164,15 @@ def test_earlier_versions_that_the_policy_has_triton_serve_come_along(
     assert pulled.shown == (2, 3)
 
 
-def test_a_folder_of_something_else_is_refused(store: Store, mirror: Mirror, publish: Publish, tmp_path: Path) -> None:
-    with pytest.raises(RepositoryError, match="is no store"):
+@IN_A_FOLDER
+def test_a_place_that_is_no_store_has_nothing_to_pull(store: Store, mirror: Mirror) -> None:
+    with pytest.raises(RepositoryError, match="is no store") as refused:
         bring_held(store, mirror)
+    assert "plansmith publish" in refused.value.remedy
+
+
+@IN_A_FOLDER
+def test_a_folder_of_something_else_is_refused(store: Store, mirror: Mirror, publish: Publish, tmp_path: Path) -> None:
     publish(1)
     with pytest.raises(RepositoryError, match="holds releases that were made here") as made_here:
         bring(store, Mirror(tmp_path / "repository"))

@@ -18,13 +18,17 @@ from plansmith.stores.repository_view import keep_view, refresh_view
 from plansmith.stores.store import Store
 from plansmith.triton.installation import Installation
 from plansmith.triton.live import RunningTriton
+from plansmith.triton.repository import ModelRepository
 from plansmith.triton.server import TritonServer
 
-from ..triton.conftest import installation, site
+from ..triton.conftest import installation
 from ..triton.versions import INTERFACE
+from ..triton.versions import MODEL as PYTHON_MODEL
+from .places import IN_A_FOLDER
+from .python_versions import python_release
 from .releases import BULK_FILE, MODEL, make_release
 
-__all__ = ["installation", "site"]
+__all__ = ["installation"]
 
 OTHER = Interface(inputs=INTERFACE.inputs, outputs=INTERFACE.outputs[:1])
 
@@ -67,7 +71,8 @@ def test_a_version_is_copied_before_its_configuration_and_the_file_that_it_names
 ) -> None:
     publish(store, tmp_path, 1, bulk_bytes=10)
     assert refresh_view(store, MODEL) == (), "nobody asked for a view"
-    assert shown(store) == acts == []
+    assert shown(store) == []
+    acts.clear()
     assert keep_view(store, MODEL) == (1,)
     names = [f"1/{BULK_FILE}", "1/model.onnx", "config.pbtxt"]
     assert acts[:3] == [f"copy {MODEL}/{name}" for name in names]
@@ -96,6 +101,7 @@ def test_the_view_follows_the_alias_forwards_and_backwards(
     assert shown(store) == ["2/model.onnx", "config.pbtxt"]
 
 
+@IN_A_FOLDER
 def test_versions_that_do_not_fit_the_configuration_are_not_beside_it(store: Store, tmp_path: Path) -> None:
     publish(store, tmp_path, 1)
     keep_view(store, MODEL)
@@ -104,6 +110,7 @@ def test_versions_that_do_not_fit_the_configuration_are_not_beside_it(store: Sto
     assert shown(store) == ["2/model.onnx", "config.pbtxt"]
 
 
+@IN_A_FOLDER
 def test_a_view_of_an_alias_that_is_none_is_refused(store: Store, tmp_path: Path) -> None:
     publish(store, tmp_path, 1)
     with pytest.raises(RepositoryError, match="no alias 'champion'") as refused:
@@ -112,20 +119,27 @@ def test_a_view_of_an_alias_that_is_none_is_refused(store: Store, tmp_path: Path
 
 
 def test_a_triton_that_reads_the_store_serves_what_is_promoted_and_rolled_back(
-    store: Store, place: Place, tmp_path: Path, installation: Installation, site: Path
+    store: Store, place: Place, tmp_path: Path, installation: Installation
 ) -> None:
-    publish(store, tmp_path, 1)
-    keep_view(store, MODEL)
+    publish_python(store, tmp_path)
+    keep_view(store, PYTHON_MODEL)
     where = f"s3://{place.endpoint_url}/{place.to.removeprefix('s3://')}" if place.is_s3 else place.to
     (tmp_path / "empty").mkdir()
-    log = tmp_path / "log"
     arguments = [f"--model-repository={where}/{VIEW}"]
-    with TritonServer(tmp_path / "empty", installation, log, site=site, models=[], arguments=arguments) as server:
+    with TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[], arguments=arguments) as server:
         triton = RunningTriton(f"grpc://{server.grpc_url}")
-        assert triton.load(Path(MODEL), version=1) == [1]
-        publish(store, tmp_path, 2)
-        refresh_view(store, MODEL)
-        assert triton.load(Path(MODEL), version=2) == [2]
-        store.roll_back(MODEL)
-        refresh_view(store, MODEL)
-        assert triton.load(Path(MODEL), version=1) == [1]
+        assert triton.load(Path(PYTHON_MODEL), version=1) == [1]
+        publish_python(store, tmp_path)
+        refresh_view(store, PYTHON_MODEL)
+        assert triton.load(Path(PYTHON_MODEL), version=2) == [2]
+        store.roll_back(PYTHON_MODEL)
+        refresh_view(store, PYTHON_MODEL)
+        assert triton.load(Path(PYTHON_MODEL), version=1) == [1]
+
+
+def publish_python(store: Store, folder: Path) -> None:
+    """Make a release that loads fast and have `current` stand for it."""
+    repository = ModelRepository(folder / "python")
+    made = python_release(repository, folder / "packages")
+    manifest = repository.manifest(PYTHON_MODEL, made.version)
+    publish_release(store, Path(made.release), manifest, Digester(folder / "digests"))

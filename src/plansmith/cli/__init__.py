@@ -45,6 +45,8 @@ from plansmith.cli.zoo import zoo_command
 from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
 
 _EXIT_SIGNALLED = 128
+_COMPLETES = "_PLANSMITH_COMPLETE"
+"""Set by the scripts of shells that ask what fits."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -116,6 +118,10 @@ def main() -> NoReturn:
 
 def _run() -> NoReturn:
     prepare_streams()
+    if _COMPLETES in os.environ:
+        from plansmith.cli.bash_completion import offer_in_bash
+
+        offer_in_bash()
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, _terminate)
     try:

@@ -47,7 +47,9 @@ def complete_alias(ctx: click.Context, param: click.Parameter, incomplete: str) 
     """The aliases of the model that was named before."""
     del param
     place = ctx.params.get("store")
-    model = str(ctx.params.get("release") or ctx.params.get("model") or "").partition("@")[0]
+    # Before an option whose value is still to come, click reads no arguments, and leaves them as they are.
+    named = ctx.params.get("release") or ctx.params.get("model") or next(iter(ctx.args), "")
+    model = named.partition("@")[0]
     return _offer(_quietly(lambda: _aliases(place, ctx.params, model)) if place and model else [], incomplete)
 
 

@@ -160,8 +160,8 @@ class Objects(Protocol):
         """
         ...
 
-    def sha256(self, key: str) -> str:
-        """The SHA-256 of an object's content, of which every byte is read."""
+    def sha256(self, key: str, moved: Moved = untold) -> str:
+        """The SHA-256 of an object's content, of which every byte is read; `moved` is told of them."""
         ...
 
     def copy(self, source: str, key: str) -> None:

@@ -61,7 +61,7 @@ class Pruning(Record):
 
 
 class Pruner:
-    """Finds what a store need not keep, and takes it away.
+    """Finds what a store need not keep, and takes it away; uploads that were never ended, too.
 
     Args:
         store: whose.
@@ -101,6 +101,7 @@ class Pruner:
             self._remove_lists(unlisted)
             contents = self._remove_contents(contents)
             self._objects.remove(held.key for held in quiet)
+            self._objects.give_up(self._now - GRACE_SECONDS)
             self._require_whole(left, {name_in(held.key) for held in contents})
         gone += [Gone(kind="list", name=held.key, why="no version has it") for held in unlisted]
         gone += [Gone(kind="content", name=held.key, why="nothing needs it", bytes=held.bytes) for held in contents]

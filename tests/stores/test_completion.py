@@ -1,0 +1,100 @@
+"""Completion of models, versions and aliases of a store in bash, zsh and fish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from plansmith.cli import store_completion
+from plansmith.cli.versions import versions_command
+from plansmith.stores.folder import FolderObjects
+from plansmith.stores.pruning import Pruner
+from plansmith.stores.retention import Retention
+from plansmith.stores.store import Store
+
+from ..cli.command import CommandLine
+from ..cli.test_completion import bash, fish, zsh
+from .conftest import S3
+from .filled import fill, let_pass, publish
+from .releases import MODEL, make_release
+
+STORE = ("--store", "store")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    """`plansmith` beside a store of two models, one of which has versions 2 and 3 still, and a repository."""
+    folder = tmp_path_factory.mktemp("completed")
+    store = Store(FolderObjects(folder / "store"))
+    fill(store, folder / "artifacts", 3)
+    store.promote(MODEL, 2, "champion")
+    publish(store, make_release(folder / "artifacts" / "repository", 1, model="another"))
+    with pytest.MonkeyPatch.context() as patched:
+        let_pass(patched, store, 40)
+        Pruner(store, Retention(keep=1, seconds=0), dry=False, settle_seconds=0).prune()
+    return CommandLine(folder)
+
+
+OFFERED: dict[str, tuple[tuple[str, ...], list[str]]] = {
+    "models": (("versions", *STORE, "an"), [MODEL, "another"]),
+    "models of the repository": (("verify", "anot"), ["another"]),
+    "versions and aliases": (
+        ("promote", *STORE, f"{MODEL}@"),
+        [f"{MODEL}@2", f"{MODEL}@3", f"{MODEL}@champion", f"{MODEL}@current"],
+    ),
+    "the start of an alias": (("diff", *STORE, f"{MODEL}@2", f"{MODEL}@ch"), [f"{MODEL}@champion"]),
+    "versions of the repository": (("diff", f"{MODEL}@"), [f"{MODEL}@1", f"{MODEL}@2", f"{MODEL}@3"]),
+    "aliases": (("promote", *STORE, f"{MODEL}@2", "c"), ["champion", "current"]),
+    "aliases to go back": (("rollback", *STORE, MODEL, "--alias", "cu"), ["current"]),
+    "versions of an unknown model": (("pin", *STORE, "third@"), []),
+    "models of no store": (("versions", "--store", "artifacts", ""), []),
+    "stores": (("verify", "--store", "st"), ["<dir>"]),
+}
+
+
+def taken_apart(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Words as bash has them."""
+    parts: list[str] = []
+    for word in words:
+        before, at, after = word.partition("@")
+        parts += [part for part in (before, at, after) if part] or [word]
+    return tuple(parts)
+
+
+@pytest.mark.parametrize(("words", "offered"), OFFERED.values(), ids=OFFERED.keys())
+def test_a_shell_is_offered_what_a_store_has(words: tuple[str, ...], offered: list[str], run: CommandLine) -> None:
+    assert sorted(zsh(run, words)) == sorted(offered)
+
+
+def test_fish_is_offered_the_same(run: CommandLine) -> None:
+    words, offered = OFFERED["versions and aliases"]
+    assert sorted(fish(run, words)) == sorted(offered)
+
+
+WITH_AT = {name: one for name, one in OFFERED.items() if "@" in "".join(one[0])}
+
+
+@pytest.mark.parametrize(("words", "offered"), WITH_AT.values(), ids=WITH_AT.keys())
+def test_bash_which_takes_words_apart_at_the_at_is_offered_what_comes_from_there(
+    words: tuple[str, ...], offered: list[str], run: CommandLine
+) -> None:
+    before = words[-1].partition("@")[0] if "@" in words[-1] else ""
+    assert sorted(bash(run, taken_apart(words))) == sorted(word.removeprefix(before) for word in offered)
+
+
+def test_a_store_in_s3_is_asked(s3: S3, tmp_path: Path, s3_store: Store) -> None:
+    fill(s3_store, tmp_path, 1)
+    reach = ("--store", s3_store.place, "--endpoint-url", s3.endpoint)
+    run = CommandLine(tmp_path)
+    assert zsh(run, ("versions", *reach, "")) == [MODEL]
+    assert zsh(run, ("promote", *reach, f"{MODEL}@c")) == [f"{MODEL}@current"]
+
+
+@pytest.mark.usefixtures("aws")
+def test_a_store_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_completion, "_MOST_SECONDS", 0.01)
+    context = click.Context(versions_command)
+    context.params = {"store": "s3://models", "endpoint_url": "http://127.0.0.1:9"}
+    assert store_completion.complete_model(context, versions_command.params[0], "") == []
