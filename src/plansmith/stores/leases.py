@@ -55,12 +55,6 @@ class Hold:
         self._key = key
         self._seconds = seconds
         self._holder = new_token()
-        self._until = 0.0
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether nobody else can have taken it yet."""
-        return time.monotonic() < self._until
 
     def prolong(self) -> None:
         """Take the lease, or keep it for another while.
@@ -68,13 +62,10 @@ class Hold:
         Raises:
             _Held: another has it.
         """
-        begun = time.monotonic()  # before the store's clock is asked: this one may not run out later than that one
         change(self._objects, self._key, Lease, self._prolonged)
-        self._until = begun + self._seconds
 
     def give_back(self) -> None:
         """Let others have it at once; where that fails, they have it when it expires."""
-        self._until = 0.0
         with suppress(PlansmithError, OSError, _Held):
             change(self._objects, self._key, Lease, self._given_back)
 
@@ -96,7 +87,7 @@ class _Held(Exception):
 
 
 @contextmanager
-def leased(objects: Objects, name: str, seconds: float = SECONDS, waiting: Waiting = lambda _: None) -> Iterator[Hold]:
+def leased(objects: Objects, name: str, seconds: float = SECONDS, waiting: Waiting = lambda _: None) -> Iterator[None]:
     """Hold a lease while something is done, renewed by a thread; waits for another's to be given back or to expire.
 
     Args:
@@ -115,7 +106,7 @@ def leased(objects: Objects, name: str, seconds: float = SECONDS, waiting: Waiti
     renewal = threading.Thread(target=_renew, args=(hold, seconds, done), name=f"lease {name}", daemon=True)
     renewal.start()
     try:
-        yield hold
+        yield
     finally:
         done.set()
         renewal.join()
