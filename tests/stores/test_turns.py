@@ -16,7 +16,8 @@ import pytest
 from plansmith.stores.documents import change, new_token
 from plansmith.stores.layout import TURNS
 from plansmith.stores.objects import Abilities, Objects
-from plansmith.stores.turns import Lapsed, alone, turn
+from plansmith.stores.s3 import client
+from plansmith.stores.turns import MARGIN_SECONDS, SECONDS, Lapsed, alone, turn
 from plansmith.types import Record
 
 from .racy_folder import SAFE, UNSAFE, RacyFolder
@@ -69,7 +70,7 @@ def in_threads(*work: Callable[[], None]) -> None:
 
 def counted(folder: Path, abilities: Abilities, writers: int, times: int) -> int:
     """How many changes are there after several writers made some each, on a server that lets two of them win."""
-    in_threads(*(lambda n=n: count_up(RacyFolder(folder, n, abilities), times) for n in range(writers)))  # type: ignore[misc]
+    in_threads(*(lambda n=n: count_up(RacyFolder(folder, n, abilities), times) for n in range(writers)))
     found = RacyFolder(folder).read("count.json")
     assert found is not None
     return Count.model_validate_json(found.content).count
@@ -96,7 +97,7 @@ def test_nobody_is_inside_with_another_and_nothing_is_left(tmp_path: Path) -> No
                 time.sleep(0.002)
                 inside.remove(number)
 
-    in_threads(*(lambda n=n: enter(n) for n in range(5)))  # type: ignore[misc]
+    in_threads(*(lambda n=n: enter(n) for n in range(5)))
     assert most == [1] * 15
     assert list(RacyFolder(tmp_path).below(TURNS)) == []
 
@@ -126,7 +127,7 @@ def test_who_came_first_goes_first(tmp_path: Path) -> None:
     with turn(objects, NAME):
         for count, thread in enumerate(threads, 2):
             thread.start()
-            _wait_until(lambda count=count: len(_tickets(objects)) == count)  # type: ignore[misc]
+            _wait_until(lambda count=count: len(_tickets(objects)) == count)
     for thread in threads:
         thread.join(10)
     assert order == [0, 1, 2, 3]
@@ -215,6 +216,12 @@ def test_who_chooses_for_too_long_chooses_again(tmp_path: Path) -> None:
     with turn(objects, NAME, 0.4, 0.2):
         assert ["/choosing/" in key for key in written] == [True, False, True, False]
         assert _tickets(objects) == [written[3]]
+
+
+def test_a_turn_is_given_up_before_a_write_could_still_land_that_began_in_it() -> None:
+    # Standard mode waits at most 20 s before each of the retries: docs.aws.amazon.com/sdkref, "Retry behavior".
+    longest = client.ATTEMPTS * (client._CONNECT_SECONDS + client._READ_SECONDS) + (client.ATTEMPTS - 1) * 20
+    assert longest < MARGIN_SECONDS < SECONDS
 
 
 def _tickets(objects: Objects) -> list[str]:
