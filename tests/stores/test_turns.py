@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -125,9 +126,10 @@ def test_who_came_first_goes_first(tmp_path: Path) -> None:
 
     threads = [threading.Thread(target=enter, args=(number,)) for number in range(4)]
     with turn(objects, NAME):
-        for count, thread in enumerate(threads, 2):
+        for thread in threads:
+            before = _tickets(objects)
             thread.start()
-            _wait_until(lambda count=count: len(_tickets(objects)) == count)
+            _wait_until(partial(_has_changed, objects, before))
     for thread in threads:
         thread.join(10)
     assert order == [0, 1, 2, 3]
@@ -151,7 +153,7 @@ def test_a_killed_owner_s_turn_runs_out(tmp_path: Path) -> None:
 
 def test_who_died_while_it_chose_is_waited_for_and_then_no_more(tmp_path: Path) -> None:
     objects = RacyFolder(tmp_path)
-    left = f"{TURNS}{NAME}/choosing/dead"
+    left = f"{TURNS}{NAME}/choosing-dead"
     objects.put(left, b"")
     with turn(objects, NAME, 1.0, 0.5):
         assert objects.find(left) is None
@@ -214,7 +216,7 @@ def test_who_chooses_for_too_long_chooses_again(tmp_path: Path) -> None:
 
     objects.before_write = before_write
     with turn(objects, NAME, 0.4, 0.2):
-        assert ["/choosing/" in key for key in written] == [True, False, True, False]
+        assert ["/choosing-" in key for key in written] == [True, False, True, False]
         assert _tickets(objects) == [written[3]]
 
 
@@ -225,7 +227,11 @@ def test_a_turn_is_given_up_before_a_write_could_still_land_that_began_in_it() -
 
 
 def _tickets(objects: Objects) -> list[str]:
-    return [held.key for held in objects.below(f"{TURNS}{NAME}/tickets/")]
+    return [held.key for held in objects.below(f"{TURNS}{NAME}/ticket-")]
+
+
+def _has_changed(objects: Objects, before: list[str]) -> bool:
+    return _tickets(objects) != before
 
 
 def _wait_until(is_so: Callable[[], bool]) -> None:
