@@ -96,7 +96,10 @@ def test_mlflow_counts_only_where_a_server_is_named(facts: dict[str, Any], sever
 
 def test_s3_wants_the_sdk_credentials_a_region_and_its_endpoint() -> None:
     (absent,) = services.store_findings(Probed())
-    assert (absent.severity, absent.remedy) == (Severity.OPTIONAL, "pip install boto3")
+    assert (absent.severity, absent.remedy) == (Severity.OPTIONAL, "pip install 'plansmith[s3]'")
+    package, _ = services.store_findings(Probed(BOTO3), unmet="needs >=1.36")
+    assert (package.severity, package.found) == (Severity.WARNING, "1.44.5; needs >=1.36")
+    assert package.remedy == absent.remedy
     _, account = services.store_findings(Probed(BOTO3))
     assert (account.severity, account.found) == (Severity.OK, "credentials by env, eu-west-1")
     _, account = services.store_findings(Probed(BOTO3 | {"credentials": "", "region": ""}))

@@ -66,7 +66,9 @@ def examine(
         ),
         services.hub_finding(probes["huggingface_hub"]),
         services.mlflow_finding(probes["mlflow"]),
-        *services.store_findings(probes["boto3"]),
+        *services.store_findings(
+            probes["boto3"], unmet=libraries.unmet_by("s3", "boto3", libraries.installed_version("boto3"))
+        ),
     ]
     return Examination(findings, strict=strict)
 

@@ -14,8 +14,9 @@ STORE_AREA = "Stores"
 _FLOWS = "flow runs (plansmith compile --track)"
 _HUB = "models named by id (hf:org/model, timm:name)"
 _EVENTS = "registry events (not available yet)"
-_S3 = "publishing to S3 (not available yet)"
+_S3 = "stores and caches in S3"
 _INSTALL_FLOWS = "pip install 'plansmith[flows]'"
+_INSTALL_S3 = "pip install 'plansmith[s3]'"
 
 
 def prefect_findings(client: Probed, server: Probed, *, fastapi: str, unmet: str = "") -> list[Finding]:
@@ -106,11 +107,20 @@ def mlflow_finding(mlflow: Probed) -> Finding:
     return Finding(REGISTRY_AREA, name, Severity.OK, f"{uri} answers")
 
 
-def store_findings(boto3: Probed) -> list[Finding]:
-    """S3: the SDK, what it knows without asking anyone, and the endpoint if one of its own is set."""
+def store_findings(boto3: Probed, *, unmet: str = "") -> list[Finding]:
+    """S3: the SDK, what it knows without asking anyone, and the endpoint if one of its own is set.
+
+    Args:
+        boto3: the SDK imported, its configuration read.
+        unmet: what the installed SDK lacks for the extra `s3`, in words.
+    """
     if boto3.facts is None:
-        return [_absent_or_broken(STORE_AREA, "boto3", boto3, _S3, "pip install boto3")]
-    found = [Finding(STORE_AREA, "boto3", Severity.OK, boto3.facts["version"]), _credentials(boto3.facts)]
+        return [_absent_or_broken(STORE_AREA, "boto3", boto3, _S3, _INSTALL_S3)]
+    version = boto3.facts["version"]
+    package = Finding(STORE_AREA, "boto3", Severity.OK, version)
+    if unmet:
+        package = Finding(STORE_AREA, "boto3", Severity.WARNING, f"{version}; {unmet}", _S3, _INSTALL_S3)
+    found = [package, _credentials(boto3.facts)]
     return [*found, _endpoint(boto3.facts)] if boto3.facts["endpoint"] else found
 
 
