@@ -81,6 +81,8 @@ bench: $(VENV)/.served
 soak:            ## long rounds of kills, of processes that publish at once, and of publications under requests
 soak: $(VENV)/.served
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak
+	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/stores/test_faults.py tests/stores/test_crowds.py \
+		tests/stores/test_kills.py
 	PLANSMITH_SOAK_PUBLICATIONS=50 $(BIN)/python -m pytest tests/triton/test_live.py
 
 messages:        ## every message that the tests meet, to be read in one go

@@ -73,6 +73,11 @@ class PrefectServer:
         found = self.ask("artifacts/filter", artifacts={"flow_run_id": {"any_": [run]}})
         return {artifact["key"]: artifact for artifact in found if artifact["key"]}
 
+    def logs_of(self, run: str) -> list[str]:
+        """What a flow run and its tasks logged, in turn."""
+        filters = {"logs": {"flow_run_id": {"any_": [run]}}, "sort": "TIMESTAMP_ASC"}
+        return [log["message"] for log in self.ask("logs/filter", **filters)]
+
     def cancel(self, run: str) -> None:
         """What the button in Prefect's pages does."""
         self.ask(f"flow_runs/{run}/set_state", state={"type": "CANCELLING"})

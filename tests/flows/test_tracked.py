@@ -41,6 +41,31 @@ def test_a_tracked_compile_is_a_run_with_a_task_for_every_step(
     assert untracked.keys() == answer.document.keys()
 
 
+def test_a_tracked_release_goes_into_stores_and_the_log_tells_how_far_it_is(
+    prefect: PrefectServer, run: CommandLine, bert: Path
+) -> None:
+    words = (
+        "compile",
+        f"hf:{bert}",
+        "--name",
+        "stored",
+        "--no-check-served",
+        "--publish",
+        "store",
+        "--track",
+        "--json",
+    )
+    answer = run(*words, **prefect.variables())
+    assert answer.status == 0, answer
+    (told,) = answer.document["publications"]
+    assert (told["place"], told["version"], told["aliases"]) == (str(run.folder / "store"), 1, ["current"])
+    found = prefect.run_named("stored · local-cpu")
+    plan = json.loads(prefect.artifacts_of(found["id"])["plan-stored-local-cpu"]["data"])
+    assert plan[-1]["state"].endswith(f", and go to {run.folder / 'store'}")
+    assert [line for line in prefect.logs_of(found["id"]) if f"publish: sending to {run.folder / 'store'}, " in line]
+    assert prefect.tasks_of(found["id"])[-1]["name"] == "publish"
+
+
 def test_its_artifacts_are_the_plan_the_gates_report_and_the_release(
     prefect: PrefectServer, run: CommandLine, bert: Path
 ) -> None:

@@ -117,11 +117,19 @@ def s3(
     return made
 
 
-@pytest.fixture
-def proxy(s3: S3) -> Iterator[FaultProxy]:
-    """What stands before the server, and passes everything on until it is told otherwise."""
-    with FaultProxy(int(s3.endpoint.rpartition(":")[2])).running() as proxy:
+@pytest.fixture(scope="session")
+def standing_proxy(s3_server: str) -> Iterator[FaultProxy]:
+    """What stands before the server."""
+    with FaultProxy(int(s3_server.rpartition(":")[2])).running() as proxy:
         yield proxy
+
+
+@pytest.fixture
+def proxy(standing_proxy: FaultProxy) -> FaultProxy:
+    """What stands before the server, and passes everything on until it is told otherwise."""
+    standing_proxy.wait_until_idle()
+    standing_proxy.reset()
+    return standing_proxy
 
 
 @pytest.fixture(scope="session")

@@ -306,7 +306,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         headers = {name.lower(): said for name, said in self.headers.items()}
-        body = self.rfile.read(int(headers.get("content-length", 0)))
+        length = int(headers.get("content-length", 0))
+        body = self.rfile.read(length)
+        if len(body) < length:
+            return  # the client is gone
         request = self.server.proxy.noted(self.command, self.path, headers, body)
         try:
             self._tell(self.server.proxy.handle(request, self._forward))
