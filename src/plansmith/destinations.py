@@ -163,7 +163,8 @@ class Publication(Record):
 
     `aliases`: those wanted that stand for the version; `elsewhere`: those wanted that stand for another one, and were
     left so because the store had the release already; `sent_bytes`: what had to be sent of `total_bytes`;
-    `unchanged`: the store had the release already; `view`: it is kept in a model repository there, too.
+    `unchanged`: the store had the release already; `view`: it is kept in a model repository there, too; `caution`:
+    what a person should know of the server.
     """
 
     place: str
@@ -176,3 +177,4 @@ class Publication(Record):
     total_bytes: int
     unchanged: bool
     view: bool = False
+    caution: str = ""

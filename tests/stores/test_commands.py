@@ -13,6 +13,7 @@ from plansmith.triton.repository import ModelRepository
 
 from ..cli.command import Refused, check_refusal
 from ..cli.in_process import InProcess
+from ..triton.versions import INTERFACE
 from .filled import fill, let_pass, publish, report_live
 from .releases import MODEL, make_release
 
@@ -141,6 +142,17 @@ def test_an_alias_is_moved_rolled_back_and_taken_away(run: InProcess, kept: Stor
     assert gone == [f"{MODEL} has no alias champion any more; it stood for version 1"]
     assert kept.catalogue(MODEL).aliases.keys() == {"current"}
     assert lines(run, "rollback", MODEL, *STORE) == [f"current of {MODEL} is version 2 again, no longer 3"]
+
+
+def test_an_alias_is_not_moved_to_another_interface_unless_that_is_meant(run: InProcess, kept: Store) -> None:
+    other = INTERFACE.model_copy(update={"outputs": INTERFACE.outputs[:1]})
+    made = make_release(run.folder / "artifacts" / "repository", 4, interface=other)
+    publish(kept, made, "canary")
+    refused = run("promote", f"{MODEL}@canary", "current", *STORE, "--json")
+    check_refusal(refused, 7, ("differ from those of answers@3: three is gone", "--allow-interface-change"))
+    assert kept.catalogue(MODEL).aliases["current"].version == 3
+    moved = lines(run, "promote", f"{MODEL}@canary", "current", "--allow-interface-change", *STORE)
+    assert moved == [f"current of {MODEL} is version 4, no longer 3"]
 
 
 def test_without_a_store_a_rollback_withdraws_the_newest_version_of_the_repository(run: InProcess) -> None:

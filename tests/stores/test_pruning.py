@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +120,18 @@ def test_what_a_publication_under_way_has_sent_stays_for_a_day(
     assert keys(in_folder) == before
 
 
+def test_what_was_begun_to_be_sent_and_never_ended_goes_after_a_day(in_folder: Store, tmp_path: Path) -> None:
+    fill(in_folder, tmp_path, 1)
+    old, young = (tmp_path / "store" / ".staging" / name for name in ("old", "young"))
+    for path, age in ((old, 86500), (young, 86300)):
+        path.write_bytes(b"half a file")
+        os.utime(path, (time.time() - age,) * 2)
+    prune(in_folder, dry=True)
+    assert old.exists()
+    prune(in_folder)
+    assert (old.exists(), young.exists()) == (False, True)
+
+
 def test_contents_that_a_shared_cache_has_stay(
     in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,12 +204,18 @@ def test_a_content_that_a_publication_has_just_made_young_again_stays(
     young = object_key(next(file.sha256 for file in first.files if file.path == "model/model.onnx"))
     find = in_folder.objects.find
 
+    looked: list[str] = []
+
     def touched(key: str) -> Held | None:
+        """Older at the first look than at the next."""
         held = find(key)
-        return replace(held, changed=in_folder.objects.now()) if held is not None and key == young else held
+        looked.append(key)
+        is_young = held is not None and key == young and looked.count(key) > 1
+        return replace(held, changed=in_folder.objects.now()) if held is not None and is_young else held
 
     monkeypatch.setattr(in_folder.objects, "find", touched)
     done = prune(in_folder)
+    assert looked.count(young) > 1
     assert young in keys(in_folder)
     assert young not in {one.name for one in done.gone}
     assert [one for one in done.gone if one.kind == "content"]

@@ -10,10 +10,11 @@ import click
 
 from plansmith.cli.store_completion import complete_alias, complete_version
 from plansmith.cli.store_options import open_existing, store_options
-from plansmith.errors import UsageError
+from plansmith.errors import RepositoryError, UsageError
 
 if TYPE_CHECKING:
     from plansmith.destinations import Place
+    from plansmith.manifest import Manifest
     from plansmith.stores.records import Pointer
     from plansmith.stores.store import Store
 
@@ -41,14 +42,25 @@ def _share(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option(
     "--share", metavar="SHARE", callback=_share, help="What part of the requests it should get, as a hint: 10%."
 )
+@click.option("--allow-interface-change", is_flag=True, help="Promote it even if its inputs or outputs are others.")
 @click.option("--off", is_flag=True, help="Take the alias away from MODEL instead; its versions stay.")
 @store_options()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def promote_command(release: str, alias: str, *, share: float | None, off: bool, store: Place, as_json: bool) -> None:
+def promote_command(
+    release: str,
+    alias: str,
+    *,
+    share: float | None,
+    allow_interface_change: bool,
+    off: bool,
+    store: Place,
+    as_json: bool,
+) -> None:
     """Have ALIAS stand for a version of MODEL: a number, or what another alias stands for.
 
     Loaders that follow the alias (`plansmith sync --alias`) take the version up. It is one write: nobody sees half of
-    it, and `plansmith rollback` takes it back. The share is kept for whoever routes requests; plansmith routes none.
+    it, and `plansmith rollback` takes it back. A version with other inputs or outputs than the one before is refused.
+    The share is kept for whoever routes requests; plansmith routes none.
 
     \b
     plansmith promote minilm@4 champion --store s3://models/prod
@@ -63,6 +75,8 @@ def promote_command(release: str, alias: str, *, share: float | None, off: bool,
     if off:
         opened.take_alias_away(model, alias)
     elif at:
+        if before is not None and not allow_interface_change:
+            _require_same_interface(opened, f"{model}@{before.version}", release)
         after = _promoted(opened, release, alias, share)
     else:
         raise UsageError(f"{release} names no version", remedy=f"plansmith promote {model}@VERSION {alias}")
@@ -90,6 +104,32 @@ def _promoted(store: Store, release: str, alias: str, share: float | None) -> Po
     pointer = store.promote(catalogue.model, version.version, alias, share).aliases[alias]
     refresh_view(store, catalogue.model)
     return pointer
+
+
+def _require_same_interface(store: Store, old: str, new: str) -> None:
+    """See that the clients of the version that an alias stands for can ask the other one.
+
+    Raises:
+        RepositoryError: they cannot, or the manifest of the other one is lost.
+    """
+    from plansmith.stores.reading import read_stored_manifest
+    from plansmith.triton.releases import interface_differences
+
+    def manifest_of(text: str) -> Manifest:
+        catalogue, version = store.find(text)
+        return read_stored_manifest(store.objects, store.release(catalogue.model, version))
+
+    wanted = manifest_of(new)
+    try:
+        known = manifest_of(old)
+    except RepositoryError:  # pruned or lost: there is nothing to compare with
+        return
+    differences = interface_differences(known.package.interface, wanted.package.interface)
+    if differences:
+        raise RepositoryError(
+            f"the inputs or outputs of {new} differ from those of {old}: {'; '.join(differences)}",
+            remedy="clients of the alias would break; pass --allow-interface-change if that is meant",
+        )
 
 
 def _told(pointer: Pointer | None) -> dict[str, Any]:

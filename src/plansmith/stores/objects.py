@@ -52,8 +52,8 @@ class Abilities(Record):
 
     @property
     def shortcoming(self) -> str:
-        """What a person should know of the server; empty where conditional writes can be relied on."""
-        if self.is_conditional:
+        """What a person should know of the server; empty where it was not asked, or can be relied on."""
+        if self.is_conditional or not self.is_known:
             return ""
         lacks = [
             words
@@ -160,8 +160,8 @@ class Objects(Protocol):
         """
         ...
 
-    def sha256(self, key: str) -> str:
-        """The SHA-256 of an object's content, of which every byte is read."""
+    def sha256(self, key: str, moved: Moved = untold) -> str:
+        """The SHA-256 of an object's content, of which every byte is read; `moved` is told of them."""
         ...
 
     def copy(self, source: str, key: str) -> None:

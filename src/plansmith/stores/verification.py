@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import Lock
 
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
 from plansmith.stores.layout import OBJECTS, catalogue_key, object_key, release_key
+from plansmith.stores.objects import Moved
 from plansmith.stores.reading import in_parallel
 from plansmith.stores.records import Catalogue, StoredVersion
 from plansmith.stores.store import Store
@@ -59,6 +61,10 @@ Checked = Callable[[int, int], None]
 
 def unwatched(_bytes: int, _of_bytes: int) -> None:
     """For whoever does not want to know."""
+
+
+_Digest = Callable[[str, Moved], str | None]
+"""The SHA-256 of a content by its key; None where it is not told."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,7 @@ def verify_store(
         _walk_model(store, name, walk)
     sizes = {held.key: held.bytes for held in store.objects.below(OBJECTS)}
     _check(walk, sizes.get, partial(_kept_digest, store) if quick else store.objects.sha256, checked)
+    walk.damages = [damage for damage in walk.damages if not _is_pruned(store, damage)]
     others = [size for key, size in sizes.items() if key not in walk.uses] if model is None else []
     return _told(store.place, walk, len(models), quick=quick, others=others)
 
@@ -137,7 +144,13 @@ def verify_repository(
             else:
                 walk.add(name, number, ((str(folder / file.path), file) for file in files))
     digester = Digester(repository.store / "no-memo", read_only=True)  # reads what is linked to several times once
-    _check(walk, _size, None if quick else lambda key: digester.file(Path(key)), checked)
+
+    def read(key: str, moved: Moved) -> str:
+        sha256 = digester.file(Path(key))
+        moved(walk.uses[key][0].file.bytes)
+        return sha256
+
+    _check(walk, _size, None if quick else read, checked)
     return _told(str(repository.root), walk, len(models), quick=quick, others=[])
 
 
@@ -166,6 +179,15 @@ def _files(store: Store, model: str, version: StoredVersion) -> Damage | tuple[F
         return Damage(model=model, version=version.version, path="", key=key, problem=error.message)
 
 
+def _is_pruned(store: Store, damage: Damage) -> bool:
+    """Whether what is missing was pruned since it was listed."""
+    if not damage.path or damage.version is None:
+        return False
+    known = store.known(damage.model)
+    version = known.version(damage.version) if known is not None else None
+    return version is not None and version.pruned is not None
+
+
 def _lost_aliases(catalogue: Catalogue) -> list[Damage]:
     """Aliases that stand for a version that is not there: no command of plansmith's leads to one."""
     standing = {version.version for version in catalogue.standing()}
@@ -182,9 +204,7 @@ def _lost_aliases(catalogue: Catalogue) -> list[Damage]:
     ]
 
 
-def _check(
-    walk: _Walk, size_of: Callable[[str], int | None], sha256_of: Callable[[str], str | None] | None, checked: Checked
-) -> None:
+def _check(walk: _Walk, size_of: Callable[[str], int | None], sha256_of: _Digest | None, checked: Checked) -> None:
     """Compare contents with what was published: their sizes, and their digests as far as those are told."""
     whole = []
     for key, uses in walk.uses.items():
@@ -197,22 +217,49 @@ def _check(
             whole.append(key)
     if sha256_of is None:
         return
-    total, read = sum(walk.uses[key][0].file.bytes for key in whole), 0
+    reading = _Reading(sum(walk.uses[key][0].file.bytes for key in whole), checked)
     with ThreadPoolExecutor(_READERS) as pool:
-        futures = {pool.submit(sha256_of, key): key for key in whole}
+        futures = {pool.submit(sha256_of, key, reading.moved): key for key in whole}
         try:
             for future in as_completed(futures):
-                file = walk.uses[futures[future]][0].file
-                if future.result() not in {None, file.sha256}:
-                    walk.blame(futures[future], "its content is not what was published")
-                read += file.bytes
-                checked(read, total)
+                problem = _problem(future, walk.uses[futures[future]][0].file.sha256)
+                if problem is not None:
+                    walk.blame(futures[future], problem)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _kept_digest(store: Store, key: str) -> str | None:
+def _problem(future: Future[str | None], sha256: str) -> str | None:
+    """What is wrong with a content that was read; nothing where there is no telling."""
+    try:
+        return None if future.result() in {None, sha256} else "its content is not what was published"
+    except RepositoryError as error:
+        return error.message
+
+
+class _Reading:
+    """How many bytes were read so far, by all threads.
+
+    Args:
+        total: how many there are.
+        checked: told of them.
+    """
+
+    def __init__(self, total: int, checked: Checked) -> None:
+        self._total = total
+        self._checked = checked
+        self._read = 0
+        self._lock = Lock()
+
+    def moved(self, count: int) -> None:
+        """Note that so many more were read."""
+        with self._lock:
+            self._read += count
+            self._checked(self._read, self._total)
+
+
+def _kept_digest(store: Store, key: str, _moved: Moved) -> str | None:
     held = store.objects.find(key)
     return held.sha256 or None if held is not None else None
 

@@ -85,15 +85,19 @@ def require_same_interface(newest: Manifest, draft: Manifest) -> None:
         RepositoryError: names every input and output that differs.
     """
     old, new = newest.package.interface, draft.package.interface
-    if old == new:
+    found = interface_differences(old, new)
+    if not found:
         return
     raise RepositoryError(
-        f"the inputs or outputs differ from version {newest.version}'s: {'; '.join(_differences(old, new))}",
+        f"the inputs or outputs differ from version {newest.version}'s: {'; '.join(found)}",
         remedy="clients of the old interface would break; pass --allow-interface-change or another --name",
     )
 
 
-def _differences(old: Interface, new: Interface) -> list[str]:
+def interface_differences(old: Interface, new: Interface) -> list[str]:
+    """What clients of one interface would miss or find otherwise in another, in words; nothing where they are one."""
+    if old == new:
+        return []
     before = {t.name: t for t in (*old.inputs, *old.outputs)}
     after = {t.name: t for t in (*new.inputs, *new.outputs)}
     lines = [f"{name} is gone" for name in sorted(before.keys() - after.keys())]

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from plansmith.durable import fsync_path, storage_errors
-from plansmith.stores.objects import Moved
+from plansmith.stores.objects import Moved, untold
 from plansmith.stores.s3.bucket import Bucket
 from plansmith.stores.s3.lanes import Lanes
 
@@ -32,7 +32,7 @@ def fetch(bucket: Bucket, lanes: Lanes, key: str, path: Path, sha256: str, moved
             raise
 
 
-def sha256_of(bucket: Bucket, key: str) -> str:
+def sha256_of(bucket: Bucket, key: str, moved: Moved = untold) -> str:
     """The SHA-256 of an object's content, read in one go."""
     held = bucket.find(key)
     if held is None:
@@ -40,6 +40,7 @@ def sha256_of(bucket: Bucket, key: str) -> str:
     digest = hashlib.sha256()
     for piece in bucket.stream(key, 0, held.bytes):
         digest.update(piece)
+        moved(len(piece))
     return digest.hexdigest()
 
 

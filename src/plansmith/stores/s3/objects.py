@@ -68,9 +68,9 @@ class S3Objects:
         """Write an object's content to a file."""
         downloads.fetch(self.bucket, self._lanes, key, path, sha256, moved)
 
-    def sha256(self, key: str) -> str:
+    def sha256(self, key: str, moved: Moved = untold) -> str:
         """The SHA-256 of an object's content."""
-        return downloads.sha256_of(self.bucket, key)
+        return downloads.sha256_of(self.bucket, key, moved)
 
     def copy(self, source: str, key: str) -> None:
         """Give an object a second key, or with the same one a new age."""

@@ -17,23 +17,34 @@ class Unfinished:
     id: str
     parts: dict[int, Any] = field(default_factory=dict)
 
-    def tag_of(self, number: int, content: bytes, checksum: str) -> str | None:
-        """The tag of a part that is there as it would be sent; told by its MD5 where the server lists no checksums."""
+    def tag_of(self, number: int, content: bytes, checksum: str | None) -> str | None:
+        """The tag of a part that is there as it would be sent; told by its MD5 where there is no better checksum."""
         part = self.parts.get(number)
         if part is None:
             return None
         told = part.get("ChecksumSHA256")
         tag = str(part["ETag"])
-        if told is None:
+        if told is None or checksum is None:
             same = tag.strip('"') == hashlib.md5(content, usedforsecurity=False).hexdigest()
         else:
             same = told == checksum
         return tag if same else None
 
 
-def latest(bucket: Bucket, key: str) -> Unfinished | None:
-    """The upload to a key that was begun last, if the server tells of any; the key says what its content is."""
-    found = [one for one in _listed(bucket, key) if one["Key"] == bucket.full(key)]
+def latest(bucket: Bucket, key: str, *, with_checksums: bool) -> Unfinished | None:
+    """The upload to a key that was begun last, if the server tells of any; the key says what its content is.
+
+    Args:
+        bucket: where.
+        key: in it.
+        with_checksums: whether it is to be one whose parts have SHA-256 checksums, or one whose parts have none: the
+            end of the former has to list them.
+    """
+    found = [
+        one
+        for one in _listed(bucket, key)
+        if one["Key"] == bucket.full(key) and (one.get("ChecksumAlgorithm") == "SHA256") is with_checksums
+    ]
     if not found:
         return None
     upload = max(found, key=lambda one: one["Initiated"])["UploadId"]

@@ -30,7 +30,8 @@ _ATTEMPTS = 3
 class Shipment:
     """A file that is to lie under a key.
 
-    `trusting`: the server is known to refuse what does not have the checksum sent along; elsewhere all is read back.
+    `trusting`: the server is known to refuse what does not have the checksum sent along. Elsewhere parts have none, as
+    it would only cost time to compute, and all is read back.
     """
 
     bucket: Bucket
@@ -86,9 +87,9 @@ def _put(shipment: Shipment) -> str:
 
 
 def _send_parts(shipment: Shipment, size: int) -> str | None:
-    """Send a large file in parts; the object's checksum, or None where another process sent it meanwhile."""
+    """Send a large file in parts; the object's checksum, if it is known."""
     for _ in range(_ATTEMPTS):
-        upload = latest(shipment.bucket, shipment.key) or _begun(shipment)
+        upload = latest(shipment.bucket, shipment.key, with_checksums=shipment.trusting) or _begun(shipment)
         parts: list[dict[str, Any]] = []
         try:
             parts = shipment.lanes.run(_jobs(shipment, upload, size))
@@ -105,7 +106,7 @@ def _send_parts(shipment: Shipment, size: int) -> str | None:
             held = shipment.bucket.find(shipment.key)
             if held is None or held.bytes != size:
                 continue
-        return _checksum_of(parts) if parts else None
+        return _checksum_of(parts)
     raise RepositoryError(
         f"the upload of {shipment.path.name} to {shipment.bucket.place} was given up by others, {_ATTEMPTS} times",
         remedy="run the same command again: it goes on",
@@ -114,13 +115,8 @@ def _send_parts(shipment: Shipment, size: int) -> str | None:
 
 
 def _begun(shipment: Shipment) -> Unfinished:
-    answer = shipment.bucket.call(
-        "create_multipart_upload",
-        shipment.key,
-        ChecksumAlgorithm="SHA256",
-        Metadata=shipment.metadata,
-        **shipment.bucket.encryption,
-    )
+    words = shipment.bucket.encryption | ({"ChecksumAlgorithm": "SHA256"} if shipment.trusting else {})
+    answer = shipment.bucket.call("create_multipart_upload", shipment.key, Metadata=shipment.metadata, **words)
     return Unfinished(answer["UploadId"])
 
 
@@ -132,7 +128,7 @@ def _jobs(shipment: Shipment, upload: Unfinished, size: int) -> Iterator[Callabl
         for number, _ in enumerate(range(0, size, step), start=1):
             content = stream.read(step)
             whole.update(content)
-            checksum = _base64(hashlib.sha256(content).digest())
+            checksum = _base64(hashlib.sha256(content).digest()) if shipment.trusting else None
             tag = upload.tag_of(number, content, checksum)
             if tag is not None:
                 yield partial(_listed, number, tag, checksum)
@@ -143,18 +139,20 @@ def _jobs(shipment: Shipment, upload: Unfinished, size: int) -> Iterator[Callabl
     _require_same(shipment, whole.hexdigest())
 
 
-def _send_part(shipment: Shipment, upload: str, number: int, content: bytes, checksum: str) -> dict[str, Any]:
+def _send_part(shipment: Shipment, upload: str, number: int, content: bytes, checksum: str | None) -> dict[str, Any]:
     answer = _deliver(shipment, "upload_part", content, checksum, UploadId=upload, PartNumber=number)
     return _listed(number, answer["ETag"], checksum)
 
 
-def _deliver(shipment: Shipment, operation: str, content: bytes, checksum: str, **words: Any) -> Any:
+def _deliver(shipment: Shipment, operation: str, content: bytes, checksum: str | None, **words: Any) -> Any:
     """Send bytes, again if they arrive otherwise; what the server answers.
 
     Raises:
         Answered: the upload that they belong to is gone.
     """
     answers: tuple[str, ...] = (NO_UPLOAD, *DAMAGED)
+    if checksum is not None:
+        words |= {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": checksum}
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             answer = shipment.bucket.call(
@@ -162,8 +160,6 @@ def _deliver(shipment: Shipment, operation: str, content: bytes, checksum: str, 
                 shipment.key,
                 answers=answers if attempt < _ATTEMPTS else (NO_UPLOAD,),
                 Body=content,
-                ChecksumAlgorithm="SHA256",
-                ChecksumSHA256=checksum,
                 **words,
             )
         except Answered as answered:
@@ -175,9 +171,10 @@ def _deliver(shipment: Shipment, operation: str, content: bytes, checksum: str, 
     raise AssertionError("the last attempt raises")
 
 
-def _listed(number: int, tag: str, checksum: str) -> dict[str, Any]:
+def _listed(number: int, tag: str, checksum: str | None) -> dict[str, Any]:
     """A part as the end of an upload lists it."""
-    return {"PartNumber": number, "ETag": tag, "ChecksumSHA256": checksum}
+    listed = {"PartNumber": number, "ETag": tag}
+    return listed if checksum is None else {**listed, "ChecksumSHA256": checksum}
 
 
 def _has_arrived(shipment: Shipment, size: int, checksum: str | None) -> bool:
@@ -200,12 +197,15 @@ def _require_same(shipment: Shipment, sha256: str) -> None:
         )
 
 
-def _checksum_of(parts: list[dict[str, Any]]) -> str:
-    """The checksum of an object in parts: that of the checksums of its parts, one after the other.
+def _checksum_of(parts: list[dict[str, Any]]) -> str | None:
+    """The checksum of an object in parts: that of the checksums of its parts, one after the other; None without those.
 
     docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity.html
     """
-    return _base64(hashlib.sha256(b"".join(base64.b64decode(part["ChecksumSHA256"]) for part in parts)).digest())
+    checksums = [part["ChecksumSHA256"] for part in parts if "ChecksumSHA256" in part]
+    if not checksums:
+        return None
+    return _base64(hashlib.sha256(b"".join(base64.b64decode(checksum) for checksum in checksums)).digest())
 
 
 def _base64(digest: bytes) -> str:

@@ -1,0 +1,66 @@
+"""A process that sends files to a store, fetches them, or publishes a release: what plansmith's part in it costs.
+
+    python -m benchmarks.store_client send|fetch|publish JOB
+
+JOB is a JSON document, see `Job`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from plansmith.destinations import Place
+from plansmith.digest import Digester
+from plansmith.stores.layout import object_key
+from plansmith.stores.objects import Abilities
+from plansmith.stores.opening import open_objects, open_store
+from plansmith.stores.publication import publish_release
+from plansmith.stores.reading import in_parallel
+from plansmith.stores.sending import send_contents
+from plansmith.triton.repository import ModelRepository
+from plansmith.types import FileEntry, Record
+
+
+class Job(Record):
+    """What to do.
+
+    Args:
+        place: the store.
+        folder: of the files or, for `publish`, the repository.
+        files: by their names and digests, which a compile has from when it made them.
+        abilities: what the server was seen to do when the store was made.
+    """
+
+    place: Place
+    folder: str
+    files: tuple[FileEntry, ...] = ()
+    abilities: Abilities | None = None
+
+
+def send(job: Job) -> None:
+    """Send files as a publication does."""
+    objects = open_objects(job.place, Path())
+    assert job.abilities is not None
+    objects.abilities = job.abilities
+    send_contents(objects, Path(job.folder), job.files)
+
+
+def fetch(job: Job) -> None:
+    """Fetch files, small ones at once."""
+    objects = open_objects(job.place, Path())
+    folder = Path(job.folder)
+    folder.mkdir()
+    in_parallel(lambda file: objects.fetch(object_key(file.sha256), folder / file.path, file.sha256), job.files)
+
+
+def publish(job: Job) -> None:
+    """Publish the only release of a repository."""
+    repository = ModelRepository(Path(job.folder))
+    (manifest,) = (repository.manifest(name, 1) for name in repository.models())
+    digester = Digester(Path(job.folder).parent / "digests.sqlite")
+    publish_release(open_store(job.place, Path()), repository.release(manifest.name, 1), manifest, digester)
+
+
+if __name__ == "__main__":
+    {"send": send, "fetch": fetch, "publish": publish}[sys.argv[1]](Job.model_validate_json(sys.argv[2]))
