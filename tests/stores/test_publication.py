@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from plansmith.stores.reading import read_stored_manifest
 from plansmith.stores.sending import Onlooker, send_contents
 from plansmith.stores.store import Store
 from plansmith.triton.releases import MANIFEST_FILE
-from plansmith.types import FileEntry, Tensor
+from plansmith.types import Tensor
 
 from ..durability.packages import file_entries
 from .releases import BULK_FILE, MODEL, Made, make_release
@@ -276,33 +275,6 @@ def test_releases_for_another_target_go_elsewhere(in_folder: Store, tmp_path: Pa
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "model/../../outside", "a\\b", "model//x", ""])
-def test_a_list_that_names_files_outside_is_refused(in_folder: Store, tmp_path: Path, path: str) -> None:
-    told = publish(in_folder, make_release(tmp_path / "repository"))
-    files = (FileEntry(path=path, bytes=1, sha256="0" * 64),)
-    document = {**_list(in_folder, told), "files": [files[0].model_dump()], "digest": digest_of_files(files)}
-    forged = in_folder.find(MODEL)[1].model_copy(update={"digest": digest_of_files(files)})
-    in_folder.objects.put(release_key(MODEL, forged.digest), json.dumps(document).encode())
-    with pytest.raises(RepositoryError, match="would lie outside of its release") as caught:
-        in_folder.release(MODEL, forged)
-    assert caught.value.remedy
-
-
-@pytest.mark.parametrize("name", ["../models", "a/b", "", ".hidden", "x" * 200, "a\n"])
-def test_names_lead_nowhere_else(in_folder: Store, name: str) -> None:
-    with pytest.raises(RepositoryError, match="is no name") as caught:
-        in_folder.catalogue(name)
-    assert caught.value.remedy
-
-
-def test_a_digest_that_is_none_is_refused(in_folder: Store, tmp_path: Path) -> None:
-    publish(in_folder, make_release(tmp_path / "repository"))
-    forged = in_folder.find(MODEL)[1].model_copy(update={"digest": "../../marker"})
-    with pytest.raises(RepositoryError, match="where a SHA-256 should") as caught:
-        in_folder.release(MODEL, forged)
-    assert caught.value.remedy
-
-
 def _noting(method: Callable[..., str], written: list[str]) -> Callable[..., str]:
     """A method of a store that notes the key and does what it does."""
 
@@ -311,10 +283,3 @@ def _noting(method: Callable[..., str], written: list[str]) -> Callable[..., str
         return method(key, *more)
 
     return noted
-
-
-def _list(in_folder: Store, told: Publication) -> dict[str, object]:
-    found = in_folder.objects.read(release_key(MODEL, told.digest))
-    assert found is not None
-    document: dict[str, object] = json.loads(found.content)
-    return document

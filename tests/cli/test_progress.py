@@ -1,0 +1,29 @@
+"""The moving line of a terminal, with a bar where it is known how far something is."""
+
+from __future__ import annotations
+
+from io import BytesIO, TextIOWrapper
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from plansmith.cli.progress import MovingLine
+
+
+@pytest.mark.parametrize(("encoding", "full", "left"), [("utf-8", "━", "─"), ("ascii", "#", "-")])
+def test_a_bar_is_as_long_as_what_is_done(encoding: str, full: str, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plansmith.cli.progress.can_redraw", lambda: True)
+    stream = TextIOWrapper(BytesIO(), encoding=encoding)
+    with MovingLine(Console(file=stream, force_terminal=True)) as line:
+        for share, cells in ((0.0, 0), (0.25, 5), (1.0, 20)):
+            line.tell("publish: sending", share)
+            assert _drawn(line) == f"{full * cells}{left * (20 - cells)} publish: sending"
+        line.tell("publish")
+        assert _drawn(line) == "publish"
+
+
+def _drawn(line: MovingLine) -> str:
+    assert line._status is not None
+    assert isinstance(line._status.status, Text)
+    return line._status.status.plain

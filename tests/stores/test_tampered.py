@@ -1,0 +1,58 @@
+"""What somebody else wrote into a store leads nowhere else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from plansmith.destinations import Publication
+from plansmith.digest import Digester, digest_of_files
+from plansmith.errors import RepositoryError
+from plansmith.stores.layout import release_key
+from plansmith.stores.publication import publish_release
+from plansmith.stores.store import Store
+from plansmith.types import FileEntry
+
+from .releases import MODEL, make_release
+
+
+def publish(store: Store, folder: Path) -> Publication:
+    """Publish a release of a repository of its own."""
+    made = make_release(folder / "repository")
+    return publish_release(store, made.folder, made.manifest, Digester(folder / "no-memo", read_only=True))
+
+
+@pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "model/../../outside", "a\\b", "model//x", ""])
+def test_a_list_that_names_files_outside_is_refused(in_folder: Store, tmp_path: Path, path: str) -> None:
+    told = publish(in_folder, tmp_path)
+    files = (FileEntry(path=path, bytes=1, sha256="0" * 64),)
+    document = {**_list(in_folder, told), "files": [files[0].model_dump()], "digest": digest_of_files(files)}
+    forged = in_folder.find(MODEL)[1].model_copy(update={"digest": digest_of_files(files)})
+    in_folder.objects.put(release_key(MODEL, forged.digest), json.dumps(document).encode())
+    with pytest.raises(RepositoryError, match="would lie outside of its release") as caught:
+        in_folder.release(MODEL, forged)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["../models", "a/b", "", ".hidden", "x" * 200, "a\n"])
+def test_names_lead_nowhere_else(in_folder: Store, name: str) -> None:
+    with pytest.raises(RepositoryError, match="is no name") as caught:
+        in_folder.catalogue(name)
+    assert caught.value.remedy
+
+
+def test_a_digest_that_is_none_is_refused(in_folder: Store, tmp_path: Path) -> None:
+    publish(in_folder, tmp_path)
+    forged = in_folder.find(MODEL)[1].model_copy(update={"digest": "../../marker"})
+    with pytest.raises(RepositoryError, match="where a SHA-256 should") as caught:
+        in_folder.release(MODEL, forged)
+    assert caught.value.remedy
+
+
+def _list(in_folder: Store, told: Publication) -> dict[str, object]:
+    found = in_folder.objects.read(release_key(MODEL, told.digest))
+    assert found is not None
+    document: dict[str, object] = json.loads(found.content)
+    return document
