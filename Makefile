@@ -71,12 +71,13 @@ check: $(VENV)/.installed
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml docker/compose.sync.yaml
 
-bench:           ## CPU seconds, memory, accuracy, speed, size and serving beside plain scripts and other tools
+bench:           ## CPU seconds, memory, accuracy, speed, size, serving and stores beside plain scripts and other tools
 bench: $(VENV)/.served
 	$(BIN)/python -m benchmarks.compile_cost
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.precision
 	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.stores
 
 soak:            ## long rounds of kills, of processes that publish at once, and of publications under requests
 soak: $(VENV)/.served

@@ -83,6 +83,8 @@ class Deliveries:
             error.message = f"{error.message}\n{stands}, and was not published to {delivery.place}"
             error.remedy = f"{error.remedy}; then run the same command again: nothing is built again"
             raise
+        if made.caution:
+            self._stages.notice(f"{made.place}: {made.caution}")
         for alias, number in made.elsewhere.items():
             self._stages.notice(
                 f"{alias} of {made.model} in {made.place} stands for version {number}, and was left so: version"

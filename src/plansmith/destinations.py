@@ -117,6 +117,14 @@ class Place(Record):
         return self.model_copy(update={"to": f"{self.to.rstrip('/')}/{name}"})
 
 
+def _read_place(given: Any) -> Any:
+    return {"to": given} if isinstance(given, str) else given
+
+
+WrittenPlace = Annotated[Place, BeforeValidator(_read_place)]
+"""A place as a spec names it; one that is text is where, and nothing else is said of it."""
+
+
 class Destination(Place):
     """Where a spec's releases are published, and what follows there."""
 
@@ -163,7 +171,8 @@ class Publication(Record):
 
     `aliases`: those wanted that stand for the version; `elsewhere`: those wanted that stand for another one, and were
     left so because the store had the release already; `sent_bytes`: what had to be sent of `total_bytes`;
-    `unchanged`: the store had the release already; `view`: it is kept in a model repository there, too.
+    `unchanged`: the store had the release already; `view`: it is kept in a model repository there, too; `caution`:
+    what a person should know of the server.
     """
 
     place: str
@@ -176,3 +185,4 @@ class Publication(Record):
     total_bytes: int
     unchanged: bool
     view: bool = False
+    caution: str = ""

@@ -11,10 +11,10 @@ from plansmith.stores.claiming import require_store
 from plansmith.stores.layout import TURNS
 from plansmith.stores.opening import open_store
 
+from ..durability.packages import TARGET
 from .conftest import S3
 from .crowds import Publishers, small_release
 from .fault_proxy import FaultProxy, Handling, ignoring_conditions, looking_then_writing, passed, refusing_conditions
-from .releases import TARGET
 
 KINDS = {
     "keeps conditions": (passed, 16),

@@ -20,6 +20,7 @@ from plansmith.stores.publication import publish_release
 from plansmith.stores.s3.client import ATTEMPTS
 from plansmith.stores.store import Store
 
+from ..durability.packages import TARGET
 from .conftest import KEY_ID, S3, SECRET
 from .crowds import small_release
 from .fault_proxy import (
@@ -37,11 +38,11 @@ from .fault_proxy import (
     truncated,
 )
 from .publishers import Watch
-from .releases import MODEL, TARGET, Made
+from .releases import MODEL, Made
 
 PUBLICATIONS = int(os.environ.get("PLANSMITH_SOAK_ROUNDS") or 10)
 SEED = int(os.environ.get("PLANSMITH_SOAK_SEED") or random.randrange(10**6))
-CHANCE = 0.2
+CHANCE = 0.15
 
 
 @pytest.fixture(autouse=True)

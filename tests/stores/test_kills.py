@@ -12,11 +12,12 @@ from plansmith.stores.claiming import require_store
 from plansmith.stores.layout import catalogue_key
 from plansmith.stores.opening import open_store
 
+from ..durability.packages import TARGET
 from .conftest import S3
 from .crowds import Publishers, small_release
 from .fault_proxy import FaultProxy, Handling, Request, at, cut_after, cut_before, killing
 from .publishers import PART_BYTES, Watch
-from .releases import MODEL, TARGET, Made
+from .releases import MODEL, Made
 
 # Three parts.
 BULK_BYTES = 2 * PART_BYTES + 1000

@@ -15,7 +15,9 @@ from plansmith.stores.layout import MARKER_KEY
 from plansmith.stores.objects import UNKNOWN
 from plansmith.stores.opening import open_store
 
+from ..cli.in_process import InProcess
 from .conftest import S3
+from .crowds import small_release
 from .fault_proxy import (
     FaultProxy,
     Handling,
@@ -51,8 +53,9 @@ def test_it_is_seen_what_a_server_does(
 
 def test_a_server_is_asked_once(s3: S3, proxy: FaultProxy) -> None:
     place = s3.place(endpoint_url=proxy.endpoint)
+    proxy.handling = refusing_conditions
     found = require_store(open_store(place, Path()), "local-cpu")
-    proxy.reset()
+    proxy.reset(refusing_conditions)
     store = open_store(place, Path())
     assert require_store(store, "local-cpu") == found
     assert store.objects.abilities == found.abilities
@@ -60,13 +63,12 @@ def test_a_server_is_asked_once(s3: S3, proxy: FaultProxy) -> None:
 
 
 def test_a_person_may_have_it_asked_again(s3: S3, proxy: FaultProxy) -> None:
+    before = require_store(open_store(s3.place(), Path()), "local-cpu")
     place = s3.place(endpoint_url=proxy.endpoint)
     proxy.handling = refusing_conditions
-    before = require_store(open_store(place, Path()), "local-cpu")
-    proxy.handling = passed
     store = open_store(place, Path())
     after = probe_again(store)
-    assert (before.abilities.is_conditional, after.abilities.is_conditional) == (False, True)
+    assert (before.abilities.is_conditional, after.abilities.is_conditional) == (True, False)
     assert open_store(place, Path()).marker() == after
     assert store.objects.abilities == after.abilities
     assert s3.keys() == [f"team/models/{MARKER_KEY}"]
@@ -81,7 +83,7 @@ def test_what_is_no_store_yet_is_not_asked_again(s3: S3) -> None:
 
 def test_of_several_who_make_a_store_one_asks_and_all_go_by_it(s3: S3, proxy: FaultProxy) -> None:
     proxy.handling = looking_then_writing
-    stores = [open_store(s3.place(endpoint_url=proxy.endpoint), Path()) for _ in range(6)]
+    stores = [open_store(s3.place(endpoint_url=proxy.endpoint), Path()) for _ in range(4)]
     with ThreadPoolExecutor(len(stores)) as threads:
         markers = list(threads.map(lambda store: require_store(store, "local-cpu"), stores))
     assert markers == [markers[0]] * len(stores)
@@ -118,3 +120,20 @@ def test_what_another_program_put_there_is_left_alone(s3: S3) -> None:
     with pytest.raises(RepositoryError, match=r"not plansmith's: weights\.bin"):
         require_store(store, "local-cpu")
     assert s3.keys() == ["team/models/weights.bin"]
+
+
+def test_whoever_publishes_is_told_what_a_server_does_not_do(
+    s3: S3,
+    proxy: FaultProxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    made = small_release(tmp_path / "repository", 1)
+    run = InProcess(tmp_path, monkeypatch, capfd)
+    words = ("publish", made.model, "--repository", "repository", "--endpoint-url")
+    proxy.handling = refusing_conditions
+    told = run(*words, proxy.endpoint, f"s3://{s3.bucket}/refusing")
+    assert "publishers wait for each other, one at a time" in told.stdout
+    assert told.status == 0
+    assert "wait for each other" not in run(*words, s3.endpoint, f"s3://{s3.bucket}/conditional").stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from plansmith.stores.repository_view import keep_view, refresh_view
 from plansmith.stores.store import Store
 from plansmith.triton.installation import Installation
 from plansmith.triton.live import RunningTriton
+from plansmith.triton.model_config import CONFIG_FILE, parse_config
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.server import TritonServer
 
@@ -46,68 +46,68 @@ def shown(store: Store) -> list[str]:
     return [held.key.removeprefix(root) for held in store.objects.below(root)]
 
 
+def served(store: Store) -> list[int]:
+    """The versions that the configuration in the view names."""
+    found = store.objects.read(f"{VIEW}{MODEL}/{CONFIG_FILE}")
+    assert found is not None
+    return list(parse_config(found.content.decode()).version_policy.specific.versions)
+
+
 @pytest.fixture
 def acts(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is copied to the view and removed from it, in turn."""
+    """What is copied and written to the view, in turn."""
     found: list[str] = []
-    copy, remove = store.objects.copy, store.objects.remove
+    copy, put = store.objects.copy, store.objects.put
+
+    def note(key: str) -> None:
+        if key.startswith(VIEW):
+            found.append(key.removeprefix(f"{VIEW}{MODEL}/"))
 
     def copied(source: str, key: str) -> None:
-        found.append(f"{'touch' if source == key else 'copy'} {key.removeprefix(VIEW)}")
+        note(key)
         copy(source, key)
 
-    def removed(keys: Iterable[str]) -> None:
-        keys = list(keys)
-        found.extend(f"remove {key.removeprefix(VIEW)}" for key in keys)
-        remove(keys)
+    def written(key: str, content: bytes) -> None:
+        note(key)
+        put(key, content)
 
     monkeypatch.setattr(store.objects, "copy", copied)
-    monkeypatch.setattr(store.objects, "remove", removed)
+    monkeypatch.setattr(store.objects, "put", written)
     return found
 
 
-def test_a_version_is_copied_before_its_configuration_and_the_file_that_it_names_last(
-    store: Store, tmp_path: Path, acts: list[str]
-) -> None:
+def test_a_version_is_there_before_the_configuration_names_it(store: Store, tmp_path: Path, acts: list[str]) -> None:
     publish(store, tmp_path, 1, bulk_bytes=10)
     assert refresh_view(store, MODEL) == (), "nobody asked for a view"
     assert shown(store) == []
-    acts.clear()
-    assert keep_view(store, MODEL) == (1,)
-    names = [f"1/{BULK_FILE}", "1/model.onnx", "config.pbtxt"]
-    assert acts[:3] == [f"copy {MODEL}/{name}" for name in names]
-    assert set(acts[3:]) <= {f"touch {MODEL}/config.pbtxt"}
-    assert shown(store) == sorted(names)
-    acts.clear()
-    assert refresh_view(store, MODEL) == (1,)
-    assert acts == []
+    keep_view(store, MODEL)
+    for number in (1, 2):
+        assert refresh_view(store, MODEL) == (number,)
+        copied = acts.index(CONFIG_FILE)
+        assert sorted(acts[:copied]) == [f"{number}/{BULK_FILE}", f"{number}/model.onnx"]
+        assert set(acts[copied:]) == {CONFIG_FILE}
+        assert served(store) == [number]
+        acts.clear()
+        assert refresh_view(store, MODEL) == (number,)
+        assert acts == []
+        publish(store, tmp_path, number + 1, bulk_bytes=10)
+        acts.clear()
 
 
-def test_the_view_follows_the_alias_forwards_and_backwards(
+def test_the_view_follows_the_alias_both_ways_and_what_nobody_needs_goes_after_a_while(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(store, tmp_path, 1)
     keep_view(store, MODEL)
-    publish(store, tmp_path, 2)
-    assert refresh_view(store, MODEL) == (2,)
-    assert shown(store) == ["1/model.onnx", "2/model.onnx", "config.pbtxt"], "version 1 may be being read"
-    store.roll_back(MODEL)
-    assert refresh_view(store, MODEL) == (1,)
-    assert shown(store) == ["1/model.onnx", "config.pbtxt"]
-    store.promote(MODEL, 2, "current")
-    refresh_view(store, MODEL)
-    monkeypatch.setattr(repository_view, "_GRACE_SECONDS", -1e6)
-    assert refresh_view(store, MODEL) == (2,)
-    assert shown(store) == ["2/model.onnx", "config.pbtxt"]
-
-
-@IN_A_FOLDER
-def test_versions_that_do_not_fit_the_configuration_are_not_beside_it(store: Store, tmp_path: Path) -> None:
-    publish(store, tmp_path, 1)
-    keep_view(store, MODEL)
     publish(store, tmp_path, 2, OTHER)
     assert refresh_view(store, MODEL) == (2,)
-    assert shown(store) == ["2/model.onnx", "config.pbtxt"]
+    store.roll_back(MODEL)
+    assert (refresh_view(store, MODEL), served(store)) == ((1,), [1])
+    assert refresh_view(store, MODEL) == (1,)
+    assert shown(store) == ["1/model.onnx", "2/model.onnx", CONFIG_FILE], "version 2 may be being read"
+    monkeypatch.setattr(repository_view, "_GRACE_SECONDS", -1e6)
+    refresh_view(store, MODEL)
+    assert shown(store) == ["1/model.onnx", CONFIG_FILE]
 
 
 @IN_A_FOLDER

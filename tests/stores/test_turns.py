@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ import pytest
 from plansmith.stores.documents import change, new_token
 from plansmith.stores.layout import TURNS
 from plansmith.stores.objects import Abilities, Objects
-from plansmith.stores.turns import Lapsed, alone, turn
+from plansmith.stores.s3 import client
+from plansmith.stores.turns import MARGIN_SECONDS, SECONDS, Lapsed, alone, turn
 from plansmith.types import Record
 
 from .racy_folder import SAFE, UNSAFE, RacyFolder
@@ -69,7 +71,7 @@ def in_threads(*work: Callable[[], None]) -> None:
 
 def counted(folder: Path, abilities: Abilities, writers: int, times: int) -> int:
     """How many changes are there after several writers made some each, on a server that lets two of them win."""
-    in_threads(*(lambda n=n: count_up(RacyFolder(folder, n, abilities), times) for n in range(writers)))  # type: ignore[misc]
+    in_threads(*(lambda n=n: count_up(RacyFolder(folder, n, abilities), times) for n in range(writers)))
     found = RacyFolder(folder).read("count.json")
     assert found is not None
     return Count.model_validate_json(found.content).count
@@ -96,7 +98,7 @@ def test_nobody_is_inside_with_another_and_nothing_is_left(tmp_path: Path) -> No
                 time.sleep(0.002)
                 inside.remove(number)
 
-    in_threads(*(lambda n=n: enter(n) for n in range(5)))  # type: ignore[misc]
+    in_threads(*(lambda n=n: enter(n) for n in range(5)))
     assert most == [1] * 15
     assert list(RacyFolder(tmp_path).below(TURNS)) == []
 
@@ -124,9 +126,10 @@ def test_who_came_first_goes_first(tmp_path: Path) -> None:
 
     threads = [threading.Thread(target=enter, args=(number,)) for number in range(4)]
     with turn(objects, NAME):
-        for count, thread in enumerate(threads, 2):
+        for thread in threads:
+            before = _tickets(objects)
             thread.start()
-            _wait_until(lambda count=count: len(_tickets(objects)) == count)  # type: ignore[misc]
+            _wait_until(partial(_has_changed, objects, before))
     for thread in threads:
         thread.join(10)
     assert order == [0, 1, 2, 3]
@@ -150,7 +153,7 @@ def test_a_killed_owner_s_turn_runs_out(tmp_path: Path) -> None:
 
 def test_who_died_while_it_chose_is_waited_for_and_then_no_more(tmp_path: Path) -> None:
     objects = RacyFolder(tmp_path)
-    left = f"{TURNS}{NAME}/choosing/dead"
+    left = f"{TURNS}{NAME}/choosing-dead"
     objects.put(left, b"")
     with turn(objects, NAME, 1.0, 0.5):
         assert objects.find(left) is None
@@ -213,12 +216,22 @@ def test_who_chooses_for_too_long_chooses_again(tmp_path: Path) -> None:
 
     objects.before_write = before_write
     with turn(objects, NAME, 0.4, 0.2):
-        assert ["/choosing/" in key for key in written] == [True, False, True, False]
+        assert ["/choosing-" in key for key in written] == [True, False, True, False]
         assert _tickets(objects) == [written[3]]
 
 
+def test_a_turn_is_given_up_before_a_write_could_still_land_that_began_in_it() -> None:
+    # Standard mode waits at most 20 s before each of the retries: docs.aws.amazon.com/sdkref, "Retry behavior".
+    longest = client.ATTEMPTS * (client._CONNECT_SECONDS + client._READ_SECONDS) + (client.ATTEMPTS - 1) * 20
+    assert longest < MARGIN_SECONDS < SECONDS
+
+
 def _tickets(objects: Objects) -> list[str]:
-    return [held.key for held in objects.below(f"{TURNS}{NAME}/tickets/")]
+    return [held.key for held in objects.below(f"{TURNS}{NAME}/ticket-")]
+
+
+def _has_changed(objects: Objects, before: list[str]) -> bool:
+    return _tickets(objects) != before
 
 
 def _wait_until(is_so: Callable[[], bool]) -> None:

@@ -64,6 +64,8 @@ def publish_command(
         return
     would = "would be " if dry_run else ""
     click.echo(f"{release.partition('@')[0]} {would}{publication_words(made)}")
+    if made.caution:
+        click.echo(f"  {made.caution}")
     for alias, number in made.elsewhere.items():
         command = f"plansmith promote {made.model}@{made.version} {alias} --store {made.place}"
         click.echo(f"  {alias} stands for version {number}, and is left so; to move it: {command}")

@@ -12,7 +12,6 @@ from typing import IO
 
 from plansmith.durable import fsync_path, link_or_copy, locked, make_folder, move_into_place, storage_errors
 from plansmith.errors import RepositoryError
-from plansmith.stores.layout import VIEW
 from plansmith.stores.objects import Abilities, Changed, Document, Held, Moved, Taken, untold
 
 _STAGING = ".staging"
@@ -126,14 +125,10 @@ class FolderObjects:
             self._show(staged, key)
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Take objects away; folders stay, as others may be about to write there, but for those that Triton sees."""
+        """Take objects away; folders stay, as others may be about to write there."""
         with self._errors():
             for key in keys:
-                path = self._path(key)
-                path.unlink(missing_ok=True)
-                if key.startswith(VIEW):
-                    with suppress(OSError):  # it holds more, or is gone
-                        path.parent.rmdir()
+                self._path(key).unlink(missing_ok=True)
 
     def give_up(self, before: float) -> int:
         """Forget what killed processes left half written."""

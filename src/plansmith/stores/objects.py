@@ -52,8 +52,8 @@ class Abilities(Record):
 
     @property
     def shortcoming(self) -> str:
-        """What a person should know of the server; empty where conditional writes can be relied on."""
-        if self.is_conditional:
+        """What a person should know of the server; empty where it was not asked, or can be relied on."""
+        if self.is_conditional or not self.is_known:
             return ""
         lacks = [
             words

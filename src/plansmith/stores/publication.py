@@ -160,6 +160,7 @@ class _Entry:
             sent_bytes=sent,
             total_bytes=sum(file.bytes for file in self.files),
             unchanged=_of_digest(before, self.digest) is not None,
+            caution=store.objects.abilities.shortcoming,
         )
 
 

@@ -1,33 +1,34 @@
 """A model repository inside a store, for a Triton that reads the store itself (s3://bucket/prefix/repository).
 
-Nothing can be exchanged in one step there, so that what is read at any moment has to be harmless:
+Nothing but one object can be exchanged in one step there. So the configuration decides: it names the versions that
+Triton serves (`version_policy: specific`), and no other folder is looked into. The folders of versions are copied
+before it, by the server itself, and removed some time after it, as a Triton may be reading them. (It must never see
+half a version: a model of the Python backend without its model.py was seen to load without end.)
 
-- A version's folder comes first, each file by a copy that the server makes whole, and the file that the configuration
-  names last: half a folder is one that does not load. A load that fails leaves serving what served.
-- The configuration comes last, and with it a new time: a Triton whose youngest file is no younger than at its last
-  load takes a model for unchanged (see `triton.views`), also where a version was taken away.
-- Versions above the one that the alias stands for go before that, as Triton serves the highest; so do those that do not
-  fit the new configuration. Earlier ones that fit stay for a while: a Triton may be reading them.
+A Triton whose youngest file is no younger than at its last load takes a model for unchanged (see `triton.views`): so
+the configuration is written until its time is later than any before, of which S3 tells seconds.
 
-A Triton with --model-control-mode=explicit has to be told to load then. Polling is not advised in production, says its
-documentation, and several files are not read at one moment (docs/user_guide/model_management.md).
+What a configuration names beside itself, such as labels, is replaced a moment before it. A Triton with
+--model-control-mode=explicit has to be told to load then; polling is not advised in production, says its documentation
+(docs/user_guide/model_management.md).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection
+from importlib.util import find_spec
 
 from plansmith.destinations import CURRENT, Alias
-from plansmith.errors import RepositoryError
+from plansmith.errors import EnvironmentFault, RepositoryError
 from plansmith.manifest import Manifest
 from plansmith.stores.documents import change, new_token, read_document
 from plansmith.stores.layout import VIEW, object_key, view_key
 from plansmith.stores.objects import Held
-from plansmith.stores.reading import read_stored_manifest
-from plansmith.stores.records import Catalogue, Pointer, StoredRelease
+from plansmith.stores.reading import read_file, read_stored_manifest
+from plansmith.stores.records import Catalogue, Pointer, StoredRelease, StoredVersion
 from plansmith.stores.store import Store
-from plansmith.triton.model_config import CONFIG_FILE
+from plansmith.triton.model_config import CONFIG_FILE, parse_config, text_of
 from plansmith.triton.releases import MODEL_FOLDER, misfit, policy_of
 from plansmith.types import Record
 
@@ -97,21 +98,14 @@ class _Exchange:
     def run(self) -> tuple[int, ...]:
         """Do it; the versions that are shown."""
         releases = self._releases()
-        newest = max(releases)
-        release, manifest = releases[newest]
         there = {held.key: held for held in self._objects.below(self._root)}
-        is_news = False
-        for number, (one, its) in releases.items():
-            is_news |= self._copy(one, dict(_version_files(number, its)), there)
-        stale = [number for number in _numbers(self._root, there) if number not in releases]
-        for number in stale:
-            if number > newest or not self._fits(number, manifest) or self._is_old(newest, manifest, there):
-                self._remove(number, there)
-                is_news |= number > newest
-        is_news |= self._copy(release, {name: name for name in manifest.package.support_files}, there, shared=True)
-        config = {CONFIG_FILE: CONFIG_FILE}
-        if self._copy(release, config, there, shared=True) or is_news:
-            self._make_younger(there)
+        for number, (release, manifest) in releases.items():
+            names = {f"{number}/{name}": f"{MODEL_FOLDER}/{name}" for name in manifest.package.model_files}
+            self._copy(release, names, there)
+        release, manifest = releases[max(releases)]
+        self._copy(release, {name: name for name in manifest.package.support_files}, there, replace=True)
+        if not self._configure(release, sorted(releases), there):
+            self._tidy(releases.keys(), there)
         return tuple(releases)
 
     def _releases(self) -> dict[int, tuple[StoredRelease, Manifest]]:
@@ -124,74 +118,65 @@ class _Exchange:
                 remedy=f"have the alias stand for another: plansmith versions --store {self._store.place}",
             )
         line = {number for number in self._pointer.line if number <= newest} & standing.keys()
-        release = self._store.release(self._catalogue.model, standing[newest])
-        manifest = read_stored_manifest(self._objects, release)
-        found = {}
-        for number in sorted(policy_of(manifest).served(sorted(line)) - {newest}):
-            other = self._store.release(self._catalogue.model, standing[number])
-            its = read_stored_manifest(self._objects, other)
-            if misfit(its, manifest) is None:
-                found[number] = other, its
-        return {**found, newest: (release, manifest)}
+        release, manifest = self._read(standing[newest])
+        served = policy_of(manifest).served(sorted(line)) - {newest}
+        others = {number: self._read(standing[number]) for number in sorted(served)}
+        fitting = {number: one for number, one in others.items() if misfit(one[1], manifest) is None}
+        return {**fitting, newest: (release, manifest)}
+
+    def _read(self, version: StoredVersion) -> tuple[StoredRelease, Manifest]:
+        release = self._store.release(self._catalogue.model, version)
+        return release, read_stored_manifest(self._objects, release)
 
     def _copy(
-        self, release: StoredRelease, names: dict[str, str], there: dict[str, Held], *, shared: bool = False
-    ) -> bool:
-        """Copy files of a release to their places, in this order, but for those that are there; whether any was copied.
+        self, release: StoredRelease, names: dict[str, str], there: dict[str, Held], *, replace: bool = False
+    ) -> None:
+        """Copy files of a release to their places, but for those that are there.
 
         Args:
             release: whose they are.
             names: their paths in the release, by their places in the view.
             there: what the view holds.
-            shared: their places belong to no version, so that another release's may be there.
+            replace: their places belong to no version, so that another release's may be there.
         """
         files = {file.path: file for file in release.files}
-        copied = False
         for place, path in names.items():
             key, file = f"{self._root}{place}", files[path]
             held = there.get(key)
-            if held is None or held.bytes != file.bytes or (shared and self._objects.sha256(key) != file.sha256):
+            if held is None or held.bytes != file.bytes or (replace and self._objects.sha256(key) != file.sha256):
                 self._objects.copy(object_key(file.sha256), key)
-                copied = True
-        return copied
 
-    def _fits(self, number: int, manifest: Manifest) -> bool:
-        version = self._catalogue.version(number)
-        if version is None or version.pruned is not None:
-            return False
-        release = self._store.release(self._catalogue.model, version)
-        return misfit(read_stored_manifest(self._objects, release), manifest) is None
-
-    def _is_old(self, number: int, manifest: Manifest, there: dict[str, Held]) -> bool:
-        """Whether a version has been shown for so long that nobody reads an earlier one."""
-        named = there.get(f"{self._root}{[*_version_files(number, manifest)][-1][0]}")
-        return named is not None and named.changed < self._objects.now() - _GRACE_SECONDS
-
-    def _remove(self, number: int, there: dict[str, Held]) -> None:
-        """Take a version away: the file that a configuration names first, which lies in no folder of its own."""
-        keys = [key for key in there if key.startswith(f"{self._root}{number}/")]
-        self._objects.remove(sorted(keys, key=lambda key: key.count("/")))
-
-    def _make_younger(self, there: dict[str, Held]) -> None:
-        """Give the configuration a later time than any file had before."""
+    def _configure(self, release: StoredRelease, numbers: list[int], there: dict[str, Held]) -> bool:
+        """Have the configuration name versions, unless it does; whether it was written."""
         key = f"{self._root}{CONFIG_FILE}"
+        content = _naming(read_file(self._objects, release, CONFIG_FILE).decode(), numbers).encode()
+        found = self._objects.read(key)
+        if found is not None and found.content == content:
+            return False
         before = max((held.changed for held in there.values()), default=0.0)
         while True:
-            self._objects.copy(key, key)
+            self._objects.put(key, content)
             held = self._objects.find(key)
             if held is None or held.changed >= before + _CLOCK_STEP_SECONDS:
-                return
+                return True
             time.sleep(_CLOCK_STEP_SECONDS / 4)
 
+    def _tidy(self, shown: Collection[int], there: dict[str, Held]) -> None:
+        """Remove the versions that have not been shown for a while."""
+        config = there[f"{self._root}{CONFIG_FILE}"]
+        if config.changed < self._objects.now() - _GRACE_SECONDS:
+            folders = {key: key.removeprefix(self._root).partition("/")[0] for key in there}
+            stale = [key for key, name in folders.items() if name.isdecimal() and int(name) not in shown]
+            self._objects.remove(stale)
 
-def _version_files(number: int, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Where a version's files go in the view, and their paths in the release; that which a configuration names last."""
-    named, *others = manifest.package.model_files
-    for name in (*others, named):
-        yield f"{number}/{name}", f"{MODEL_FOLDER}/{name}"
 
-
-def _numbers(root: str, there: dict[str, Held]) -> list[int]:
-    """The versions of which there is a folder."""
-    folders = {key.removeprefix(root).partition("/")[0] for key in there if "/" in key.removeprefix(root)}
-    return sorted(int(folder) for folder in folders if folder.isdecimal())
+def _naming(text: str, numbers: list[int]) -> str:
+    """A configuration that has Triton serve these versions and no other."""
+    if find_spec("tritonclient") is None:
+        raise EnvironmentFault(
+            "tritonclient is not installed, which writes Triton's configurations",
+            remedy="pip install 'plansmith[client]'",
+        )
+    config = parse_config(text)
+    config.version_policy.specific.versions[:] = numbers
+    return text_of(config)

@@ -82,8 +82,8 @@ class Turn:
 
     def __init__(self, objects: Objects, name: str, seconds: float, margin_seconds: float) -> None:
         self._objects = objects
-        self._choosing = f"{TURNS}{name}/choosing/"
-        self._tickets = f"{TURNS}{name}/tickets/"
+        self._choosing = f"{TURNS}{name}/choosing-"
+        self._tickets = f"{TURNS}{name}/ticket-"
         self._seconds = seconds
         self._trusted_seconds = seconds - margin_seconds
         self._chooses = ""
@@ -134,9 +134,9 @@ class Turn:
         self._heard = drawn
         self._objects.remove([self._chooses])
 
-    def _outwait(self, folder: str, below: str | None = None) -> None:
-        """Wait until those who are in a folder now, or those below a key, went away or ran out."""
-        ahead = {held.key for held in self._objects.below(folder) if below is None or held.key < below}
+    def _outwait(self, prefix: str, below: str | None = None) -> None:
+        """Wait until those whose keys begin so now, or those of them below a key, went away or ran out."""
+        ahead = {held.key for held in self._objects.below(prefix) if below is None or held.key < below}
         if not ahead:
             return
         behind_seconds = self._objects.now() - _clock()  # asked once: both clocks go on alike
@@ -146,7 +146,7 @@ class Turn:
             time.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - no secret
             self._stay()
             now = _clock() + behind_seconds
-            there = [held for held in self._objects.below(folder) if held.key in ahead]
+            there = [held for held in self._objects.below(prefix) if held.key in ahead]
             run_out = {held.key for held in there if now - held.changed > self._seconds}
             self._objects.remove(sorted(run_out))
             patience = 1.0 if len(there) < len(ahead) else 2 * patience
@@ -166,7 +166,7 @@ class Turn:
 
 
 def _number(ticket: str) -> int:
-    return int(ticket.rpartition("/")[2].partition("-")[0])
+    return int(ticket.rsplit("-", 2)[1])
 
 
 def _clock() -> float:

@@ -348,3 +348,20 @@ def test_uploads_that_were_never_ended_are_given_up(
     assert s3.client.list_multipart_uploads(Bucket=s3.bucket)["Uploads"]
     assert through.give_up(before=begun.timestamp() + 3600) == 1
     assert not s3.client.list_multipart_uploads(Bucket=s3.bucket).get("Uploads")
+
+
+def test_what_is_too_large_to_be_copied_at_once_is_copied_in_parts(
+    s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plansmith.stores.s3.copies._MOST_BYTES_AT_ONCE", 5 * MIB)
+    monkeypatch.setattr("plansmith.stores.s3.copies._PART_BYTES", 5 * MIB)
+    path, sha256 = file_of(tmp_path, 11 * MIB)
+    through.send(path, KEY, sha256)
+    proxy.reset()
+    for key in ("repository/a/1/model.onnx", KEY):
+        through.copy(KEY, key)
+        assert through.sha256(key) == sha256
+        head = s3.client.head_object(Bucket=s3.bucket, Key=f"team/models/{key}")
+        assert head["Metadata"] == {"sha256": sha256}
+    assert parts_sent(proxy) == [1, 1, 2, 2, 3, 3]
+    assert proxy.sent_bytes < 10_000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import socket
 import ssl
 import sys
@@ -20,6 +18,8 @@ from plansmith.addresses import Address, read_address, read_header, wrong_triton
 from plansmith.client import Client, Protocol
 from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.triton.live import RunningTriton
+
+from ...certificates import write_certificate
 
 pytestmark = pytest.mark.xdist_group("client")
 
@@ -133,33 +133,7 @@ class Tunnel:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate of 127.0.0.1 that nobody signed, with its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.datetime.now(datetime.UTC)
-    found = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    plain = serialization.NoEncryption()
-    form = serialization.PrivateFormat.PKCS8
-    path.write_bytes(
-        found.public_bytes(serialization.Encoding.PEM) + key.private_bytes(serialization.Encoding.PEM, form, plain)
-    )
-    return path
+    return write_certificate(tmp_path_factory.mktemp("tls") / "both.pem")
 
 
 @pytest.fixture
