@@ -12,6 +12,8 @@ import pytest
 from . import messages
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+for variable in ("PLANSMITH_SHARED_CACHE", "PLANSMITH_STORE"):  # of whoever runs the tests
+    os.environ.pop(variable, None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what they put into the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if messages.VARIABLE in os.environ:

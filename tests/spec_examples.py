@@ -51,6 +51,10 @@ ACCEPTED = {
     "  aliases: [champion, current]\n  view: true\n",
     "several destinations": "source: hf:bert\npublish: [a, {to: b, aliases: []}, s3://models]\n",
     "no destination of the defaults": "defaults: {publish: a}\nmodels:\n  - {source: hf:bert, publish: []}\n",
+    "a shared cache": "source: hf:bert\nshared_cache: s3://models/shared\n",
+    "a shared cache with more to say": "source: hf:bert\nshared_cache:\n  to: s3://models/shared\n  profile: ci\n"
+    "  endpoint_url: https://s3.lan\n",
+    "no shared cache": "source: hf:bert\nshared_cache: null\n",
     "empty text": "source: hf:bert\nname: ''\nrepository: ''\n",
     "several targets": "source: hf:bert\ntarget: [triton-26.03, sagemaker-26.05, ours.yaml]\n",
     "one target in a list": "source: hf:bert\ntarget: [triton-26.03]\n",
@@ -254,6 +258,18 @@ ONE = {
         "'publish.1.to' holds the environment variable $STORE",
         "'publish.1.ca_bundle' begins with ~",
         '--publish "$HOME/store"',
+    ),
+    "a shared cache that is none": _no(
+        "source: hf:bert\nshared_cache: ftp://models\n",
+        "model.yaml:2: 'shared_cache.to': no destination: only folders and s3://",
+    ),
+    "an alias of a shared cache": _no(
+        "source: hf:bert\nshared_cache:\n  to: a\n  aliases: [champion]\n", "model.yaml:4 'shared_cache.aliases'"
+    ),
+    "a shared cache of somebody": _no(
+        "source: hf:bert\nshared_cache: $SHARED\n",
+        "'shared_cache' holds the environment variable $SHARED",
+        '--shared-cache "$SHARED"',
     ),
     "two files of targets with one name": _no(
         "source: hf:bert\ntarget: [x/ours.yaml, y/ours.yaml]\n",

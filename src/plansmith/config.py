@@ -22,7 +22,7 @@ from pydantic import (
 
 from plansmith.addresses import wrong_triton
 from plansmith.data_spec import DataSpec
-from plansmith.destinations import Destinations
+from plansmith.destinations import Destinations, WrittenPlace
 from plansmith.errors import UsageError
 from plansmith.lowering_options import LoweringOptions
 from plansmith.problems import words_of
@@ -156,6 +156,11 @@ class ModelSpec(Record):
         default="artifacts",
         description="Cache, logs and default repository, relative to the spec; when left out, artifacts in the"
         " working directory.",
+    )
+    shared_cache: WrittenPlace | None = Field(
+        default=None,
+        description="Where machines share finished steps: a folder, relative to the spec, or s3://bucket/prefix, or a"
+        " mapping that also says how it is reached.",
     )
     random_weights: Switch = Field(default=False, description="Draw the weights instead of loading them.")
     trust_remote_code: Switch = Field(default=False, description="Run Python code that comes with the model.")

@@ -117,6 +117,14 @@ class Place(Record):
         return self.model_copy(update={"to": f"{self.to.rstrip('/')}/{name}"})
 
 
+def _read_place(given: Any) -> Any:
+    return {"to": given} if isinstance(given, str) else given
+
+
+WrittenPlace = Annotated[Place, BeforeValidator(_read_place)]
+"""A place as a spec names it; one that is text is where, and nothing else is said of it."""
+
+
 class Destination(Place):
     """Where a spec's releases are published, and what follows there."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 import time
 from contextlib import closing, suppress
@@ -24,6 +25,10 @@ _Identity = tuple[int, int, int, int, int]
 
 # A file may change again within the tick of the file system's clock without a trace: wait for the next.
 _CLOCK_TICK_NS = 20_000_000
+
+
+def _identity_of(stat: os.stat_result) -> _Identity:
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def digest_of(value: Any) -> str:
@@ -71,7 +76,7 @@ class Digester:
         if foreign and (age := time.time_ns() - stat.st_ctime_ns) < _CLOCK_TICK_NS:
             time.sleep((_CLOCK_TICK_NS - max(0, age)) / 1e9)
             stat = path.stat()
-        identity = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        identity = _identity_of(stat)
         known = None if afresh else self._seen.get(identity) or self._recall(identity)
         if known is None:
             with path.open("rb") as stream:
@@ -80,6 +85,12 @@ class Digester:
             self._remember(identity, known)
         self._seen[identity] = known
         return known
+
+    def note(self, path: Path, sha256: str) -> None:
+        """Remember the digest of a file whose content was hashed as it was written, and which stays as it is."""
+        identity = _identity_of(path.stat())
+        self._remember(identity, sha256)
+        self._seen[identity] = sha256
 
     def entries(self, folder: Path, paths: list[Path] | None = None, *, foreign: bool = False) -> tuple[FileEntry, ...]:
         """Path, size and digest of a folder's files (all below it unless named), sorted by path."""

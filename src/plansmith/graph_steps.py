@@ -17,6 +17,8 @@ from plansmith.report import ReportFacts, unfinished, write
 from plansmith.sources.data_places import require_data
 from plansmith.sources.reference import parse_reference, refuse_unfitting
 from plansmith.stages import Finished, Listener, StageRunner
+from plansmith.stores.shared_cache import SharedCache
+from plansmith.stores.shared_place import find_shared_place
 from plansmith.targets import Target, load_target, require_onnxruntime
 from plansmith.types import DataSet, EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
 
@@ -32,6 +34,7 @@ class GraphSteps:
         listener: told how it goes.
         dry: look only; raise `WouldRun` at the first step that would do something.
         digester: hashes files; one of its own when None.
+        shared: what other machines have done, for a dry run ahead of a real one; found when None.
 
     Raises:
         PlansmithError: what can be known to be wrong before any work is done.
@@ -45,6 +48,7 @@ class GraphSteps:
         listener: Listener | None = None,
         dry: bool = False,
         digester: Digester | None = None,
+        shared: SharedCache | None = None,
     ) -> None:
         self._relative_to = relative_to
         self.reference = parse_reference(spec.source, relative_to=relative_to)
@@ -54,8 +58,17 @@ class GraphSteps:
         refuse_unfitting(self.reference, spec)
         self._onnxruntime = require_onnxruntime(self.target) if spec.engine is EngineKind.ONNXRUNTIME else None
         self._artifacts = Path(spec.artifacts).absolute()
+        listener = listener or Listener()
+        place = None if shared else find_shared_place(spec.shared_cache, relative_to, listener.notice, only_looks=dry)
+        self._shared = SharedCache(place, listener.moving) if place else shared
         self._stages = StageRunner(
-            self.name, self._artifacts, listener=listener or Listener(), force=spec.force, dry=dry, digester=digester
+            self.name,
+            self._artifacts,
+            listener=listener,
+            force=spec.force,
+            dry=dry,
+            digester=digester,
+            shared=self._shared,
         )
 
     def __enter__(self) -> Self:
@@ -63,6 +76,8 @@ class GraphSteps:
 
     def __exit__(self, *_: object) -> None:
         self._stages.close()
+        if self._shared is not None and not self._stages.dry:
+            self._shared.close()
 
     def fetch(self) -> Finished[SourceModel]:
         """Bring the model here: a directory or file by content, a hub model at its commit, or random weights.

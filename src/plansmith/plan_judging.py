@@ -174,6 +174,6 @@ def _gpu_for(plan: Plan) -> Gpu:
     if found is None:
         raise EnvironmentFault(
             f"the plan for {plan.gpu.name} was never run, and no such GPU is here: nobody knows whether it is right",
-            remedy="run the same command on a machine with that GPU, with the same --artifacts",
+            remedy="run the same command on a machine with that GPU, with the same --artifacts or --shared-cache",
         )
     return found

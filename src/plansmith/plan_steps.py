@@ -21,6 +21,7 @@ from plansmith.optimization_profiles import profiles_of
 from plansmith.plan_header import read_header
 from plansmith.stage_cache import Entry
 from plansmith.stages import Finished, StageRunner, WouldRun
+from plansmith.stores.shared_timing import SharedTimingCaches
 from plansmith.targets import Target
 from plansmith.timing_caches import TimingCaches
 from plansmith.types import Component, EngineKind, KeptNode, LoweredModel, OnnxModel
@@ -66,7 +67,9 @@ class PlanSteps:
         self._spec = spec
         self._target = target
         self._options = spec.tensorrt.found_from(relative_to)
-        self._caches = TimingCaches(artifacts / "cache" / "timing")
+        timing = artifacts / "cache" / "timing"
+        shared = stages.shared
+        self._caches = SharedTimingCaches(timing, shared.place) if shared is not None else TimingCaches(timing)
         for plugin in self._options.plugins:
             if not Path(plugin).is_file():
                 raise EngineError(f"the plugin library {plugin} is not there", remedy="correct tensorrt: plugins")
@@ -91,7 +94,7 @@ class PlanSteps:
             raise EnvironmentFault(
                 "this machine has no NVIDIA GPU, and nothing says which one the plan is for",
                 remedy="run this on a machine with the GPU that will serve the model, or name the kind (--gpu L4)"
-                " where a shared --artifacts holds its plan already",
+                " where the same --artifacts or --shared-cache holds its plan already",
             )
         if not self._named:
             plan_rules.require_target(self._target, self._options, self._spec.precision, found)
@@ -141,7 +144,8 @@ class PlanSteps:
             if not built:
                 raise refusals[0]
             for refusal in refusals:
-                self._stages.notice(f"{refusal.message}; run the same command there, with these --artifacts")
+                again = "run the same command there, with the same --artifacts or --shared-cache"
+                self._stages.notice(f"{refusal.message}; {again}")
             built = {cc: replace(one, plan=self._as_asked(one, graph, lowered.record)) for cc, one in built.items()}
             entry = self._combined(lowered.record, component, build, built)
             # The libraries of plugins are keyed by content, and each machine has its own paths to them.
@@ -161,7 +165,7 @@ class PlanSteps:
             raise EngineError(
                 f"there is no plan for {names} yet, and Triton would find none on such a GPU",
                 remedy=f"run the same command on a machine with it, in {plan_rules.containers_in_words(self._target)},"
-                " with the same --artifacts and without --force: what was built here stays there",
+                " with the same --artifacts or --shared-cache and without --force: what was built here stays there",
                 step="compile",
             )
 

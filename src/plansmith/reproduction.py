@@ -46,6 +46,7 @@ def reproduction(
     values["repository"] = str(Path(spec.repository or artifacts / "repository").resolve())
     # Who makes a release again wants it, and not the servers and stores of then changed.
     values["load_into"] = values["publish"] = []
+    values["shared_cache"] = None
     own_code = ""
     if spec.data is not None:
         values["data"]["path"] = _in_full(spec.data.path, relative_to)

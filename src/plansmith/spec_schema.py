@@ -26,6 +26,7 @@ def spec_schema() -> dict[str, Any]:
         _refuse_variables(definition)
     _take_several(model["properties"]["target"])
     _take_places(model["properties"]["publish"])
+    model["properties"]["shared_cache"]["anyOf"].insert(0, _place())
     # Defaults and models complete each other; of all keys, a source alone has to be there.
     definitions[_PART] = {key: value for key, value in model.items() if key != "required"}
     return {
@@ -85,5 +86,9 @@ def _take_several(field: dict[str, Any]) -> None:
 def _take_places(field: dict[str, Any]) -> None:
     """A destination, or a list of them, each in full or as the place alone."""
     several = {key: field.pop(key) for key in ("type", "items", "uniqueItems")}
-    one = [{"type": "string", "pattern": PLACE_PATTERN, "not": _refused(is_path=True)}, several["items"]]
+    one = [_place(), several["items"]]
     field["anyOf"] = [*one, several | {"items": {"anyOf": one}}]
+
+
+def _place() -> dict[str, Any]:
+    return {"type": "string", "pattern": PLACE_PATTERN, "not": _refused(is_path=True)}

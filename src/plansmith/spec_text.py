@@ -26,6 +26,7 @@ VARIABLE = r"\$(?:\{[^}]*\}?|[A-Za-z_][A-Za-z0-9_]*)"
 PATHS = {
     *(("repository",), ("artifacts",), ("tritonserver",), ("target",), ("data", "path"), ("lowering", "autocast")),
     *(("publish",), ("publish", "to"), ("publish", "ca_bundle")),
+    *(("shared_cache",), ("shared_cache", "to"), ("shared_cache", "ca_bundle")),
 }
 """Keys of a model whose values are paths."""
 
@@ -107,9 +108,10 @@ def option_for(keys: Keys, value: str) -> str:
         return f'plansmith compile "{value}"'
     if keys in {("data",), ("data", "path")}:
         return f'--data "{value}"'
-    if keys in {("publish",), ("publish", "to")}:
-        return f'--publish "{value}"'
-    if not keys or keys[0] not in ModelSpec.model_fields or keys[0] in {*_NO_OPTION, "data", "publish"}:
+    for place in ("publish", "shared_cache"):
+        if keys in {(place,), (place, "to")}:
+            return f'--{place.replace("_", "-")} "{value}"'
+    if not keys or keys[0] not in ModelSpec.model_fields or keys[0] in {*_NO_OPTION, "data", "publish", "shared_cache"}:
         return ""
     option, written = f"--{keys[0].replace('_', '-')}", "=".join([*keys[1:], value])
     is_switch = ModelSpec.model_fields[keys[0]].annotation is bool

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +94,13 @@ class StageCache:
         """The first file of an entry that is missing or not what was built; None for a whole entry."""
         return self._damage(_read_entry(folder))
 
+    def has(self, path: Path, file: FileEntry) -> bool:
+        """Whether a file is there, and is what it was."""
+        try:
+            return path.is_file() and path.stat().st_size == file.bytes and self._digester.file(path) == file.sha256
+        except (FileNotFoundError, NotADirectoryError):  # another process takes the entry away
+            return False
+
     def folders(self) -> list[Path]:
         """The folders of all entries, whole or not, sorted."""
         places = set(self._root.glob("*/*")) if self._root.is_dir() else set()
@@ -125,15 +132,27 @@ class StageCache:
         with staging_folder(self._root / STAGING) as folder:
             yield folder
 
-    def publish(self, step: str, key: str, staged: Path, record: dict[str, Any]) -> Entry:
-        """Move a staged folder into the cache as the entry of a key, replacing one that stands there."""
+    def publish(
+        self, step: str, key: str, staged: Path, record: dict[str, Any], known: Sequence[FileEntry] = ()
+    ) -> Entry:
+        """Move a staged folder into the cache as the entry of a key, replacing one that stands there.
+
+        Args:
+            step: the step's name.
+            key: the key.
+            staged: the folder.
+            record: of the step, as JSON fields.
+            known: files of the folder that were hashed as they were written, and are not hashed again.
+        """
         for path in staged.rglob("*"):
             if path.is_file() and stat.S_IMODE(path.stat().st_mode) != _READ_ONLY:
                 path.chmod(_READ_ONLY)  # before it is hashed: the digester notices every change
+        for file in known:
+            self._digester.note(staged / file.path, file.sha256)
         files = self._digester.entries(staged)
         folder = self._root / step / key
         entry = Entry(folder, record, files)
-        if _read_entry(folder) == entry and not any(self._differs(folder, file) for file in files):
+        if _read_entry(folder) == entry and all(self.has(folder / file.path, file) for file in files):
             return entry  # others may be reading it
         document = {"digest": entry.digest, "record": record, "files": [f.model_dump() for f in files]}
         (staged / ENTRY_FILE).write_text(json.dumps(document, indent=1))
@@ -151,14 +170,7 @@ class StageCache:
     def _damage(self, entry: Entry | None) -> str | None:
         if entry is None:
             return ENTRY_FILE
-        return next((file.path for file in entry.files if self._differs(entry.folder, file)), None)
-
-    def _differs(self, folder: Path, file: FileEntry) -> bool:
-        path = folder / file.path
-        try:
-            return not path.is_file() or path.stat().st_size != file.bytes or self._digester.file(path) != file.sha256
-        except (FileNotFoundError, NotADirectoryError):  # another process takes the entry away
-            return True
+        return next((file.path for file in entry.files if not self.has(entry.folder / file.path, file)), None)
 
 
 def _read_entry(folder: Path) -> Entry | None:

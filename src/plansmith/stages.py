@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from plansmith import toolchain
 from plansmith.digest import Digester, digest_of
@@ -18,6 +18,9 @@ from plansmith.manifest import StepRecord
 from plansmith.process import Worker
 from plansmith.stage_cache import ENTRY_FILE, Entry, StageCache
 from plansmith.types import SCHEMA_VERSION, Record
+
+if TYPE_CHECKING:
+    from plansmith.stores.shared_cache import SharedCache
 
 R = TypeVar("R", bound=Record)
 
@@ -46,11 +49,12 @@ class Clock:
 
 
 class WouldRun(Exception):
-    """Raised by a dry run at the first step that is not in the cache."""
+    """Raised by a dry run at the first step that is not in the cache; `is_shared`: another machine has done it."""
 
-    def __init__(self, step: str) -> None:
+    def __init__(self, step: str, *, is_shared: bool = False) -> None:
         super().__init__(step)
         self.step = step
+        self.is_shared = is_shared
 
 
 class Listener:
@@ -97,6 +101,7 @@ class StageRunner:
         force: never look into the cache.
         dry: look only; raise `WouldRun` where something would be done.
         digester: hashes files; one of its own, with the memo of the artifacts, when None.
+        shared: what other machines have done; one that only looks tells a dry run of it, another is fetched from.
 
     Attributes:
         records: how the steps went so far.
@@ -113,11 +118,13 @@ class StageRunner:
         force: bool,
         dry: bool,
         digester: Digester | None = None,
+        shared: SharedCache | None = None,
     ) -> None:
         self.records: list[StepRecord] = []
         self.made: dict[str, Record] = {}
         self.step = ""
         self.dry = dry
+        self.shared = shared
         self.digester = digester or Digester(artifacts / "cache" / "digests.sqlite", read_only=dry)
         self._model = model
         self._artifacts = artifacts
@@ -171,21 +178,41 @@ class StageRunner:
     ) -> tuple[Entry, bool]:
         """As `stage`, for a part of a step: the cache entry, and whether it was there."""
         key = digest_of([SCHEMA_VERSION, step, list(inputs), parameters, toolchain.step_toolchain(tools or step)])
+
+        def make() -> Entry:
+            with self._cache.staging() as staged:
+                return self._cache.publish(step, key, staged, build(staged))
+
         if self.dry:
-            self._hold_cache()
-            entry = None if self._force else self._cache.lookup(step, key)
-            if entry is None:
-                raise WouldRun(step)
-            return entry, True
+            return self._found(step, key), True
         with storage_errors(self._artifacts):
             self._hold_cache()
             with self._cache.exclusive(step, key, self._waits_for_builder):
                 self.progress("")  # no longer waiting
                 entry = None if self._force else self._cache.lookup(step, key, touch=True)
-                if entry is not None:
-                    return entry, True
-                with self._cache.staging() as staged:
-                    return self._cache.publish(step, key, staged, build(staged)), False
+                if self.shared is not None and entry is None and not self._force:
+                    return self.shared.bring_or_make(step, key, self._cache, make, self._waits_for_machine)
+                cached, entry = entry is not None, entry or make()
+                if self.shared is not None:
+                    self.shared.give(step, key, entry, anew=self._force)
+                return entry, cached
+
+    def _found(self, step: str, key: str) -> Entry:
+        """An entry for a dry run; ahead of a real one, what other machines share is fetched.
+
+        Raises:
+            WouldRun: there is none.
+        """
+        self._hold_cache()
+        entry = None if self._force else self._cache.lookup(step, key)
+        if entry is None and not self._force and self.shared is not None:
+            if self.shared.place.only_looks:
+                raise WouldRun(step, is_shared=self.shared.holds(step, key))
+            with storage_errors(self._artifacts), self._cache.exclusive(step, key, self._waits_for_builder):
+                entry = self.shared.bring(step, key, self._cache)
+        if entry is None:
+            raise WouldRun(step)
+        return entry
 
     @contextmanager
     def timed(self, step: str) -> Iterator[Clock]:
@@ -233,6 +260,9 @@ class StageRunner:
     def _waits_for_builder(self, process: int | None) -> None:
         self._waits("that builds the same step", process)
 
+    def _waits_for_machine(self, who: str) -> None:
+        self._listener.waiting(self.step, f"waiting for another machine that builds the same step ({who})")
+
     def _waits_for_collector(self, process: int | None) -> None:
         self._waits("that collects garbage (plansmith gc)", process)
 
@@ -244,7 +274,8 @@ class StageRunner:
         """Keep every entry of the cache from being collected until `close`."""
         if self._cache_held is None:
             with ExitStack() as held:
-                hold = self._cache.held_to_look if self.dry else self._cache.held
+                writes = not self.dry or (self.shared is not None and not self.shared.place.only_looks)
+                hold = self._cache.held if writes else self._cache.held_to_look
                 held.enter_context(hold(self._waits_for_collector))
                 self._cache_held = held.pop_all()
 

@@ -42,6 +42,7 @@ from plansmith.reports import ServedReport, ValidationReport
 from plansmith.serving import ask_server
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, Listener, WouldRun
+from plansmith.stores.shared_cache import SharedCache
 from plansmith.targets import Target
 from plansmith.triton.loaded_into import LoadedInto
 from plansmith.triton.option_rules import require_served
@@ -83,8 +84,9 @@ class Compilation(GraphSteps):
         listener: Listener | None = None,
         dry: bool = False,
         digester: Digester | None = None,
+        shared: SharedCache | None = None,
     ) -> None:
-        super().__init__(spec, relative_to=relative_to, listener=listener, dry=dry, digester=digester)
+        super().__init__(spec, relative_to=relative_to, listener=listener, dry=dry, digester=digester, shared=shared)
         _require_available(spec, self.reference, self.name, self.target)
         require_served(spec, self.name, self.target.device, relative_to)
         self._plans = self._plan_steps() if spec.engine is EngineKind.TENSORRT else None
@@ -160,13 +162,16 @@ class Compilation(GraphSteps):
 
     def plan(self) -> dict[str, str]:
         """What a run would do, step by step; only for a dry compilation."""
-        begins = ""
+        begins, is_shared = "", False
         try:
             self._do(self._remembering)
         except WouldRun as first:
-            begins = first.step
+            begins, is_shared = first.step, first.is_shared
         found = {record.name: record.cached for record in self.steps}
-        plan = {step: "cached" if found.get(step) else "would run" for step in STEPS}
+        to_do = "would come from the shared cache, or run" if is_shared else "would run"
+        plan = {step: "cached" if found.get(step) else to_do for step in STEPS}
+        if is_shared:
+            plan[begins] = "would come from the shared cache"
         if "publish" in found:
             plan["publish"] = "nothing: the newest version is this one"
         if not self.spec.check_served:
@@ -219,7 +224,13 @@ class Compilation(GraphSteps):
 
     def outlook(self) -> dict[str, str]:
         """As `plan`, before a run that is not dry; a step that will be refused says so."""
-        with Compilation(self.spec, relative_to=self._relative_to, dry=True, digester=self._stages.digester) as dry:
+        with Compilation(
+            self.spec,
+            relative_to=self._relative_to,
+            dry=True,
+            digester=self._stages.digester,
+            shared=self._shared,
+        ) as dry:
             try:
                 return dry.plan()
             except PlansmithError as error:

@@ -75,6 +75,11 @@ def key_of(tensorrt: str, gpu: Gpu, flags: BuildFlags) -> Key:
     )
 
 
+def name_of(key: Key, sha256: str) -> str:
+    """The name of a file of a key."""
+    return f"{key.name}-{sha256[:_FILE_DIGITS]}.cache"
+
+
 class Loan:
     """A private copy of a key's cache, for one build.
 
@@ -97,7 +102,7 @@ class Loan:
             if number:
                 self.more.append(copy)
         if parts:
-            self._begun = _sha256(self.file)
+            self._begun = sha256_of(self.file)
 
     @property
     def is_known(self) -> bool:
@@ -112,7 +117,7 @@ class Loan:
     @property
     def is_changed(self) -> bool:
         """Whether the copy is now another than that of the beginning, and not empty."""
-        return self.file.is_file() and self.file.stat().st_size > 0 and _sha256(self.file) != self._begun
+        return self.file.is_file() and self.file.stat().st_size > 0 and sha256_of(self.file) != self._begun
 
 
 class TimingCaches:
@@ -147,21 +152,9 @@ class TimingCaches:
         """Keep what a build has added to its copy, whole or not at all."""
         if loan.fixed or not loan.is_changed:
             return
-        digest = _sha256(loan.file)
-        name = f"{key.name}-{digest[:_FILE_DIGITS]}.cache"
-        staged = loan.file.with_name(name)
+        staged = loan.file.with_name(name_of(key, sha256_of(loan.file)))
         shutil.copyfile(loan.file, staged)
-        fsync_path(staged)
-        with self._locked(key):
-            make_folder(self.root)
-            kept = {file: path for file, path in self._parts(key)[0].items() if file not in loan.origin}
-            move_into_place(staged, self.root / name)
-            files = [name, *(file for file in kept if file != name)]
-            files = sorted(files, key=lambda file: -(self.root / file).stat().st_size)[:MOST_FILES]
-            self._write_list(key, {file: _sha256(self.root / file) for file in files}, loan.file.parent)
-            for path in self.root.glob(f"{key.name}-*.cache"):
-                if path.name not in files:
-                    path.unlink(missing_ok=True)
+        self._keep(key, [staged], instead_of=loan.origin)
 
     def files(self) -> list[tuple[Path, list[Path]]]:
         """Each list with the files that stand under its key, the list first; and files that no list is there for."""
@@ -169,6 +162,22 @@ class TimingCaches:
         found = [(path, sorted(self.root.glob(f"{path.stem}-*.cache"))) for path in lists]
         listed = {path for _, files in found for path in files}
         return found + [(path, []) for path in sorted(self.root.glob("*.cache")) if path not in listed]
+
+    def _keep(self, key: Key, staged: Sequence[Path], *, instead_of: Sequence[str]) -> None:
+        """Move files in, of one folder and under the names that they have, and list those that are kept."""
+        for file in staged:
+            fsync_path(file)
+        with self._locked(key):
+            make_folder(self.root)
+            names = [file for file in self._parts(key)[0] if file not in instead_of]
+            for file in staged:
+                move_into_place(file, self.root / file.name)
+            names = list(dict.fromkeys([*(file.name for file in staged), *names]))
+            names = sorted(names, key=lambda name: -(self.root / name).stat().st_size)[:MOST_FILES]
+            self._write_list(key, {name: sha256_of(self.root / name) for name in names}, staged[0].parent)
+            for path in self.root.glob(f"{key.name}-*.cache"):
+                if path.name not in names:
+                    path.unlink(missing_ok=True)
 
     def _parts(self, key: Key, *, edited: bool = False) -> tuple[dict[str, Path], list[str]]:
         """The files of a key that are what was written, the largest first; and what is wrong with the others."""
@@ -185,7 +194,7 @@ class TimingCaches:
         warnings = []
         for name, digest in digests.items():
             path = self.root / name
-            found = _sha256(path) if path.is_file() else ""
+            found = sha256_of(path) if path.is_file() else ""
             if found == digest or (edited and found and path.stat().st_size):
                 good[name] = path
             if found != digest:
@@ -210,6 +219,7 @@ class TimingCaches:
         return self.root.parent / name
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a small file's content."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

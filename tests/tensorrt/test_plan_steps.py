@@ -115,14 +115,15 @@ def graph(tmp_path: Path) -> Path:
     return path
 
 
-def run_of(graph: Path, **told: Any) -> Compilation:
-    """A compile of a graph, with artifacts beside it."""
+def run_of(graph: Path, artifacts: str = "artifacts", shared_cache: str | None = None, /, **told: Any) -> Compilation:
+    """A compile of a graph, with artifacts beside it; a shared cache lies there, too."""
     spec = ModelSpec.model_validate(
         {
             "source": f"onnx:{graph}",
             "engine": "tensorrt",
             "target": "triton-26.03",
-            "artifacts": str(graph.parent / "artifacts"),
+            "artifacts": str(graph.parent / artifacts),
+            "shared_cache": shared_cache,
             "check_served": False,
             "tensorrt": told,
         }
@@ -130,9 +131,9 @@ def run_of(graph: Path, **told: Any) -> Compilation:
     return Compilation(spec, relative_to=graph.parent)
 
 
-def compiled(graph: Path, **told: Any) -> Finished[Engine]:
+def compiled(graph: Path, *places: str, **told: Any) -> Finished[Engine]:
     """The engine of a graph, with a plan for every kind of GPU."""
-    with run_of(graph, **told) as steps:
+    with run_of(graph, *places, **told) as steps:
         source = steps.fetch()
         onnx_model = steps.export(source)
         engine = steps.compile(source, onnx_model, steps.lower(onnx_model, None))
@@ -151,6 +152,22 @@ def test_a_plan_is_built_once_and_found_by_a_machine_that_has_no_gpu(
     assert first.record.components["model"].file == "model.plan"
     machine()
     again = compiled(graph, gpus=["L4"])
+    assert again.cached
+    assert (again.digest, len(builder.requests)) == (first.digest, 1)
+
+
+def test_a_machine_that_has_no_gpu_finds_the_plan_in_a_shared_cache_before_it_is_told_that_it_has_none(
+    graph: Path, builder: Builder, machine: Callable[..., None]
+) -> None:
+    machine(L4)
+    first = compiled(graph, "a", "shared")
+    machine()
+    with run_of(graph, "b", gpus=["L4"]) as alone:
+        assert alone.outlook()["compile"] == "would run"
+    with run_of(graph, "b", "shared", gpus=["L4"]) as steps:
+        assert steps.outlook()["compile"] == "cached"
+        steps._require_buildable()
+    again = compiled(graph, "b", "shared", gpus=["L4"])
     assert again.cached
     assert (again.digest, len(builder.requests)) == (first.digest, 1)
 

@@ -53,7 +53,7 @@ class Planned:
 
     def summary(self) -> tuple[str, str]:
         """One word to count it by, and a few that say more."""
-        first = next((step for step, what in self.plan.items() if what.startswith("would run")), None)
+        first = next((step for step, what in self.plan.items() if what.startswith("would")), None)
         return ("to do", f"would run from {first} on") if first else ("unchanged", "nothing to do")
 
 

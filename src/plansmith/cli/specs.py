@@ -51,6 +51,12 @@ _OPTIONS = (
         help="Where cache, logs and repository go [artifacts].",
     ),
     click.option(
+        "--shared-cache",
+        metavar="PLACE",
+        shell_complete=complete_folder,
+        help="Where machines share finished steps: a folder or s3://bucket/prefix [PLANSMITH_SHARED_CACHE].",
+    ),
+    click.option(
         "--random-weights/--no-random-weights", default=None, help="Draw the weights instead of loading them."
     ),
     click.option(
@@ -92,6 +98,8 @@ def read_given(source: str, options: dict[str, Any], models: tuple[str, ...] = (
         given["publish"] = ()
     elif "publish" in given:
         given["publish"] = [_from_here(place) for place in given["publish"]]
+    if "shared_cache" in given:
+        given["shared_cache"] = _from_here(given["shared_cache"])
     if "target" in given:
         given["target"] = list(given["target"]) if len(given["target"]) > 1 else given["target"][0]
     texts = [text for value in given.values() for text in (value if isinstance(value, list) else [value])]

@@ -7,7 +7,8 @@ models/<model>.json                   the catalogue: what makes releases visible
 live/<model>/<loader>.json            what a loader reports
 repository/<model>/…                  what a Triton reads that reads the store itself
 views/<model>.json                    which alias is shown there
-cache/…, timing/…                     shared by workers
+cache/<step>/<key>.json               a finished step, as `stage_cache` has it: its record, and its files by SHA-256
+timing/<key>/<SHA-256>                what builds of a kind measured, as `timing_caches` has it
 leases/<name>.json                    who does a piece of work that several may do
 turns/<key>/…                         who may change a document, where the server does not keep writers apart
 probe/…                               for a moment, while it is seen what the server does
@@ -27,6 +28,8 @@ MODELS = "models/"
 LIVE = "live/"
 VIEW = "repository/"
 VIEWS = "views/"
+CACHE = "cache/"
+TIMING = "timing/"
 LEASES = "leases/"
 TURNS = "turns/"
 PROBE = "probe/"
@@ -89,6 +92,21 @@ def view_key(model: str) -> str:
     return f"{VIEWS}{_name(model)}{_SUFFIX}"
 
 
+def entry_key(step: str, key: str) -> str:
+    """Where a finished step lies."""
+    return f"{CACHE}{step}/{key}{_SUFFIX}"
+
+
+def timing_key(name: str, sha256: str = "") -> str:
+    """Where a file of a timing cache lies; without a digest, what the keys of all of them begin with."""
+    return f"{TIMING}{name}/{sha256}"
+
+
+def is_sha256(text: str) -> bool:
+    """Whether a text is a SHA-256 as keys have it."""
+    return _SHA256.fullmatch(text) is not None
+
+
 def name_in(key: str) -> str:
     """The last part of a document's key: a model, digest or loader."""
     return key.rpartition("/")[2].removesuffix(_SUFFIX)
@@ -125,7 +143,7 @@ def _name(text: str) -> str:
 
 
 def _digest(text: str) -> str:
-    if not _SHA256.fullmatch(text):
+    if not is_sha256(text):
         raise RepositoryError(
             f"{text!r} stands where a SHA-256 should", remedy="see what else is damaged: plansmith verify --store PLACE"
         )

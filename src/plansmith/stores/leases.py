@@ -75,7 +75,7 @@ class Hold:
     def give_back(self) -> None:
         """Let others have it at once; where that fails, they have it when it expires."""
         self._until = 0.0
-        with suppress(PlansmithError, _Held):
+        with suppress(PlansmithError, OSError, _Held):
             change(self._objects, self._key, Lease, self._given_back)
 
     def _prolonged(self, old: Lease | None) -> Lease:
@@ -152,5 +152,5 @@ def _renew(hold: Hold, seconds: float, done: threading.Event) -> None:
             hold.prolong()
         except _Held:
             return
-        except PlansmithError:
+        except (PlansmithError, OSError):  # OSError: of a folder that another machine lends
             continue

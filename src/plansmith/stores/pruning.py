@@ -11,21 +11,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Literal
 
 from plansmith.errors import RepositoryError
 from plansmith.stores.documents import read_document
-from plansmith.stores.layout import GRACE_SECONDS, LIVE, OBJECTS, RELEASES, catalogue_key, name_in, release_key
+from plansmith.stores.layout import CACHE, GRACE_SECONDS, LIVE, OBJECTS, RELEASES, catalogue_key, name_in, release_key
 from plansmith.stores.objects import Held
 from plansmith.stores.reading import in_parallel, live_reports
 from plansmith.stores.records import Catalogue
 from plansmith.stores.retention import LIVE_SECONDS, Fate, Retention, fates, without
 from plansmith.stores.store import Store
 from plansmith.types import Record
-
-SHARED = ("cache/", "timing/")
-"""Where the documents of shared caches lie."""
 
 _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _AT_ONCE = 100
@@ -69,14 +66,24 @@ class Pruner:
         dry: only find it; nothing is written.
         settle_seconds: how long to wait, once contents are gone, before it is looked whether a release needs them that
             was published at this very moment.
+        ignoring: keys of what shared caches need no longer.
     """
 
-    def __init__(self, store: Store, retention: Retention, *, dry: bool, settle_seconds: float = 3.0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        retention: Retention,
+        *,
+        dry: bool,
+        settle_seconds: float = 3.0,
+        ignoring: Container[str] = (),
+    ) -> None:
         self._store = store
         self._objects = store.objects
         self._retention = retention
         self._dry = dry
         self._settle_seconds = settle_seconds
+        self._ignoring = ignoring
         self._now = store.objects.now()
         self._staying: list[Staying] = []
 
@@ -130,7 +137,7 @@ class Pruner:
 
     def _needed(self, lists: Iterable[str]) -> set[str]:
         """The SHA-256 of all contents that lists and shared caches name: whatever in a document looks like one."""
-        shared = [held.key for kind in SHARED for held in self._objects.below(kind) if held.key.endswith(".json")]
+        shared = [held.key for held in self._objects.below(CACHE) if held.key not in self._ignoring]
         return set().union(*in_parallel(self._named_in, [*lists, *shared]))
 
     def _named_in(self, key: str) -> set[str]:

@@ -1,0 +1,61 @@
+"""What machines shared and nobody has used for long: found, listed, taken away, and then the contents that it had."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from plansmith.stores.layout import CACHE, GRACE_SECONDS, TIMING
+from plansmith.stores.leases import forget_leases
+from plansmith.stores.objects import Held
+from plansmith.stores.pruning import Pruner
+from plansmith.stores.reading import in_parallel
+from plansmith.stores.retention import Retention
+from plansmith.stores.store import Store
+
+_KINDS = {CACHE: "cache entry", TIMING: "timing cache"}
+_EVERY_VERSION = Retention(keep=sys.maxsize, seconds=0)
+
+
+@dataclass(frozen=True)
+class Unused:
+    """One thing that went, or would go: its key, and the bytes that it had."""
+
+    kind: str
+    key: str
+    why: str
+    bytes: int
+
+
+def collect_shared(store: Store, older_than_seconds: float, *, dry: bool) -> list[Unused]:
+    """Take away what was not used for so long, and the contents that no other entry and no release needs.
+
+    Contents younger than a day stay, as what needs them may be on its way; so do all versions of releases.
+
+    Args:
+        store: where machines share.
+        older_than_seconds: by the store's clock.
+        dry: only find it; nothing is written.
+
+    Raises:
+        RepositoryError: the store refuses.
+        EnvironmentFault: the store cannot be reached.
+    """
+    objects = store.objects
+    oldest = objects.now() - older_than_seconds
+    found = [held for prefix in _KINDS for held in objects.below(prefix) if held.changed <= oldest]
+    if not dry:
+        again = in_parallel(lambda held: objects.find(held.key), found)
+        found = [held for held in again if held is not None and held.changed <= oldest]
+        objects.remove(held.key for held in found)
+        forget_leases(objects, GRACE_SECONDS)
+    pruning = Pruner(store, _EVERY_VERSION, dry=dry, ignoring={held.key for held in found}).prune()
+    contents = [Unused(one.kind, one.name, one.why, one.bytes) for one in pruning.gone]
+    return [*_unused(found), *contents]
+
+
+def _unused(found: list[Held]) -> Iterator[Unused]:
+    for held in found:
+        kind = next(kind for prefix, kind in _KINDS.items() if held.key.startswith(prefix))
+        yield Unused(kind, held.key, "not used for so long", held.bytes)

@@ -1,0 +1,100 @@
+"""Machines that share what they compile: each with artifacts of its own, and one step that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from plansmith.destinations import Place
+from plansmith.manifest import StepRecord
+from plansmith.stage_cache import Entry
+from plansmith.stages import Listener, StageRunner
+from plansmith.stores.shared_cache import SharedCache
+from plansmith.stores.shared_place import SharedPlace
+
+STEP = "package"
+FILES = {"model/model.onnx": b"weights" * 1000, "config.pbtxt": b"name: 'tiny'", "model/labels.txt": b""}
+
+
+class Told(Listener):
+    """Keeps what it is told; `when_waiting` is called when a machine waits for another."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+        self.waits: list[str] = []
+        self.doing: list[str] = []
+        self.when_waiting: Callable[[], object] = lambda: None
+
+    def progress(self, step: str, text: str) -> None:
+        assert step in {"", STEP}
+        self.doing.append(text)
+
+    def waiting(self, step: str, text: str) -> None:
+        assert step == ""
+        self.waits.append(text)
+        self.when_waiting()
+
+    def finished(self, record: StepRecord) -> None:
+        raise AssertionError(record)
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+
+class Machine:
+    """A process that needs an entry, with a cache of its own and one that it shares.
+
+    Args:
+        artifacts: its own.
+        place: what it shares; nothing when None.
+        files: what a build makes, by name.
+        dry: it looks only.
+        ahead: it is dry, and a run follows.
+        force: it builds in any case.
+    """
+
+    def __init__(
+        self,
+        artifacts: Path,
+        place: Place | None,
+        *,
+        files: dict[str, bytes] = FILES,
+        dry: bool = False,
+        ahead: bool = False,
+        force: bool = False,
+    ) -> None:
+        self.built = 0
+        self.told = Told()
+        self.during: Callable[[], object] = lambda: None
+        self._files = files
+        shared = None
+        if place is not None:
+            shared = SharedCache(SharedPlace(place, Path.cwd(), self.told.notice, only_looks=dry), self.told.moving)
+        self.shared = shared
+        self.runner = StageRunner(
+            "tiny", artifacts, listener=self.told, force=force, dry=dry or ahead, digester=None, shared=shared
+        )
+
+    def entry(self, option: int = 1) -> Entry:
+        """Take the entry from a cache, or build it."""
+        before = self.built
+        entry, cached = self.runner.entry(STEP, ["input"], {"option": option}, self._build)
+        assert cached == (self.built == before)
+        assert {file.path: (entry.folder / file.path).read_bytes() for file in entry.files} == self._files
+        return entry
+
+    def close(self) -> list[str]:
+        """End it; what it was told of."""
+        self.runner.close()
+        if self.shared is not None:
+            self.shared.close()
+        return self.told.notices
+
+    def _build(self, out: Path) -> dict[str, Any]:
+        self.built += 1
+        for name, content in self._files.items():
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            (out / name).write_bytes(content)
+        self.during()
+        return {"verdict": "passed", "seconds": 0.1, "of": [1, None, True]}
