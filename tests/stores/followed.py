@@ -107,6 +107,8 @@ class Beside:
         installation: of Triton.
     """
 
+    server: TritonServer
+
     def __init__(self, root: Path, installation: Installation) -> None:
         self._root = root
         self._installation = installation
