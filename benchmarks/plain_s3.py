@@ -158,7 +158,8 @@ class Handler(BaseHTTPRequestHandler):
                 sha256.update(piece)
                 md5.update(piece)
                 out.write(piece)
-        self.server.received_bytes += size
+        with self.server.lock:
+            self.server.received_bytes += size
         checksum = base64.b64encode(sha256.digest()).decode()
         if self.headers.get("x-amz-checksum-sha256", checksum) != checksum:
             raise Refused(400, "BadDigest")

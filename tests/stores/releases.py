@@ -18,6 +18,7 @@ from ..triton.versions import CONFIG, INTERFACE, graph
 
 MODEL = "answers"
 BULK_FILE = "bulk.bin"
+_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -95,5 +96,8 @@ def _lay_out(package: Path, answer: int, bulk_bytes: int) -> tuple[str, ...]:
     (folder / "model.onnx").write_bytes(graph(answer))
     if not bulk_bytes:
         return ("model.onnx",)
-    (folder / BULK_FILE).write_bytes(random.Random(0).randbytes(bulk_bytes))
+    dice = random.Random(0)
+    with (folder / BULK_FILE).open("wb") as out:
+        for start in range(0, bulk_bytes, _PIECE_BYTES):
+            out.write(dice.randbytes(min(_PIECE_BYTES, bulk_bytes - start)))
     return ("model.onnx", BULK_FILE)
