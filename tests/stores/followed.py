@@ -64,9 +64,9 @@ class Site:
         self.lines: list[str] = []
         self._repository = ModelRepository(folder / "repository")
 
-    def publish(self, *, broken: bool = False, model: str = MODEL) -> Publication:
-        """Make the next version, sound or one that does not load, and have `current` stand for it."""
-        made = python_release(self._repository, self.folder / "packages", model=model, broken=broken)
+    def publish(self, initialize: str = "pass", *, model: str = MODEL) -> Publication:
+        """Make the next version, which does this when it is loaded, and have `current` stand for it."""
+        made = python_release(self._repository, self.folder / "packages", model=model, initialize=initialize)
         manifest = self._repository.manifest(model, made.version)
         digester = Digester(self.folder / "digests.sqlite")
         return publish_release(self.store, Path(made.release), manifest, digester)
@@ -107,6 +107,8 @@ class Beside:
         installation: of Triton.
     """
 
+    server: TritonServer
+
     def __init__(self, root: Path, installation: Installation) -> None:
         self._root = root
         self._installation = installation
@@ -123,7 +125,9 @@ class Beside:
         self.server.stop()
 
     def start(self) -> None:
-        """Start it, or start it again."""
+        """Start it, or start it again, also where it was killed."""
+        if self._ports != (0, 0, 0):
+            self.server.stop()
         self.server = TritonServer(
             self._root,
             self._installation,

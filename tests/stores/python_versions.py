@@ -15,6 +15,10 @@ from ..triton.versions import CONFIG, INTERFACE, MODEL
 
 WHY_BROKEN = "there are no weights"
 
+BROKEN = f"raise RuntimeError({WHY_BROKEN!r})"
+DEADLY = "import signal; os.kill(os.getppid(), signal.SIGKILL)"
+"""What a version does when it is loaded: it does not load, or takes the whole server down."""
+
 _MODEL_FILE = "model.py"
 _CONFIG = "".join(
     line
@@ -42,23 +46,21 @@ class TritonPythonModel:
 
 
 def python_release(
-    repository: ModelRepository, folder: Path, *, broken: bool = False, model: str = MODEL
+    repository: ModelRepository, folder: Path, *, initialize: str = "pass", model: str = MODEL
 ) -> PublishedVersion:
     """Publish the next version of the model into a repository.
 
     Args:
         repository: takes it.
         folder: takes the files that it is made of.
-        broken: it does not load, and Triton gives WHY_BROKEN for its reason.
+        initialize: what it does when it is loaded.
         model: its name.
     """
     number = max([0, *repository.versions(model)]) + 1
     package = folder / f"{model}-{number}"
     (package / MODEL_FOLDER).mkdir(parents=True)
-    initialize = f"raise RuntimeError({WHY_BROKEN!r})" if broken else "pass"
-    (package / MODEL_FOLDER / _MODEL_FILE).write_text(
-        _CODE.format(initialize=initialize, number=number, packages=SITE_VARIABLE)
-    )
+    code = _CODE.format(initialize=initialize, number=number, packages=SITE_VARIABLE)
+    (package / MODEL_FOLDER / _MODEL_FILE).write_text(code)
     (package / "config.pbtxt").write_text(_CONFIG)
     draft = draft_of(package, model=model)
     fields: dict[str, Any] = {"model_files": (_MODEL_FILE,), "interface": INTERFACE, "max_batch_size": 8}

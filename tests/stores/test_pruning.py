@@ -195,6 +195,26 @@ def test_a_release_that_is_published_again_while_its_list_goes_keeps_it(
     assert verify_store(in_folder).damages == ()
 
 
+def test_a_release_that_is_sent_again_right_after_its_contents_went_is_whole(
+    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = fill(in_folder, tmp_path, 3)[0]
+    let_pass(monkeypatch, in_folder, 40)
+    remove = in_folder.objects.remove
+    again: list[int] = []
+
+    def meanwhile(given: Iterable[str]) -> None:
+        listed = list(given)
+        remove(listed)
+        if not again and any(key.startswith(OBJECTS) for key in listed):
+            again.append(publish(in_folder, made).version)
+
+    monkeypatch.setattr(in_folder.objects, "remove", meanwhile)
+    prune(in_folder)
+    assert again == [4]
+    assert verify_store(in_folder).damages == ()
+
+
 def test_a_content_that_a_publication_has_just_made_young_again_stays(
     in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

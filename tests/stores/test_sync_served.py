@@ -13,7 +13,7 @@ from ..triton.clients import Clients
 from ..triton.conftest import installation
 from ..triton.versions import MODEL
 from .followed import Beside, Site
-from .python_versions import WHY_BROKEN
+from .python_versions import BROKEN, DEADLY, WHY_BROKEN
 
 pytestmark = pytest.mark.xdist_group("sync")
 
@@ -62,7 +62,7 @@ def test_a_version_that_does_not_load_leaves_the_old_one_serving_and_the_report_
         (old,) = triton.ready()
         with Clients(triton.server.http_url, triton.server.grpc_url, count=2) as clients:
             clients.wait_for(old)
-            bad = place.publish(broken=True).version
+            bad = place.publish(BROKEN).version
             (fault,) = sync.look()
             assert isinstance(fault, ServedCheckError)
             assert f"version {old} goes on" in fault.message
@@ -135,3 +135,23 @@ def test_one_of_two_servers_that_is_away_keeps_the_other_from_nothing(place: Sit
         assert sync.look() == []
         assert triton.ready() == [published]
         assert "127.0.0.1:9" in str(place.report().failed)
+
+
+def test_a_version_that_takes_triton_down_twice_is_taken_back(place: Site, triton: Beside) -> None:
+    with place.sync(triton.url) as sync:
+        sync.look()
+        (old,) = triton.ready()
+        deadly = place.publish(DEADLY).version
+        assert sync.look() == []
+        assert place.mirror.shown(MODEL) == deadly, "it may have been chance"
+        triton.start()
+        (fault,) = sync.look()
+        assert "Triton went away 2 times while it loaded" in fault.message
+        assert place.mirror.shown(MODEL) == old
+        triton.start()
+        assert sync.look() == []
+        assert triton.ready() == [old]
+        report = place.report()
+        assert (report.wanted, report.serves) == (deadly, (old,))
+        assert "went away" in str(report.failed)
+        place.store.roll_back(MODEL)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from plansmith.cli.options import complete_folder
+from plansmith.cli.store_completion import complete_version
 from plansmith.cli.store_options import open_existing, store_options
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ INTO = Path("artifacts") / "mirror"
 
 
 @click.command("pull", short_help="Bring a version of a store to this machine, and show it to Triton.")
-@click.argument("release", metavar="MODEL[@VERSION|@ALIAS]")
+@click.argument("release", metavar="MODEL[@VERSION|@ALIAS]", shell_complete=complete_version)
 @click.option(
     "--into",
     metavar="DIR",

@@ -13,6 +13,7 @@ import click
 
 from plansmith.cli.options import complete_folder
 from plansmith.cli.pull import INTO
+from plansmith.cli.store_completion import complete_model
 from plansmith.cli.store_options import store_options
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ Examples:
 
 
 @click.command("sync", short_help="Keep a Triton on what a store's aliases stand for.", epilog=_EPILOG)
-@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_model)
 @click.option(
     "--into",
     metavar="DIR",

@@ -16,6 +16,7 @@ from plansmith.stores.loaders import Loaders
 from plansmith.stores.mirror import Mirror
 from plansmith.stores.notes import read_note, write_note
 from plansmith.stores.objects import Moved, untold
+from plansmith.stores.pauses import Pause
 from plansmith.stores.pulling import pull
 from plansmith.stores.records import Catalogue, LiveReport, Pointer
 from plansmith.stores.store import Store
@@ -25,8 +26,6 @@ from plansmith.units import bytes_in_words
 
 REPORT_SECONDS = 120
 """How long a report stands in the store before it is written again, though nothing changed."""
-
-_LONGEST_PAUSE_SECONDS = 300.0
 
 
 class Refusal(Record):
@@ -42,29 +41,6 @@ class Following(Record):
 
     proven: int | None = None
     refusal: Refusal | None = None
-
-
-@dataclass
-class Pause:
-    """Until when something that failed is not tried again: `first` seconds, then longer and longer."""
-
-    first: float
-    seconds: float = 0
-    until: float = 0
-
-    def begin(self) -> None:
-        """It failed."""
-        self.seconds = min(max(self.first, 2 * self.seconds), _LONGEST_PAUSE_SECONDS)
-        self.until = time.monotonic() + self.seconds
-
-    def end(self) -> None:
-        """It did not."""
-        self.seconds = self.until = 0
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it may be tried."""
-        return time.monotonic() >= self.until
 
 
 @dataclass(frozen=True)

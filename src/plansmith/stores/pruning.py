@@ -16,7 +16,17 @@ from typing import Literal
 
 from plansmith.errors import RepositoryError
 from plansmith.stores.documents import read_document
-from plansmith.stores.layout import CACHE, GRACE_SECONDS, LIVE, OBJECTS, RELEASES, catalogue_key, name_in, release_key
+from plansmith.stores.layout import (
+    CACHE,
+    GRACE_SECONDS,
+    LIVE,
+    OBJECTS,
+    RELEASES,
+    catalogue_key,
+    name_in,
+    object_key,
+    release_key,
+)
 from plansmith.stores.objects import Held
 from plansmith.stores.reading import in_parallel, live_reports
 from plansmith.stores.records import Catalogue
@@ -171,7 +181,8 @@ class Pruner:
         if removed:
             time.sleep(self._settle_seconds)
         for held in self._objects.below(RELEASES):
-            if held.key not in known and removed & self._named_in(held.key):
+            needed = removed & self._named_in(held.key) if held.key not in known else set()
+            if None in in_parallel(self._objects.find, map(object_key, needed)):
                 _, model, _ = held.key.split("/")
                 raise RepositoryError(
                     f"a release of {model} was published to {self._store.place} while what it needs was pruned",

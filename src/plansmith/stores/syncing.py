@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, in_one_line
-from plansmith.stores.followed import FollowedModel, Pause, Surroundings
+from plansmith.stores.followed import FollowedModel, Surroundings
+from plansmith.stores.pauses import Pause
 from plansmith.stores.records import Catalogue
 
 
