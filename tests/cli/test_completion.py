@@ -41,7 +41,7 @@ OFFERED: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "commands": (("",), COMMANDS),
     "the start of a command": (("se",), ["serve", "serve-env"]),
     "commands of a group": (("serve-env", ""), ["add", "list", "remove"]),
-    "options": (("compile", "--s"), ["--shapes"]),
+    "options": (("compile", "--s"), ["--shapes", "--shared-cache"]),
     "choices": (("compile", "x", "--engine", "t"), ["tensorrt"]),
     "targets": (("compile", "x", "--target", "triton-26"), [n for n in target_names() if n.startswith("triton-26")]),
     "targets by name": (("targets", "sage"), [n for n in target_names() if n.startswith("sage")]),
