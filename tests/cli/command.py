@@ -7,14 +7,15 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .. import messages
+from .. import messages, warm
 
 COMMAND = (sys.executable, "-m", "plansmith")
 MOST_LINES = 14
+_LONGEST_SECONDS = 120
 
 BERT: dict[str, Any] = {
     "architectures": ["BertForSequenceClassification"],
@@ -62,26 +63,31 @@ class CommandLine:
 
     Args:
         folder: the working directory.
+        fresh: by an interpreter of its own, with a hash seed of its own, in place of a fork of a warm process.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, fresh: bool = False) -> None:
         self.folder = folder
+        self._start = subprocess.Popen[str] if fresh else warm.Popen
 
     def __call__(self, *words: str | Path, **variables: str) -> Answer:
         """Run one command line to its end."""
-        done = subprocess.run(
+        with self._start(
             [*COMMAND, *map(str, words)],
             cwd=self.folder,
             env=environment(**variables),
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
-            check=False,
-        )
-        answer = Answer(done.returncode, done.stdout, done.stderr)
-        if done.returncode and "plansmith: " in done.stderr:
-            messages.note_text("as printed", done.returncode, answer.message)
+        ) as process:
+            try:
+                answer = Answer(0, *process.communicate(timeout=_LONGEST_SECONDS))
+            finally:
+                process.kill()
+        answer = replace(answer, status=process.returncode)
+        if answer.status and "plansmith: " in answer.stderr:
+            messages.note_text("as printed", answer.status, answer.message)
         return answer
 
 
