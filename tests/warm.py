@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,27 @@ class Popen(subprocess.Popen[Any]):
             finally:
                 self._waitpid_lock.release()  # type: ignore[attr-defined]
         return self.returncode
+
+
+def run(
+    command: Sequence[str], *, timeout: float | None = None, fresh: bool = False, **given: Any
+) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run` that captures text and has no input, by `Popen`.
+
+    Args:
+        command: the command line.
+        timeout: seconds after which it is killed.
+        fresh: by an interpreter of its own, with a hash seed of its own.
+        given: `cwd` and `env` as `subprocess.Popen` takes them.
+    """
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with (subprocess.Popen if fresh else Popen)(command, text=True, **streams, **given) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 class _Warm:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from .. import messages, warm
 
 COMMAND = (sys.executable, "-m", "plansmith")
 MOST_LINES = 14
-_LONGEST_SECONDS = 120
 
 BERT: dict[str, Any] = {
     "architectures": ["BertForSequenceClassification"],
@@ -68,26 +66,15 @@ class CommandLine:
 
     def __init__(self, folder: Path, *, fresh: bool = False) -> None:
         self.folder = folder
-        self._start = subprocess.Popen[str] if fresh else warm.Popen
+        self._fresh = fresh
 
     def __call__(self, *words: str | Path, **variables: str) -> Answer:
         """Run one command line to its end."""
-        with self._start(
-            [*COMMAND, *map(str, words)],
-            cwd=self.folder,
-            env=environment(**variables),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            try:
-                answer = Answer(0, *process.communicate(timeout=_LONGEST_SECONDS))
-            finally:
-                process.kill()
-        answer = replace(answer, status=process.returncode)
-        if answer.status and "plansmith: " in answer.stderr:
-            messages.note_text("as printed", answer.status, answer.message)
+        command = [*COMMAND, *map(str, words)]
+        done = warm.run(command, cwd=self.folder, env=environment(**variables), timeout=120, fresh=self._fresh)
+        answer = Answer(done.returncode, done.stdout, done.stderr)
+        if done.returncode and "plansmith: " in done.stderr:
+            messages.note_text("as printed", done.returncode, answer.message)
         return answer
 
 
