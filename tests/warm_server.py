@@ -117,7 +117,7 @@ def become(
         sys.argv[:] = ["-", *words]
         os.chdir(folder)
         sys.path[0] = folder
-        process.subprocess = Workers  # type: ignore[attr-defined]
+        process.subprocess = Workers  # type: ignore[assignment,attr-defined]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as end:
