@@ -97,8 +97,14 @@ def run(
         fresh: by an interpreter of its own, with a hash seed of its own.
         given: `cwd` and `env` as `subprocess.Popen` takes them.
     """
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with (subprocess.Popen if fresh else Popen)(command, text=True, **streams, **given) as process:
+    start: type[subprocess.Popen[Any]] = subprocess.Popen if fresh else Popen
+    piped: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+    with start(command, **piped, **given) as process:
         try:
             output, errors = process.communicate(timeout=timeout)
         except BaseException:
