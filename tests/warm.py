@@ -23,7 +23,7 @@ from .warm_server import NUMBER
 COMMAND = [sys.executable, "-m", "plansmith"]
 
 _ROOT = Path(__file__).parents[1]
-_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "HF_", "TRANSFORMERS_", "TORCH", "MALLOC_")
+_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "HF_", "TRANSFORMERS_", "MALLOC_")
 """Variables that are read when an interpreter or a library starts."""
 
 
