@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from . import warm
 from .python_backend.models import ODD_INPUTS, write_odd
 
 SERVE_SECONDS = 60
@@ -26,7 +27,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 def run(*words: str) -> str:
     """What a command prints that ends well."""
-    done = subprocess.run([sys.executable, "-m", "plansmith", *words], capture_output=True, text=True, check=False)
+    done = warm.run([*warm.COMMAND, *words])
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -54,7 +54,7 @@ class Limits:
 
     older_than: float
     now: float
-    scratch: tuple[Path, ...] = (Path(tempfile.gettempdir()), _SHARED_MEMORY)
+    scratch: tuple[Path, ...] = field(default_factory=lambda: (Path(tempfile.gettempdir()), _SHARED_MEMORY))
     staging: tuple[Path, ...] = field(default_factory=lambda: (staging_place(),))
 
 

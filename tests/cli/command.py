@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import messages
+from .. import messages, warm
 
 COMMAND = (sys.executable, "-m", "plansmith")
 MOST_LINES = 14
@@ -62,23 +61,17 @@ class CommandLine:
 
     Args:
         folder: the working directory.
+        fresh: by an interpreter of its own, with a hash seed of its own, in place of a fork of a warm process.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, fresh: bool = False) -> None:
         self.folder = folder
+        self._fresh = fresh
 
     def __call__(self, *words: str | Path, **variables: str) -> Answer:
         """Run one command line to its end."""
-        done = subprocess.run(
-            [*COMMAND, *map(str, words)],
-            cwd=self.folder,
-            env=environment(**variables),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        command = [*COMMAND, *map(str, words)]
+        done = warm.run(command, cwd=self.folder, env=environment(**variables), timeout=120, fresh=self._fresh)
         answer = Answer(done.returncode, done.stdout, done.stderr)
         if done.returncode and "plansmith: " in done.stderr:
             messages.note_text("as printed", done.returncode, answer.message)

@@ -57,8 +57,8 @@ def test_triton_finds_the_configuration_and_the_version_in_the_repository(compil
     assert sorted(path.name for path in view.rglob("*")) == ["1", "config.pbtxt", "model.onnx"]
 
 
-def test_a_second_run_finds_every_step_in_the_cache_and_keeps_the_version(finished: Compiled, run: CommandLine) -> None:
-    found = run(*finished.command, "--json").document
+def test_a_second_run_finds_every_step_in_the_cache_and_keeps_the_version(finished: Compiled) -> None:
+    found = CommandLine(finished.folder, fresh=True)(*finished.command, "--json").document
     assert (found["version"], found["unchanged"]) == (1, True)
     assert [(step["name"], step["cached"]) for step in found["steps"]] == [(name, True) for name in STEPS]
     assert sorted(path.name for path in finished.release.parent.iterdir()) == ["1"]

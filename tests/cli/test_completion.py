@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -65,13 +66,20 @@ OFFERED: dict[str, tuple[tuple[str, ...], list[str]]] = {
 }
 
 
+@cache
+def bash_script() -> str:
+    """What plansmith prints for a start-up file of bash."""
+    answer = CommandLine(Path.cwd())(_PLANSMITH_COMPLETE="bash_source")
+    assert answer.status == 0, answer
+    return answer.stdout
+
+
 def bash(run: CommandLine, words: tuple[str, ...]) -> list[str]:
     """What the real bash offers after the script that plansmith prints was read."""
     script = f"""
-        plansmith() {{ {shlex.join(COMMAND)} "$@"; }}
         env() {{ command env "${{@:1:$#-1}}" {shlex.join(COMMAND)}; }}
         compopt() {{ [ "$2" = dirnames ] && echo "<dir>" || echo "<file>"; }}
-        eval "$(_PLANSMITH_COMPLETE=bash_source plansmith)"
+        eval {shlex.quote(bash_script())}
         complete -p plansmith >&2
         COMP_WORDS=(plansmith {shlex.join(words)}) COMP_CWORD={len(words)} COMPREPLY=()
         _plansmith_completion plansmith

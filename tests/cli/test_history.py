@@ -13,6 +13,7 @@ import pytest
 
 from plansmith.history import HISTORY
 
+from .. import warm
 from .command import COMMAND, CommandLine, check_refusal, environment, listing
 from .conftest import Compiled
 
@@ -59,7 +60,7 @@ def test_an_interrupted_run_is_noted_with_the_step_that_it_was_in(
     command = [*COMMAND, *finished.command]
     logs = finished.folder / "artifacts" / "logs"
     before = set(logs.iterdir())
-    with subprocess.Popen(
+    with warm.Popen(
         command, cwd=finished.folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:
         while set(logs.iterdir()) == before:

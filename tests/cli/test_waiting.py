@@ -13,6 +13,7 @@ from pathlib import Path
 
 from plansmith.durable import locked
 
+from .. import warm
 from .command import COMMAND, CommandLine, environment
 from .conftest import Compiled
 
@@ -20,7 +21,7 @@ from .conftest import Compiled
 @contextmanager
 def started(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     """A command that runs in a folder, ended at the latest here."""
-    with subprocess.Popen(
+    with warm.Popen(
         [*COMMAND, *words], cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
@@ -116,7 +117,7 @@ def test_on_a_terminal_the_moving_line_says_that_it_waits(finished: Compiled) ->
     held.enter_context(locked(lock_of(finished)))
     with (
         held,
-        subprocess.Popen(
+        warm.Popen(
             [*COMMAND, *finished.command],
             cwd=finished.folder,
             env=environment(TERM="xterm", COLUMNS="200"),

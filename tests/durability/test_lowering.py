@@ -14,6 +14,7 @@ import pytest
 
 from plansmith.process import Worker
 
+from .. import warm
 from ..cli.command import COMMAND, environment
 from ..precision import lint_graphs
 from ..precision.given_files import lay_out
@@ -36,7 +37,7 @@ class Lowering:
     def start(self) -> subprocess.Popen[str]:
         """A run that says its steps on standard error."""
         words = [*COMMAND, "lower", "spec.yaml", "--output", "out", "--json"]
-        return subprocess.Popen(
+        return warm.Popen(
             words,
             cwd=self.folder,
             env=environment(TMPDIR=str(self.temporary)),

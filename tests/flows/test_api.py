@@ -16,8 +16,13 @@ from .prefect_server import free_port
 
 
 def test_without_track_prefect_is_not_imported(run: CommandLine, bert: Path) -> None:
+    words = ("compile", f"hf:{bert}", "--no-check-served")
+    (run.folder / "prefect.py").write_text("open('imported', 'w')\n")
+    assert run(*words).status == 0
+    assert not list(run.folder.glob("imported"))
+    # With a list of all that it imports, once the heavy work is done.
     done = subprocess.run(
-        [*COMMAND, "compile", f"hf:{bert}", "--no-check-served"],
+        [*COMMAND, *words, "--repository", "another"],
         cwd=run.folder,
         env=environment(PYTHONPROFILEIMPORTTIME="1"),
         capture_output=True,

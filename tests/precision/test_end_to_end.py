@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .. import warm
 from ..real_sentences import real_sentences
 
 CALIBRATION, EVALUATION = 48, 256
@@ -18,8 +17,7 @@ SHAPES = "input_ids=1x1:8x32:8x64"
 
 def run(*arguments: str | Path) -> dict[str, Any]:
     """A command of plansmith's; its JSON document."""
-    command = [sys.executable, "-m", "plansmith", *map(str, arguments), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = warm.run([*warm.COMMAND, *map(str, arguments), "--json"])
     assert done.returncode == 0, done.stdout + done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     return document

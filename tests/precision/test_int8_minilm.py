@@ -23,8 +23,8 @@ from plansmith.reference import StoredCases
 from ..real_sentences import real_sentences
 from .half_graphs import samples
 
-# Their fixture is costly.
-pytestmark = pytest.mark.xdist_group("int8-minilm")
+# Their fixture is costly. What they say of sentences, test_digits.py says of digits in seconds.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("int8-minilm")]
 
 CALIBRATION, HELD_OUT, BATCH = 64, 256, 16
 Arrays = Mapping[str, NDArray[np.generic]]

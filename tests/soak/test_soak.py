@@ -1,4 +1,7 @@
-"""Kills and crowds by chance, a few rounds here and as many as one likes with PLANSMITH_SOAK_ROUNDS."""
+"""Kills and crowds by chance, a few rounds here and as many as one likes with PLANSMITH_SOAK_ROUNDS.
+
+One round of each crowd is in durability/test_crowds.py, and kills at every boundary are in durability/test_kills.py.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ def test_a_compile_killed_at_any_moment_goes_on_from_its_last_finished_step(tmp_
     assert len(outcomes) == ROUNDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "versions"), [("different content", 16), ("the same content", 1)])
 def test_crowds_of_publishers_get_every_number_once_round_after_round(what: str, versions: int, tmp_path: Path) -> None:
     for outcome in _outcomes("crowd", what, tmp_path, ROUNDS):

@@ -1,0 +1,220 @@
+"""One process that has imported what commands import; each command that `tests.warm` starts is a fork of it.
+
+`python -m tests.warm_server DESCRIPTOR`, in the root of the project. A request is one JSON document with four open
+files beside it: standard input, output and error of the command, and where its number and its status are told.
+
+A fork is a process like any other: with a folder, an environment, streams, signals, children and an end of its own.
+What it lacks is the start of an interpreter: variables that an interpreter or a library reads as it starts do nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import plansmith
+from plansmith import process, worker
+
+REQUEST_BYTES = 1 << 17
+NUMBER = struct.Struct("i")
+"""A process number, and then the status as `os.waitpid` gives it."""
+
+_MOST_FILES = 1 << 16
+_OF_A_FORK = {"plansmith", worker.__name__, "plansmith.zoo.child"}
+_LATER = ("plansmith.flows", "plansmith.__main__")
+"""What is of Prefect, of which a command is told whether it was imported, and what runs as it is imported."""
+
+_LIBRARIES = (
+    "onnxruntime",
+    "onnxscript",
+    "polygraphy.backend.onnxrt",
+    "rich.live",
+    "timm",
+    "torch._dynamo",
+    "torch.export",
+    "torch.onnx._internal.exporter._core",
+    *(f"torch.onnx._internal.torchscript_exporter.symbolic_opset{number}" for number in range(7, 21)),
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.bert.modeling_bert",
+)
+
+
+class Workers:
+    """In place of `subprocess` in `plansmith.process`, within a fork: a worker is a fork of it, too."""
+
+    DEVNULL = subprocess.DEVNULL
+
+    @staticmethod
+    def Popen(  # noqa: N802 - as it is called there
+        command: Sequence[str],
+        *,
+        stdin: int,
+        stdout: Any,
+        stderr: Any,
+        pass_fds: Sequence[int],
+        env: Mapping[str, str],
+        process_group: int | None,
+    ) -> Any:
+        """Start `python -m MODULE WORDS...`."""
+        _, _, module, *words = command
+        if module not in _OF_A_FORK:
+            return subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=pass_fds,
+                env=env,
+                process_group=process_group,
+            )
+        # What Python calls in the midst of a fork drops the exceptions of signal handlers.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        child = os.fork()
+        if child == 0:
+            if process_group is not None:
+                os.setpgid(0, process_group)
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            become(module, words, str(Path.cwd()), env, (nothing, stdout.fileno(), stderr.fileno()), pass_fds)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        return SimpleNamespace(pid=child, returncode=None)
+
+
+def become(
+    module: str,
+    words: Sequence[str],
+    folder: str,
+    environment: Mapping[str, str],
+    streams: Sequence[int],
+    kept: Sequence[int] = (),
+) -> NoReturn:
+    """Be `python -m MODULE WORDS...` in a folder, to its end; called in a fork."""
+    status = 1
+    try:
+        gc.freeze()  # what is of the process that was forked is never tidied up here
+        _take_over(environment, streams, kept)
+        sys.argv[:] = ["-", *words]
+        os.chdir(folder)
+        sys.path[0] = folder
+        process.subprocess = Workers  # type: ignore[assignment,attr-defined]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        status = 0
+    except SystemExit as end:
+        status = _status(end.code)
+    except BaseException:  # noqa: BLE001 - as an interpreter ends
+        traceback.print_exc()
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        ctypes.CDLL(None).fflush(None)
+        os._exit(status)
+
+
+def _take_over(environment: Mapping[str, str], streams: Sequence[int], kept: Sequence[int]) -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for standard, stream in enumerate(streams):
+        os.dup2(stream, standard)
+    first = 3
+    for stays in sorted(kept):
+        os.closerange(first, stays)
+        first = stays + 1
+    os.closerange(first, _MOST_FILES)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    tempfile.tempdir = None
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - until the process ends
+    for name in ("stdout", "stderr"):
+        was = getattr(sys, f"__{name}__")
+        own = open(was.fileno(), "w", 1, was.encoding, was.errors, closefd=False)  # noqa: SIM115 - likewise
+        setattr(sys, name, own)
+
+
+def _status(code: str | int | None) -> int:
+    if isinstance(code, str):
+        sys.stderr.write(f"{code}\n")
+        return 1
+    return code or 0
+
+
+def _start(message: bytes, streams: Sequence[int]) -> int:
+    request = json.loads(message)
+    child = os.fork()
+    if child == 0:
+        if request["session"]:
+            os.setsid()
+        become("plansmith", request["words"], request["folder"], request["environment"], streams)
+    return child
+
+
+def serve(control: socket.socket) -> None:
+    """Start what is asked for and tell how it ended, until nobody can ask any more."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(control, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.data is not None:
+                    child, told = key.data
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+                    _tell(told, os.waitpid(child, 0)[1])
+                    os.close(told)
+                    continue
+                message, files, _, _ = socket.recv_fds(control, REQUEST_BYTES, 4)
+                if not message:
+                    return
+                *streams, told = files
+                child = _start(message, streams)
+                for stream in streams:
+                    os.close(stream)
+                _tell(told, child)
+                selector.register(os.pidfd_open(child), selectors.EVENT_READ, (child, told))
+
+
+def _tell(told: int, number: int) -> None:
+    with suppress(BrokenPipeError):  # nobody waits for it
+        os.write(told, NUMBER.pack(number))
+
+
+def main() -> None:
+    """Import, say that it is done, and serve."""
+    with socket.socket(fileno=int(sys.argv[1])) as control, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own = [module.name for module in pkgutil.walk_packages(plansmith.__path__, "plansmith.")]
+        for name in (*_LIBRARIES, *(name for name in own if not name.startswith(_LATER))):
+            importlib.import_module(name)
+        assert threading.active_count() == 1
+        gc.collect()
+        gc.freeze()
+        serve(control)
+
+
+if __name__ == "__main__":
+    main()
