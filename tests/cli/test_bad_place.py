@@ -28,7 +28,7 @@ EARLY = {
     "the repository of another target": Refused(
         (*_UNCHECKED, "--repository", "theirs"),
         7,
-        ("theirs belongs to target triton-26.08-cpu, not local-cpu", "--target triton-26.08-cpu", "--repository"),
+        ("theirs belongs to target triton-26.08-cpu, not local-cpu", "--target triton-26.08-cpu", "another folder"),
         _FILES | {"theirs.plansmith/repository.json": json.dumps(_OTHERS)},
     ),
     "a damaged repository": Refused(
