@@ -121,31 +121,3 @@ def test_the_completion_of_a_shell_is_printed(shell: str, sign: str, run: Comman
     assert answer.status == 0, answer
     assert sign in answer.stdout
     assert "_PLANSMITH_COMPLETE" in answer.stdout
-
-
-def test_the_completion_knows_commands_and_options(run: CommandLine) -> None:
-    def complete(*words: str) -> list[str]:
-        told = run(_PLANSMITH_COMPLETE="bash_complete", COMP_WORDS=" ".join(words), COMP_CWORD=str(len(words) - 1))
-        return [line.partition(",")[2] for line in told.stdout.splitlines()]
-
-    assert complete("plansmith", "") == [
-        "check",
-        "compile",
-        "doctor",
-        "gc",
-        "history",
-        "infer",
-        "init",
-        "inspect",
-        "lower",
-        "report",
-        "schema",
-        "serve",
-        "serve-env",
-        "show",
-        "targets",
-        "validate",
-        "zoo",
-    ]
-    assert "--shapes" in complete("plansmith", "compile", "--s")
-    assert complete("plansmith", "compile", "--engine", "t") == ["tensorrt"]

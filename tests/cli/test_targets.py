@@ -138,7 +138,7 @@ def test_what_is_installed_is_listed_with_its_targets_and_removed(run: CommandLi
 def test_the_shell_completes_targets(words: tuple[str, ...], run: CommandLine) -> None:
     def complete(start: str) -> list[str]:
         line = ["plansmith", *words, start]
-        told = run(_PLANSMITH_COMPLETE="bash_complete", COMP_WORDS=" ".join(line), COMP_CWORD=str(len(line) - 1))
+        told = run(_PLANSMITH_COMPLETE="bash_complete", COMP_WORDS="\n".join(line), COMP_CWORD=str(len(line) - 1))
         return told.stdout.splitlines()
 
     assert complete("triton-26.08") == ["plain,triton-26.08", "plain,triton-26.08-cpu"]
