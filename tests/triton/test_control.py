@@ -428,8 +428,13 @@ def stranger() -> Iterator[Callable[[int, bytes], str]]:
     ],
 )
 def test_a_service_that_is_no_triton_is_a_fault_and_refuses_nothing(
-    status: int, content: bytes, said: str, stranger: Callable[[int, bytes], str]
+    status: int,
+    content: bytes,
+    said: str,
+    stranger: Callable[[int, bytes], str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(live, "_GONE_SECONDS", 0.1)
     address = stranger(status, content)
     with pytest.raises(EnvironmentFault, match=f"cannot be asked: {said}") as refused:
         RunningTriton(address).require_reachable()
