@@ -27,7 +27,7 @@ def test_what_syncs_is_called_as_plansmith_takes_it() -> None:
         name, *words = (word.replace("${SYNC_NAME:-compose}", "compose") for word in _words(service))
         cli.commands[name].make_context("plansmith", words, resilient_parsing=False)
         assert SERVICES[service]["environment"][STORE_VARIABLE]
-    assert "--once" in _words("pull")
+    assert {"--once", "--accept-older"} <= {*_words("pull")}
     assert "--url=grpc://server:8001" in _words("sync")
     assert "--once" not in _words("sync")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,16 +36,21 @@ LOADER = "beside"
 
 
 class Cuttable(FolderObjects):
-    """A store's folder of which the cable can be pulled."""
+    """A store's folder of which the cable can be pulled, or which is mounted and whose server has forgotten it."""
 
     is_cut = False
+    is_stale = False
+    puts = 0
 
     def read(self, key: str) -> Document | None:
         if self.is_cut:
             raise EnvironmentFault(f"{self.place} cannot be reached", remedy="plug it in")
+        if self.is_stale:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), key)
         return super().read(key)
 
     def put(self, key: str, content: bytes) -> None:
+        self.puts += 1
         if self.is_cut:
             raise EnvironmentFault(f"{self.place} cannot be reached", remedy="plug it in")
         super().put(key, content)
@@ -64,15 +71,16 @@ class Site:
         self.lines: list[str] = []
         self._repository = ModelRepository(folder / "repository")
 
-    def publish(self, initialize: str = "pass", *, model: str = MODEL) -> Publication:
+    def publish(self, initialize: str = "pass", *, model: str = MODEL, latest: int = 1) -> Publication:
         """Make the next version, which does this when it is loaded, and have `current` stand for it."""
-        made = python_release(self._repository, self.folder / "packages", model=model, initialize=initialize)
+        packages = self.folder / "packages"
+        made = python_release(self._repository, packages, model=model, initialize=initialize, latest=latest)
         manifest = self._repository.manifest(model, made.version)
         digester = Digester(self.folder / "digests.sqlite")
         return publish_release(self.store, Path(made.release), manifest, digester)
 
     @contextmanager
-    def sync(self, *urls: str) -> Iterator[Sync]:
+    def sync(self, *urls: str, models: tuple[str, ...] = ()) -> Iterator[Sync]:
         """What keeps the mirror, and servers at these addresses, on the store; it never pauses."""
         with self.mirror.held(self.store, alone=True):
             yield Sync(
@@ -83,7 +91,8 @@ class Site:
                     name=LOADER,
                     pause_seconds=0,
                     say=self.lines.append,
-                )
+                ),
+                models,
             )
 
     def report(self, model: str = MODEL) -> LiveReport:

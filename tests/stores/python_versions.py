@@ -46,7 +46,7 @@ class TritonPythonModel:
 
 
 def python_release(
-    repository: ModelRepository, folder: Path, *, initialize: str = "pass", model: str = MODEL
+    repository: ModelRepository, folder: Path, *, initialize: str = "pass", model: str = MODEL, latest: int = 1
 ) -> PublishedVersion:
     """Publish the next version of the model into a repository.
 
@@ -55,6 +55,7 @@ def python_release(
         folder: takes the files that it is made of.
         initialize: what it does when it is loaded.
         model: its name.
+        latest: how many of the versions Triton serves, by the policy.
     """
     number = max([0, *repository.versions(model)]) + 1
     package = folder / f"{model}-{number}"
@@ -64,7 +65,8 @@ def python_release(
     (package / "config.pbtxt").write_text(_CONFIG)
     draft = draft_of(package, model=model)
     fields: dict[str, Any] = {"model_files": (_MODEL_FILE,), "interface": INTERFACE, "max_batch_size": 8}
-    draft = draft.model_copy(update={"package": draft.package.model_copy(update=fields)})
+    spec = {"triton": {"version_policy": {"latest": {"num_versions": latest}}}}
+    draft = draft.model_copy(update={"spec": spec, "package": draft.package.model_copy(update=fields)})
     return repository.publish(
         draft,
         {entry.path: package / entry.path for entry in draft.files},

@@ -67,6 +67,7 @@ Examples:
 )
 @click.option("--name", help="What the store's reports call this loader [host and folder].")
 @click.option("--once", is_flag=True, help="Look once, and end: with an error where a model is not as the store says.")
+@click.option("--accept-older", is_flag=True, help="With --once: no error where a whole version is shown all the same.")
 @click.option("--retry", is_flag=True, help="Try again what a Triton refused.")
 @click.option("--json", "as_json", is_flag=True, help="Print what is live, at each change, as a line of JSON.")
 @store_options()
@@ -80,15 +81,17 @@ def sync_command(  # noqa: PLR0913 - whoever keeps it running wants all of it in
     load_seconds: float,
     name: str | None,
     once: bool,
+    accept_older: bool,
     retry: bool,
     as_json: bool,
     store: Place,
 ) -> None:
     """Follow a store: bring here what its aliases stand for, show it to Triton, and have Triton load it.
 
-    All models unless some are named. A version that a Triton refuses is said, with its reason, and taken back; the one
-    before serves on until the alias is moved. So it is while the store cannot be reached. A Triton that was started
-    again is loaded again. What is live is reported to the store (plansmith versions). Ctrl-C or SIGTERM ends it.
+    All models that have the alias unless some are named. A version that a Triton refuses is said, with its reason, and
+    taken back; the one before serves on until the alias is moved. So it is while the store cannot be reached. A Triton
+    that was started again is loaded again. What is live is reported to the store (plansmith versions). Ctrl-C or
+    SIGTERM ends it.
     """
     from plansmith.stores.followed import Surroundings
     from plansmith.stores.loaders import Loaders
@@ -96,6 +99,8 @@ def sync_command(  # noqa: PLR0913 - whoever keeps it running wants all of it in
     from plansmith.stores.opening import open_store
     from plansmith.stores.syncing import Sync
 
+    if accept_older and not once:
+        raise click.UsageError("--accept-older goes with --once")
     mirror, opened = Mirror(into), open_store(store, Path.cwd())
     with mirror.held(opened, alone=True):
         around = Surroundings(
@@ -112,7 +117,10 @@ def sync_command(  # noqa: PLR0913 - whoever keeps it running wants all of it in
         if retry:
             sync.forget_refusals()
         if once:
-            for fault in sync.look():
+            faults = sync.look()
+            if accept_older and sync.shows_older(faults):
+                faults = []
+            for fault in (*faults, *around.loaders.away()):
                 raise fault
             return
         click.echo(f"{mirror.repository.root} follows {opened.place}; Ctrl-C ends it", err=True)

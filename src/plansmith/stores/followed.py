@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from plansmith.destinations import CURRENT
 from plansmith.durable import storage_errors
@@ -20,6 +20,7 @@ from plansmith.stores.pauses import Pause
 from plansmith.stores.pulling import pull
 from plansmith.stores.records import Catalogue, LiveReport, Pointer
 from plansmith.stores.store import Store
+from plansmith.stores.troubles import fault_of, in_words
 from plansmith.triton.releases import policy_of
 from plansmith.types import Record
 from plansmith.units import bytes_in_words
@@ -37,10 +38,15 @@ class Refusal(Record):
 
 
 class Following(Record):
-    """What is known of a model here: the last version that servers loaded, and what they refused since."""
+    """What is known of a model here.
+
+    `proven`: the last version that a server loaded; `refusal`: of what the alias stands for; `refused`: all versions
+    that a server refused and none loaded later: no other is to be refused for one of them beside it.
+    """
 
     proven: int | None = None
     refusal: Refusal | None = None
+    refused: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,26 +105,30 @@ class FollowedModel:
         """Do what has to be done now; what failed.
 
         Args:
-            catalogue: the model's as it is now; None where it cannot be asked for.
+            catalogue: the model's as it is now, which has the alias; None where there is none, or no asking for it.
         """
-        faults = [*self._attempt("follow", lambda: self._follow(catalogue)), *self._attempt("keep", self._keep)]
-        self._attempt("report", self._report)
-        return faults
+        return [*self._attempt("follow", lambda: self._follow(catalogue)), *self._attempt("keep", self._keep)]
+
+    def report(self, *, is_reached: bool) -> bool:
+        """Tell what serves: a person if it is news, and the store if it is reached; whether it still is."""
+        faults = self._attempt("report", lambda: self._report(is_reached=is_reached))
+        return is_reached and not any(isinstance(fault, EnvironmentFault) for fault in faults)
 
     def forget_refusal(self) -> None:
         """Try again what servers refused."""
-        self._remember(self._known().model_copy(update={"refusal": None}))
+        self._remember(self._known().model_copy(update={"refusal": None, "refused": ()}))
 
     def _attempt(self, what: str, work: Callable[[], bool]) -> list[PlansmithError]:
         """Do a piece of work, which says whether there was any, and say what fails unless it failed so before."""
         try:
             is_done = work()
-        except PlansmithError as error:
-            line = in_one_line(error.message)
+        except (PlansmithError, OSError) as error:
+            fault = fault_of(error)
+            line = in_one_line(fault.message)
             if self._troubles.get(what) != line:
-                self._say(line)
+                self._say(in_words(fault))
             self._troubles[what] = line
-            return [error.located(model=self._model)]
+            return [fault.located(model=self._model)]
         if is_done:
             self._troubles.pop(what, None)
         return []
@@ -130,8 +140,9 @@ class FollowedModel:
         if catalogue.token == self._followed:
             return True
         try:
-            self._bring(catalogue, self._pointed(catalogue))
-        except PlansmithError:
+            self._pointer = catalogue.aliases[self._around.alias]
+            self._bring(catalogue, self._pointer)
+        except (PlansmithError, OSError):
             self._failed = catalogue.token
             self._fetching.begin()
             raise
@@ -139,16 +150,6 @@ class FollowedModel:
         self._fetching.end()
         self._loading.end()
         return True
-
-    def _pointed(self, catalogue: Catalogue) -> Pointer:
-        alias, place = self._around.alias, self._around.store.place
-        if alias not in catalogue.aliases:
-            raise RepositoryError(
-                f"{self._model} in {place} has no alias {alias!r}",
-                remedy=f"plansmith promote {self._model}@VERSION {alias} --store {place}",
-            )
-        self._pointer = catalogue.aliases[alias]
-        return self._pointer
 
     def _bring(self, catalogue: Catalogue, pointer: Pointer) -> None:
         refused = self._refused()
@@ -171,7 +172,7 @@ class FollowedModel:
             self._mirror,
             catalogue,
             version,
-            line=pointer.line,
+            line=[number for number in pointer.line if number not in known.refused],
             spared=spared,
             moved=self._around.moved,
         )
@@ -181,84 +182,86 @@ class FollowedModel:
 
     def _keep(self) -> bool:
         """Have the servers serve what is shown; go back where one does not."""
-        known, shown = self._known(), self._mirror.shown(self._model)
-        if shown is not None and known.refusal is not None and known.refusal.version == shown:
-            self._show_proven()  # killed before it was
-            shown = self._mirror.shown(self._model)
+        shown = self._mirror.shown(self._model)
         if shown is None or not self._loading.is_over:
             return shown is None
         try:
-            serving = self._load()
+            serving = self._around.loaders.keep(*self._view())
         except ServedCheckError as refused:
-            if shown == known.proven:
+            if shown == self._known().proven:
                 self._loading.begin()
                 raise
             raise self._gone_back(shown, refused) from refused
         self._loading.end()
-        if serving and self._serves != shown:
+        if self._serves != shown and (serving or not len(self._around.loaders)):
+            if serving:
+                known = self._known()
+                refused_still = tuple(number for number in known.refused if number != shown)
+                self._remember(known.model_copy(update={"proven": shown, "refused": refused_still}))
             self._serves = shown
-            self._remember(self._known().model_copy(update={"proven": shown}))
-            self._say(f"version {shown} {'serves' if len(self._around.loaders) else 'is shown'}")
+            self._say(f"version {shown} {'serves' if serving else 'is shown'}")
         return True
 
-    def _load(self) -> bool:
-        """Have every server load what is shown; whether any serves it, or there is none to ask."""
+    def _view(self) -> tuple[Path, str, int | None]:
+        """What servers are shown: the model's folder, its state, and the version that has to answer requests."""
         repository, shown = self._mirror.repository, self._views.shown()
-        served = policy_of(repository.manifest(self._model, shown[-1])).served(shown)
-        folder = repository.root / self._model
-        serving = self._around.loaders.keep(folder, self._views.state(), max(served, default=None))
-        return serving > 0 or not len(self._around.loaders)
+        served = policy_of(repository.manifest(self._model, shown[-1])).served(shown) if shown else ()
+        return repository.root / self._model, self._views.state(), max(served, default=None)
 
     def _gone_back(self, version: int, refused: ServedCheckError) -> ServedCheckError:
-        """Show what served before, tell the servers, and say what was done."""
+        """Show what served before, tell the servers, note it, and say what was done."""
         moved = self._pointer.moved if self._pointer is not None else ""
-        reason = in_one_line(refused.message)
+        reason, known = in_one_line(refused.message), self._known()
         refusal = Refusal(version=version, moved=moved, reason=reason)
-        self._remember(self._known().model_copy(update={"refusal": refusal}))
-        self._show_proven()
+        numbers = tuple(sorted({*known.refused, version}))
+        known = known.model_copy(update={"refusal": refusal, "refused": numbers})
+        self._show_proven(known)
         shown = self._mirror.shown(self._model)
         after = f"version {shown} goes on" if shown is not None else "no version is shown"
         try:
-            if shown is not None:
-                self._load()
+            self._around.loaders.take_back(*self._view())
         except ServedCheckError as second:
-            after = f"going back to version {shown} failed, too: {in_one_line(second.message)}"
+            after += f"; going back failed, too: {in_one_line(second.message)}"
         self._serves = shown
+        try:
+            self._remember(known)
+        except OSError as error:
+            after += f"; that cannot be noted: {fault_of(error).message}"
         return ServedCheckError(f"{reason}; {after}", remedy=refused.remedy, log=refused.log)
 
-    def _show_proven(self) -> None:
-        proven, repository = self._known().proven, self._mirror.repository
+    def _show_proven(self, known: Following) -> None:
+        proven, repository = known.proven, self._mirror.repository
         with storage_errors(repository.root), repository.exclusive(self._model):
-            if proven in repository.versions(self._model):
-                self._mirror.show(self._model, proven, repository.versions(self._model))
+            numbers = repository.versions(self._model)
+            if proven in numbers:
+                self._mirror.show(self._model, proven, set(numbers) - set(known.refused))
             else:
                 self._views.hide()
 
-    def _report(self) -> bool:
-        """Tell the store what serves."""
+    def _report(self, *, is_reached: bool) -> bool:
         if self._pointer is None:
             return False
         loaders = self._around.loaders
+        serves = tuple(loaders.ready(self._model) if len(loaders) else self._views.shown())
         troubles = [line for what, line in self._troubles.items() if what != "report"]
+        away = [in_one_line(fault.message) for fault in loaders.away()]
         report = LiveReport(
             loader=self._around.name,
             model=self._model,
             alias=self._around.alias,
             wanted=self._pointer.version,
-            serves=tuple(loaders.ready(self._model) if len(loaders) else self._views.shown()),
-            failed=self._refused() or "; ".join([*troubles, *loaders.away()]) or None,
+            serves=serves,
+            failed=self._refused() or "; ".join([*troubles, *away]) or None,
             seen="",
         )
-        is_news = report != self._reported
-        if not is_news and time.monotonic() < self._report_until:
+        seen = report.model_copy(update={"seen": utc_now()})
+        if report != self._reported:
+            self._reported, self._report_until = report, 0
+            self._around.told(seen)
+        if not is_reached or time.monotonic() < self._report_until:
             return False
-        self._reported, self._report_until = report, 0
-        report = report.model_copy(update={"seen": utc_now()})
-        if is_news:
-            self._around.told(report)
-        with suppress(EnvironmentFault):  # of a store that cannot be reached it was said
-            self._around.store.objects.put(live_key(self._model, report.loader), content_of(report))
-            self._report_until = time.monotonic() + REPORT_SECONDS
+        self._around.store.objects.put(live_key(self._model, report.loader), content_of(seen))
+        self._report_until = time.monotonic() + REPORT_SECONDS
         return True
 
     def _refused(self) -> str | None:

@@ -30,7 +30,7 @@ from plansmith.report import REPORT_FILE, facts_of, render
 from plansmith.stores.notes import read_note, write_note
 from plansmith.stores.records import StoredRelease, StoredVersion
 from plansmith.stores.store import Store
-from plansmith.triton.releases import MANIFEST_FILE, misfit, policy_of, read_manifest
+from plansmith.triton.releases import MANIFEST_FILE, damaged_file, misfit, policy_of, read_manifest
 from plansmith.triton.repository import ModelRepository
 from plansmith.types import FileEntry
 
@@ -156,6 +156,15 @@ class Mirror:
         """The version that Triton is shown, beside which there may be earlier ones."""
         numbers = self.repository.views(model).shown()
         return numbers[-1] if numbers else None
+
+    def is_whole(self, model: str) -> bool:
+        """Whether Triton is shown versions of a model, and all that was published with them is here."""
+        shown = {number: self.repository.readable(model, number) for number in self.repository.views(model).shown()}
+        return bool(shown) and all(
+            manifest is not None
+            and damaged_file(self.repository.release(model, number), manifest, self._digester) is None
+            for number, manifest in shown.items()
+        )
 
     def show(self, model: str, number: int, beside: Iterable[int] = ()) -> None:
         """Have Triton see a version, and of earlier ones that are here those that it is to serve as well, and can.

@@ -65,12 +65,7 @@ class LoadedInto:
         for server in self._taken:
             self._progress(f"going back in {server.url}")
             try:
-                if folder.is_dir():
-                    server.load(folder)
-                    for ensemble in ensembles_of(folder):
-                        server.load(folder.parent / ensemble)
-                else:
-                    server.unload(folder.name)
+                go_back(server, folder)
             except PlansmithError as error:
                 failed.append(error)
         if failed:
@@ -79,3 +74,23 @@ class LoadedInto:
                 f"{in_one_line(error.message)}; it may serve what was withdrawn" for error in failed
             )
             raise first
+
+
+def go_back(server: RunningTriton, folder: Path, *, version: int | None = None) -> None:
+    """Have a server serve what a model's folder shows again, and the ensembles with it; nothing where there is none.
+
+    Args:
+        server: may serve something else.
+        folder: the model's.
+        version: what has to answer requests then.
+
+    Raises:
+        ServedCheckError: it refuses.
+        EnvironmentFault: it cannot be asked.
+    """
+    if not folder.is_dir():
+        server.unload(folder.name)
+        return
+    server.load(folder, version=version)
+    for ensemble in ensembles_of(folder):
+        server.load(folder.parent / ensemble)
