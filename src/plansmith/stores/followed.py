@@ -221,7 +221,9 @@ class FollowedModel:
         try:
             self._around.loaders.take_back(*self._view())
         except ServedCheckError as second:
-            after += f"; going back failed, too: {in_one_line(second.message)}"
+            after = (
+                f"going back to {f'version {shown}' if shown else 'none'} failed, too: {in_one_line(second.message)}"
+            )
         self._serves = shown
         try:
             self._remember(known)
