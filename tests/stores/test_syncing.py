@@ -206,3 +206,16 @@ def test_a_model_without_the_alias_is_an_error_only_where_it_was_named(place: Si
     with place.sync(models=("other",)) as sync:
         (fault,) = sync.look()
         assert (fault.model, "plansmith promote other@VERSION current" in fault.remedy) == ("other", True)
+
+
+def test_a_folder_that_is_not_mounted_is_no_empty_store(place: Site, tritons: list[ScriptedTriton]) -> None:
+    one, _ = tritons
+    with place.sync(one.url) as sync:
+        assert sync.look() == []
+        (place.folder / "store").rename(place.folder / "unmounted")
+        (fault,) = sync.look()
+        assert isinstance(fault, EnvironmentFault)
+        assert "there is no store at" in fault.message
+        assert "mounted" in fault.remedy
+        assert one.served[MODEL] == [1]
+        assert not (place.folder / "store").exists(), "nothing is written to the bare mount point"

@@ -8,6 +8,7 @@ from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, 
 from plansmith.stores.followed import FollowedModel, Surroundings
 from plansmith.stores.pauses import Pause
 from plansmith.stores.records import Catalogue
+from plansmith.stores.store import Store
 from plansmith.stores.troubles import fault_of, in_words
 
 
@@ -65,6 +66,7 @@ class Sync:
         faults: list[PlansmithError] = []
         unfollowed: list[PlansmithError] = []
         try:
+            _require_there(store)
             for model in self._named or store.models():
                 try:
                     catalogue = store.catalogue(model)
@@ -100,3 +102,11 @@ class Sync:
         for fault, line in zip(faults, self._said[what], strict=True):
             if line not in said:
                 self._around.say(f"{in_words(fault)}; {comfort}")
+
+
+def _require_there(store: Store) -> None:
+    """See that there is a store, and not the bare mount point of a folder that another machine lends."""
+    if store.marker() is None:
+        raise EnvironmentFault(
+            f"there is no store at {store.place}", remedy="see that it is mounted, and that --store is right"
+        )
