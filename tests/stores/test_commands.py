@@ -13,6 +13,7 @@ from plansmith.triton.repository import ModelRepository
 
 from ..cli.command import Refused, check_refusal
 from ..cli.in_process import InProcess
+from ..cli.read_only import read_only
 from ..triton.versions import INTERFACE
 from .filled import fill, let_pass, publish, report_live
 from .releases import MODEL, make_release
@@ -271,3 +272,14 @@ def test_what_makes_no_sense_is_refused_with_what_to_type_instead(refused: Refus
     answer = run(*refused.words, "--json")
     check_refusal(answer, refused.status, refused.says)
     assert "secret" not in answer.stdout + answer.stderr
+
+
+def test_a_store_that_can_only_be_read_is_read(run: InProcess, kept: Store) -> None:
+    report_live(kept, 2)
+    with read_only(run.folder / "store", run.folder / "mounted") as store:
+        assert "gpu-7" in run("versions", MODEL, "--store", store).stdout
+        for words in (("diff", f"{MODEL}@1", f"{MODEL}@2"), ("verify", MODEL), ("pull", MODEL, "--into", "mirror")):
+            answer = run(*words, "--store", store)
+            assert answer.status == 0, answer
+        refused = run("pin", f"{MODEL}@1", "--reason", "audit", "--store", store, "--json")
+        check_refusal(refused, 7, ("cannot write to",))

@@ -77,6 +77,8 @@ def test_keys_come_in_the_order_of_s3_without_what_lies_between(objects: FolderO
     for key in sorted(keys, reverse=True):
         if key not in {"a", "a/b"}:  # a file and a folder of one name are two objects in S3 alone
             objects.put(key, CONTENT)
+    (tmp_path / "store" / ".DS_Store").write_text("")
+    (tmp_path / "store" / "a" / "b" / ".nfs0000000000a1b2c3").write_text("")
     (tmp_path / "store" / "lost+found").mkdir()
     (tmp_path / "store" / "lost+found" / "x").write_text("")
     expected = ["a!/b", "a.json", "a/b/c", "a0", "b/c"]

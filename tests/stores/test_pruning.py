@@ -6,18 +6,22 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
+from plansmith.stores.documents import content_of
 from plansmith.stores.folder import FolderObjects
-from plansmith.stores.layout import OBJECTS, RELEASES, object_key, release_key
+from plansmith.stores.layout import LIVE, OBJECTS, RELEASES, object_key, release_key
 from plansmith.stores.objects import Held, Objects
 from plansmith.stores.pruning import Pruner, Pruning
+from plansmith.stores.publication import Terms, publish_release
+from plansmith.stores.records import Catalogue
 from plansmith.stores.retention import Retention
 from plansmith.stores.store import Store
 from plansmith.stores.verification import verify_store
@@ -195,6 +199,53 @@ def test_a_release_that_is_published_again_while_its_list_goes_keeps_it(
     assert verify_store(in_folder).damages == ()
 
 
+def test_a_list_that_a_publication_has_just_written_again_stays(
+    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(in_folder, tmp_path, 3)
+    first = in_folder.release(MODEL, in_folder.find(f"{MODEL}@1")[1])
+    listed = release_key(MODEL, first.digest)
+    let_pass(monkeypatch, in_folder, 40)
+    below = in_folder.objects.below
+    removed: set[str] = set()
+
+    def meanwhile(prefix: str) -> Iterator[Held]:
+        """Before the last look, a publication is about to enter the release anew."""
+        if prefix == LIVE:
+            for key in (listed, *(object_key(file.sha256) for file in first.files)):
+                os.utime(tmp_path / "store" / key, (in_folder.objects.now(),) * 2)
+        return below(prefix)
+
+    monkeypatch.setattr(in_folder.objects, "below", meanwhile)
+    monkeypatch.setattr(in_folder.objects, "remove", removed.update)
+    assert {one.name for one in prune(in_folder).gone} == {f"{MODEL}@1"}
+    assert removed == set()
+
+
+def test_a_version_that_is_pruned_while_it_is_published_again_is_made_anew(
+    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = fill(in_folder, tmp_path, 3)[0]
+    let_pass(monkeypatch, in_folder, 40)
+    change = Store.change
+    pruned: list[Pruning] = []
+
+    def meanwhile(*words: Any) -> Catalogue:
+        """Between the look at what is there and the write."""
+        monkeypatch.setattr(Store, "change", change)
+        pruned.append(prune(in_folder))
+        return change(*words)
+
+    monkeypatch.setattr(Store, "change", meanwhile)
+    told = publish_release(
+        in_folder, made.folder, made.manifest, Digester(tmp_path / "digests"), terms=Terms(move_anyway=True)
+    )
+    assert f"{MODEL}@1" in {one.name for one in pruned[0].gone}
+    assert (told.version, told.unchanged, told.aliases) == (4, False, ("current",))
+    assert told.sent_bytes > 0
+    assert verify_store(in_folder).damages == ()
+
+
 def test_a_release_that_is_sent_again_right_after_its_contents_went_is_whole(
     in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +301,26 @@ def test_a_store_of_which_something_cannot_be_read_loses_nothing(
     before = keys(in_folder, "objects/") | keys(in_folder, "releases/")
     with pytest.raises(RepositoryError, match=r"models/broken\.json .* is damaged"):
         prune(in_folder)
+    assert keys(in_folder, "objects/") | keys(in_folder, "releases/") == before
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_store_that_lost_the_list_of_a_version_that_stands_loses_nothing_more(
+    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    fill(in_folder, tmp_path, 3)
+    version = in_folder.find(f"{MODEL}@2")[1]
+    release = in_folder.release(MODEL, version)
+    if is_lost:
+        in_folder.objects.remove([release_key(MODEL, version.digest)])
+    else:
+        damaged = content_of(release.model_copy(update={"files": release.files[1:]}))
+        in_folder.objects.put(release_key(MODEL, version.digest), damaged)
+    let_pass(monkeypatch, in_folder, 40)
+    before = keys(in_folder, "objects/") | keys(in_folder, "releases/")
+    with pytest.raises(RepositoryError, match="has lost releases/" if is_lost else "lists other files") as caught:
+        prune(in_folder)
+    assert "publish the release again" in caught.value.remedy
     assert keys(in_folder, "objects/") | keys(in_folder, "releases/") == before
 
 

@@ -85,7 +85,9 @@ def test_a_plan_says_what_is_done_then_and_writes_nothing(store: Store, tmp_path
         before = [(held.key, held.changed) for held in store.objects.below("")]
         planned = plan_release(store, made.folder, made.manifest, digester(made))
         assert [(held.key, held.changed) for held in store.objects.below("")] == before
-        assert publish(store, made) == planned
+        told = publish(store, made)
+        # What the server lacks, if anything, is found out when the store is made.
+        assert told == planned.model_copy(update={"caution": store.objects.abilities.shortcoming})
 
 
 def test_the_number_of_the_repository_is_kept_where_it_is_the_highest(in_folder: Store, tmp_path: Path) -> None:
@@ -161,6 +163,22 @@ def test_clients_of_an_alias_keep_their_interface(in_folder: Store, tmp_path: Pa
     assert publish(in_folder, made, move_anyway=True, allow_interface_change=True).aliases == ("current",)
 
 
+def test_clients_of_what_an_alias_came_to_stand_for_meanwhile_keep_theirs(in_folder: Store, tmp_path: Path) -> None:
+    other = Interface(inputs=(Tensor(name="y", dtype="float32", dims=("batch", 1)),), outputs=())
+    publish(in_folder, make_release(tmp_path / "here", 1))
+    late, early = make_release(tmp_path / "here", 2), make_release(tmp_path / "elsewhere", 3, interface=other)
+
+    def overtake(_count: int) -> None:
+        publish(in_folder, early, allow_interface_change=True)
+
+    with pytest.raises(RepositoryError, match="the inputs or outputs differ") as caught:
+        publish_release(in_folder, late.folder, late.manifest, digester(late), onlooker=Onlooker(begins=overtake))
+    assert "--allow-interface-change" in caught.value.remedy
+    catalogue, current = in_folder.find(MODEL)
+    assert [version.version for version in catalogue.versions] == [1, 2]
+    assert read_stored_manifest(in_folder.objects, in_folder.release(MODEL, current)) == early.manifest
+
+
 def test_a_lost_content_and_a_lost_list_come_back_with_the_same_release(in_folder: Store, tmp_path: Path) -> None:
     made = make_release(tmp_path / "repository", bulk_bytes=5000)
     told = publish(in_folder, made)
@@ -193,6 +211,22 @@ def test_a_file_that_was_damaged_here_is_not_published(in_folder: Store, tmp_pat
     assert caught.value.remedy
     assert in_folder.models() == []
     assert list(in_folder.objects.below("releases/")) == []
+
+
+@pytest.mark.parametrize(("content", "why"), [(None, "is missing"), (b"cut", "has changed")])
+def test_a_release_that_is_incomplete_here_is_not_published(
+    in_folder: Store, tmp_path: Path, content: bytes | None, why: str
+) -> None:
+    made = make_release(tmp_path / "repository", bulk_bytes=5000)
+    bulk = made.folder / "model" / BULK_FILE
+    bulk.unlink()
+    if content is not None:
+        bulk.write_bytes(content)
+    for attempt in (publish, lambda *_: plan_release(in_folder, made.folder, made.manifest, digester(made))):
+        with pytest.raises(RepositoryError, match=f"{bulk} {why}") as caught:
+            attempt(in_folder, made)
+        assert "restore it" in caught.value.remedy
+    assert in_folder.models() == []
 
 
 def test_files_that_the_manifest_lists_are_not_read_to_be_hashed(in_folder: Store, tmp_path: Path) -> None:
@@ -228,6 +262,27 @@ def test_contents_that_vanish_while_others_come_are_sent_once_more(in_folder: St
 
     assert send_contents(in_folder.objects, made.folder, files, Onlooker(begins=vanish)) == sum(f.bytes for f in files)
     assert begun == [sum(file.bytes for file in files[1:]), files[0].bytes]
+    assert contents(in_folder) == {object_key(file.sha256) for file in files}
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_an_old_content_that_goes_as_it_gets_a_new_age_is_sent_again(
+    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_later: bool
+) -> None:
+    made = make_release(tmp_path / "repository")
+    files = file_entries(made.folder)
+    send_contents(in_folder.objects, made.folder, files)
+    lost = object_key(files[0].sha256)
+    long_ago = in_folder.objects.now() - GRACE_SECONDS
+    os.utime(tmp_path / "store" / lost, (long_ago, long_ago))
+    copy = in_folder.objects.copy
+
+    def pruned(source: str, key: str) -> None:
+        for step in (copy, lambda *_: in_folder.objects.remove([lost]))[:: 1 if is_later else -1]:
+            step(source, key)
+
+    monkeypatch.setattr(in_folder.objects, "copy", pruned)
+    assert send_contents(in_folder.objects, made.folder, files) == files[0].bytes
     assert contents(in_folder) == {object_key(file.sha256) for file in files}
 
 

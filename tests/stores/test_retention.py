@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from plansmith.stores.pointers import line_before
 from plansmith.stores.reading import Seen
 from plansmith.stores.records import Catalogue, LiveReport, Pin, Pointer, StoredVersion
 from plansmith.stores.retention import LIVE_SECONDS, Retention, fates, without
@@ -72,6 +73,16 @@ def test_a_rollback_goes_past_what_was_pruned_and_that_version_stays() -> None:
         update={"versions": tuple(v.model_copy(update={"pruned": OLD}) if v.version == 3 else v for v in gone.versions)}
     )
     assert stays(gone) == {1: "a rollback of current leads to it", 4: "current stands for it"}
+
+
+def test_a_rollback_leads_to_another_version_and_never_to_the_one_that_stands() -> None:
+    line = catalogue(4, aliases={"current": (4, 1, 2, 1)})
+    gone = tuple(v.model_copy(update={"pruned": OLD}) if v.version == 2 else v for v in line.versions)
+    pruned = line.model_copy(update={"versions": gone})
+    assert line_before(line, "current") == (4, 1, 2)
+    assert line_before(pruned, "current") == (4,)
+    assert stays(pruned) == {1: "current stands for it", 4: "a rollback of current leads to it"}
+    assert line_before(pruned, "none") == ()
 
 
 def test_what_is_pinned_stays_for_its_reason() -> None:

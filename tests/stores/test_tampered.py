@@ -10,9 +10,13 @@ import pytest
 from plansmith.destinations import Publication
 from plansmith.digest import Digester, digest_of_files
 from plansmith.errors import RepositoryError
-from plansmith.stores.layout import release_key
+from plansmith.stores.documents import content_of
+from plansmith.stores.layout import catalogue_key, release_key
+from plansmith.stores.mirror import Mirror
 from plansmith.stores.publication import publish_release
+from plansmith.stores.pulling import pull
 from plansmith.stores.store import Store
+from plansmith.triton.releases import MANIFEST_FILE
 from plansmith.types import FileEntry
 
 from .releases import MODEL, make_release
@@ -49,6 +53,54 @@ def test_a_digest_that_is_none_is_refused(in_folder: Store, tmp_path: Path) -> N
     with pytest.raises(RepositoryError, match="where a SHA-256 should") as caught:
         in_folder.release(MODEL, forged)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("field", ["model", "digest"])
+def test_a_list_that_says_to_be_of_another_release_is_refused(in_folder: Store, tmp_path: Path, field: str) -> None:
+    told = publish(in_folder, tmp_path)
+    document = {**_list(in_folder, told), field: "../../outside"}
+    in_folder.objects.put(release_key(MODEL, told.digest), json.dumps(document).encode())
+    with pytest.raises(RepositoryError, match="is damaged: it lists other files") as caught:
+        in_folder.release(MODEL, in_folder.find(MODEL)[1])
+    assert caught.value.remedy
+
+
+def test_a_catalogue_that_says_to_be_of_another_model_is_refused(in_folder: Store, tmp_path: Path) -> None:
+    publish(in_folder, tmp_path)
+    forged = in_folder.catalogue(MODEL).model_copy(update={"model": "../../outside"})
+    in_folder.objects.put(catalogue_key(MODEL), content_of(forged))
+    for attempt in (in_folder.catalogue, in_folder.roll_back):
+        with pytest.raises(RepositoryError, match=r"is damaged: it is that of '\.\./\.\./outside'") as caught:
+            attempt(MODEL)
+        assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"model_files": ("model.onnx", "../../../../../secret")},
+        {"support_files": ("../../../../secret",)},
+        {"support_files": ("config.pbtxt", "labels.txt")},
+    ],
+)
+def test_a_manifest_that_has_a_view_made_of_other_files_is_refused(
+    in_folder: Store, tmp_path: Path, forged: dict[str, tuple[str, ...]]
+) -> None:
+    made = make_release(tmp_path / "repository")
+    (tmp_path / "secret").write_text("not ours")
+    manifest = made.manifest.model_copy(update={"package": made.manifest.package.model_copy(update=forged)})
+    (made.folder / MANIFEST_FILE).unlink()
+    (made.folder / MANIFEST_FILE).write_text(manifest.model_dump_json())
+    publish_release(in_folder, made.folder, manifest, Digester(tmp_path / "no-memo", read_only=True))
+    mirror = Mirror(tmp_path / "mirror")
+    catalogue, version = in_folder.find(MODEL)
+    with (
+        mirror.held(in_folder, alone=True),
+        pytest.raises(RepositoryError, match="holds other files than its manifest says") as caught,
+    ):
+        pull(in_folder, mirror, catalogue, version)
+    assert caught.value.remedy
+    assert mirror.repository.versions(MODEL) == []
 
 
 def _list(in_folder: Store, told: Publication) -> dict[str, object]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import tempfile
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -21,6 +24,8 @@ _ABANDONED_SECONDS = 24 * 3600.0
 
 # What the file system itself puts into its root.
 _FILE_SYSTEM = {"lost+found"}
+
+_READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class FolderObjects:
@@ -146,10 +151,20 @@ class FolderObjects:
         return self.abilities
 
     def now(self) -> float:
-        """Seconds since 1970 by the clock that dates the files, which on NFS is the server's."""
-        with self._staged() as staged:
-            staged.touch()
-            return staged.stat().st_mtime
+        """Seconds since 1970 by the clock that dates the files, which on NFS is the server's.
+
+        It takes a new file to see that: who may only read goes by the clock of this machine.
+        """
+        staging = self._root / _STAGING
+        with self._errors():
+            try:
+                make_folder(staging)
+                with tempfile.TemporaryFile(dir=staging) as dated:
+                    return os.fstat(dated.fileno()).st_mtime
+            except OSError as error:
+                if error.errno not in _READ_ONLY:
+                    raise
+                return time.time()
 
     def _path(self, key: str) -> Path:
         """Where an object lies.
@@ -165,17 +180,21 @@ class FolderObjects:
         return self._root.joinpath(*parts)
 
     def _keys(self, folder: Path, prefix: str) -> Iterator[str]:
-        """The keys of all files below a folder, sorted as S3 does it; hidden folders are left out."""
+        """The keys of all files below a folder, sorted as S3 does it.
+
+        Hidden ones are left out: they are this module's own, or a file system's or desktop's (.nfs…, .DS_Store).
+        """
         with self._reading(prefix):
             try:
                 with os.scandir(folder) as entries:
-                    found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+                    shown = [entry for entry in entries if not entry.name.startswith(".")]
+                    found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in shown}
             except (FileNotFoundError, NotADirectoryError):
                 return
         for name in sorted(f"{name}/" if is_folder else name for name, is_folder in found.items()):
             if not name.endswith("/"):
                 yield prefix + name
-            elif not name.startswith(".") and name.rstrip("/") not in _FILE_SYSTEM:
+            elif name.rstrip("/") not in _FILE_SYSTEM:
                 yield from self._keys(folder / name, prefix + name)
 
     @contextmanager

@@ -30,7 +30,15 @@ from plansmith.report import REPORT_FILE, facts_of, render
 from plansmith.stores.notes import read_note, write_note
 from plansmith.stores.records import StoredRelease, StoredVersion
 from plansmith.stores.store import Store
-from plansmith.triton.releases import MANIFEST_FILE, damaged_file, misfit, policy_of, read_manifest
+from plansmith.triton.model_config import CONFIG_FILE
+from plansmith.triton.releases import (
+    MANIFEST_FILE,
+    MODEL_FOLDER,
+    damaged_file,
+    misfit,
+    policy_of,
+    read_manifest,
+)
 from plansmith.triton.repository import ModelRepository
 from plansmith.types import FileEntry
 
@@ -208,7 +216,11 @@ def _numbered(staged: Path, release: StoredRelease, number: int) -> Manifest:
     """The manifest of a release that was laid out, which tells the store's number then, as its report does."""
     manifest = read_manifest(staged)
     listed = {file.path: file.sha256 for file in release.files}
-    if manifest.name != release.model or any(listed.get(file.path) != file.sha256 for file in manifest.files):
+    package = manifest.package
+    # What a view of it is made of: names that lead elsewhere are in no list.
+    shown = {CONFIG_FILE, *package.support_files, *(f"{MODEL_FOLDER}/{name}" for name in package.model_files)}
+    is_theirs = all(listed.get(file.path) == file.sha256 for file in manifest.files)
+    if manifest.name != release.model or not is_theirs or not shown <= listed.keys():
         raise RepositoryError(
             f"release {release.digest[:12]}… of {release.model} holds other files than its manifest says",
             remedy="publish it again, or use another version",

@@ -25,6 +25,15 @@ def promoted(catalogue: Catalogue, number: int, alias: str, share: float | None 
     return with_alias(catalogue, alias, Pointer(line=line[-_LONGEST_LINE:], share=share, moved=utc_now()))
 
 
+def line_before(catalogue: Catalogue, alias: str) -> tuple[int, ...]:
+    """The line that a rollback of an alias leads to; it ends with another version, whose files stand, or is empty."""
+    line = catalogue.aliases[alias].line if alias in catalogue.aliases else ()
+    others = {version.version for version in catalogue.standing()} - set(line[-1:])
+    while line and line[-1] not in others:
+        line = line[:-1]
+    return line
+
+
 def with_alias(catalogue: Catalogue, alias: str, pointer: Pointer) -> Catalogue:
     """A catalogue with another pointer; its aliases stay sorted."""
     return catalogue.model_copy(update={"aliases": dict(sorted({**catalogue.aliases, alias: pointer}.items()))})

@@ -15,14 +15,12 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Literal
 
 from plansmith.errors import RepositoryError
-from plansmith.stores.documents import read_document
 from plansmith.stores.layout import (
     CACHE,
     GRACE_SECONDS,
     LIVE,
     OBJECTS,
     RELEASES,
-    catalogue_key,
     name_in,
     object_key,
     release_key,
@@ -101,21 +99,22 @@ class Pruner:
         """All models, then what belongs to none.
 
         Raises:
-            RepositoryError: a document cannot be read, so that it is not known what it needs; or a release was
+            RepositoryError: a document is lost or damaged, so that it is not known what it needs; or a release was
                 published meanwhile of contents that just went.
         """
         gone: list[Gone] = []
         catalogues = [self._mark(model, gone) for model in self._store.models()]
+        needed = self._needed_by(catalogues)
         standing = {release_key(one.model, version.digest) for one in catalogues for version in one.standing()}
         lists = list(self._objects.below(RELEASES))
         unlisted = [held for held in lists if held.key not in standing and self._is_old(held)]
         left = {held.key for held in lists} - {held.key for held in unlisted}
         contents = [held for held in self._objects.below(OBJECTS) if self._is_old(held)]
-        needed = self._needed(left)
+        needed |= self._named(left - standing)
         contents = [held for held in contents if name_in(held.key) not in needed]
         quiet = [held for held in self._objects.below(LIVE) if held.changed < self._now - LIVE_SECONDS]
         if not self._dry:
-            self._remove_lists(unlisted)
+            unlisted = self._remove_lists(unlisted)
             contents = self._remove_contents(contents)
             self._objects.remove(held.key for held in quiet)
             self._objects.give_up(self._now - GRACE_SECONDS)
@@ -145,8 +144,14 @@ class Pruner:
                 self._staying.append(Staying(model=model, version=version.version, why=fate.stays))
         return after
 
-    def _needed(self, lists: Iterable[str]) -> set[str]:
-        """The SHA-256 of all contents that lists and shared caches name: whatever in a document looks like one."""
+    def _needed_by(self, catalogues: Iterable[Catalogue]) -> set[str]:
+        """The SHA-256 of all contents of the versions that stand; what their lists say is seen to be true."""
+        standing = [(one.model, version) for one in catalogues for version in one.standing()]
+        releases = in_parallel(lambda one: self._store.release(*one), standing)
+        return {file.sha256 for release in releases for file in release.files}
+
+    def _named(self, lists: Iterable[str]) -> set[str]:
+        """Those that other lists and shared caches name: whatever in a document looks like one."""
         shared = [held.key for held in self._objects.below(CACHE) if held.key not in self._ignoring]
         return set().union(*in_parallel(self._named_in, [*lists, *shared]))
 
@@ -154,16 +159,22 @@ class Pruner:
         found = self._objects.read(key)
         return {digest.decode() for digest in _DIGEST.findall(found.content)} if found is not None else set()
 
-    def _remove_lists(self, unlisted: Iterable[Held]) -> None:
-        """Take lists away, but for one of a release that was published again at this very moment."""
+    def _remove_lists(self, unlisted: Iterable[Held]) -> list[Held]:
+        """Take lists away, but for those of releases that were published again since they were found; which went."""
+        removed = []
         for held in unlisted:
-            found = self._objects.read(held.key)
+            now, found = self._objects.find(held.key), self._objects.read(held.key)
+            if now is None or found is None or not self._is_old(now):
+                continue
             self._objects.remove([held.key])
-            if found is not None and held.key in self._standing_lists(held.key.split("/")[1]):
+            if held.key in self._standing_lists(held.key.split("/")[1]):
                 self._objects.put(held.key, found.content)
+            else:
+                removed.append(held)
+        return removed
 
     def _standing_lists(self, model: str) -> set[str]:
-        catalogue = read_document(self._objects, catalogue_key(model), Catalogue)
+        catalogue = self._store.known(model)
         return {release_key(model, version.digest) for version in catalogue.standing()} if catalogue else set()
 
     def _remove_contents(self, contents: Sequence[Held]) -> list[Held]:

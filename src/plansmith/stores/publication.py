@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from plansmith.stores.sending import NOBODY, Onlooker, files_of, missing_content
 from plansmith.stores.store import Store
 from plansmith.triton.releases import require_same_interface, stands_for
 from plansmith.types import FileEntry
+
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -69,22 +72,15 @@ def publish_release(
             with other inputs or outputs; a file of the release is damaged.
     """
     require_store(store, manifest.target)
-    entry = _entry(store, folder, manifest, digester, terms)
-    sent = 0
-    if entry.is_new or terms.resend:
-        sent = send_contents(store.objects, folder, entry.files, onlooker, again=terms.resend)
-        entry.list_files(store)
-    before = entry.before
-
-    def changed(old: Catalogue) -> Catalogue:
-        nonlocal before
-        before = old
-        return entry.entered(old)
-
-    after = store.change(manifest.name, changed)
-    if entry.is_new and store.objects.find(release_key(manifest.name, entry.digest)) is None:
-        entry.list_files(store)  # taken away as that of an equal release that had just been pruned
-    return entry.outcome(store, before, after, sent)
+    for _ in range(_ATTEMPTS):
+        entry = _entry(store, folder, manifest, digester, terms)
+        with suppress(_Stale):
+            return _published(store, folder, entry, onlooker)
+    raise RepositoryError(
+        f"what {store.place} had of {manifest.name} was pruned each time that it was to be published again",
+        remedy="see who prunes it, and run the same command again",
+        transient=True,
+    )
 
 
 def plan_release(
@@ -96,6 +92,37 @@ def plan_release(
     files = entry.files if terms.resend else missing_contents(store.objects, entry.files) if entry.is_new else []
     sizes = {file.sha256: file.bytes for file in files}
     return entry.outcome(store, entry.before, entry.entered(entry.before), sum(sizes.values()))
+
+
+class _Stale(Exception):
+    """The version that a release was to stay was pruned after it was looked at."""
+
+
+def _published(store: Store, folder: Path, entry: _Entry, onlooker: Onlooker) -> Publication:
+    """Publish a release that was looked at.
+
+    Raises:
+        _Stale: it is to be looked at again; whoever does so finds all that was sent.
+    """
+    sent = 0
+    if entry.is_new or entry.terms.resend:
+        sent = send_contents(store.objects, folder, entry.files, onlooker, again=entry.terms.resend)
+        entry.list_files(store)
+    before = entry.before
+
+    def changed(old: Catalogue) -> Catalogue:
+        nonlocal before
+        if not entry.is_new and _of_digest(old, entry.digest) is None:
+            raise _Stale
+        if _pointed(old, entry.terms.aliases) != _pointed(before, entry.terms.aliases):
+            entry.require_same_interface(store, old)
+        before = old
+        return entry.entered(old)
+
+    after = store.change(entry.manifest.name, changed)
+    if entry.is_new and store.objects.find(release_key(entry.manifest.name, entry.digest)) is None:
+        entry.list_files(store)  # taken away as that of an equal release that had just been pruned
+    return entry.outcome(store, before, after, sent)
 
 
 @dataclass(frozen=True)
@@ -129,6 +156,20 @@ class _Entry:
             files=self.files,
         )
         store.objects.put(release_key(release.model, release.digest), content_of(release))
+
+    def require_same_interface(self, store: Store, old: Catalogue) -> None:
+        """See that aliases which come to stand for the release stand for others of its interface now.
+
+        Raises:
+            RepositoryError: one does not.
+        """
+        stay = _of_digest(old, self.digest) is not None and not self.terms.move_anyway
+        if self.terms.allow_interface_change or stay:
+            return
+        for version in _pointed(old, self.terms.aliases):
+            theirs = _manifest(store, self.manifest.name, version)
+            if theirs is not None:
+                require_same_interface(theirs, self.manifest)
 
     def entered(self, old: Catalogue) -> Catalogue:
         """A catalogue with the release under a number, and its aliases."""
@@ -174,12 +215,9 @@ def _entry(store: Store, folder: Path, manifest: Manifest, digester: Digester, t
     own = digest_of_files(files)
     catalogue = store.known(manifest.name) or Catalogue(model=manifest.name, token="")
     same = _same(store, catalogue, manifest, own, terms)
-    if not terms.allow_interface_change and (same is None or terms.move_anyway):
-        for version in _pointed(catalogue, terms.aliases):
-            theirs = _manifest(store, manifest.name, version)
-            if theirs is not None:
-                require_same_interface(theirs, manifest)
-    return _Entry(manifest, files, same or own, same is None, terms, catalogue)
+    entry = _Entry(manifest, files, same or own, same is None, terms, catalogue)
+    entry.require_same_interface(store, catalogue)
+    return entry
 
 
 def _same(store: Store, catalogue: Catalogue, manifest: Manifest, own: str, terms: Terms) -> str | None:

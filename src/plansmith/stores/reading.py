@@ -79,9 +79,10 @@ def read_stored_manifest(objects: Objects, release: StoredRelease) -> Manifest:
 
 def live_reports(store: Store, model: str) -> list[Seen]:
     """What the loaders of a model reported last, by their names."""
-    now = store.objects.now()
+    there = list(store.objects.below(f"{LIVE}{model}/"))
+    now = store.objects.now() if there else 0.0  # asked only where it matters: it may take a write
     found = []
-    for held in store.objects.below(f"{LIVE}{model}/"):
+    for held in there:
         report = read_document(store.objects, held.key, LiveReport)
         if report is not None:
             found.append(Seen(report, max(0.0, now - held.changed)))

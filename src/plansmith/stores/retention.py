@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from plansmith.stores.documents import utc_now
+from plansmith.stores.pointers import line_before
 from plansmith.stores.reading import Seen
 from plansmith.stores.records import Catalogue, StoredVersion
 from plansmith.units import seconds_of
@@ -13,8 +14,6 @@ from plansmith.units import seconds_of
 LIVE_SECONDS = 7 * 24 * 3600
 """What a loader said to be live counts as such for so long after its last report: it goes on serving while it cannot
 reach the store."""
-
-_STEPS_OF_ROLLBACK = 1
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,9 @@ def _pinned(catalogue: Catalogue) -> Mapping[int, str]:
 
 def _aliased(catalogue: Catalogue) -> dict[int, str]:
     """The versions that aliases stand for, and those that a rollback of each would lead to."""
-    standing = {version.version for version in catalogue.standing()}
     held: dict[int, str] = {}
-    for alias, pointer in catalogue.aliases.items():
-        line = [number for number in pointer.line if number in standing]
-        for number in line[-1 - _STEPS_OF_ROLLBACK : -1]:
+    for alias in catalogue.aliases:
+        for number in line_before(catalogue, alias)[-1:]:
             held.setdefault(number, f"a rollback of {alias} leads to it")
     return held | {pointer.version: f"{alias} stands for it" for alias, pointer in catalogue.aliases.items()}
 

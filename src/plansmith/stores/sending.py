@@ -41,12 +41,19 @@ def files_of(folder: Path, manifest: Manifest, digester: Digester) -> tuple[File
 
     Those that the manifest lists were hashed when it was made, and are compared when they are sent: they are not read
     for this, the others are.
+
+    Raises:
+        RepositoryError: one that the manifest lists is missing, or has another size.
     """
-    listed = {file.path: file for file in manifest.files}
     found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    known = [file for name, file in listed.items() if name in found and found[name].stat().st_size == file.bytes]
-    others = [found[name] for name in sorted(found.keys() - {file.path for file in known})]
-    return tuple(sorted((*known, *digester.entries(folder, others)), key=lambda file: file.path))
+    for file in manifest.files:
+        path = found.pop(file.path, None)
+        if path is None or path.stat().st_size != file.bytes:
+            raise RepositoryError(
+                f"{folder / file.path} {'is missing' if path is None else 'has changed'} since the release was made",
+                remedy="restore it, or compile the model again",
+            )
+    return tuple(sorted((*manifest.files, *digester.entries(folder, [*found.values()])), key=lambda file: file.path))
 
 
 def missing_contents(objects: Objects, files: Sequence[FileEntry]) -> list[FileEntry]:
@@ -57,7 +64,7 @@ def missing_contents(objects: Objects, files: Sequence[FileEntry]) -> list[FileE
 def send_contents(
     objects: Objects, folder: Path, files: Sequence[FileEntry], onlooker: Onlooker = NOBODY, *, again: bool = False
 ) -> int:
-    """Bring the contents of files in, and see at the end that all are there; how many bytes were sent.
+    """Bring the contents of files in, and see at the end that all are there and young; how many bytes were sent.
 
     Args:
         objects: the store's.
@@ -70,12 +77,15 @@ def send_contents(
         RepositoryError: a file is not what its digest says, or contents go while others come.
     """
     sent = 0
+    kept: set[str] = set()
     for _ in range(_ROUNDS):
         found = _looked_up(objects, files)
         missing = [file for file, held in found if again or held is None]
-        _keep(objects, [held for _, held in found if held is not None])
-        if not missing:
+        old = _old(objects, [held for _, held in found if held is not None and held.key not in kept])
+        if not missing and not old:
             return sent
+        in_parallel(lambda key: _keep(objects, key), old)
+        kept.update(old)
         count = sum(file.bytes for file in missing)
         onlooker.begins(count)
         _send(objects, folder, missing, onlooker.moved)
@@ -98,11 +108,19 @@ def _looked_up(objects: Objects, files: Sequence[FileEntry]) -> list[tuple[FileE
     return list(zip(distinct, in_parallel(held, distinct), strict=True))
 
 
-def _keep(objects: Objects, held: Sequence[Held]) -> None:
-    """Give a new age to contents that might be taken for left over before the list that names them is written."""
-    if held:
-        oldest = objects.now() - GRACE_SECONDS / 2
-        in_parallel(lambda key: objects.copy(key, key), [one.key for one in held if one.changed < oldest])
+def _old(objects: Objects, held: Sequence[Held]) -> list[str]:
+    """The keys of contents that might be taken for left over before the list that names them is written."""
+    oldest = objects.now() - GRACE_SECONDS / 2 if held else 0.0
+    return [one.key for one in held if one.changed < oldest]
+
+
+def _keep(objects: Objects, key: str) -> None:
+    """Give a content a new age; one that went a moment ago is found missing when it is next looked for."""
+    try:
+        objects.copy(key, key)
+    except RepositoryError:
+        if objects.find(key) is not None:
+            raise
 
 
 def _send(objects: Objects, folder: Path, files: Sequence[FileEntry], moved: Moved) -> None:

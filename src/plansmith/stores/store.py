@@ -10,7 +10,7 @@ from plansmith.errors import RepositoryError
 from plansmith.stores.documents import change, new_token, read_document, utc_now
 from plansmith.stores.layout import MARKER_KEY, MODELS, catalogue_key, name_in, object_key, release_key, require_inside
 from plansmith.stores.objects import Objects
-from plansmith.stores.pointers import promoted, with_alias
+from plansmith.stores.pointers import line_before, promoted, with_alias
 from plansmith.stores.records import Catalogue, Marker, Pin, Pointer, StoredRelease, StoredVersion
 
 
@@ -58,8 +58,13 @@ class Store:
         return found
 
     def known(self, model: str) -> Catalogue | None:
-        """What is known of a model; None where there is none of that name."""
-        return read_document(self.objects, catalogue_key(model), Catalogue)
+        """What is known of a model; None where there is none of that name.
+
+        Raises:
+            RepositoryError: it is damaged.
+        """
+        found = read_document(self.objects, catalogue_key(model), Catalogue)
+        return found and self._of_model(found, model)
 
     def find(self, text: str) -> tuple[Catalogue, StoredVersion]:
         """The model and version that MODEL[@VERSION or @ALIAS] names; that of the alias `current` where none is given.
@@ -93,9 +98,9 @@ class Store:
             gone = f"was pruned on {version.pruned[:10]}" if version.pruned else f"has lost {key}"
             raise RepositoryError(
                 f"version {version.version} of {model} in {self.place} {gone}",
-                remedy=f"name another: plansmith versions {model} --store {self.place}",
+                remedy=f"publish the release again, or name another: plansmith versions {model} --store {self.place}",
             )
-        if digest_of_files(found.files) != version.digest:
+        if (found.model, {found.digest, digest_of_files(found.files)}) != (model, {version.digest}):
             raise RepositoryError(
                 f"{key} in {self.place} is damaged: it lists other files than were published",
                 remedy="publish the release again, or use another version",
@@ -115,7 +120,7 @@ class Store:
         self._require_known()
 
         def tokened(old: Catalogue | None) -> Catalogue:
-            before = old or Catalogue(model=model, token="")
+            before = self._of_model(old, model) if old is not None else Catalogue(model=model, token="")
             after = changed(before)
             return before if after == before else after.model_copy(update={"token": new_token()})
 
@@ -161,11 +166,7 @@ class Store:
         """
 
         def changed(old: Catalogue) -> Catalogue:
-            standing = {version.version for version in old.standing()}
-            pointer = old.aliases.get(alias)
-            line = pointer.line[:-1] if pointer is not None else ()
-            while line and line[-1] not in standing:
-                line = line[:-1]
+            line = line_before(old, alias)
             if not line:
                 raise RepositoryError(
                     f"{alias} of {model} in {self.place} never stood for another version",
@@ -197,6 +198,15 @@ class Store:
             return old.model_copy(update={"pins": tuple(pin for pin in old.pins if pin.version != number)})
 
         return self.change(model, changed)
+
+    def _of_model(self, found: Catalogue, model: str) -> Catalogue:
+        """A catalogue that is the model's own: its name leads to lists and folders."""
+        if found.model != model:
+            raise RepositoryError(
+                f"{catalogue_key(model)} in {self.place} is damaged: it is that of {found.model!r}",
+                remedy=f"see what else is: plansmith verify --store {self.place}",
+            )
+        return found
 
     def _require_known(self) -> None:
         """See that it is known how writers are kept apart here: all must do it the same way."""
