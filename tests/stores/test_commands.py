@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from plansmith.errors import EnvironmentFault
 from plansmith.stores.folder import FolderObjects
 from plansmith.stores.store import Store
 from plansmith.triton.repository import ModelRepository
@@ -143,6 +144,25 @@ def test_an_alias_is_moved_rolled_back_and_taken_away(run: InProcess, kept: Stor
     assert gone == [f"{MODEL} has no alias champion any more; it stood for version 1"]
     assert kept.catalogue(MODEL).aliases.keys() == {"current"}
     assert lines(run, "rollback", MODEL, *STORE) == [f"current of {MODEL} is version 2 again, no longer 3"]
+
+
+@pytest.mark.parametrize(
+    ("words", "version"), [(("rollback", MODEL), 2), (("promote", f"{MODEL}@1", "current", "--share", "10%"), 1)]
+)
+def test_a_repository_that_is_not_renewed_does_not_hide_that_the_alias_was_moved(
+    run: InProcess, kept: Store, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], version: int
+) -> None:
+    def fails(*_: object) -> None:
+        raise EnvironmentFault("the server is gone", remedy="start it", transient=True)
+
+    monkeypatch.setattr("plansmith.stores.repository_view.refresh_view", fails)
+    again = f"plansmith promote {MODEL}@{version} current{' --share 0.1' if version == 1 else ''} --store {kept.place}"
+    check_refusal(run(*words, *STORE, "--json"), 9, (f"is version {version} now", "the server is gone", again))
+    assert kept.catalogue(MODEL).aliases["current"].version == version
+    monkeypatch.undo()
+    monkeypatch.chdir(run.folder)
+    run(*again.split()[1:])
+    assert kept.catalogue(MODEL).aliases["current"].version == version
 
 
 def test_an_alias_is_not_moved_to_another_interface_unless_that_is_meant(run: InProcess, kept: Store) -> None:

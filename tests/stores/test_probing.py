@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from plansmith.destinations import Place
 from plansmith.errors import RepositoryError
+from plansmith.stores import founding
 from plansmith.stores.claiming import require_store
 from plansmith.stores.founding import probe_again
-from plansmith.stores.layout import MARKER_KEY
+from plansmith.stores.layout import MARKER_KEY, TURNS
 from plansmith.stores.objects import UNKNOWN
 from plansmith.stores.opening import open_store
+from plansmith.stores.s3.bucket import Bucket
 
 from ..cli.in_process import InProcess
 from .conftest import S3
 from .crowds import small_release
 from .fault_proxy import (
+    Answer,
     FaultProxy,
+    Forward,
     Handling,
+    Request,
     denied,
     ignoring_conditions,
     looking_then_writing,
@@ -28,10 +35,21 @@ from .fault_proxy import (
     refusing_conditions,
 )
 
+
+def answering_conditions(status: int, code: str, request: Request, forward: Forward) -> Answer:
+    """The server does not know what a condition is, and has a way of its own to say so."""
+    if not request.is_conditional:
+        return forward(request)
+    return Answer(status, {}, f"<Error><Code>{code}</Code></Error>".encode() if code else b"")
+
+
 KINDS = {
     "conditional": (passed, (True, True, True)),
     "ignoring": (ignoring_conditions, (False, False, False)),
     "refusing": (refusing_conditions, (False, False, False)),
+    "not allowing": (partial(answering_conditions, 405, "MethodNotAllowed"), (False, False, False)),
+    "not understanding": (partial(answering_conditions, 400, "InvalidArgument"), (False, False, False)),
+    "refusing without a word": (partial(answering_conditions, 405, ""), (False, False, False)),
     "racy": (looking_then_writing, (True, True, False)),
 }
 
@@ -48,6 +66,52 @@ def test_it_is_seen_what_a_server_does(
     assert bool(abilities.shortcoming) is not all(found)
     assert abilities.probed
     assert store.objects.abilities == abilities
+    assert s3.keys() == [f"team/models/{MARKER_KEY}"]
+
+
+@pytest.mark.parametrize(("most", "is_safe"), [(3, True), (12, False)])
+def test_writers_that_got_an_error_won_nothing_and_prove_nothing(
+    s3: S3, proxy: FaultProxy, most: int, is_safe: bool
+) -> None:
+    count = itertools.count()
+
+    def sometimes_denied(request: Request, forward: Forward) -> Answer:
+        is_one = "/race-" in request.path and request.method == "PUT" and next(count) % 16 < most
+        return denied(request, forward) if is_one else forward(request)
+
+    proxy.handling = sometimes_denied
+    abilities = require_store(open_store(s3.place(endpoint_url=proxy.endpoint), Path()), "local-cpu").abilities
+    assert (abilities.create_once, abilities.swap, abilities.safe_in_race) == (True, True, is_safe)
+
+
+def test_what_is_believed_of_a_server_is_not_believed_of_another_one(s3: S3, proxy: FaultProxy) -> None:
+    first = open_store(s3.place(), Path())
+    require_store(first, "local-cpu")
+    copied = open_store(s3.place(endpoint_url=proxy.endpoint), Path())
+    assert copied.marker() is not None
+    assert copied.objects.abilities == UNKNOWN
+    with pytest.raises(RepositoryError, match="never asked what it does"):
+        copied.change("m", lambda old: old.model_copy(update={"versions": ()}))
+    probe_again(copied)
+    for store in (first, copied):  # one server by two names, as both were seen to do the same
+        store.marker()
+        assert store.objects.abilities.is_conditional
+
+
+@pytest.mark.usefixtures("aws")
+def test_aws_is_one_server_in_all_of_its_regions() -> None:
+    hosts = [Bucket(Place(to="s3://bucket", region=name), Path()).host for name in ("us-east-1", "eu-west-1")]
+    assert hosts == ["AWS", "AWS"]
+
+
+def test_who_dies_while_it_makes_a_store_holds_others_up_for_a_short_while(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(s3.place(), Path())
+    store.objects.put(f"{TURNS}founding/ticket-000000000001-dead", b"dead, process 1\n")
+    monkeypatch.setattr(founding, "_FOUNDING_SECONDS", 1.5)
+    monkeypatch.setattr(founding, "_FOUNDING_MARGIN_SECONDS", 0.2)
+    assert require_store(store, "local-cpu").abilities.is_conditional
     assert s3.keys() == [f"team/models/{MARKER_KEY}"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,56 @@ def test_the_view_follows_the_alias_both_ways_and_what_nobody_needs_goes_after_a
     monkeypatch.setattr(repository_view, "_GRACE_SECONDS", -1e6)
     refresh_view(store, MODEL)
     assert shown(store) == ["1/model.onnx", CONFIG_FILE]
+
+
+@IN_A_FOLDER
+def test_what_neither_the_old_nor_the_new_configuration_names_goes_when_the_next_version_is_shown(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 3):
+        publish(store, tmp_path, number, (INTERFACE, OTHER)[number % 2])
+        keep_view(store, MODEL)
+    assert shown(store) == ["1/model.onnx", "2/model.onnx", "3/model.onnx", CONFIG_FILE]
+    publish(store, tmp_path, 4)
+    monkeypatch.setattr(repository_view, "_GRACE_SECONDS", -1e6)
+    assert refresh_view(store, MODEL) == (4,)
+    assert shown(store) == ["3/model.onnx", "4/model.onnx", CONFIG_FILE], "version 3 may be being read"
+
+
+@IN_A_FOLDER
+def test_a_file_from_the_future_holds_nothing_up(store: Store, tmp_path: Path) -> None:
+    publish(store, tmp_path, 1)
+    keep_view(store, MODEL)
+    graph = Path(store.place, VIEW, MODEL, "1/model.onnx")
+    os.utime(graph, (time.time() + 1e6,) * 2)
+    publish(store, tmp_path, 2)
+    assert refresh_view(store, MODEL) == (2,)
+    assert graph.stat().st_mtime < (graph.parents[1] / CONFIG_FILE).stat().st_mtime < time.time() + 60
+
+
+@IN_A_FOLDER
+def test_a_clock_that_stands_still_is_told(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(store, tmp_path, 1)
+    keep_view(store, MODEL)
+    publish(store, tmp_path, 2)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(repository_view, "_CLOCK_STEP_SECONDS", 1e3)
+    with pytest.raises(RepositoryError, match="does not go on") as told:
+        refresh_view(store, MODEL)
+    assert told.value.remedy
+
+
+@IN_A_FOLDER
+def test_a_configuration_that_another_process_wrote_meanwhile_is_no_error(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(store, tmp_path, 1)
+    keep_view(store, MODEL)
+    below = store.objects.below
+    monkeypatch.setattr(
+        store.objects, "below", lambda prefix: (held for held in below(prefix) if not held.key.endswith(CONFIG_FILE))
+    )
+    assert refresh_view(store, MODEL) == (1,)
 
 
 @IN_A_FOLDER

@@ -343,6 +343,15 @@ def test_a_place_that_cannot_be_used_is_told_once_and_everything_is_built_here(t
     assert told.startswith(f"the shared cache {tmp_path}/file/shared cannot be used, and is left alone: ")
 
 
+@pytest.mark.parametrize("words", [{"region": "not a region"}, {"endpoint_url": "http://[", "region": "x"}])
+def test_a_place_that_cannot_be_reached_as_it_was_said_costs_a_notice(tmp_path: Path, words: dict[str, str]) -> None:
+    machine = Machine(tmp_path / "a", Place.model_construct(**{**Place(to="s3://models/shared").model_dump(), **words}))
+    machine.entry()
+    assert machine.built == 1
+    (told,) = machine.close()
+    assert told.startswith("the shared cache s3://models/shared cannot be used, and is left alone: ")
+
+
 def test_a_place_that_goes_away_during_a_build_costs_a_notice(tmp_path: Path, place: Place) -> None:
     def lose() -> None:
         shutil.rmtree(place.to)

@@ -151,6 +151,25 @@ def test_a_killed_owner_s_turn_runs_out(tmp_path: Path) -> None:
         holder.communicate()
 
 
+def test_whoever_waits_for_longer_is_told_once_for_whom_and_for_how_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("plansmith.stores.turns._SILENT_SECONDS", 0.1)
+    objects = RacyFolder(tmp_path)
+    objects.put(f"{TURNS}{NAME}/ticket-000000000001-dead", b"gpu-7, process 12\n")
+    told: list[str] = []
+    with turn(objects, NAME, 0.6, 0.2, told.append):
+        pass
+    assert told == [
+        f"{objects.place}: waiting for gpu-7, process 12, which writes there; if it died, this goes on in 1 s"
+    ]
+    assert caplog.messages == []
+    objects.put(f"{TURNS}{NAME}/ticket-000000000001-dead", b"gpu-7, process 12\n")
+    with turn(objects, NAME, 0.6, 0.2):
+        pass
+    assert caplog.messages == told
+
+
 def test_who_died_while_it_chose_is_waited_for_and_then_no_more(tmp_path: Path) -> None:
     objects = RacyFolder(tmp_path)
     left = f"{TURNS}{NAME}/choosing-dead"

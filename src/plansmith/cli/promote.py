@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from plansmith.cli.renewed_view import renew_view
 from plansmith.cli.store_completion import complete_alias, complete_version
 from plansmith.cli.store_options import open_existing, store_options
 from plansmith.errors import RepositoryError, UsageError
@@ -95,14 +96,13 @@ def promote_command(
 
 def _promoted(store: Store, release: str, alias: str, share: float | None) -> Pointer:
     from plansmith.destinations import wrong_alias
-    from plansmith.stores.repository_view import refresh_view
 
     wrong = wrong_alias(alias)
     if wrong is not None:
         raise UsageError(wrong, remedy="choose another name, such as champion")
     catalogue, version = store.find(release)
     pointer = store.promote(catalogue.model, version.version, alias, share).aliases[alias]
-    refresh_view(store, catalogue.model)
+    renew_view(store, catalogue.model, alias, pointer)
     return pointer
 
 

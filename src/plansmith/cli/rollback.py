@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plansmith.cli.options import repository_option
+from plansmith.cli.renewed_view import renew_view
 from plansmith.cli.store_completion import complete_alias, complete_model
 from plansmith.cli.store_options import open_existing, store_options
 from plansmith.cli.versions import LOCAL
@@ -53,15 +54,14 @@ def rollback_command(model: str, *, alias: str | None, store: Place | None, repo
 
 def _in_store(store: Store, model: str, alias: str | None) -> tuple[dict[str, Any], str]:
     from plansmith.destinations import CURRENT
-    from plansmith.stores.repository_view import refresh_view
 
     name = alias or CURRENT
     before = store.catalogue(model).aliases.get(name)
-    version = store.roll_back(model, name).aliases[name].version
-    refresh_view(store, model)
+    after = store.roll_back(model, name).aliases[name]
+    renew_view(store, model, name, after)
     was = before.version if before is not None else None
-    document = {"store": store.place, "model": model, "alias": name, "version": version, "was": was}
-    return document, f"{name} of {model} is version {version} again, no longer {was}"
+    document = {"store": store.place, "model": model, "alias": name, "version": after.version, "was": was}
+    return document, f"{name} of {model} is version {after.version} again, no longer {was}"
 
 
 def _on_this_machine(repository: ModelRepository, model: str) -> tuple[dict[str, Any], str]:

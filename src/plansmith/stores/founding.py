@@ -5,22 +5,39 @@ from __future__ import annotations
 from plansmith.errors import RepositoryError
 from plansmith.stores.documents import change, new_token, utc_now
 from plansmith.stores.layout import MARKER_KEY, PROBE, TURNS
+from plansmith.stores.objects import Abilities
 from plansmith.stores.records import Marker
 from plansmith.stores.store import Store
+from plansmith.stores.turns import turn
+
+_FOUNDING = "founding"
+_FOUNDING_SECONDS = 90.0
+_FOUNDING_MARGIN_SECONDS = 30.0
 
 
 def make_store(store: Store, target: str) -> Marker:
     """Make a store where there is nothing yet, for a target; or see what another process made meanwhile.
 
-    Before its server was asked, nothing is taken for granted of it: the first ones come in turn.
+    One at a time asks the server, and where that one dies the others wait for a short while only. That is safe, as no
+    write hangs on it: several that ask at once do not disturb each other. The marker is written by conditional writes
+    where the server was just seen to do them, and elsewhere in a turn of its own that lasts as long as any.
 
     Raises:
         RepositoryError: the place holds what is not plansmith's.
     """
     require_free(store)
+    if store.objects.abilities.is_conditional:
+        return _made(store, target)
+    with turn(store.objects, _FOUNDING, _FOUNDING_SECONDS, _FOUNDING_MARGIN_SECONDS):
+        return store.marker() or _made(store, target)
+
+
+def _made(store: Store, target: str) -> Marker:
+    """Ask the server, and write the marker unless there is one by now."""
+    store.objects.abilities = abilities = store.objects.probed()
 
     def made(old: Marker | None) -> Marker:
-        return old or Marker(target=target, created=utc_now(), abilities=store.objects.probed(), token=new_token())
+        return old or Marker(target=target, created=utc_now(), abilities=abilities, token=new_token())
 
     return store.learn(change(store.objects, MARKER_KEY, Marker, made))
 
@@ -53,6 +70,15 @@ def probe_again(store: Store) -> Marker:
     def probed(old: Marker | None) -> Marker:
         if old is None:
             raise RepositoryError(f"{store.place} is no store yet", remedy="publish a model to it first")
-        return old.model_copy(update={"abilities": store.objects.probed(), "token": new_token()})
+        abilities = _known_by_both(old.abilities, store.objects.probed())
+        return old.model_copy(update={"abilities": abilities, "token": new_token()})
 
     return store.learn(change(store.objects, MARKER_KEY, Marker, probed))
+
+
+def _known_by_both(old: Abilities, new: Abilities) -> Abilities:
+    """What was seen now; under the addresses of before, too, where it is the same: one server may have several."""
+    as_before = new.model_copy(update={"hosts": old.hosts, "probed": old.probed, "server": old.server})
+    if as_before != old:
+        return new
+    return new.model_copy(update={"hosts": tuple(dict.fromkeys((*old.hosts, *new.hosts)))})

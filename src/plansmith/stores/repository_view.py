@@ -36,6 +36,7 @@ _GRACE_SECONDS = 600.0
 """How long a version that is not needed any more may still be read: Triton copies what it loads first."""
 
 _CLOCK_STEP_SECONDS = 1.0  # of the times that S3 tells
+_MOST_WRITES = 20  # a pause between each two
 
 
 class FollowedView(Record):
@@ -92,20 +93,26 @@ class _Exchange:
         self._store = store
         self._objects = store.objects
         self._root = f"{VIEW}{catalogue.model}/"
+        self._config = f"{self._root}{CONFIG_FILE}"
         self._catalogue = catalogue
         self._pointer = pointer
 
     def run(self) -> tuple[int, ...]:
         """Do it; the versions that are shown."""
         releases = self._releases()
+        # Read before it is listed: so what is listed is not younger than what it is taken for.
+        before = self._objects.read(self._config)
         there = {held.key: held for held in self._objects.below(self._root)}
         for number, (release, manifest) in releases.items():
             names = {f"{number}/{name}": f"{MODEL_FOLDER}/{name}" for name in manifest.package.model_files}
             self._copy(release, names, there)
         release, manifest = releases[max(releases)]
         self._copy(release, {name: name for name in manifest.package.support_files}, there, replace=True)
-        if not self._configure(release, sorted(releases), there):
-            self._tidy(releases.keys(), there)
+        content = _naming(read_file(self._objects, release, CONFIG_FILE).decode(), sorted(releases)).encode()
+        if before is None or before.content != content:
+            self._configure(content, there)
+        if before is not None:
+            self._tidy({*_named(before.content), *releases}, there)
         return tuple(releases)
 
     def _releases(self) -> dict[int, tuple[StoredRelease, Manifest]]:
@@ -146,28 +153,42 @@ class _Exchange:
             if held is None or held.bytes != file.bytes or (replace and self._objects.sha256(key) != file.sha256):
                 self._objects.copy(object_key(file.sha256), key)
 
-    def _configure(self, release: StoredRelease, numbers: list[int], there: dict[str, Held]) -> bool:
-        """Have the configuration name versions, unless it does; whether it was written."""
-        key = f"{self._root}{CONFIG_FILE}"
-        content = _naming(read_file(self._objects, release, CONFIG_FILE).decode(), numbers).encode()
-        found = self._objects.read(key)
-        if found is not None and found.content == content:
-            return False
-        before = max((held.changed for held in there.values()), default=0.0)
-        while True:
-            self._objects.put(key, content)
-            held = self._objects.find(key)
+    def _configure(self, content: bytes, there: dict[str, Held]) -> None:
+        """Write the configuration, until its time is later than any before."""
+        now = self._objects.now()
+        for key in [key for key, held in there.items() if held.changed > now + _CLOCK_STEP_SECONDS]:
+            self._objects.copy(key, key)  # a time to come, which the configuration's could not be later than
+        before = min(max((held.changed for held in there.values()), default=0.0), now)
+        for _ in range(_MOST_WRITES):
+            self._objects.put(self._config, content)
+            held = self._objects.find(self._config)
             if held is None or held.changed >= before + _CLOCK_STEP_SECONDS:
-                return True
+                return
             time.sleep(_CLOCK_STEP_SECONDS / 4)
+        raise RepositoryError(
+            f"the clock of {self._store.place} does not go on: a Triton may take {self._root} for unchanged",
+            remedy="set the clock of the server right, and run the same command again",
+        )
 
-    def _tidy(self, shown: Collection[int], there: dict[str, Held]) -> None:
-        """Remove the versions that have not been shown for a while."""
-        config = there[f"{self._root}{CONFIG_FILE}"]
-        if config.changed < self._objects.now() - _GRACE_SECONDS:
-            folders = {key: key.removeprefix(self._root).partition("/")[0] for key in there}
-            stale = [key for key, name in folders.items() if name.isdecimal() and int(name) not in shown]
-            self._objects.remove(stale)
+    def _tidy(self, needed: Collection[int], there: dict[str, Held]) -> None:
+        """Remove the other versions than those that the configurations of before and of now name.
+
+        Only where that of before stood for a while: so nobody reads any more what was shown before it. What is younger
+        than that is left, too: another process may be about to show it.
+        """
+        limit = self._objects.now() - _GRACE_SECONDS
+        config = there.get(self._config)  # another process may just have written the first one
+        if config is None or config.changed >= limit:
+            return
+        old = [key.removeprefix(self._root) for key, held in there.items() if held.changed < limit]
+        folders = {name: name.partition("/")[0] for name in old}
+        stale = [name for name, folder in folders.items() if folder.isdecimal() and int(folder) not in needed]
+        self._objects.remove(f"{self._root}{name}" for name in stale)
+
+
+def _named(config: bytes) -> list[int]:
+    """The versions that a configuration of ours names."""
+    return list(parse_config(config.decode()).version_policy.specific.versions)
 
 
 def _naming(text: str, numbers: list[int]) -> str:

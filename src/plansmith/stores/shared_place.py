@@ -11,7 +11,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from plansmith.destinations import Place
-from plansmith.errors import EnvironmentFault, RepositoryError, UsageError
+from plansmith.errors import PlansmithError, UsageError
 from plansmith.problems import words_of
 from plansmith.stores.claiming import require_store
 from plansmith.stores.objects import Held, Objects
@@ -61,11 +61,11 @@ class SharedPlace:
             return otherwise
         try:
             return work(self._opened())
-        except (RepositoryError, EnvironmentFault, OSError) as error:  # OSError: of a folder that another machine lends
+        except (PlansmithError, OSError) as error:  # OSError: of a folder that another machine lends
             self._left_alone_until = time.monotonic() + _LEFT_ALONE_SECONDS
             if not self._told:
                 self._told = True
-                said = error.message if isinstance(error, RepositoryError | EnvironmentFault) else error
+                said = error.message if isinstance(error, PlansmithError) else error
                 self.notice(f"the shared cache {self.words} cannot be used, and is left alone: {said}")
             return otherwise
 

@@ -18,6 +18,7 @@ clock jumps by more than the margin.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import secrets
@@ -28,7 +29,7 @@ from contextlib import contextmanager, suppress
 
 from plansmith.errors import PlansmithError
 from plansmith.stores.layout import TURNS
-from plansmith.stores.objects import Objects
+from plansmith.stores.objects import Held, Objects
 
 SECONDS = 600.0
 """How long a ticket lasts after its owner was heard of last."""
@@ -38,10 +39,21 @@ MARGIN_SECONDS = 450.0
 
 _PAUSE_SECONDS = 0.05  # for each who is ahead
 _LONGEST_PAUSE_SECONDS = 1.0
+_SILENT_SECONDS = 2.0
+
+Waiting = Callable[[str], None]
+"""Told once, in words, that another has had the turn for a while: who, and how long that may go on."""
+
+_log = logging.getLogger(__name__)
 
 
 class Lapsed(Exception):
     """The turn may be another's by now, or will be before a write ends that begins now."""
+
+
+def warn(text: str) -> None:
+    """Tell of a wait in the log, of which Python shows warnings on standard error where nothing else was set up."""
+    _log.warning("%s", text)
 
 
 @contextmanager
@@ -59,7 +71,11 @@ def alone(objects: Objects, name: str) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def turn(
-    objects: Objects, name: str, seconds: float = SECONDS, margin_seconds: float = MARGIN_SECONDS
+    objects: Objects,
+    name: str,
+    seconds: float = SECONDS,
+    margin_seconds: float = MARGIN_SECONDS,
+    waiting: Waiting = warn,
 ) -> Iterator[Turn]:
     """Wait for the turn to change what bears a name, and have it for a short while.
 
@@ -68,8 +84,9 @@ def turn(
         name: of what is changed; the same for all who change it.
         seconds: how long others wait for one who is not heard of; the same for all.
         margin_seconds: how long before that the turn is taken for lost by who has it.
+        waiting: told if it takes more than a moment until this one's turn comes.
     """
-    mine = Turn(objects, name, seconds, margin_seconds)
+    mine = Turn(objects, name, seconds, margin_seconds, waiting)
     mine.wait()
     try:
         yield mine
@@ -80,7 +97,7 @@ def turn(
 class Turn:
     """A place in the row of those who want to change something; arguments as for `turn`."""
 
-    def __init__(self, objects: Objects, name: str, seconds: float, margin_seconds: float) -> None:
+    def __init__(self, objects: Objects, name: str, seconds: float, margin_seconds: float, waiting: Waiting) -> None:
         self._objects = objects
         self._choosing = f"{TURNS}{name}/choosing-"
         self._tickets = f"{TURNS}{name}/ticket-"
@@ -89,6 +106,9 @@ class Turn:
         self._chooses = ""
         self._ticket = ""
         self._heard = 0.0
+        self._waiting = waiting
+        self._begun = _clock()
+        self._told = False
 
     def wait(self) -> None:
         """Come in turn."""
@@ -149,8 +169,23 @@ class Turn:
             there = [held for held in self._objects.below(prefix) if held.key in ahead]
             run_out = {held.key for held in there if now - held.changed > self._seconds}
             self._objects.remove(sorted(run_out))
+            self._tell([held for held in there if held.key not in run_out], now)
             patience = 1.0 if len(there) < len(ahead) else 2 * patience
             ahead = {held.key for held in there} - run_out
+
+    def _tell(self, ahead: list[Held], now: float) -> None:
+        """Say who is ahead, once, if that goes on for longer than a write takes."""
+        if self._told or not ahead or _clock() - self._begun < _SILENT_SECONDS:
+            return
+        found = self._objects.read(ahead[0].key)
+        if found is not None:  # else it just went
+            longest = max(held.changed for held in ahead) + self._seconds - now
+            who = " ".join(found.content.decode(errors="replace").split())
+            self._told = True
+            self._waiting(
+                f"{self._objects.place}: waiting for {who}, which writes there; "
+                f"if it died, this goes on in {max(longest, 1):.0f} s"
+            )
 
     def _stay(self) -> None:
         """Keep the ticket from running out; one that may have, before it was written again, is not used."""

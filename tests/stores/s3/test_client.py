@@ -64,6 +64,14 @@ def test_the_usual_chain_completes_a_place(monkeypatch: pytest.MonkeyPatch, tmp_
     assert named.meta.region_name == "eu-north-1"
 
 
+def test_the_variable_of_the_region_that_most_tools_read_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(to="s3://bucket/models")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert connect(place, Path()).meta.region_name == "eu-west-1"
+    named = place.model_copy(update={"region": "eu-north-1"})
+    assert connect(named, Path()).meta.region_name == "eu-north-1"
+
+
 def test_bodies_are_signed_where_nothing_else_protects_them() -> None:
     def signs_bodies(url: str) -> bool:
         client = connect(Place(to="s3://bucket/models", endpoint_url=url), Path())

@@ -100,6 +100,7 @@ def test_a_permission_to_list_may_be_what_is_missing_where_nothing_is_found(
 ) -> None:
     proxy.handling = saying(403, "AccessDenied")
     assert "without s3:ListBucket" in fault(through, lambda objects: objects.find(READ))
+    assert "without s3:ListBucket" in fault(through, lambda objects: objects.read(READ))
 
 
 @pytest.mark.parametrize(

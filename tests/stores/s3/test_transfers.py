@@ -17,7 +17,7 @@ from plansmith.stores.s3 import S3Objects, uploads
 from plansmith.stores.s3.unfinished import Unfinished
 
 from ..conftest import S3
-from ..fault_proxy import Answer, Cut, FaultProxy, Forward, Handling, Request, cut_after, failed, truncated
+from ..fault_proxy import Answer, Cut, FaultProxy, Forward, Handling, Request, cut_after, denied, failed, truncated
 from ..test_objects import file_of
 
 KEY = "objects/ab/content"
@@ -179,10 +179,11 @@ def test_a_server_that_checks_is_believed(through: S3Objects, proxy: FaultProxy,
     assert [request for request in read if "range" in request.headers]
 
 
-def test_a_checksum_that_the_server_tells_otherwise_is_a_damage(
-    s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path
+@pytest.mark.parametrize("size", [MIB, 11 * MIB])
+def test_a_checksum_that_the_server_tells_otherwise_is_no_damage_if_the_bytes_are_right(
+    through: S3Objects, proxy: FaultProxy, tmp_path: Path, size: int
 ) -> None:
-    path, sha256 = file_of(tmp_path, MIB)
+    path, sha256 = file_of(tmp_path, size)
     through.abilities = TRUSTED
 
     def told_otherwise(request: Request, forward: Forward) -> Answer:
@@ -190,6 +191,23 @@ def test_a_checksum_that_the_server_tells_otherwise_is_a_damage(
         return Answer(answer.status, {**answer.headers, "x-amz-checksum-sha256": "b3RoZXI="}, answer.body)
 
     proxy.handling = only(lambda request: request.method == "HEAD", told_otherwise)
+    through.send(path, KEY, sha256)
+    assert through.sha256(KEY) == sha256
+    assert "DELETE" not in {request.method for request in proxy.requests}
+
+
+def test_a_checksum_that_is_told_otherwise_has_the_bytes_read(
+    s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    path, sha256 = file_of(tmp_path, MIB)
+    through.abilities = TRUSTED
+
+    def stored_otherwise(request: Request, forward: Forward) -> Answer:
+        answer = forward(request)
+        s3.client.put_object(Bucket=s3.bucket, Key=f"team/models/{KEY}", Body=bytes(MIB), ChecksumAlgorithm="SHA256")
+        return answer
+
+    proxy.handling = only(lambda request: request.method == "PUT", stored_otherwise)
     with pytest.raises(RepositoryError, match="otherwise than it was sent"):
         through.send(path, KEY, sha256)
     assert not s3.keys()
@@ -261,7 +279,12 @@ def test_a_download_goes_on_where_it_was_cut(through: S3Objects, proxy: FaultPro
     assert len(ranges) == 4
 
 
-@pytest.mark.parametrize("handling", [failed, truncated])
+def empty(request: Request, forward: Forward) -> Answer:
+    """The answer is in order, but for its body, which is empty."""
+    return replace(forward(request), body=b"")
+
+
+@pytest.mark.parametrize("handling", [failed, truncated, empty])
 def test_a_download_that_fails_for_good_leaves_nothing(
     through: S3Objects, proxy: FaultProxy, tmp_path: Path, handling: Handling
 ) -> None:
@@ -325,6 +348,33 @@ def test_encryption_is_asked_for_with_each_object(s3: S3, proxy: FaultProxy, tmp
         assert request.headers["x-amz-server-side-encryption-aws-kms-key-id"] == "alias/models"
 
 
+def test_a_copy_is_encrypted_as_the_original_is(
+    s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plansmith.stores.s3.copies._PART_BYTES", 5 * MIB)
+    encrypted = S3Objects(s3.place(encryption="aws:kms", kms_key="alias/models"), Path())
+    for size in (MIB, 11 * MIB):
+        path, sha256 = file_of(tmp_path, size)
+        encrypted.send(path, KEY, sha256)
+        through.copy(KEY, KEY)
+        head = s3.client.head_object(Bucket=s3.bucket, Key=f"team/models/{KEY}")
+        assert (head["ServerSideEncryption"], head["SSEKMSKeyId"]) == ("aws:kms", "alias/models")
+    begun = [one for one in proxy.requests if "x-amz-server-side-encryption-aws-kms-key-id" in one.headers]
+    assert [one.method for one in begun] == ["PUT", "POST"]
+
+
+def test_a_copy_in_parts_that_fails_leaves_nothing_half_done(
+    s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plansmith.stores.s3.copies._PART_BYTES", 5 * MIB)
+    path, sha256 = file_of(tmp_path, 11 * MIB)
+    through.send(path, KEY, sha256)
+    proxy.handling = only(lambda request: request.words.get("partNumber") == ["2"], denied)
+    with pytest.raises(RepositoryError, match="not allowed s3:PutObject"):
+        through.copy(KEY, "repository/a/1/model.onnx")
+    assert not s3.client.list_multipart_uploads(Bucket=s3.bucket).get("Uploads")
+
+
 def test_a_file_is_cut_into_the_same_parts_each_time_and_into_as_many_as_s3_takes() -> None:
     for size in (1, 10 << 30, 100 << 30, 5 << 40):
         assert size / uploads.part_bytes(size) <= 10_000
@@ -353,7 +403,6 @@ def test_uploads_that_were_never_ended_are_given_up(
 def test_what_is_too_large_to_be_copied_at_once_is_copied_in_parts(
     s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plansmith.stores.s3.copies._MOST_BYTES_AT_ONCE", 5 * MIB)
     monkeypatch.setattr("plansmith.stores.s3.copies._PART_BYTES", 5 * MIB)
     path, sha256 = file_of(tmp_path, 11 * MIB)
     through.send(path, KEY, sha256)

@@ -18,8 +18,8 @@ from plansmith.errors import RepositoryError
 from plansmith.stores.layout import MARKER_KEY
 from plansmith.stores.objects import Document, Held
 from plansmith.stores.s3.answers import ABSENT, CONFLICT, NOT_OFFERED, UNMET, Asked, refusal_in
-from plansmith.stores.s3.client import ATTEMPTS, connect
-from plansmith.stores.s3.faults import cut_errors, fault_from
+from plansmith.stores.s3.client import ATTEMPTS, connect, is_aws
+from plansmith.stores.s3.faults import cut_errors, cut_short, fault_from
 from plansmith.stores.s3.refusals import no_s3
 
 _CHUNK_BYTES = 1 << 18
@@ -116,6 +116,11 @@ class Bucket:
                 raise
             raise fault from error
 
+    @property
+    def host(self) -> str:
+        """Which server answers: its host and port; AWS is one, whatever the region."""
+        return "AWS" if is_aws(self.client.meta.endpoint_url) else self._asked("", None).host
+
     def put(self, key: str, content: bytes, **conditions: str) -> str:
         """Write a small object; its tag.
 
@@ -198,6 +203,8 @@ class Bucket:
                     while piece := body.read(_CHUNK_BYTES):
                         first += len(piece)
                         yield piece
+                if first < end:
+                    raise cut_short(end - first)
             except cut_errors() as error:
                 self._pause_or_raise(error, key, attempt)
                 attempt += 1

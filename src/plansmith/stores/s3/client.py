@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -65,9 +66,12 @@ def is_aws(url: str) -> bool:
 
 
 def _made(session: Any, place: Place, relative_to: Path, config: Any) -> Any:
+    # botocore itself reads only AWS_DEFAULT_REGION; the other SDKs and the AWS CLI read AWS_REGION, and that first:
+    # docs.aws.amazon.com/sdkref/latest/guide/feature-region.html.
+    found = os.environ.get("AWS_REGION") or session.get_config_variable("region")
     return session.create_client(
         "s3",
-        region_name=place.region or session.get_config_variable("region") or _DEFAULT_REGION,
+        region_name=place.region or found or _DEFAULT_REGION,
         endpoint_url=place.endpoint_url or None,
         verify=_certificates(place, relative_to),
         config=config,

@@ -39,6 +39,14 @@ def cut_errors() -> tuple[type[Exception], ...]:
     return (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError, HTTPError)
 
 
+def cut_short(missing_bytes: int) -> Exception:
+    """One of `cut_errors`, for an answer that ends in good order before all of it was there."""
+    from botocore import exceptions
+
+    error: Exception = exceptions.IncompleteReadError(actual_bytes=0, expected_bytes=missing_bytes)
+    return error
+
+
 def credential_errors() -> tuple[type[Exception], ...]:
     """What is raised where the AWS chain ends without credentials."""
     from botocore import exceptions

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 
+from plansmith.errors import PlansmithError
 from plansmith.stores.documents import new_token, utc_now
 from plansmith.stores.layout import PROBE
 from plansmith.stores.objects import Abilities, Document
+from plansmith.stores.s3.answers import refusal_in
 from plansmith.stores.s3.bucket import Answered, Bucket
 
 _ROUNDS = 4
 _WRITERS = 16
-
-_DAMAGED = ("BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "InvalidRequest")
 
 
 def probe(bucket: Bucket) -> Abilities:
@@ -40,6 +42,7 @@ def probe(bucket: Bucket) -> Abilities:
             safe_in_race=create_once and swap and all(_is_safe(bucket, f"{folder}race-{n}") for n in range(_ROUNDS)),
             checksums=_checks(bucket, f"{folder}checked"),
             server=_server(bucket, f"{folder}checked"),
+            hosts=(bucket.host,),
             probed=utc_now(),
         )
     finally:
@@ -64,12 +67,26 @@ def _swaps(bucket: Bucket, key: str) -> bool:
 
 def _is_done(bucket: Bucket, key: str, content: bytes, **conditions: str) -> bool:
     """Whether a conditional write is done; one whose answer got lost is refused when it is sent again."""
+    if not _is_refused(partial(bucket.put, key, content, **conditions)):
+        return True
+    found = bucket.read(key)
+    return found is not None and found.content == content
+
+
+def _is_refused(ask: Callable[[], object]) -> bool:
+    """Whether the server says no to a request, for whatever reason: those that do not know what is asked give many.
+
+    What it refuses for another reason, such as a permission, it refuses without conditions, too, and that is told.
+    """
     try:
-        bucket.put(key, content, **conditions)
+        ask()
     except Answered:
-        found = bucket.read(key)
-        return found is not None and found.content == content
-    return True
+        return True
+    except PlansmithError as fault:
+        if not isinstance(fault.__cause__, Exception) or refusal_in(fault.__cause__) is None:
+            raise
+        return True
+    return False
 
 
 def _is_safe(bucket: Bucket, key: str) -> bool:
@@ -81,35 +98,34 @@ def _is_safe(bucket: Bucket, key: str) -> bool:
 def _won_once(bucket: Bucket, key: str, **condition: str) -> Document | None:
     """What is there after many wrote at once; None where several were told that they did, or not the one who did.
 
-    None at all may be told, where the only answer that says so got lost.
+    None at all may be told, where the only answer that says so got lost. Where most got neither a yes nor a no, as the
+    server has too much to do, nothing is proven.
     """
     contents = [f"writer {number}: {new_token()}".encode() for number in range(_WRITERS)]
     together = Barrier(_WRITERS)
 
-    def write(content: bytes) -> bool:
+    def write(content: bytes) -> bool | None:
         together.wait()
         try:
             bucket.put(key, content, **condition)
         except Answered:
             return False
+        except PlansmithError:
+            return None
         return True
 
     with ThreadPoolExecutor(_WRITERS, "plansmith-probe") as threads:
-        told = [content for content, won in zip(contents, threads.map(write, contents), strict=True) if won]
+        answers = list(threads.map(write, contents))
+    told = [content for content, won in zip(contents, answers, strict=True) if won]
     found = bucket.read(key)
-    if found is None or found.content not in contents or told not in ([], [found.content]):
+    if answers.count(None) > _WRITERS // 2 or found is None or found.content not in contents:
         return None
-    return found
+    return found if told in ([], [found.content]) else None
 
 
 def _checks(bucket: Bucket, key: str) -> bool:
     """Whether a content that has another SHA-256 than is sent along is refused, and the right one told later."""
-    try:
-        bucket.call("put_object", key, answers=_DAMAGED, Body=b"content", ChecksumSHA256=_sha256(b"another"))
-    except Answered:
-        refused = True
-    else:
-        refused = False
+    refused = _is_refused(partial(bucket.call, "put_object", key, Body=b"content", ChecksumSHA256=_sha256(b"another")))
     bucket.put(key, b"content")
     told = bucket.head(key, ChecksumMode="ENABLED").get("ChecksumSHA256")
     return refused and told == _sha256(b"content")

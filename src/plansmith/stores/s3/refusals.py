@@ -138,7 +138,7 @@ def _denied(refusal: Refusal, asked: Asked) -> PlansmithError:
     standard = "s3:" + "".join(word.capitalize() for word in asked.operation.split("_"))
     action = named.group(1) if named else _ACTIONS.get(asked.operation, standard)
     also = ""
-    if asked.operation == "head_object":
+    if asked.operation in {"head_object", "get_object"}:
         also = "; without s3:ListBucket S3 answers so, too, where there is nothing"
     return RepositoryError(
         f"{asked.place}: these credentials are not allowed {action} ({asked.what})",
