@@ -5,7 +5,6 @@ from __future__ import annotations
 from plansmith.errors import RepositoryError
 from plansmith.stores.documents import change, new_token, utc_now
 from plansmith.stores.layout import MARKER_KEY, PROBE, TURNS
-from plansmith.stores.objects import Abilities
 from plansmith.stores.records import Marker
 from plansmith.stores.store import Store
 from plansmith.stores.turns import turn
@@ -70,15 +69,7 @@ def probe_again(store: Store) -> Marker:
     def probed(old: Marker | None) -> Marker:
         if old is None:
             raise RepositoryError(f"{store.place} is no store yet", remedy="publish a model to it first")
-        abilities = _known_by_both(old.abilities, store.objects.probed())
+        abilities = store.objects.probed()
         return old.model_copy(update={"abilities": abilities, "token": new_token()})
 
     return store.learn(change(store.objects, MARKER_KEY, Marker, probed))
-
-
-def _known_by_both(old: Abilities, new: Abilities) -> Abilities:
-    """What was seen now; under the addresses of before, too, where it is the same: one server may have several."""
-    as_before = new.model_copy(update={"hosts": old.hosts, "probed": old.probed, "server": old.server})
-    if as_before != old:
-        return new
-    return new.model_copy(update={"hosts": tuple(dict.fromkeys((*old.hosts, *new.hosts)))})

@@ -31,8 +31,6 @@ class Abilities(Record):
     `create_once`: it refuses to write a key that is there (If-None-Match); `swap`: it refuses to replace an object that
     changed meanwhile (If-Match); `safe_in_race`: of several that write at once, one is told that it did; `checksums`:
     it refuses contents that do not have the SHA-256 sent along, and tells it later. `probed`: when, ISO 8601 in UTC.
-    `hosts`: the addresses that were asked; a marker may be copied to a server that does other things. Empty where that
-    is not known.
     """
 
     create_once: bool
@@ -41,7 +39,6 @@ class Abilities(Record):
     checksums: bool
     server: str = ""
     probed: str = ""
-    hosts: tuple[str, ...] = ()
 
     @property
     def is_conditional(self) -> bool:

@@ -212,7 +212,7 @@ class Store:
         """See that it is known how writers are kept apart here: all must do it the same way."""
         if not self.objects.abilities.is_known and self.marker() and not self.objects.abilities.is_known:
             raise RepositoryError(
-                f"{self.place} was made elsewhere or by another address, and this server was never asked what it does",
+                f"{self.place} was copied from a folder, and its server was never asked what it does",
                 remedy=f"have it asked: plansmith store --probe --store {self.place}",
             )
 

@@ -18,7 +18,7 @@ from plansmith.errors import RepositoryError
 from plansmith.stores.layout import MARKER_KEY
 from plansmith.stores.objects import Document, Held
 from plansmith.stores.s3.answers import ABSENT, CONFLICT, NOT_OFFERED, UNMET, Asked, refusal_in
-from plansmith.stores.s3.client import ATTEMPTS, connect, is_aws
+from plansmith.stores.s3.client import ATTEMPTS, connect
 from plansmith.stores.s3.faults import cut_errors, cut_short, fault_from
 from plansmith.stores.s3.refusals import no_s3
 
@@ -115,11 +115,6 @@ class Bucket:
             if fault is None:
                 raise
             raise fault from error
-
-    @property
-    def host(self) -> str:
-        """Which server answers: its host and port; AWS is one, whatever the region."""
-        return "AWS" if is_aws(self.client.meta.endpoint_url) else self._asked("", None).host
 
     def put(self, key: str, content: bytes, **conditions: str) -> str:
         """Write a small object; its tag.

@@ -30,18 +30,8 @@ class S3Objects:
     def __init__(self, place: Place, relative_to: Path) -> None:
         self.bucket = Bucket(place, relative_to)
         self.place = self.bucket.place
-        self._abilities: Abilities = UNKNOWN
+        self.abilities: Abilities = UNKNOWN
         self._lanes = Lanes()
-
-    @property
-    def abilities(self) -> Abilities:
-        """What is known of the server; see `Objects`."""
-        return self._abilities
-
-    @abilities.setter
-    def abilities(self, found: Abilities) -> None:
-        is_another_s = found.hosts and self.bucket.host not in found.hosts
-        self._abilities = UNKNOWN if is_another_s else found
 
     def find(self, key: str) -> Held | None:
         """What is there under a key."""

@@ -42,7 +42,6 @@ def probe(bucket: Bucket) -> Abilities:
             safe_in_race=create_once and swap and all(_is_safe(bucket, f"{folder}race-{n}") for n in range(_ROUNDS)),
             checksums=_checks(bucket, f"{folder}checked"),
             server=_server(bucket, f"{folder}checked"),
-            hosts=(bucket.host,),
             probed=utc_now(),
         )
     finally:
