@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from plansmith.triton.server import TritonServer
 
+from ...waiting import soon
 from .asking import PROTOCOLS, SECONDS, Asker
 from .garbage import (
     GRPC_MESSAGES,
@@ -97,10 +98,10 @@ def one_batch_of_good_ones(server: TritonServer) -> Iterator[list[Send]]:
     """So many good requests as make a batch, which must have been one; no process of a model may have died."""
     before = processes()
     with Asker(server, "http") as asker:
-        counted = asker.counts(MODEL)
+        rows, runs = asker.counts(MODEL)
         yield [good(server, number) for number in range(TOGETHER)]
-        rows, runs = (now - was for now, was in zip(asker.counts(MODEL), counted, strict=True))
-    assert (rows, runs) == (TOGETHER, 1)
+        expected = (rows + TOGETHER, runs + 1)
+        assert soon(lambda: asker.counts(MODEL), expected) == expected
     assert processes() == before
     assert len(before) > 1
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException, shared_memory
 
+from ...waiting import soon
 from .asking import PROTOCOLS, Asker, metrics
 from .models import TABLE, TOGETHER, WARM_COUNT, WARM_ROWS, WARM_SAMPLE
 
@@ -44,24 +45,28 @@ def test_requests_of_several_clients_are_run_as_one_batch_and_each_gets_its_own_
         np.testing.assert_array_equal(answer, TABLE[ids] + a[:, None])
 
     before, measured = http.statistics("together"), metrics(server, "together")
+    rows, runs = http.counts("together")
     with ThreadPoolExecutor(len(rows_of)) as clients:
         list(clients.map(ask, range(len(rows_of))))
+    expected = (rows + TOGETHER, runs + 1)
+    assert soon(lambda: http.counts("together"), expected) == expected
     after = http.statistics("together")
-    assert after["inference_count"] - before["inference_count"] == TOGETHER
-    assert after["execution_count"] - before["execution_count"] == 1
     sizes = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in after["batch_stats"]}
     earlier = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in before["batch_stats"]}
     assert {size: count - earlier.get(size, 0) for size, count in sizes.items()}[TOGETHER] == 1
-    grown = {name: value - measured[name] for name, value in metrics(server, "together").items()}
-    assert grown["nv_inference_request_success"] == len(rows_of)
-    assert grown["nv_inference_count"] == TOGETHER
-    assert grown["nv_inference_exec_count"] == 1
-    assert grown["nv_inference_compute_infer_duration_us"] > 0
-    assert grown["nv_inference_request_failure"] == 0
+
+    def grown(metric: str) -> float:
+        return metrics(server, "together")[metric] - measured[metric]
+
+    assert soon(lambda: grown("nv_inference_request_success"), float(len(rows_of))) == len(rows_of)
+    assert grown("nv_inference_count") == TOGETHER
+    assert grown("nv_inference_exec_count") == 1
+    assert grown("nv_inference_compute_infer_duration_us") > 0
+    assert grown("nv_inference_request_failure") == 0
 
 
 def test_without_a_dynamic_batcher_each_request_is_run_by_itself(server: TritonServer, http: Asker) -> None:
-    before = http.counts("pair", "2")
+    rows, runs = http.counts("pair", "2")
 
     def ask(seed: int) -> None:
         with Asker(server, "grpc") as asker:
@@ -69,8 +74,8 @@ def test_without_a_dynamic_batcher_each_request_is_run_by_itself(server: TritonS
 
     with ThreadPoolExecutor(4) as clients:
         list(clients.map(ask, range(4)))
-    rows, runs = (now - was for now, was in zip(http.counts("pair", "2"), before, strict=True))
-    assert (rows, runs) == (8, 4)
+    expected = (rows + 8, runs + 4)
+    assert soon(lambda: http.counts("pair", "2"), expected) == expected
 
 
 def test_a_question_that_was_answered_before_is_answered_from_the_cache(server: TritonServer, http: Asker) -> None:
@@ -85,14 +90,19 @@ def test_a_question_that_was_answered_before_is_answered_from_the_cache(server: 
         for question, answer in zip(questions, round_of_answers, strict=True):
             np.testing.assert_array_equal(answer["times"], question["ids"] * 2)
             np.testing.assert_array_equal(answer["share"], question["a"] / 2)
-    after, grown = http.statistics("remembered"), metrics(server, "remembered")
-    assert after["execution_count"] - before["execution_count"] == 5
-    for what, metric, expected in (
-        ("cache_miss", "nv_cache_num_misses_per_model", 5),
-        ("cache_hit", "nv_cache_num_hits_per_model", 15),
-    ):
-        assert after["inference_stats"][what]["count"] - before["inference_stats"][what]["count"] == expected
-        assert grown[metric] - measured[metric] == expected
+
+    def grown() -> dict[str, float]:
+        now, metered = http.statistics("remembered"), metrics(server, "remembered")
+        old, new = before["inference_stats"], now["inference_stats"]
+        return {
+            "runs": now["execution_count"] - before["execution_count"],
+            **{what: new[what]["count"] - old[what]["count"] for what in ("cache_miss", "cache_hit")},
+            **{metric: metered[metric] - measured[metric] for metric in (missed, hit)},
+        }
+
+    missed, hit = "nv_cache_num_misses_per_model", "nv_cache_num_hits_per_model"
+    expected: dict[str, float] = {"runs": 5, "cache_miss": 5, "cache_hit": 15, missed: 5, hit: 15}
+    assert soon(grown, expected) == expected
 
 
 def test_one_other_value_is_another_question_to_the_cache(http: Asker) -> None:
@@ -116,7 +126,8 @@ def test_a_model_was_run_on_its_stored_sample_before_anybody_asked(http: Asker) 
     answer = http.ask("warm", {"x": np.full((1, 3), 9, np.float32)})
     np.testing.assert_array_equal(answer["first"], np.array([WARM_SAMPLE], np.float32))
     assert (answer["company"].item(), answer["runs"].item()) == (WARM_ROWS, WARM_COUNT)
-    assert http.counts("warm") == (warm[0] + 1, warm[1] + 1)
+    expected = (warm[0] + 1, warm[1] + 1)
+    assert soon(lambda: http.counts("warm"), expected) == expected
 
 
 @pytest.fixture
