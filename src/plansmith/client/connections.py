@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,6 +27,9 @@ _CHANNEL = [
     ("grpc.enable_http_proxy", 0),
 ]
 _UNKNOWN_MODEL = "unknown model"
+
+# Triton answers before it is done with a request's memory, and then is within milliseconds.
+_PAUSES_SECONDS = (0.001, 0.01, 0.1, 0.5, 1)
 
 
 class Connection:
@@ -107,7 +111,15 @@ class Connection:
             self._client.register_system_shared_memory(name, key, size_bytes, **self._options)
 
     def forget_region(self, name: str) -> None:
-        """Have the server let shared memory go; errors as for `ask`."""
+        """Have the server let shared memory go, which it does a moment after it has answered; errors as for `ask`."""
+        for pause_seconds in _PAUSES_SECONDS:
+            with suppress(ServedCheckError):
+                self._forget(name)
+                return
+            time.sleep(pause_seconds)
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
         with self._errors("to let shared memory go"):
             self._client.unregister_system_shared_memory(name, **self._options)
 

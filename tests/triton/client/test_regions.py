@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import tritonclient.http
+from tritonclient.utils import InferenceServerException
 
 from plansmith.client import Client, Protocol
 from plansmith.client.connections import Connection
 from plansmith.client.messages import Reply, Request
 from plansmith.errors import EnvironmentFault, ServedCheckError
 
+from ..shared_regions import let_go
 from .served import TINY
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.xdist_group("client")
 
 PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
+
+IN_USE = InferenceServerException("Cannot unregister shared memory region 'one', it is currently in use.", status="500")
 
 
 def feed(rows: int, length: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -139,7 +143,7 @@ def test_a_server_that_forgot_the_memory_as_after_a_restart_is_told_of_it_anew(
     with Client(address(protocol), model="tiny", protocol=protocol, shared_memory=True) as client:
         client.infer(sent)
         with tritonclient.http.InferenceServerClient(server.http_url) as connection:
-            connection.unregister_system_shared_memory()
+            let_go(connection)
         with pytest.raises(ServedCheckError, match="shared memory region"):
             client.infer(sent)
         np.testing.assert_array_equal(client.infer(sent)["twice"], sent["ids"] * 2)
@@ -160,7 +164,7 @@ def test_a_late_answer_is_never_written_into_the_memory_of_a_later_request(
             assert before in known(server)
     finally:
         with tritonclient.http.InferenceServerClient(server.http_url) as connection:
-            connection.unregister_system_shared_memory()
+            let_go(connection)
 
 
 def test_a_server_that_does_not_see_the_memory_is_told_apart(
@@ -190,4 +194,24 @@ def test_memory_goes_though_the_server_is_gone(address: Address, monkeypatch: py
         monkeypatch.setattr(Connection, "forget_region", gone)
     assert not ours()
     with tritonclient.http.InferenceServerClient(address("http")) as connection:
-        connection.unregister_system_shared_memory()
+        let_go(connection)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_memory_that_the_server_is_not_done_with_is_let_go_a_moment_later(
+    server: TritonServer, address: Address, protocol: Protocol
+) -> None:
+    """Triton answers before it lets go of a request's memory, and refuses to forget that until then."""
+    with Client(address(protocol), model="tiny", protocol=protocol, shared_memory=True) as client:
+        client.infer(feed(1, 20_000))
+        requests = client._connection._client
+        unregister, refusals = requests.unregister_system_shared_memory, [IN_USE, IN_USE]
+
+        def refuse_at_first(*given: Any, **named: Any) -> None:
+            if refusals:
+                raise refusals.pop()
+            unregister(*given, **named)
+
+        requests.unregister_system_shared_memory = refuse_at_first
+    assert not refusals
+    assert not known(server)

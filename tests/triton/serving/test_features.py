@@ -12,6 +12,7 @@ import pytest
 from tritonclient.utils import InferenceServerException, shared_memory
 
 from ...waiting import soon
+from ..shared_regions import let_go
 from .asking import PROTOCOLS, Asker, metrics
 from .models import TABLE, TOGETHER, WARM_COUNT, WARM_ROWS, WARM_SAMPLE
 
@@ -162,8 +163,8 @@ def test_large_tensors_travel_through_shared_memory_both_ways(asker: Asker, regi
         times = shared_memory.get_contents_as_numpy(memory_out, np.int64, feed["ids"].shape)
         np.testing.assert_array_equal(times, feed["ids"] * 2)
     finally:
-        asker.client.unregister_system_shared_memory(key_in)
-        asker.client.unregister_system_shared_memory(key_out)
+        let_go(asker.client, key_in)
+        let_go(asker.client, key_out)
 
 
 def test_shared_memory_that_is_unknown_or_too_small_is_an_error(asker: Asker, region: Any) -> None:
@@ -181,6 +182,6 @@ def test_shared_memory_that_is_unknown_or_too_small_is_an_error(asker: Asker, re
             with pytest.raises(InferenceServerException):
                 asker.client.infer("half", [small])
     finally:
-        asker.client.unregister_system_shared_memory(key)
+        let_go(asker.client, key)
     x = np.zeros((1, 2), np.float16)
     np.testing.assert_array_equal(asker.ask("half", {"x": x})["y"], x + 1)
