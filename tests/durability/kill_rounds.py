@@ -21,10 +21,16 @@ from typing import Any, get_args
 from .boundaries import Boundaries, When
 from .scenarios import SCENARIOS, Scenario
 
+UNREACHED = 4
+
 
 def rounds(scenario: Scenario, folder: Path) -> Iterator[list[str]]:
-    """One round after the other: what was wrong in it. Ends when the operation was not reached by the kill."""
+    """One round after the other: what was wrong in it. Ends when the kill did not reach the operation a few times.
+
+    An operation with threads makes as many calls as its threads leave to each other, and so not always the same number.
+    """
     for when in get_args(When):
+        unreached = 0
         for number in count(1):
             place = folder / f"{when}-{number}"
             place.mkdir(parents=True)
@@ -38,7 +44,8 @@ def rounds(scenario: Scenario, folder: Path) -> Iterator[list[str]]:
             problems += [f"after doing it again: {p}" for p in scenario.unfinished(place)]
             shutil.rmtree(place)
             yield [f"{where}: {p}" for p in problems]
-            if not killed:
+            unreached += not killed
+            if unreached == UNREACHED:
                 break
 
 

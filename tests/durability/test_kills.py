@@ -18,7 +18,7 @@ def test_a_kill_at_any_boundary_leaves_everything_whole_and_the_next_run_mends_i
 ) -> None:
     found = run_script("kill_rounds", scenario, memory_folder)
     assert found["problems"] == []
-    assert found["rounds"] > 7  # the fewest are ten or eleven, of a pulled version, whose files come in parallel
+    assert found["rounds"] > 10
 
 
 def test_every_name_is_flushed_to_the_disk_before_triton_sees_the_version(
