@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -29,6 +29,7 @@ _CHANNEL = [
 _UNKNOWN_MODEL = "unknown model"
 
 # Triton answers before it is done with a request's memory, and then is within milliseconds.
+_IN_USE = "currently in use"
 _PAUSES_SECONDS = (0.001, 0.01, 0.1, 0.5, 1)
 
 
@@ -113,11 +114,13 @@ class Connection:
     def forget_region(self, name: str) -> None:
         """Have the server let shared memory go, which it does a moment after it has answered; errors as for `ask`."""
         for pause_seconds in _PAUSES_SECONDS:
-            with suppress(ServedCheckError):
-                self._forget(name)
-                return
+            try:
+                return self._forget(name)
+            except ServedCheckError as refused:
+                if _IN_USE not in refused.message:
+                    raise
             time.sleep(pause_seconds)
-        self._forget(name)
+        return self._forget(name)
 
     def _forget(self, name: str) -> None:
         with self._errors("to let shared memory go"):
