@@ -8,8 +8,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE ?= 1
 export DO_NOT_TRACK = 1
+# Much here starts interpreters: what the first has compiled of our modules is kept for the others.
+export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo demo-int8 test test-slow test-services test-gpu check bench soak messages
+.PHONY: help demo demo-int8 test test-slow test-services debian test-gpu check bench soak messages
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/  —/'
@@ -43,6 +45,9 @@ demo-int8: $(VENV)/.served $(MINILM) $(SENTENCES)
 
 HERE := not gpu and not tensorrt and not services
 
+# Two processes test side by side, so that each computes on a core of its own: more threads would wait for each other.
+test test-slow: export OMP_NUM_THREADS ?= 1
+
 test:            ## all tests but the slow ones and those that need a GPU or other servers
 test: $(VENV)/.served
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "$(HERE) and not slow"
@@ -51,13 +56,17 @@ test-slow:       ## the slow ones
 test-slow: $(VENV)/.served
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "$(HERE) and slow"
 
-# The browser that the report's tests look through is a Debian package, fetched on first use.
+# The browser that the tests look through and the database behind Prefect are Debian packages, fetched on first use.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
-test-services:   ## the tests that start other programs: Prefect, Chromium
-test-services: $(VENV)/.served
-	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { $(SUDO) apt-get update -qq && \
-		$(SUDO) apt-get install -qq --yes --no-install-recommends chromium; }
-	$(BIN)/python -m pytest -m services
+DEBIAN := $(if $(shell command -v chromium || command -v chromium-browser),,chromium)
+DEBIAN += $(if $(wildcard /usr/lib/postgresql/*/bin/postgres),,postgresql)
+test-services:   ## the tests that start other programs: Prefect, PostgreSQL, Chromium
+test-services: $(VENV)/.served debian
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m services
+
+debian:
+	@test -z "$(strip $(DEBIAN))" || { $(SUDO) apt-get update -qq && \
+		$(SUDO) apt-get install -qq --yes --no-install-recommends $(DEBIAN); }
 
 test-gpu:        ## the tests that need a GPU or TensorRT, which must be here; ends with a table of figures
 test-gpu: $(VENV)/.served
@@ -69,22 +78,24 @@ check: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy src tests benchmarks
 	$(BIN)/hadolint docker/Dockerfile
-	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml docker/compose.sync.yaml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml docker/compose.sync.yaml docker/compose.flows.yaml
 
-bench:           ## CPU seconds, memory, accuracy, speed, size, serving and stores beside plain scripts and other tools
+bench:           ## CPU seconds, memory, accuracy, speed, size, serving, stores and plans, beside plain scripts and other tools
 bench: $(VENV)/.served
 	$(BIN)/python -m benchmarks.compile_cost
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.precision
 	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.stores
+	$(BIN)/python -m benchmarks.planning
 
-soak:            ## long rounds of kills, of processes that publish at once, and of publications under requests
-soak: $(VENV)/.served
+soak:            ## long rounds of kills (of Prefect's server and database, too), of crowds, and of publications under requests
+soak: $(VENV)/.served debian
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/stores/test_faults.py tests/stores/test_crowds.py \
 		tests/stores/test_kills.py
 	PLANSMITH_SOAK_PUBLICATIONS=50 $(BIN)/python -m pytest tests/triton/test_live.py
+	PLANSMITH_SOAK_ROUNDS=50 $(BIN)/python -m pytest tests/flows/test_kills.py
 
 messages:        ## every message that the tests meet, to be read in one go
 messages: $(VENV)/.served

@@ -9,16 +9,18 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from plansmith.fleet.records import ModelOutcome
 from plansmith.manifest import Manifest, PublishedVersion
 from plansmith.stages import Listener
 
 
 @dataclass
 class Onlooker:
-    """Told how a run goes, and handed what came of it."""
+    """Told how a run goes, and handed what came of it; `ended`: in words, also where nothing did."""
 
     listener: Listener = field(default_factory=Listener)
     outcome: tuple[PublishedVersion, Manifest] | None = None
+    ended: ModelOutcome | None = None
 
 
 current: ContextVar[Onlooker | None] = ContextVar("current", default=None)

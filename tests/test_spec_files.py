@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from plansmith.cli.compile import compile_command
+from plansmith.cli.specs import given_values
 from plansmith.config import ModelSpec, make_spec
 from plansmith.data_spec import DataSpec
 from plansmith.destinations import Destination
@@ -62,6 +63,7 @@ def _laughs(levels: int) -> str:
 
 ENDLESS = {
     "lists": f"source: {'[' * 2000}{']' * 2000}\n",
+    "more lists than a stack holds": f"source: {'[' * 100_000}\n",
     "a value inside of itself": "source: &a {b: *a}\n",
     "two of them that are merged": "defaults:\n  tolerances: &a {x: *a}\nmodels:\n  - tolerances: &b {x: *b}\n",
     "aliases of aliases": _laughs(12),
@@ -323,3 +325,24 @@ def test_a_release_names_its_data_in_full_and_finds_a_function_where_it_was(tmp_
     found = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
     done = subprocess.run(["sh", "reproduce.sh"], cwd=tmp_path, env=found, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(folder / "mine.py")
+
+
+def test_what_is_wrong_is_shown_with_its_line_whichever_library_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    tab = "found character '\\t' that cannot start any token"
+    for text, says in (
+        ("source: [onnx:x\nname: a\n", "line 2, column 5: expected ',' or ']', but got ':'"),
+        ("source: onnx:x\nname:\ta: b\n", f"line 2, column 6: {tab}"),
+        ("source:\tonnx:x\nshapes:\t\tx\n", f"line 1, column 8: {tab}"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UsageError) as refused:
+            read_specs(path, {})
+        assert refused.value.message.startswith(f"{path} is not YAML: {says}")
+
+
+def test_a_server_is_noted_with_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("one.yaml").write_text("{source: hf:one, tritonserver: server}")
+    assert read_specs(Path("one.yaml"), {}).models[0].spec.tritonserver == str(tmp_path / "server")
+    assert given_values({"tritonserver": "server"}) == {"tritonserver": str(tmp_path / "server")}

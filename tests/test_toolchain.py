@@ -57,6 +57,7 @@ WORK = {
 
 # Words, the disk, the spec's form (its values are in the key), and what only refuses or carries a step out.
 NO_SAY = {
+    "basis",
     "addresses",
     "errors",
     "problems",

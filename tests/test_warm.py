@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,42 @@ def test_it_runs_until_it_is_killed(waiting: tuple[str, ...], tmp_path: Path) ->
 def test_variables_that_are_read_when_an_interpreter_starts_start_one(
     variables: dict[str, str], forked: bool, waiting: tuple[str, ...], tmp_path: Path
 ) -> None:
-    with warm.Popen(waiting, cwd=tmp_path, env=environment(**variables)) as process:
-        parent = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    assert (parent_of(waiting, tmp_path, **variables) != os.getpid()) == forked
+
+
+def test_all_processes_of_a_test_run_share_one(
+    waiting: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = parent_of(waiting, tmp_path)
+    another = warm._Warm()
+    monkeypatch.setattr(warm, "_warm", lambda: another)
+    assert parent_of(waiting, tmp_path) == parent
+
+
+def parent_of(command: tuple[str, ...], folder: Path, **variables: str) -> int:
+    """The process that started a command, which is then killed."""
+    with warm.Popen(command, cwd=folder, env=environment(**variables)) as process:
+        found = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[1]
         process.kill()
-    assert (parent != os.getpid()) == forked
+    return int(found)
+
+
+def test_a_fork_tidies_up_what_is_its_own_and_nothing_of_what_it_is_a_fork_of(tmp_path: Path) -> None:
+    kept, removed = tmp_path / "kept", tmp_path / "removed"
+    for folder in (kept, removed):
+        folder.mkdir()
+    script = (
+        "import os, pathlib, sys, types, weakref\n"
+        "from tests import warm_server\n"
+        "class Thing: pass\n"
+        "theirs, ours = Thing(), Thing()\n"
+        f"weakref.finalize(theirs, os.rmdir, {str(kept)!r})\n"
+        "def command(*_, **__): weakref.finalize(ours, os.rmdir, sys.argv[1])\n"
+        "warm_server.runpy = types.SimpleNamespace(run_module=command)\n"
+        "child = os.fork()\n"
+        f"child or warm_server.become('plansmith', [{str(removed)!r}], '/', os.environ, (0, 1, 2))\n"
+        "status = os.waitpid(child, 0)[1]\n"
+        "os._exit(os.waitstatus_to_exitcode(status))\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[1], check=True)
+    assert (kept.exists(), removed.exists()) == (True, False)

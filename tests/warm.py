@@ -7,6 +7,8 @@ To start an interpreter and import PyTorch and the exporters costs several times
 from __future__ import annotations
 
 import atexit
+import errno
+import hashlib
 import json
 import os
 import socket
@@ -18,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .waiting import soon
 from .warm_server import NUMBER
 
 COMMAND = [sys.executable, "-m", "plansmith"]
@@ -25,6 +28,9 @@ COMMAND = [sys.executable, "-m", "plansmith"]
 _ROOT = Path(__file__).parents[1]
 _AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "HF_", "TRANSFORMERS_", "MALLOC_")
 """Variables that are read when an interpreter or a library starts."""
+
+_started: list[subprocess.Popen[bytes]] = []
+"""The warm process where it is this one's child, which nobody waits for: it goes on as long as others need it."""
 
 
 class Popen(subprocess.Popen[Any]):
@@ -114,22 +120,16 @@ def run(
 
 
 class _Warm:
-    """The warm process of this one."""
+    """The warm process: one for all the processes of a parallel test run, started by the first that needs it.
+
+    It ends when the last of them has.
+    """
 
     def __init__(self) -> None:
         self._variables = _at_start(os.environ)
         self._lock = threading.Lock()
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.warm_server", str(theirs.fileno())],
-                cwd=_ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-        atexit.register(self.close)
+        self._control = _connected(_address(self._variables))
+        atexit.register(self._control.close)
 
     def fits(self, environment: Mapping[str, str]) -> bool:
         """Whether an interpreter with this environment would have started as the warm one has."""
@@ -145,10 +145,39 @@ class _Warm:
             os.close(told)
         return heard
 
-    def close(self) -> None:
-        """End it: nobody is left to ask."""
-        self._control.close()
-        self._process.wait()
+
+def _address(variables: Mapping[str, str]) -> str:
+    """Where this test run's processes meet: a name that Linux forgets with the socket."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    started = hashlib.sha256(json.dumps(variables, sort_keys=True).encode()).hexdigest()
+    return f"\0plansmith-warm-{run}-{started[:16]}"
+
+
+def _connected(address: str) -> socket.socket:
+    """A connection to the warm process, which is started where nobody did so."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        try:
+            listener.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            listener.listen()
+            _started.append(_start(listener))
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    assert soon(lambda: control.connect_ex(address), 0) == 0, "who started the warm process has ended"
+    return control
+
+
+def _start(listener: socket.socket) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", f"{__package__}.warm_server", str(listener.fileno())],
+        cwd=_ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[listener.fileno()],
+    )
 
 
 @cache

@@ -1,7 +1,8 @@
 """One process that has imported what commands import; each command that `tests.warm` starts is a fork of it.
 
-`python -m tests.warm_server DESCRIPTOR`, in the root of the project. A request is one JSON document with four open
-files beside it: standard input, output and error of the command, and where its number and its status are told.
+`python -m tests.warm_server DESCRIPTOR`, in the root of the project, where the descriptor is a listening socket (of
+packets, between processes of one machine). A request is one JSON document with four open files beside it: standard
+input, output and error of the command, and where its number and its status are told.
 
 A fork is a process like any other: with a folder, an environment, streams, signals, children and an end of its own.
 What it lacks is the start of an interpreter: variables that an interpreter or a library reads as it starts do nothing.
@@ -14,6 +15,8 @@ import ctypes
 import gc
 import importlib
 import json
+import logging
+import multiprocessing.util
 import os
 import pkgutil
 import runpy
@@ -28,8 +31,10 @@ import threading
 import time
 import traceback
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -42,9 +47,18 @@ NUMBER = struct.Struct("i")
 """A process number, and then the status as `os.waitpid` gives it."""
 
 _MOST_FILES = 1 << 16
+_ALONE_SECONDS = 60
+"""How long nobody may have come: who started this connects at once, unless it was killed."""
+
 _OF_A_FORK = {"plansmith", worker.__name__, "plansmith.zoo.child"}
 _LATER = ("plansmith.flows", "plansmith.__main__")
 """What is of Prefect, of which a command is told whether it was imported, and what runs as it is imported."""
+
+_AT_EXIT = (logging.shutdown, multiprocessing.util._exit_function)  # type: ignore[attr-defined]
+"""Of what libraries register as they are imported, all whose doing outlives the process that ends."""
+
+_forked_with: list[object] = []
+"""Finalizers of the process that was forked."""
 
 _LIBRARIES = (
     "onnxruntime",
@@ -112,7 +126,7 @@ def become(
     """Be `python -m MODULE WORDS...` in a folder, to its end; called in a fork."""
     status = 1
     try:
-        gc.freeze()  # what is of the process that was forked is never tidied up here
+        _leave_behind()
         _take_over(environment, streams, kept)
         sys.argv[:] = ["-", *words]
         os.chdir(folder)
@@ -132,6 +146,17 @@ def become(
                 stream.flush()
         ctypes.CDLL(None).fflush(None)
         os._exit(status)
+
+
+def _leave_behind() -> None:
+    """What is of the process that was forked is never tidied up here, which would touch and copy most of its memory."""
+    gc.freeze()
+    _forked_with.append(weakref.finalize._registry)  # type: ignore[attr-defined]
+    weakref.finalize._registry = {}  # type: ignore[attr-defined]
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+    atexit._clear()
+    for function in _AT_EXIT:
+        atexit.register(function)
 
 
 def _take_over(environment: Mapping[str, str], streams: Sequence[int], kept: Sequence[int]) -> None:
@@ -174,28 +199,52 @@ def _start(message: bytes, streams: Sequence[int]) -> int:
     return child
 
 
-def serve(control: socket.socket) -> None:
-    """Start what is asked for and tell how it ended, until nobody can ask any more."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(control, selectors.EVENT_READ)
-        while True:
-            for key, _ in selector.select():
-                if key.data is not None:
-                    child, told = key.data
-                    selector.unregister(key.fd)
-                    os.close(key.fd)
-                    _tell(told, os.waitpid(child, 0)[1])
-                    os.close(told)
-                    continue
-                message, files, _, _ = socket.recv_fds(control, REQUEST_BYTES, 4)
-                if not message:
-                    return
-                *streams, told = files
-                child = _start(message, streams)
-                for stream in streams:
-                    os.close(stream)
-                _tell(told, child)
-                selector.register(os.pidfd_open(child), selectors.EVENT_READ, (child, told))
+class Server:
+    """Starts what is asked for and tells how it ended.
+
+    Args:
+        listener: where those come who ask.
+    """
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._asking = 0
+        self._events = selectors.DefaultSelector()
+        self._events.register(listener, selectors.EVENT_READ, self._accept)
+
+    def serve(self) -> None:
+        """Until nobody can ask any more."""
+        while ready := self._events.select(None if self._asking else _ALONE_SECONDS):
+            for key, _ in ready:
+                key.data()
+            if not self._asking:
+                return
+
+    def _accept(self) -> None:
+        control, _ = self._listener.accept()
+        self._asking += 1
+        self._events.register(control, selectors.EVENT_READ, partial(self._hear, control))
+
+    def _hear(self, control: socket.socket) -> None:
+        message, files, _, _ = socket.recv_fds(control, REQUEST_BYTES, 4)
+        if not message:
+            self._events.unregister(control)
+            control.close()
+            self._asking -= 1
+            return
+        *streams, told = files
+        child = _start(message, streams)
+        for stream in streams:
+            os.close(stream)
+        _tell(told, child)
+        ended = os.pidfd_open(child)
+        self._events.register(ended, selectors.EVENT_READ, partial(self._bury, child, ended, told))
+
+    def _bury(self, child: int, ended: int, told: int) -> None:
+        self._events.unregister(ended)
+        os.close(ended)
+        _tell(told, os.waitpid(child, 0)[1])
+        os.close(told)
 
 
 def _tell(told: int, number: int) -> None:
@@ -204,8 +253,8 @@ def _tell(told: int, number: int) -> None:
 
 
 def main() -> None:
-    """Import, say that it is done, and serve."""
-    with socket.socket(fileno=int(sys.argv[1])) as control, warnings.catch_warnings():
+    """Import, and serve."""
+    with socket.socket(fileno=int(sys.argv[1])) as listener, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         own = [module.name for module in pkgutil.walk_packages(plansmith.__path__, "plansmith.")]
         for name in (*_LIBRARIES, *(name for name in own if not name.startswith(_LATER))):
@@ -213,7 +262,7 @@ def main() -> None:
         assert threading.active_count() == 1
         gc.collect()
         gc.freeze()
-        serve(control)
+        Server(listener).serve()
 
 
 if __name__ == "__main__":

@@ -11,20 +11,24 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from plansmith.digest import Digester
+from plansmith.digest import Digester, digest_of_files
 from plansmith.durable import HeldByAnother, Waiting, abandoned_folders, not_waiting, storage_errors, sweep
+from plansmith.errors import RepositoryError
 from plansmith.history import HISTORY, History
 from plansmith.scratch import abandoned_scratch
 from plansmith.stage_cache import ENTRY_FILE, STAGING, StageCache
+from plansmith.stores.sending import files_of
 from plansmith.timing_caches import TimingCaches
 from plansmith.triton.repository import ModelRepository
+from plansmith.triton.rollbacks import hidden_since, rollback_of
 from plansmith.triton.serve_env import staging_place
+from plansmith.triton.views import versions_in
 from plansmith.units import seconds_of
 
 Kind = Literal["cache entry", "timing cache", "lock", "leftover", "log", "history record", "view", "release"]
@@ -49,17 +53,21 @@ class Limits:
     """How old something must be to go, and where else than in artifacts and repository something may be left.
 
     `older_than` is in seconds, `now` in seconds since 1970; `scratch` holds temporary files, `staging` staging
-    folders.
+    folders; `spared`: releases that stay whatever their age, by the digests that stores have them under.
     """
 
     older_than: float
     now: float
     scratch: tuple[Path, ...] = field(default_factory=lambda: (Path(tempfile.gettempdir()), _SHARED_MEMORY))
     staging: tuple[Path, ...] = field(default_factory=lambda: (staging_place(),))
+    spared: frozenset[str] = frozenset()
 
 
 class Collector:
     """Finds what can go below an artifacts folder and in a repository.
+
+    A repository that mirrors a store loses views only: which of its releases are wanted is known to the store, and
+    `pull` and `sync` take the others away.
 
     Args:
         artifacts: holds cache, history and logs.
@@ -78,6 +86,7 @@ class Collector:
         self._timing = TimingCaches(artifacts / "cache" / "timing")
         self._history = History(artifacts / HISTORY)
         self._repository = ModelRepository(repository, self._digester)
+        self._spared = limits.spared
 
     def found(self, waiting: Waiting) -> list[Garbage]:
         """Everything that can go, with the bytes that are free when all of it is gone; writes nothing.
@@ -88,7 +97,7 @@ class Collector:
         with self._cache.held_to_look(waiting):
             return self._found(self._repository.known())
 
-    def _found(self, models: list[str]) -> list[Garbage]:
+    def _found(self, models: list[str], only: Container[Path] | None = None) -> list[Garbage]:
         links: Counter[tuple[int, int]] = Counter()
         return [
             Garbage(one.kind, one.path, one.why, _freed(one.path, links))
@@ -101,13 +110,18 @@ class Collector:
                 *self._records(),
                 *(one for model in models for one in self._of_model(model)),
             )
+            if only is None or one.path in only
         ]
 
-    def collect(self, waiting: Waiting) -> list[Garbage]:
+    def collect(
+        self, waiting: Waiting, *, only: Container[Path] | None = None, went: Callable[[Garbage], None] = lambda _: None
+    ) -> list[Garbage]:
         """Take everything away that can go, while no compile uses the cache and none publishes.
 
         Args:
             waiting: told when a compile has to end first; what it raises ends the attempt.
+            only: of what can go, nothing but this; everything where it is None.
+            went: given each thing when it is gone.
 
         Raises:
             RepositoryError: something cannot be removed.
@@ -120,7 +134,7 @@ class Collector:
                         held.enter_context(self._cache.held(waiting, alone=True))
                     busy = self._hold(models, held)
                     if busy is None:
-                        return self._take_away(models)
+                        return self._take_away(models, only, went)
                 # While servers load what another process publishes, minutes may pass, and compiles need the cache.
                 # It may not be taken second either, as a compile that publishes holds it and waits for the model.
                 with self._repository.exclusive(busy, waiting):
@@ -135,12 +149,15 @@ class Collector:
                 return model
         return None
 
-    def _take_away(self, models: list[str]) -> list[Garbage]:
+    def _take_away(
+        self, models: list[str], only: Container[Path] | None, went: Callable[[Garbage], None]
+    ) -> list[Garbage]:
         for model in models:
             self._repository.settle(model)
-        found = self._found(models)
+        found = self._found(models, only)
         for one in found:
             self._remove(one)
+            went(one)
         return found
 
     def _entries(self) -> Iterator[Garbage]:
@@ -182,22 +199,53 @@ class Collector:
                 yield Garbage("history record", file, f"older than the last {RECORDS_KEPT}")
 
     def _of_model(self, model: str) -> Iterator[Garbage]:
+        marker = self._repository.marker()
+        mirrors = marker is not None and bool(marker.mirrors)
+        damaged = {} if mirrors else self._damaged(model)
         link = self._repository.root / model
         for view in self._repository.views(model).others():
             if self._is_old(view) and (self._is_old(link) or not link.is_symlink()):
                 yield Garbage("view", view, "not shown to Triton any more")
-        shown, numbers = self._repository.views(model).shown(), self._repository.versions(model)
-        leading = self._repository.leading(model)
-        newest = self._repository.readable(model, leading) if leading is not None else None
-        for number in numbers[:-1]:  # the newest keeps its number from being given again
-            if number not in shown and self._is_old_release(model, number):
-                why = self._repository.why_hidden(model, number, newest)
-                if why is not None:
-                    yield Garbage("release", self._repository.release(model, number), why)
+            elif harmed := damaged.keys() & set(versions_in(view)):
+                yield Garbage("view", view, f"not shown to Triton any more, and its version {min(harmed)} is damaged")
+        if not mirrors:
+            yield from self._releases(model, damaged)
+
+    def _damaged(self, model: str) -> dict[int, str]:
+        """What is wrong with the releases that are not whole and that Triton is not shown, by their numbers."""
+        shown = self._repository.views(model).shown()
+        numbers = [number for number in self._repository.versions(model) if number not in shown]
+        found = {number: self._repository.damage(model, number) for number in numbers}
+        return {number: why for number, why in found.items() if why is not None}
+
+    def _releases(self, model: str, damaged: Mapping[int, str]) -> Iterator[Garbage]:
+        """Releases that Triton is not shown: damaged ones, and old ones that no view will show again."""
+        repository, leading = self._repository, self._repository.leading(model)
+        newest = repository.readable(model, leading) if leading is not None else None
+        kept = {*repository.views(model).shown(), rollback_of(repository, model)}
+        for number in repository.versions(model)[:-1]:  # the newest keeps its number from being given again
+            why = damaged.get(number)
+            if why is None and number not in kept and self._is_old_release(model, number):
+                why = None if self._is_spared(model, number) else repository.why_hidden(model, number, newest)
+            if why is not None:
+                yield Garbage("release", repository.release(model, number), why)
+
+    def _is_spared(self, model: str, number: int) -> bool:
+        """Whether a store holds on to this very release, and it is whole here."""
+        manifest = self._repository.readable(model, number) if self._spared else None
+        if manifest is None:
+            return False
+        try:
+            files = files_of(self._repository.release(model, number), manifest, self._digester)
+        except RepositoryError:
+            return False
+        return digest_of_files(files) in self._spared
 
     def _is_old_release(self, model: str, number: int) -> bool:
         manifest = self._repository.readable(model, number)
         if manifest is not None and seconds_of(manifest.created) > self._limit:
+            return False
+        if hidden_since(self._repository, model, number) > self._limit:
             return False
         return self._is_old(self._repository.release(model, number))
 

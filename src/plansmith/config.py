@@ -257,7 +257,7 @@ def find_problems(values: Mapping[str, Any]) -> list[Problem]:
     try:
         ModelSpec.model_validate(dict(values))
     except ValidationError as invalid:
-        return [_problem(error) for error in invalid.errors()]
+        return [problem_of(error) for error in invalid.errors()]
     return []
 
 
@@ -267,13 +267,16 @@ def make_spec(values: Mapping[str, Any]) -> ModelSpec:
     Raises:
         UsageError: names every problem at once.
     """
-    found = find_problems(values)
-    if found:
-        raise refusal(found)
-    return ModelSpec.model_validate(dict(values))
+    try:
+        return ModelSpec.model_validate(dict(values))
+    except ValidationError as invalid:
+        found = [problem_of(error) for error in invalid.errors()]
+    raise refusal(found)
 
 
-def refusal(found: Sequence[Problem], *, remedy: str = "mend these and run it again") -> UsageError:
+def refusal(
+    found: Sequence[Problem], *, what: str = "the spec", remedy: str = "mend these and run it again"
+) -> UsageError:
     """One error for all problems, in the order of their lines; unknown keys together, and no more than fit a screen."""
     ordered = sorted(found, key=lambda problem: problem.line)
     unknown = [f"{p.place} {p.words}" for p in ordered if p.kind == "unknown"]
@@ -281,7 +284,7 @@ def refusal(found: Sequence[Problem], *, remedy: str = "mend these and run it ag
     listed += [f"{p.place}: {p.words}" for p in ordered if p.kind != "unknown"]
     more = len(listed) - _MOST_PROBLEMS
     shown = listed[:_MOST_PROBLEMS] + ([f"… and {more} more"] if more > 0 else [])
-    return UsageError("\n  ".join([f"{len(found)} problem(s) in the spec:", *shown]), remedy=remedy)
+    return UsageError("\n  ".join([f"{len(found)} problem(s) in {what}:", *shown]), remedy=remedy)
 
 
 def got(value: Any) -> str:
@@ -300,7 +303,8 @@ def escaped(value: Any) -> Any:
     return value
 
 
-def _problem(error: Mapping[str, Any]) -> Problem:
+def problem_of(error: Mapping[str, Any]) -> Problem:
+    """One of `ValidationError.errors()` as a problem of a file that a person wrote."""
     keys = tuple(str(key) for key in error["loc"])
     path = repr(".".join(keys))
     if error["type"] == "extra_forbidden":

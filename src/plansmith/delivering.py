@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+from plansmith.basis import Basis
 from plansmith.config import ModelSpec
 from plansmith.destinations import Publication
 from plansmith.errors import PlansmithError
@@ -62,8 +64,14 @@ class Deliveries:
         release = self._outgoing(found)
         return tuple(delivery.plan(release, self._terms) for delivery in self._deliveries)
 
-    def deliver(self, published: PublishedVersion) -> PublishedVersion:
+    def deliver(
+        self, published: PublishedVersion, told: Callable[[PublishedVersion], None] = lambda _: None
+    ) -> PublishedVersion:
         """Bring a release to each destination in turn; what one has already is found there.
+
+        Args:
+            published: the release.
+            told: of it with its publications so far, after each.
 
         Raises:
             PlansmithError: of the first that fails. The release stands, and the same compile goes on there.
@@ -73,7 +81,21 @@ class Deliveries:
             made = self._delivered(published, delivery)
             published = published.model_copy(update={"publications": (*published.publications, made)})
             self._stages.made["publish"] = published
+            told(published)
         return published
+
+    def note(self, published: PublishedVersion, basis: Basis) -> None:
+        """Note in each destination what the release was made from.
+
+        One that cannot be written is told: the release stands there, and who knows it only from there builds it again.
+        """
+        for delivery, made in zip(self._deliveries, published.publications, strict=True):
+            try:
+                delivery.note(made.model, made.digest, basis)
+            except (PlansmithError, OSError) as error:
+                said = error.message if isinstance(error, PlansmithError) else str(error)
+                words = f"what version {made.version} of {made.model} was made from could not be noted in {made.place}"
+                self._stages.notice(f"{words}: {said}")
 
     def _delivered(self, published: PublishedVersion, delivery: Delivery) -> Publication:
         try:

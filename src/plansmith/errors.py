@@ -144,10 +144,14 @@ def first_line(error: BaseException) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """What a text of several lines comes to: its first, and where that only announces (ends in ":"), its last, too."""
+    """What a text of several lines comes to: its first, and where that only announces (ends in ":"), its last, too.
+
+    The last of a list that was cut ("… and 3 more") comes with its first.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith(":"):
-        return f"{lines[0]} {lines[-1]}"
+        told = [lines[1]] if len(lines) > 2 and lines[-1].startswith("…") else []
+        return " ".join([lines[0], *told, lines[-1]])
     return lines[0].removesuffix(":") if lines else ""
 
 

@@ -41,7 +41,7 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> F
         if reference.scheme == "onnx":
             paths, known = _graph_files(stages, Path(found.location))
         else:
-            paths = _paths(found.folder, spec)
+            paths = model_paths(found.folder, spec)
             directory.require_kind(found.folder, reference.scheme)
             directory.require_weights(found.folder, allow_pickle=spec.allow_pickle)
             licence = directory.read_licence(found.folder)
@@ -67,7 +67,7 @@ def require_unchanged(stages: StageRunner, spec: ModelSpec, source: Finished[Sou
     Raises:
         SourceError: it was written to while it was read.
     """
-    paths = list(source.files) if source.record.scheme == "onnx" else _paths(source.folder, spec)
+    paths = list(source.files) if source.record.scheme == "onnx" else model_paths(source.folder, spec)
     try:
         files = stages.digester.entries(source.folder, paths, foreign=not spec.random_weights)
     except FileNotFoundError as error:
@@ -97,8 +97,12 @@ def _graph_files(stages: StageRunner, path: Path) -> tuple[list[Path], bool]:
     return onnx_models.files_of(path, entry.record["weights"]), cached
 
 
-def _paths(folder: Path, spec: ModelSpec) -> list[Path]:
-    """The files of a model directory; where it was made here, the cache's own note lies beside them."""
+def model_paths(folder: Path, spec: ModelSpec) -> list[Path]:
+    """The files of a model directory; where it was made here, the cache's own note lies beside them.
+
+    Raises:
+        SourceError: as `directory.model_files`.
+    """
     found = directory.model_files(folder, trust_remote_code=spec.trust_remote_code, allow_pickle=spec.allow_pickle)
     return [path for path in found if path.name != ENTRY_FILE]
 
@@ -126,7 +130,7 @@ def _random(stages: StageRunner, spec: ModelSpec, reference: SourceReference) ->
         if folder is None:
             snapshot = _snapshot(stages, spec, reference, location)
             folder, commit = snapshot.folder, snapshot.commit
-        described = [p for p in _paths(folder, spec) if p.suffix not in {".safetensors", ".bin"}]
+        described = directory.described(model_paths(folder, spec))
         inputs = [digest_of_files(stages.digester.entries(folder, described, foreign=True))]
         location = str(folder.resolve())
     parameters = {"scheme": reference.scheme, "trust_remote_code": spec.trust_remote_code, "task": spec.task}

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a file that a person wrote, in plain words."""
+"""What pydantic, or a parser of YAML, finds wrong with a file that a person wrote, in plain words."""
 
 from __future__ import annotations
 
@@ -36,3 +36,24 @@ def words_of(error: Mapping[str, Any]) -> str:
     if words is None:
         return str(error["msg"]).removeprefix("Value error, ")
     return words.format(**error.get("ctx", {}))
+
+
+def words_of_yaml(error: Exception) -> str:
+    """What is no YAML in a text, in one line, with the places that PyYAML knows: what is wrong, and what it began in.
+
+    Args:
+        error: a `yaml.YAMLError`, or what PyYAML lets pass of Python's own, such as the ValueError of a date.
+    """
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        said = str(error).replace(' in "<unicode string>",', " at")
+        return " ".join(said.split())
+    context, begun = (getattr(error, name, None) for name in ("context", "context_mark"))
+    inside = f" in {_place(begun)}" if begun else ""
+    told = getattr(error, "problem", None) or type(error).__name__
+    return f"{_place(mark)}: {told}{f' ({context}{inside})' if context else ''}"
+
+
+def _place(mark: Any) -> str:
+    """Where a `yaml.Mark` is, as editors count."""
+    return f"line {mark.line + 1}, column {mark.column + 1}"

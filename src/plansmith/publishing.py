@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from plansmith import __version__
+from plansmith.basis import Basis
 from plansmith.config import ModelSpec
 from plansmith.delivering import Deliveries
 from plansmith.digest import digest_of_files
 from plansmith.engines import Engine
 from plansmith.manifest import Manifest, Package, PublishedVersion
+from plansmith.provenance import completed
 from plansmith.report import REPORT_FILE, facts_of, render
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.reproduction import reproduction
@@ -25,7 +28,10 @@ from plansmith.types import DataSet, LoweredModel, OnnxModel, SourceModel
 
 @dataclass(frozen=True)
 class Made:
-    """What the steps before have made: `data` is None where no samples were needed, `served` without a server."""
+    """What the steps before have made, and what the first of them began with.
+
+    `data` is None where no samples were needed, `served` without a server, `before` in a dry run.
+    """
 
     source: Finished[SourceModel]
     onnx: Finished[OnnxModel]
@@ -35,6 +41,7 @@ class Made:
     validation: Finished[ValidationReport]
     package: Finished[Package]
     served: Finished[ServedReport] | None
+    before: Basis | None
 
 
 def publish(
@@ -119,10 +126,33 @@ def publish(
             described=lambda numbered: {REPORT_FILE: render(facts_of(numbered))},
             servers=servers if spec.load_into else None,
         )
-        published = deliveries.deliver(published)
+        assert made.before is not None
+        basis = completed(made.before, spec, made.source, manifest.data)
+        note = partial(_note, stages, repository, basis)
+        note(published)
+        published = deliveries.deliver(published, note)
+        deliveries.note(published, _delivered(basis, published))
         clock.cached = published.unchanged and all(one.unchanged for one in published.publications)
         if not spec.triton.serves(published.version):
             unasked = f"; not loaded into {', '.join(spec.load_into)}" if spec.load_into else ""
             words = f"Triton does not serve version {published.version}: triton.version_policy names others"
             stages.notice(f"{words}{unasked}")
         return published, manifest.model_copy(update={"version": published.version})
+
+
+def _note(stages: StageRunner, repository: ModelRepository, basis: Basis, published: PublishedVersion) -> None:
+    """Note what a version was made from, and where it was published to so far.
+
+    One that is not noted stands, and a fleet takes it for stale.
+    """
+    try:
+        repository.note_basis(published.name, _delivered(basis, published), stages.waits_for_publisher)
+    except OSError as error:
+        stages.notice(f"what version {published.version} was made from could not be noted: {error}")
+
+
+def _delivered(basis: Basis, published: PublishedVersion) -> Basis:
+    """What a version was made from, with where it was published to so far."""
+    places = basis.destinations[: len(published.publications)]
+    stored = {place: made.digest for place, made in zip(places, published.publications, strict=True)}
+    return basis.model_copy(update={"version": published.version, "destinations": places, "stored": stored})

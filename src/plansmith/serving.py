@@ -1,17 +1,18 @@
-"""The step that has a real Triton load a release and answer."""
+"""A real Triton loads a release and answers: as a step of a compile, or of a release that was published."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.client.wire import numpy_dtype
 from plansmith.engines import BuildSpec
 from plansmith.errors import ServedCheckError
-from plansmith.manifest import Package
+from plansmith.manifest import Manifest, Package
 from plansmith.reference import StoredCase, read_case
-from plansmith.reports import ServedReport, ValidationReport
+from plansmith.reports import ServedReport, Tolerance, ValidationReport
 from plansmith.stages import Finished, StageRunner
 from plansmith.triton.model_config import parse_config
 from plansmith.triton.plan_config import instances_take
@@ -50,43 +51,133 @@ def ask_server(
     Raises:
         ServedCheckError: it does not load, answers wrongly, or Triton understood another configuration.
     """
-    server, profiles = runtime.installation, build.profiles if build is not None else ()
-    plugins = [Path(plugin) for plugin in build.plugins] if build is not None else []
-    folders = tuple(dict.fromkeys(plugin.parent for plugin in plugins))
+    server = runtime.installation
+    asked = _Asked(
+        package=package.record,
+        folder=package.folder,
+        onnx=onnx.record,
+        reference=onnx.folder,
+        tolerances=validation.record.tolerances,
+        build=build,
+    )
     parameters = {
         "server": server.version or stages.digester.file(server.binary, foreign=True),
         "real": runtime.site is None,
         "runtime": runtime.words,
         "device": runtime.device,
-        "profiles": [profile.model_dump(mode="json") for profile in profiles],
+        "profiles": [profile.model_dump(mode="json") for profile in (build.profiles if build is not None else ())],
     }
 
-    def takes(feed: Arrays) -> bool:
-        own = {name: array for name, array in feed.items() if name not in package.record.reshaped}
-        config = parse_config((package.folder / package.record.config_file).read_text())
-        return _fits(feed, package.record) and instances_take(config, profiles, own)
-
     def check(out: Path) -> Any:
-        from plansmith.triton.served_check import check_served
-
         _require_comparable(package.record, onnx.record.mask_input)
-        cases = [c for c in onnx.record.reference.cases if c.name in _CASES and c.in_range]
-        return check_served(
-            package.record,
-            package.folder,
-            [_as_served(read_case(case, onnx.folder), package.record) for case in cases],
-            runtime=replace(runtime, library_folders=folders),
-            mask_input=onnx.record.mask_input,
-            tolerances=validation.record.tolerances,
-            takes=takes,
-            scratch=out / "repository",
-            log=stages.log_file("triton"),
-            progress=stages.progress,
-        ).model_dump(mode="json")
+        log = stages.log_file("triton")
+        return asked.ask(runtime, scratch=out / "repository", log=log, progress=stages.progress).model_dump(mode="json")
 
     inputs = [package.digest, onnx.digest, validation.digest]
     tools = "check_served_python" if onnx.record.exporter == UNEXPORTED else ""
     return stages.stage("check_served", ServedReport, inputs, parameters, check, tools=tools)
+
+
+def ask_release(
+    manifest: Manifest,
+    release: Path,
+    runtime: ServingRuntime,
+    *,
+    scratch: Path,
+    log: Path,
+    progress: Callable[[str], None] = lambda _: None,
+) -> ServedReport:
+    """Have a server load a published release, and compare its answers with the reference that it holds.
+
+    Args:
+        manifest: the release's.
+        release: its folder.
+        runtime: the server and the backend that answers.
+        scratch: a folder for the server's repository, made and removed here; best on the release's file system.
+        log: takes the server's output.
+        progress: told what is being done.
+
+    Raises:
+        ServedCheckError: it does not load, answers wrongly, or Triton understood another configuration.
+    """
+    return _asked_of(manifest, release).ask(runtime, scratch=scratch, log=log, progress=progress)
+
+
+def why_not_asked(manifest: Manifest, release: Path) -> str | None:
+    """Why no server's answers can be compared with what a release holds, in words; None where they can."""
+    try:
+        _require_comparable(manifest.package, manifest.onnx.mask_input)
+    except ServedCheckError as error:
+        return error.message
+    asked = _asked_of(manifest, release)
+    if not any(asked.is_taken(case.feed) for case in asked.cases()):
+        return "it holds no case of a reference that it takes"
+    return None
+
+
+def _asked_of(manifest: Manifest, release: Path) -> _Asked:
+    return _Asked(
+        package=manifest.package,
+        folder=release,
+        onnx=manifest.onnx,
+        reference=release,
+        tolerances=manifest.validation.tolerances,
+        build=manifest.engine.build,
+    )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a server is asked about.
+
+    Args:
+        package: what is served; its files lie in `folder`.
+        folder: holds config.pbtxt and model/.
+        onnx: names the cases of the reference.
+        reference: the folder that their files start from.
+        tolerances: by output.
+        build: of the release's plans, if it has any.
+    """
+
+    package: Package
+    folder: Path
+    onnx: OnnxModel
+    reference: Path
+    tolerances: Mapping[str, Tolerance]
+    build: BuildSpec | None
+
+    def ask(
+        self, runtime: ServingRuntime, *, scratch: Path, log: Path, progress: Callable[[str], None]
+    ) -> ServedReport:
+        """Load it and ask it; arguments and errors as for `check_served`."""
+        from plansmith.triton.served_check import check_served
+
+        plugins = [Path(plugin) for plugin in self.build.plugins] if self.build is not None else []
+        folders = tuple(dict.fromkeys(plugin.parent for plugin in plugins))
+        return check_served(
+            self.package,
+            self.folder,
+            self.cases(),
+            runtime=replace(runtime, library_folders=folders),
+            mask_input=self.onnx.mask_input,
+            tolerances=self.tolerances,
+            takes=self.is_taken,
+            scratch=scratch,
+            log=log,
+            progress=progress,
+        )
+
+    def cases(self) -> list[StoredCase]:
+        """The cases that are small enough, as clients send and get them."""
+        chosen = [case for case in self.onnx.reference.cases if case.name in _CASES and case.in_range]
+        return [_as_served(read_case(case, self.reference), self.package) for case in chosen]
+
+    def is_taken(self, feed: Arrays) -> bool:
+        """Whether the release answers such inputs at all."""
+        own = {name: array for name, array in feed.items() if name not in self.package.reshaped}
+        config = parse_config((self.folder / self.package.config_file).read_text())
+        profiles = self.build.profiles if self.build is not None else ()
+        return _fits(feed, self.package) and instances_take(config, profiles, own)
 
 
 def _as_served(case: StoredCase, package: Package) -> StoredCase:

@@ -95,9 +95,22 @@ def read_specs(path: Path, overrides: Mapping[str, Any], picked: Sequence[str] =
     return SpecFile(tuple(models), several or any(model.target for model in models))
 
 
+def name_of(values: Mapping[str, Any], folder: Path) -> str:
+    """The name that a model has, or gets from its source, there or not; a UsageError where that is no source."""
+    name, source = values.get("name"), values.get("source")
+    if (isinstance(name, str) and name) or not isinstance(source, str):
+        return str(name or "")
+    try:
+        return parse_reference(source, relative_to=folder).default_name
+    except SourceError:  # what is wrong with it is said when the model's turn comes
+        scheme, _, location = source.partition(":")
+        path = Path(location) if scheme == "onnx" else None
+        return SourceReference(cast(Scheme, scheme), location, None, path).default_name
+
+
 def _models(entry: _Entry, overrides: dict[str, Any], typed: list[Any] | None, folder: Path) -> list[NamedSpec]:
     spec = make_spec(_over(entry.values, overrides))
-    named = NamedSpec(spec.name or _name(entry.values, folder), spec)
+    named = NamedSpec(spec.name or name_of(entry.values, folder), spec)
     targets = _targets(entry, overrides, typed)
     return [named] if targets is None else for_targets(named, targets)
 
@@ -132,6 +145,8 @@ def _with_folders(values: dict[str, Any], start: Path) -> dict[str, Any]:
     """The values, with folders and a target file that start from the spec's own folder."""
     named = [key for key in _FOLDERS if isinstance(values.get(key), str) and values[key]]
     found = values | {key: str(start / values[key]) for key in named}
+    if "tritonserver" in named:  # a release notes it, and is verified from elsewhere
+        found["tritonserver"] = str(Path(found["tritonserver"]).absolute())
     if "target" in values:
         target = values["target"]
         found["target"] = (
@@ -211,7 +226,7 @@ def _entry_problems(entry: _Entry, overrides: Mapping[str, Any], text: SpecText)
         elif root == entry.keys or problem.kind == "missing":
             yield text.placed(problem, root)
     try:
-        _name(entry.values, text.path.parent)
+        name_of(entry.values, text.path.parent)
     except UsageError as error:
         words = f"'source': {error.message}; {error.remedy}"
         yield text.placed(Problem(("source",), "wrong", words), text.root_of(("source",), (entry.keys, ("defaults",))))
@@ -228,19 +243,6 @@ def _once(found: Sequence[Problem], text: SpecText) -> list[Problem]:
     return [p for p in unique if p in text.problems or p.keys not in text.variables]
 
 
-def _name(values: Mapping[str, Any], folder: Path) -> str:
-    """The name that a model has in its file, or gets from its source."""
-    name, source = values.get("name"), values.get("source")
-    if (isinstance(name, str) and name) or not isinstance(source, str):
-        return str(name or "")
-    try:
-        return parse_reference(source, relative_to=folder).default_name
-    except SourceError:  # what is wrong with it is said when the model's turn comes
-        scheme, _, location = source.partition(":")
-        path = Path(location) if scheme == "onnx" else None
-        return SourceReference(cast(Scheme, scheme), location, None, path).default_name
-
-
 def _repeated_names(
     entries: Sequence[_Entry], text: SpecText, overrides: Mapping[str, Any], typed: list[Any] | None
 ) -> Iterator[Problem]:
@@ -249,7 +251,7 @@ def _repeated_names(
     for entry in entries:
         values, targets = {**entry.values, **overrides}, _targets(entry, overrides, typed)
         base, line = repository_of(values), text.lines[entry.keys] if entry.keys else 0
-        name = _name(values, text.path.parent)
+        name = name_of(values, text.path.parent)
         keys = [(name, (base / folder_of(one) if one else base).resolve()) for one in (targets or [""])]
         if taken := [key for key in keys if key in first]:
             words = f"the model in line {first[taken[0]]} is called {name!r} too, in the same repository"
@@ -268,7 +270,7 @@ def _mixed_repositories(entries: Sequence[_Entry], text: SpecText) -> Iterator[P
 
 
 def _pick(entries: Sequence[_Entry], picked: Sequence[str], path: Path) -> list[_Entry]:
-    names = [_name(entry.values, path.parent) for entry in entries]
+    names = [name_of(entry.values, path.parent) for entry in entries]
     unknown = [name for name in picked if name not in names]
     if unknown:
         raise UsageError(

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from plansmith.basis import Basis
 from plansmith.compilers.baselines import HIGHER
 from plansmith.config import ModelSpec
 from plansmith.delivering import Deliveries
@@ -35,6 +36,7 @@ from plansmith.precision_steps import (
     needs_samples,
     require_lowered,
 )
+from plansmith.provenance import surroundings
 from plansmith.publishing import Made, publish
 from plansmith.python_steps import lay_out_model, require_pytorch
 from plansmith.recording import Run, recorded
@@ -147,6 +149,7 @@ class Compilation(GraphSteps):
 
     def _do(self, perform: Perform) -> tuple[PublishedVersion, Manifest]:
         self._require_buildable()
+        before = None if self._stages.dry else self._surroundings()
         source = perform(self.fetch)
         onnx = perform(self.export, source)
         data = perform(self.sample, source, onnx) if needs_samples(self.spec, onnx.record) else None
@@ -158,7 +161,14 @@ class Compilation(GraphSteps):
             self._plans.require_complete(engine.record)
         package = perform(self.package, engine, onnx)
         served = perform(self.check_served, package, onnx, validation) if self.spec.check_served else None
-        return perform(self.publish, Made(source, onnx, data, lowered, engine, validation, package, served))
+        return perform(self.publish, Made(source, onnx, data, lowered, engine, validation, package, served, before))
+
+    def _surroundings(self) -> Basis:
+        """What decides the result besides what the steps bring here."""
+        with self._locating("fetch"):
+            return surroundings(
+                self.spec, self.reference, relative_to=self._relative_to, digester=self._stages.digester
+            )
 
     def plan(self) -> dict[str, str]:
         """What a run would do, step by step; only for a dry compilation."""

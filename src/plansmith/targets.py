@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
 from plansmith.errors import EngineError
-from plansmith.problems import words_of
+from plansmith.problems import words_of, words_of_yaml
 from plansmith.target_names import runtime_names, shipped_file, target_names
 from plansmith.types import Device, Record
 
@@ -91,9 +91,8 @@ def load_target(name: str) -> Target:
         EngineError: there is no such target, or its file has problems; names every one of them.
     """
     if is_target_file(name):
-        path = Path(name).absolute()
-        runtime = _read_runtime(path)
-        return Target(name=str(path), device=runtime.devices[0], **_fields(runtime))
+        runtime = _read_runtime(Path(name).absolute())
+        return Target(name=name_of(name), device=runtime.devices[0], **_fields(runtime))
     if name not in target_names():
         raise _unknown(name)
     on_cpu = name not in runtime_names()
@@ -126,6 +125,11 @@ def is_target_file(name: str) -> bool:
     return name.endswith(_FILE_SUFFIXES)
 
 
+def name_of(name: str) -> str:
+    """What a target is called in full: its name, or the whole path of its file."""
+    return str(Path(name).absolute()) if is_target_file(name) else name
+
+
 def _fields(runtime: Runtime) -> dict[str, Any]:
     return {name: getattr(runtime, name) for name in Runtime.model_fields}
 
@@ -141,8 +145,7 @@ def _read_runtime(file: Traversable) -> Runtime:
             remedy="put it back, as what was compiled for it needs it too, or name another",
         ) from error
     except (yaml.YAMLError, ValueError) as error:
-        said = str(error).replace("<unicode string>", str(file))
-        raise EngineError(f"{file} is not YAML: {said}", remedy="mend the file") from error
+        raise EngineError(f"{file} is not YAML: {words_of_yaml(error)}", remedy="mend the file") from error
     try:
         return Runtime.model_validate(values)
     except ValidationError as invalid:

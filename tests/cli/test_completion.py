@@ -19,8 +19,11 @@ from .command import COMMAND, CommandLine, environment
 from .conftest import Compiled
 
 COMMANDS = [
-    *("check", "compile", "diff", "doctor", "gc", "history", "infer", "init", "inspect", "lower", "pin", "promote"),
+    *("check", "compile", "diff", "doctor", "fleet", "flows", "gc", "history", "infer", "init", "inspect"),
     *(
+        "lower",
+        "pin",
+        "promote",
         "prune",
         "publish",
         "pull",
@@ -30,7 +33,9 @@ COMMANDS = [
         "serve",
         "serve-env",
         "show",
+        "status",
         "store",
+        "submit",
         "sync",
         "targets",
     ),
@@ -42,6 +47,10 @@ OFFERED: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "commands": (("",), COMMANDS),
     "the start of a command": (("se",), ["serve", "serve-env"]),
     "commands of a group": (("serve-env", ""), ["add", "list", "remove"]),
+    "commands of flows": (("flows", ""), ["deploy", "serve"]),
+    "commands of fleets": (("fleet", ""), ["plan", "run"]),
+    "specs of a fleet": (("fleet", "plan", "conf"), ["<file>"]),
+    "models of a fleet": (("status", "--model", "t"), ["tiny"]),
     "options": (("compile", "--s"), ["--shapes", "--shared-cache"]),
     "choices": (("compile", "x", "--engine", "t"), ["tensorrt"]),
     "targets": (("compile", "x", "--target", "triton-26"), [n for n in target_names() if n.startswith("triton-26")]),

@@ -32,6 +32,23 @@ SOURCES = Path(__file__).parents[2] / "src"
 INSTALL = "pip install 'plansmith[compile]'"
 MARKS = {"✓", "–", "!", "✗"}
 
+# The doctor, who takes what the probes found from a file where one is, and else asks them and writes it there.
+REMEMBERING = """
+import dataclasses, json, pathlib, runpy, sys
+from plansmith.doctor import children, examination
+place = pathlib.Path(sys.argv.pop(1))
+known = json.loads(place.read_text()) if place.exists() else {}
+async def ask(name, **given):
+    if name not in known:
+        known[name] = dataclasses.asdict(await children.run_probe(name, **given))
+    return children.Probed(**known[name])
+examination.run_probe = ask
+try:
+    runpy.run_module("plansmith", run_name="__main__", alter_sys=True)
+finally:
+    place.write_text(json.dumps(known))
+"""
+
 
 @pytest.fixture(scope="module")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -51,6 +68,13 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
+@pytest.fixture(scope="module")
+def doctor(core: Path) -> list[str]:
+    """`plansmith doctor --offline` in that environment, whose libraries are probed once for all that is printed."""
+    known = core.parents[1] / "known.json"
+    return [str(core), "-c", REMEMBERING, str(known), "doctor", "--offline"]
+
+
 def needed_by(name: str) -> set[str]:
     """A distribution and all that it always needs."""
     found = {name}
@@ -61,10 +85,10 @@ def needed_by(name: str) -> set[str]:
     return found
 
 
-def bare(python: Path, folder: Path, *words: str) -> Answer:
-    """`plansmith doctor` in the environment without extras."""
+def bare(command: list[str], folder: Path) -> Answer:
+    """What a command in the environment without extras answers."""
     done = subprocess.run(
-        [python, "-m", "plansmith", "doctor", *words],
+        command,
         cwd=folder,
         env=bare_environment(),
         stdin=subprocess.DEVNULL,
@@ -126,7 +150,7 @@ def check_complete(answer: Answer, folder: Path) -> None:
 
 
 def test_without_the_extra_every_package_is_named_and_one_command_mends_them(core: Path, tmp_path: Path) -> None:
-    answer = bare(core, tmp_path, "--offline", "--json")
+    answer = bare([str(core), "-m", "plansmith", "doctor", "--offline", "--json"], tmp_path)
     assert (answer.status, answer.document["exit_code"]) == (9, 9), answer
     found = by_name(answer.document)
     torch = found["Packages for compiling: torch"]
@@ -139,8 +163,8 @@ def test_without_the_extra_every_package_is_named_and_one_command_mends_them(cor
     assert answer.stderr == ""
 
 
-def test_a_pipe_gets_plain_whole_lines_that_end_with_what_to_type(core: Path, tmp_path: Path) -> None:
-    answer = bare(core, tmp_path, "--offline")
+def test_a_pipe_gets_plain_whole_lines_that_end_with_what_to_type(doctor: list[str], tmp_path: Path) -> None:
+    answer = bare(doctor, tmp_path)
     assert answer.status == 9
     assert "\x1b" not in answer.stdout
     lines = answer.stdout.splitlines()
@@ -152,9 +176,9 @@ def test_a_pipe_gets_plain_whole_lines_that_end_with_what_to_type(core: Path, tm
     assert lines[last - 1].startswith("This machine is not ready to compile: ")
 
 
-def test_output_without_our_marks_falls_back_to_ascii(core: Path, tmp_path: Path) -> None:
+def test_output_without_our_marks_falls_back_to_ascii(doctor: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
-        [core, "-m", "plansmith", "doctor", "--offline"],
+        doctor,
         cwd=tmp_path,
         env=bare_environment(PYTHONIOENCODING="ascii"),
         capture_output=True,
@@ -169,9 +193,9 @@ def test_output_without_our_marks_falls_back_to_ascii(core: Path, tmp_path: Path
     ("variables", "coloured"), [({"NO_COLOR": "1"}, False), ({}, True)], ids=["no colour", "colour"]
 )
 def test_a_narrow_terminal_gets_wrapped_columns(
-    core: Path, tmp_path: Path, variables: dict[str, str], coloured: bool
+    doctor: list[str], tmp_path: Path, variables: dict[str, str], coloured: bool
 ) -> None:
-    lines, coded = on_terminal([str(core), "-m", "plansmith", "doctor", "--offline"], tmp_path, 70, variables)
+    lines, coded = on_terminal(doctor, tmp_path, 70, variables)
     verdict = next(number for number, line in enumerate(lines) if line.startswith("This machine"))
     assert [line for line in lines[:verdict] if len(line) > 70 and " " in line[22:].strip()] == []
     marked = [line for line in lines[:verdict] if line.startswith("  ") and line[2] != " "]
@@ -220,8 +244,10 @@ def test_an_interrupt_ends_what_is_being_looked_at(core: Path, tmp_path: Path) -
     assert not Path(f"/proc/{mark.read_text()}").exists()
 
 
-def test_a_place_that_cannot_be_written_is_a_problem_with_another_place_to_type(core: Path, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_a_problem_with_another_place_to_type(
+    doctor: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "artifacts").write_text("")
-    found = by_name(json.loads(bare(core, tmp_path, "--offline", "--json").stdout))
+    found = by_name(json.loads(bare([*doctor, "--json"], tmp_path).stdout))
     assert found["Artifacts: folder"]["severity"] == "problem"
     assert "plansmith compile --artifacts" in found["Artifacts: folder"]["remedy"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO, TextIOWrapper
+from uuid import UUID
 
 import pytest
 from rich.console import Console
@@ -27,3 +28,18 @@ def _drawn(line: MovingLine) -> str:
     assert line._status is not None
     assert isinstance(line._status.status, Text)
     return line._status.status.plain
+
+
+def test_of_two_runs_of_one_name_each_is_told_and_forgotten_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    from plansmith.cli.run_progress import RunProgress
+    from plansmith.flows.endings import RunEnded
+    from plansmith.flows.submitting import SubmittedRun
+
+    monkeypatch.setattr("plansmith.cli.progress.can_redraw", lambda: True)
+    runs = [SubmittedRun(UUID(int=number), "a for local-cpu", "") for number in range(2)]
+    with RunProgress(runs, quiet=False) as progress:
+        progress.step(runs[0], ["export"])
+        progress.step(runs[1], ["fetch"])
+        assert _drawn(progress._line) == "a for local-cpu: export, a for local-cpu: fetch"
+        progress.ended(RunEnded(runs[0], "COMPLETED", ""))
+        assert _drawn(progress._line) == "a for local-cpu: fetch"

@@ -79,7 +79,7 @@ def test_output_that_cannot_be_written_is_an_error(words: tuple[str, ...], compi
 def test_closed_streams_are_let_be(finished: Compiled) -> None:
     done = in_shell(f"plansmith {' '.join(finished.command)} --force <&- >&- 2>&-", finished.folder)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert in_shell("plansmith validate tiny@2", finished.folder).returncode == 0
+    assert CommandLine(finished.folder)("validate", "tiny@2").status == 0
 
 
 @pytest.mark.parametrize("columns", [20, 40, 80, 200])

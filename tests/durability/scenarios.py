@@ -202,11 +202,11 @@ class Run(Scenario):
 
 
 class Collection(Scenario):
-    """Collecting a cache entry, a hidden release and an old view."""
+    """Collecting a cache entry, an old view, and a hidden release that no rollback leads to."""
 
     def prepare(self, folder: Path) -> None:
         _store(folder / "cache", "old")
-        for number, output in enumerate(("logits", "scores"), 1):
+        for number, output in enumerate(("logits", "scores", "labels"), 1):
             package = write_package(folder / f"package-{number}", str(number))
             draft = draft_of(package, output=output)
             publish(folder / "repository", package, draft, allow_interface_change=True)
@@ -217,7 +217,7 @@ class Collection(Scenario):
 
     def torn(self, folder: Path) -> list[str]:
         problems = repository_problems(folder / "repository") + cache_problems(folder / "cache")
-        if shown_versions(folder / "repository", MODEL) != (2,):
+        if shown_versions(folder / "repository", MODEL) != (3,):
             problems.append("the newest version is out of sight")
         return problems
 
@@ -225,7 +225,7 @@ class Collection(Scenario):
         problems = self.torn(folder) + staging_problems(folder / "cache" / "staging")
         problems += staging_problems(store_of(folder / "repository") / "staging")
         numbers = release_numbers(folder / "repository", MODEL)
-        problems += [] if numbers == (2,) else [f"the versions are {numbers}"]
+        problems += [] if numbers == (2, 3) else [f"the versions are {numbers}"]
         return problems + [f"{path} is still there" for path in (folder / "cache" / STEP).glob("*")]
 
 

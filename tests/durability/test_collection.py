@@ -11,6 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from plansmith.inspection import versions
 from plansmith.scratch import abandoned_scratch, scratch_folder
 from plansmith.stage_cache import StageCache
 from plansmith.triton.repository import ModelRepository
+from plansmith.triton.rollbacks import hidden_since
 
 from .packages import MODEL, draft_of, publish, write_package
 from .runs import run_record
@@ -45,10 +47,14 @@ class Repository:
         for output in outputs:
             self.publish(output)
 
-    def publish(self, output: str) -> int:
+    def publish(self, output: str, *, days_ago: float = 0) -> int:
         number = len(list(self.folder.glob("package-*")))
         package = write_package(self.folder / f"package-{number}", str(number))
-        return publish(self.root, package, draft_of(package, output=output), allow_interface_change=True).version
+        moment = datetime.now(UTC) - timedelta(days=days_ago)
+        draft = draft_of(package, output=output).model_copy(update={"created": moment.isoformat()})
+        version = publish(self.root, package, draft, allow_interface_change=True).version
+        os.utime(self.opened.release(MODEL, version), (moment.timestamp(),) * 2)
+        return version
 
     def collect(self, *, days: float = 31, older_than: float = 30 * DAY) -> list[Garbage]:
         """Collect some days from now."""
@@ -90,6 +96,42 @@ def test_a_whole_release_stays_where_somebody_took_the_view_away(tmp_path: Path)
     assert repository.numbers == (1, 2)
 
 
+def test_the_version_that_a_rollback_leads_to_stays_however_old(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "logits", "scores")
+    assert repository.shown == (3,)
+    assert [one.path.name for one in repository.collect(days=10_000) if one.kind == "release"] == ["1"]
+    assert repository.numbers == (2, 3)
+    repository.opened.withdraw(MODEL, 3, "clients break")
+    assert repository.shown == (2,)
+
+
+def test_a_damaged_version_is_none_that_a_rollback_leads_to(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "logits", "scores")
+    damaged = repository.opened.release(MODEL, 2) / "model" / "model.onnx"
+    damaged.unlink()
+    damaged.write_text("damaged")
+    assert [one.path.name for one in repository.collect(days=10_000) if one.kind == "release"] == ["2"]
+    assert repository.numbers == (1, 3)
+
+
+def test_the_age_of_a_release_counts_from_when_it_was_last_shown(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    for output, days_ago in (("logits", 90), ("scores", 60), ("logits", 50), ("scores", 40), ("scores", 0)):
+        repository.publish(output, days_ago=days_ago)
+    assert repository.shown == (2, 4, 5)
+
+    def releases(days: float) -> list[str]:
+        return [one.path.name for one in repository.collect(days=days) if one.kind == "release"]
+
+    assert hidden_since(repository.opened, MODEL, 1) == pytest.approx(time.time() - 40 * DAY, abs=60)
+    assert repository.collect(days=-11) == [], "it was shown until 29 days before"
+    repository.opened.withdraw(MODEL, 5, "it answers too slowly")
+    repository.publish("scores")
+    assert releases(days=29) == [], "what another was withdrawn for may have been shown beside it"
+    assert releases(days=31) == ["1", "3", "5"]
+    assert repository.numbers == (2, 4, 6)
+
+
 @pytest.mark.parametrize(
     ("file", "outputs", "reason"),
     [
@@ -113,7 +155,7 @@ def test_a_damaged_release_that_is_not_shown_goes_and_is_listed_with_the_same_re
     (why,) = (one.why for one in found if one.path == repository.opened.release(MODEL, 2))
     listed = {version.number: version.hidden for version in versions(repository.opened, MODEL)}
     assert (why, listed[2]) == (reason, reason)
-    repository.collect()
+    repository.collect(days=0)  # a damaged one is no good, however young
     assert 2 not in repository.numbers
     assert 3 in repository.numbers
 
@@ -153,16 +195,17 @@ def test_with_all_times_in_the_future_numbers_go_on_and_the_current_view_is_neve
 
 
 def test_a_release_that_says_it_was_made_in_the_future_is_young(tmp_path: Path) -> None:
-    repository = Repository(tmp_path, "logits")
+    repository = Repository(tmp_path)
     package = write_package(tmp_path / "package-future", "future")
     draft = draft_of(package, output="scores").model_copy(update={"created": "2999-01-01T00:00:00.000+00:00"})
     publish(repository.root, package, draft, allow_interface_change=True)
-    assert repository.publish("labels") == 3
+    for output in ("logits", "labels", "labels"):
+        repository.publish(output)
     repository.collect()
-    assert repository.numbers == (2, 3)
+    assert repository.numbers == (1, 3, 4)
     newest = repository.opened.newest(MODEL)
     assert newest is not None
-    assert newest.version == 3
+    assert newest.version == 4
 
 
 def test_a_model_that_comes_while_the_locks_are_taken_is_left_alone(tmp_path: Path) -> None:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from .programs import Program, free_port, own_environment
+
 USER, PASSWORD = "admin", "a pass:word"
 LOGIN = f"{USER}:{PASSWORD}"
 _START_SECONDS = 180
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @dataclass(frozen=True)
@@ -33,10 +28,22 @@ class PrefectServer:
     Args:
         port: of its API.
         home: PREFECT_HOME of its clients.
+        program: the server itself.
+        csrf: it wants a token with whatever changes something.
     """
 
     port: int
     home: Path
+    program: Program
+    csrf: bool = False
+
+    def start(self) -> None:
+        """Start it, or start it again after it was killed."""
+        self.program.start(partial(_is_healthy, self.port), _START_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL; its address and its database stay."""
+        self.program.kill_all()
 
     def variables(self, *, port: int = 0, login: str = LOGIN) -> dict[str, str]:
         """The environment of a client; `port` where it reaches the API by another way."""
@@ -47,11 +54,14 @@ class PrefectServer:
             "DO_NOT_TRACK": "1",
         }
 
-    def ask(self, path: str, **fields: Any) -> Any:
-        """POST to the API and read its JSON answer."""
-        answer = httpx.post(f"http://127.0.0.1:{self.port}/api/{path}", json=fields, auth=(USER, PASSWORD), timeout=30)
-        answer.raise_for_status()
-        return answer.json()
+    def ask(self, path: str, body: Any = None, /, **fields: Any) -> Any:
+        """POST fields, or a body of another form, to the API and read its JSON answer; None where it says nothing."""
+        with httpx.Client(base_url=f"http://127.0.0.1:{self.port}/api", auth=(USER, PASSWORD), timeout=30) as client:
+            answer = client.post(
+                path, json=fields if body is None else body, headers=_token(client) if self.csrf else None
+            )
+            answer.raise_for_status()
+            return answer.json() if answer.content else None
 
     def run_named(self, name: str) -> dict[str, Any]:
         """The flow run of a name; there must be one alone."""
@@ -84,38 +94,43 @@ class PrefectServer:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[PrefectServer]:
-    """The server, for the length of a block."""
-    server = PrefectServer(free_port(), folder / "client")
-    environment = {
-        **os.environ,
-        "PREFECT_HOME": str(folder / "server"),
-        "PREFECT_SERVER_API_AUTH_STRING": LOGIN,
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "DO_NOT_TRACK": "1",
-    }
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(server.port)]
-    with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+def running(folder: Path, *, database: str = "", csrf: bool = False, **settings: str) -> Iterator[PrefectServer]:
+    """The server, for the length of a block.
+
+    Args:
+        folder: for its log, its home and that of its clients.
+        database: the URL of a PostgreSQL; a file in its home without one.
+        csrf: it wants a token with whatever changes something.
+        settings: more of its environment.
+    """
+    port = free_port()
+    environment = own_environment(
+        PREFECT_HOME=str(folder / "server"),
+        PREFECT_SERVER_API_AUTH_STRING=LOGIN,
+        PREFECT_SERVER_UI_API_URL=f"http://127.0.0.1:{port}/api",
+        PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED=str(csrf).lower(),
+        **({"PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if database else {}),
+        **settings,
+    )
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    program = Program(command, folder / "server.log", environment)
+    server = PrefectServer(port, folder / "client", program, csrf)
     try:
-        _wait_until_healthy(server.port, process)
+        server.start()
         yield server
     finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        program.stop()
 
 
-def _wait_until_healthy(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "the Prefect server ended"
-        try:
-            if httpx.get(f"http://127.0.0.1:{port}/api/health", timeout=2).is_success:
-                return
-        except httpx.HTTPError:
-            time.sleep(0.2)
-    raise AssertionError("the Prefect server did not come up")
+def _token(client: httpx.Client) -> dict[str, str]:
+    """What shows that a request comes from who asked for it; a name has one token at a time."""
+    name = uuid.uuid4().hex
+    token = client.get("csrf-token", params={"client": name}).json()["token"]
+    return {"Prefect-Csrf-Token": token, "Prefect-Csrf-Client": name}
+
+
+def _is_healthy(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/api/health", timeout=2).is_success
+    except httpx.HTTPError:
+        return False

@@ -45,13 +45,13 @@ def test_a_tracked_compile_is_cancelled_through_the_api(
         text=True,
     )
     _wait_until(lambda: when(run.folder), _DEADLINE_SECONDS)
-    prefect.cancel(prefect.run_named(f"{name} · local-cpu")["id"])
+    prefect.cancel(prefect.run_named(f"{name} for local-cpu")["id"])
     _wait_until(lambda: not _heavy_processes(mark), _ENDED_SECONDS)
     stderr = process.communicate(timeout=_DEADLINE_SECONDS)[1]
     assert process.returncode == 130
     assert "cancelled through Prefect" in stderr
     assert "Traceback" not in stderr
-    assert prefect.run_named(f"{name} · local-cpu")["state"]["type"] == "CANCELLED"
+    assert prefect.run_named(f"{name} for local-cpu")["state"]["type"] == "CANCELLED"
     assert not _processes(mark)
     _check_nothing_half_made(run.folder)
     again = run(*words, "--no-check-served")
@@ -82,7 +82,7 @@ def test_a_run_that_a_deployment_started_is_cancelled_through_the_api(
         )
         _wait_until(lambda: _export_writes(run.folder), _DEADLINE_SECONDS)
         assert _heavy_processes(mark)
-        run_id = prefect.run_named("deployed · local-cpu")["id"]
+        run_id = prefect.run_named("deployed for local-cpu")["id"]
         prefect.cancel(run_id)
         _wait_until(lambda: not _heavy_processes(mark), _ENDED_SECONDS)
         _wait_until(lambda: _state(prefect, run_id) == "CANCELLED", _DEADLINE_SECONDS)

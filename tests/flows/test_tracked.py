@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 
 from ..cli.command import COMMAND, CommandLine, check_refusal, environment
 from .prefect_server import PrefectServer
+from .wire import Wire
 
 pytestmark = pytest.mark.services
 
@@ -29,7 +28,7 @@ def test_a_tracked_compile_is_a_run_with_a_task_for_every_step(
     assert answer.status == 0, answer
     assert answer.document["version"] == 1
     assert [step["name"] for step in answer.document["steps"]] == STEPS
-    found = prefect.run_named("tracked · local-cpu")
+    found = prefect.run_named("tracked for local-cpu")
     assert found["state"]["type"] == "COMPLETED"
     assert found["parameters"]["spec"]["source"] == f"hf:{bert}"
     assert f"/runs/flow-run/{found['id']}" in answer.stderr
@@ -59,7 +58,7 @@ def test_a_tracked_release_goes_into_stores_and_the_log_tells_how_far_it_is(
     assert answer.status == 0, answer
     (told,) = answer.document["publications"]
     assert (told["place"], told["version"], told["aliases"]) == (str(run.folder / "store"), 1, ["current"])
-    found = prefect.run_named("stored · local-cpu")
+    found = prefect.run_named("stored for local-cpu")
     plan = json.loads(prefect.artifacts_of(found["id"])["plan-stored-local-cpu"]["data"])
     assert plan[-1]["state"].endswith(f", and go to {run.folder / 'store'}")
     assert [line for line in prefect.logs_of(found["id"]) if f"publish: sending to {run.folder / 'store'}, " in line]
@@ -72,8 +71,8 @@ def test_its_artifacts_are_the_plan_the_gates_report_and_the_release(
     answer = run(
         "compile", f"hf:{bert}", "--name", "Shown.1", "--no-check-served", "--track", "--json", **prefect.variables()
     )
-    artifacts = prefect.artifacts_of(prefect.run_named("Shown.1 · local-cpu")["id"])
-    assert set(artifacts) == {f"{what}-shown-1-local-cpu" for what in ("plan", "validation", "release")}
+    artifacts = prefect.artifacts_of(prefect.run_named("Shown.1 for local-cpu")["id"])
+    assert set(artifacts) == {f"{what}-shown-1-local-cpu" for what in ("plan", "validation", "release", "outcome")}
     plan = json.loads(artifacts["plan-shown-1-local-cpu"]["data"])
     assert plan[:2] == [{"step": step, "state": "would run"} for step in ("fetch", "export")]
     assert plan[-2] == {"step": "check_served", "state": "left out"}
@@ -91,7 +90,7 @@ def test_a_gate_that_refuses_fails_the_run_and_shows_what_it_saw(
     _write_strict_spec(run.folder, bert, "strict")
     answer = run("compile", "strict.yaml", "--track", "--json", **prefect.variables())
     check_refusal(answer, 5, ("strict · validate: the engine differs from the model",))
-    found = prefect.run_named("strict · local-cpu")
+    found = prefect.run_named("strict for local-cpu")
     assert found["state"]["type"] == "FAILED"
     assert "nothing was published" in found["state"]["message"]
     _check_refused_by_the_gate(prefect, found["id"])
@@ -103,7 +102,7 @@ def test_a_gate_that_refuses_again_from_the_cache_shows_it_again(
     _write_strict_spec(run.folder, bert, "twice")
     assert run("compile", "strict.yaml").status == 5
     assert run("compile", "strict.yaml", "--track", **prefect.variables()).status == 5
-    found = prefect.run_named("twice · local-cpu")["id"]
+    found = prefect.run_named("twice for local-cpu")["id"]
     _check_refused_by_the_gate(prefect, found)
     plan = json.loads(prefect.artifacts_of(found)["plan-twice-local-cpu"]["data"])
     assert [row["step"] for row in plan] == ["validate"]
@@ -122,7 +121,7 @@ def test_each_model_of_a_file_is_a_run_and_one_that_fails_stops_none(
     assert answer.status == 2
     failed, published = answer.document["models"]
     assert (failed["error"], published["version"]) == ("UsageError", 1)
-    states = {name: prefect.run_named(f"{name} · local-cpu")["state"]["type"] for name in ("first", "second")}
+    states = {name: prefect.run_named(f"{name} for local-cpu")["state"]["type"] for name in ("first", "second")}
     assert states == {"first": "FAILED", "second": "COMPLETED"}
 
 
@@ -161,7 +160,7 @@ def test_an_interrupt_at_the_terminal_cancels_the_run(prefect: PrefectServer, ru
     stderr = process.communicate(timeout=60)[1]
     assert process.returncode == 130
     assert "Traceback" not in stderr
-    assert prefect.run_named("interrupted · local-cpu")["state"]["type"] == "CANCELLED"
+    assert prefect.run_named("interrupted for local-cpu")["state"]["type"] == "CANCELLED"
 
 
 def test_the_hub_is_asked_again_when_it_was_not_there_for_a_moment(
@@ -179,7 +178,7 @@ def test_the_hub_is_asked_again_when_it_was_not_there_for_a_moment(
             HF_HOME=str(run.folder / "home"),
         )
     assert answer.status == 0, answer
-    tasks = prefect.tasks_of(prefect.run_named("again · local-cpu")["id"])
+    tasks = prefect.tasks_of(prefect.run_named("again for local-cpu")["id"])
     assert [(task["name"], task["run_count"]) for task in tasks][:2] == [("fetch", 2), ("export", 1)]
 
 
@@ -203,54 +202,6 @@ def _check_refused_by_the_gate(prefect: PrefectServer, run: str) -> None:
     assert {task["run_count"] for task in tasks} == {1}, "an accuracy that was refused is not tried again"
     (report,) = [a for key, a in prefect.artifacts_of(run).items() if key.startswith("validation-")]
     assert any(row["verdict"] != "passed" for row in json.loads(report["data"]))
-
-
-class Wire:
-    """A way to a port of this machine that can be cut; a context manager."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._ends: list[socket.socket] = []
-        self.port = int(self._listener.getsockname()[1])
-
-    def __enter__(self) -> Wire:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.cut()
-
-    def cut(self) -> None:
-        """End every connection and take no more."""
-        self._listener.close()
-        for end in self._ends:
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
-            finally:
-                end.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(("127.0.0.1", self._target))
-            self._ends += [near, far]
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=_carry, args=(source, sink), daemon=True).start()
-
-
-def _carry(source: socket.socket, sink: socket.socket) -> None:
-    try:
-        while data := source.recv(65536):
-            sink.sendall(data)
-        sink.shutdown(socket.SHUT_WR)
-    except OSError:
-        return
 
 
 def _wait_for(happened: Callable[[], bool], seconds: float = 60) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from plansmith.report import ReportFacts, render
 
-from . import browser
-from .browser import Browser
+from .. import browser
+from ..browser import Browser
 from .page import Page
 from .parts import judged
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Lock
 
 import pytest
 
+from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
+from plansmith.stores.damages import Damage
 from plansmith.stores.documents import content_of
 from plansmith.stores.layout import catalogue_key, object_key, release_key
 from plansmith.stores.objects import Moved
 from plansmith.stores.pruning import Pruner
 from plansmith.stores.retention import Retention
 from plansmith.stores.store import Store
-from plansmith.stores.verification import Damage, verify_repository, verify_store
+from plansmith.stores.verification import verify_repository, verify_store
 from plansmith.triton.repository import ModelRepository
 
 from .filled import fill, let_pass, publish
@@ -159,6 +162,28 @@ def test_one_model_is_looked_at_alone_and_contents_of_no_version_are_counted(in_
     assert (verify_store(in_folder).others, verify_store(in_folder).other_bytes) == (1, 28)
     with pytest.raises(RepositoryError, match="has no model 'third'"):
         verify_store(in_folder, "third")
+
+
+def test_a_release_that_is_collected_while_it_is_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = make_release(tmp_path / "repository", 1).repository
+    make_release(tmp_path / "repository", 2)
+    repository.withdraw(MODEL, 1, "not good")
+    read, alone = Digester.file, Lock()
+
+    def meanwhile(digester: Digester, path: Path, **how: bool) -> str:
+        with alone:
+            if 1 in repository.versions(MODEL):
+                repository.remove(repository.release(MODEL, 1))
+        return read(digester, path, **how)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Digester, "file", meanwhile)
+        assert verify_repository(repository).damages == ()
+    assert repository.versions(MODEL) == [2]
+    (repository.release(MODEL, 2) / "model" / "model.onnx").unlink()
+    assert [one.problem for one in verify_repository(repository).damages] == ["missing"]
 
 
 @pytest.mark.parametrize("quick", [True, False])

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import time
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -154,7 +155,8 @@ def test_only_so_many_files_of_a_key_are_kept_the_largest(caches: TimingCaches) 
     assert len(left(caches)) == MOST_FILES
 
 
-def _measure_often(root: Path, name: str) -> None:
+def _measure_often(root: Path, name: str, start: Barrier) -> None:
+    start.wait(60)
     for number in range(10):
         with TimingCaches(root).lent(KEY, PLAIN) as loan:
             entries = {entry for file in (loan.file, *loan.more) if file.exists() for entry in file.read_text().split()}
@@ -164,8 +166,9 @@ def _measure_often(root: Path, name: str) -> None:
 
 
 def test_many_processes_that_combine_end_with_all_that_each_of_them_measured(caches: TimingCaches) -> None:
-    forked = multiprocessing.get_context("fork")
-    processes = [forked.Process(target=_measure_often, args=(caches.root, name)) for name in "abcd"]
+    spawned = multiprocessing.get_context("spawn")  # a fork would end with 1 once Prefect has run in this process
+    start = spawned.Barrier(4)
+    processes = [spawned.Process(target=_measure_often, args=(caches.root, name, start)) for name in "abcd"]
     for process in processes:
         process.start()
     for process in processes:

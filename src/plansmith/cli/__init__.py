@@ -16,6 +16,8 @@ from plansmith.cli.check import check_command
 from plansmith.cli.compile import compile_command
 from plansmith.cli.diff import diff_command
 from plansmith.cli.doctor import doctor_command
+from plansmith.cli.fleet import fleet_group
+from plansmith.cli.flows import flows_group
 from plansmith.cli.gc import gc_command
 from plansmith.cli.history import history_command
 from plansmith.cli.infer import infer_command
@@ -33,8 +35,10 @@ from plansmith.cli.schema import schema_command
 from plansmith.cli.serve import serve_command
 from plansmith.cli.serve_env import serve_env_group
 from plansmith.cli.show import show_command
+from plansmith.cli.status import status_command
 from plansmith.cli.store import store_command
 from plansmith.cli.streams import prepare_streams
+from plansmith.cli.submit import submit_command
 from plansmith.cli.sync import sync_command
 from plansmith.cli.targets import targets_command
 from plansmith.cli.text import fault_from_os_error
@@ -75,6 +79,8 @@ for command in (
     compile_command,
     diff_command,
     doctor_command,
+    fleet_group,
+    flows_group,
     gc_command,
     history_command,
     infer_command,
@@ -92,7 +98,9 @@ for command in (
     serve_command,
     serve_env_group,
     show_command,
+    status_command,
     store_command,
+    submit_command,
     sync_command,
     targets_command,
     validate_command,

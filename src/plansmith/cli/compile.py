@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.options import complete_file, complete_folder, complete_gpu
+from plansmith.cli.compile_options import compile_options
+from plansmith.cli.options import complete_file
 from plansmith.cli.outcomes import Compiled, Failed, Outcome, Planned, print_outcomes
-from plansmith.cli.specs import read_given, source_options
+from plansmith.cli.specs import read_given
 from plansmith.cli.text import fault_from_os_error
 
 if TYPE_CHECKING:
@@ -42,63 +43,7 @@ Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or 
 @click.command("compile", short_help="Compile a model and publish it as a version.", epilog=_EPILOG)
 @click.argument("source", metavar="SOURCE|SPEC.yaml", shell_complete=complete_file)
 @click.option("--model", "models", metavar="NAME", multiple=True, help="Compile this model of a spec only; repeatable.")
-@click.option("--name", help="Name of the model in Triton; made from the source when left out.")
-@source_options
-@click.option(
-    "--repository",
-    metavar="DIR",
-    shell_complete=complete_folder,
-    help="Triton model repository [<artifacts>/repository].",
-)
-@click.option(
-    "--builder",
-    type=click.Choice(["auto", "api", "trtexec"]),
-    help="Who builds a TensorRT plan; auto: the Python API where it is there [auto].",
-)
-@click.option(
-    "--gpu",
-    "gpus",
-    metavar="NAME",
-    multiple=True,
-    shell_complete=complete_gpu,
-    help="Kind of GPU that a TensorRT plan is for, such as L4; repeatable [this machine's].",
-)
-@click.option(
-    "--check-served/--no-check-served", default=None, help="Have a running Triton load and answer it first [on]."
-)
-@click.option(
-    "--allow-interface-change/--no-allow-interface-change",
-    default=None,
-    help="Publish even if inputs or outputs changed.",
-)
-@click.option(
-    "--tritonserver",
-    metavar="PATH",
-    shell_complete=complete_file,
-    help="The server for that check; found when left out.",
-)
-@click.option(
-    "--load-into",
-    metavar="URL",
-    multiple=True,
-    help="A running Triton that reads the repository and has to load the version, such as grpc://127.0.0.1:8001;"
-    " repeatable.",
-)
-@click.option(
-    "--load-seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="How long each of those may take to load it [900].",
-)
-@click.option(
-    "--publish",
-    metavar="PLACE",
-    multiple=True,
-    shell_complete=complete_folder,
-    help="Publish the release to a store besides: a folder or s3://bucket/prefix; repeatable.",
-)
-@click.option("--no-publish", is_flag=True, help="Publish it to none of the stores that the spec names.")
-@click.option("--force/--no-force", default=None, help="Do every step again and publish a new version.")
+@compile_options
 @click.option("--track", is_flag=True, help="Run it as a flow run of the configured Prefect API.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")

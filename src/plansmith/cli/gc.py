@@ -14,6 +14,7 @@ from plansmith.cli.store_options import Reach, reach_options
 from plansmith.cli.text import short
 
 if TYPE_CHECKING:
+    from plansmith.collection import Garbage
     from plansmith.destinations import Place
 
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     type=click.Path(path_type=Path),
     shell_complete=complete_folder,
-    help="Releases and views [<artifacts>/repository].",
+    help="Releases and views, of several targets those of all [<artifacts>/repository].",
 )
 @click.option(
     "--older-than",
@@ -97,6 +98,7 @@ def _collect(artifacts: Path, repository: Path | None, age: float, *, dry_run: b
 
     from plansmith.collection import Collector, Limits
     from plansmith.errors import RepositoryError
+    from plansmith.triton.nesting import repositories_in
     from plansmith.triton.repository import ModelRepository
 
     if not artifacts.is_dir():
@@ -116,10 +118,13 @@ def _collect(artifacts: Path, repository: Path | None, age: float, *, dry_run: b
             )
         click.echo(f"waiting for the end of {other} that uses {artifacts}{who}", err=True)
 
-    limits = Limits(older_than=age, now=time.time())
-    collector = Collector(artifacts, repository or artifacts / "repository", limits, dry=dry_run)
-    found = collector.found(waiting) if dry_run else collector.collect(waiting)
-    return [_Row(one.kind, str(one.path), short(one.path.absolute()), one.why, one.bytes) for one in found]
+    limits, folder = Limits(older_than=age, now=time.time()), repository or artifacts / "repository"
+    found: dict[Path, Garbage] = {}  # what lies below the artifacts is found with each of several repositories
+    for root in repositories_in(folder) or [folder]:
+        collector = Collector(artifacts, root, limits, dry=dry_run)
+        for one in collector.found(waiting) if dry_run else collector.collect(waiting):
+            found.setdefault(one.path, one)
+    return [_Row(one.kind, str(one.path), short(one.path.absolute()), one.why, one.bytes) for one in found.values()]
 
 
 def _collect_shared(place: Place, age: float, *, dry_run: bool) -> list[_Row]:

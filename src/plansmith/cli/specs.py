@@ -86,10 +86,32 @@ def read_given(source: str, options: dict[str, Any], models: tuple[str, ...] = (
     """The models of a command line, and the folder that their source directories are relative to."""
     from plansmith.config import make_spec
     from plansmith.errors import UsageError
-    from plansmith.shapes import parse_shapes
-    from plansmith.sources.reference import parse_reference
-    from plansmith.spec_files import SpecFile, read_specs
+    from plansmith.spec_files import SpecFile, name_of, read_specs
     from plansmith.spec_targets import NamedSpec, for_targets, without_targets
+
+    given = given_values(options)
+    require_text(source)
+    if source.endswith((".yaml", ".yml")):
+        return read_specs(Path(source), given, models), Path(source).absolute().parent
+    if models:
+        raise UsageError("--model picks models of a spec", remedy="name a .yaml file, or leave --model out")
+    values, targets = without_targets({"source": source, **given})
+    spec = make_spec(values)
+    named = NamedSpec(spec.name, spec)
+    if targets is None:
+        return SpecFile((named,), several=False), Path.cwd()
+    named = replace(named, name=name_of(values, Path.cwd()))
+    return SpecFile(tuple(for_targets(named, targets)), several=True), Path.cwd()
+
+
+def given_values(options: dict[str, Any]) -> dict[str, Any]:
+    """What was typed as values of a spec, which win over those that stand in one.
+
+    Raises:
+        UsageError: two options contradict each other, or one is no text in this locale.
+    """
+    from plansmith.errors import UsageError
+    from plansmith.shapes import parse_shapes
 
     given = {key: value for key, value in options.items() if value not in {None, ()}}
     if given.pop("no_publish", False):
@@ -100,27 +122,19 @@ def read_given(source: str, options: dict[str, Any], models: tuple[str, ...] = (
         given["publish"] = [_from_here(place) for place in given["publish"]]
     if "shared_cache" in given:
         given["shared_cache"] = _from_here(given["shared_cache"])
+    if given.get("tritonserver"):  # a release notes it, and is verified from elsewhere
+        given["tritonserver"] = str(Path(given["tritonserver"]).absolute())
     if "target" in given:
         given["target"] = list(given["target"]) if len(given["target"]) > 1 else given["target"][0]
     texts = [text for value in given.values() for text in (value if isinstance(value, list) else [value])]
-    require_text(source, *(text for text in texts if isinstance(text, str)))
+    require_text(*(text for text in texts if isinstance(text, str)))
     if "shapes" in given:
         given["shapes"] = parse_shapes(given["shapes"])
     if tensorrt := {key: given.pop(option) for option, key in _TENSORRT.items() if given.get(option)}:
         given["tensorrt"] = tensorrt
     if "data" in given:
         given["data"] = {"path": str(Path(given["data"]).absolute())}
-    if source.endswith((".yaml", ".yml")):
-        return read_specs(Path(source), given, models), Path(source).absolute().parent
-    if models:
-        raise UsageError("--model picks models of a spec", remedy="name a .yaml file, or leave --model out")
-    values, targets = without_targets({"source": source, **given})
-    spec = make_spec(values)
-    named = NamedSpec(spec.name, spec)
-    if targets is None:
-        return SpecFile((named,), several=False), Path.cwd()
-    named = replace(named, name=spec.name or parse_reference(source, relative_to=Path.cwd()).default_name)
-    return SpecFile(tuple(for_targets(named, targets)), several=True), Path.cwd()
+    return given
 
 
 def _from_here(place: str) -> str:

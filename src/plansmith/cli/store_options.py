@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plansmith.cli.options import complete_file, complete_folder
-from plansmith.errors import RepositoryError, UsageError
+from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
     from plansmith.destinations import Place
@@ -138,19 +138,14 @@ def store_options(*, otherwise: str = "") -> Callable[[Callable[..., Any]], Call
 
 
 def open_existing(place: Place) -> Store:
-    """The store at a place.
+    """The store at a place; a folder is relative to where the command runs.
 
     Raises:
         RepositoryError: there is none.
     """
-    from plansmith.stores.opening import open_store
+    from plansmith.stores import opening
 
-    store = open_store(place, Path.cwd())
-    if store.marker() is None:
-        raise RepositoryError(
-            f"{store.place} is no store", remedy=f"publish a model there first: plansmith publish MODEL {place.to}"
-        )
-    return store
+    return opening.open_existing(place, Path.cwd())
 
 
 def _is_typed(name: str) -> bool:

@@ -115,3 +115,9 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of cells as lines with columns of equal width; the last column is as long as it is."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def without_empty_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Rows without the columns that have a head and nothing else."""
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    return [list(row) for row in zip(*columns, strict=True)]

@@ -18,8 +18,8 @@ from plansmith.errors import RepositoryError
 
 if TYPE_CHECKING:
     from plansmith.destinations import Place
+    from plansmith.stores.damages import Verification
     from plansmith.stores.store import Store
-    from plansmith.stores.verification import Verification
 
 
 @click.command("verify", short_help="Whether all that was published is there and unharmed.")
@@ -55,7 +55,7 @@ def verify_command(
     else:
         echo_lines(_lines(found))
     if found.damages:
-        error = _failure(found, opened)
+        error = _failure(found)
         click.echo(f"plansmith: {error}", err=True)  # the findings are the document already
         sys.exit(error.exit_code)
 
@@ -92,12 +92,6 @@ def _lines(found: Verification) -> list[str]:
     return lines if found.damages else [*lines, "  all as it was published"]
 
 
-def _failure(found: Verification, store: Store | None) -> RepositoryError:
+def _failure(found: Verification) -> RepositoryError:
     broken = sorted({f"{one.model}@{one.version}" if one.version is not None else one.model for one in found.damages})
-    message = f"not as it was published: {', '.join(broken)}"
-    if store is None:
-        return RepositoryError(
-            message, remedy="compile the model again: a damaged release is replaced by a new version"
-        )
-    again = f"plansmith publish {broken[0]} {store.place} --resend --no-alias"
-    return RepositoryError(message, remedy=f"publish it again from a repository that has it: {again}")
+    return RepositoryError(f"not as it was published: {', '.join(broken)}", remedy=found.remedy())

@@ -12,7 +12,7 @@ import click
 from plansmith.cli.options import repository_option
 from plansmith.cli.store_completion import complete_model
 from plansmith.cli.store_options import open_existing, store_options
-from plansmith.cli.text import count, table
+from plansmith.cli.text import count, table, without_empty_columns
 
 if TYPE_CHECKING:
     from plansmith.destinations import Place
@@ -90,7 +90,7 @@ def _stored_versions(store: Store, model: str, *, every: bool, as_json: bool) ->
     beside = f", {pruned} pruned" if pruned else ""
     click.echo(f"{model} in {store.place}: {count(len(found) - pruned, 'version')}{beside}")
     rows = [("VERSION", "PUBLISHED (UTC)", "GATE", "PRECISION", "ENGINE", "SIZE", "ALIASES", "LIVE", "PINNED")]
-    _echo(_without_empty_columns([*rows, *map(_cells, listed)]))
+    _echo(without_empty_columns([*rows, *map(_cells, listed)]))
     for version in listed:
         if version.problem is not None:
             click.echo(f"  version {version.version}: {version.problem}", err=True)
@@ -146,7 +146,7 @@ def _local_versions(repository: ModelRepository, model: str, *, as_json: bool) -
         return
     click.echo(f"{model} in {repository.root}: {count(len(known), 'version')}")
     head = ("VERSION", "MADE (UTC)", "GATE", "PRECISION", "ENGINE", "SIZE", "TRITON")
-    _echo(_without_empty_columns([head, *(_local_cells(repository, model, version) for version in known)]))
+    _echo(without_empty_columns([head, *(_local_cells(repository, model, version) for version in known)]))
 
 
 def _local_cells(repository: ModelRepository, model: str, version: Version) -> tuple[str, ...]:
@@ -162,12 +162,6 @@ def _local_cells(repository: ModelRepository, model: str, version: Version) -> t
         bytes_in_words(sum(file.bytes for file in manifest.files)) if manifest else "",
         "serves" if version.serves else "shown" if version.shown else f"not shown: {version.hidden}",
     )
-
-
-def _without_empty_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Rows without the columns that have a head and nothing else."""
-    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _echo(rows: Sequence[Sequence[str]]) -> None:

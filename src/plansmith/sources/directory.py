@@ -15,6 +15,7 @@ CONFIG_FILE = "config.json"
 FILE_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 CODE_PATTERNS = ("*.py",)
 PICKLE_PATTERNS = ("pytorch_model*.bin",)
+_WEIGHTS = {".safetensors", ".bin"}
 
 # Beside the files themselves, the folders of a sentence-transformers model's modules: 1_Pooling, 2_Dense.
 _MODULE_FOLDER = re.compile(r"\d+_\w+")
@@ -42,6 +43,11 @@ def model_files(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) ->
     )
     places = [folder, *(f for f in folder.iterdir() if f.is_dir() and _MODULE_FOLDER.fullmatch(f.name))]
     return sorted(path for place in places for path in place.iterdir() if _is_part(path, patterns))
+
+
+def described(paths: list[Path]) -> list[Path]:
+    """The files of a model without its weights: what there is to know where others are drawn."""
+    return [path for path in paths if path.suffix not in _WEIGHTS]
 
 
 def require_weights(folder: Path, *, allow_pickle: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Any
 from plansmith.errors import EnvironmentFault, SourceError
 from plansmith.sources.directory import CODE_PATTERNS, FILE_PATTERNS, PICKLE_PATTERNS
 
+_SECONDS_TO_ANSWER = 20
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _USE_A_DIRECTORY = "download it elsewhere and pass hf:<directory> (timm:<directory>)"
 
 
@@ -58,6 +61,58 @@ def fetch_snapshot(
             )
         )
     return Snapshot(folder, folder.name)
+
+
+def known_commit(repo: str, revision: str | None, *, of: str = "model") -> str:
+    """The commit of a revision as the local cache of the hub has it; empty where it does not know.
+
+    The cache notes the commit of every branch and tag that was asked for, `refs/<revision>` below the folder of the
+    repository (huggingface.co/docs/huggingface_hub/guides/manage-cache).
+
+    Args:
+        repo: its id.
+        revision: a branch, tag or commit; main when None.
+        of: "model" or "dataset".
+    """
+    if revision is not None and _COMMIT.fullmatch(revision):
+        return revision
+    try:
+        from huggingface_hub.constants import HF_HUB_CACHE
+        from huggingface_hub.file_download import repo_folder_name
+    except ImportError:
+        return ""
+    folder = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type=of)
+    try:
+        return (folder / "refs" / (revision or "main")).read_text().strip()
+    except OSError:
+        return ""
+
+
+def newest_commit(repo: str, revision: str | None, *, of: str = "model") -> str:
+    """The commit that a revision is on the hub now; arguments as for `known_commit`.
+
+    Raises:
+        SourceError: no such thing or revision, or no access to it.
+        EnvironmentFault: the hub cannot be reached, or must not be asked.
+    """
+    if revision is not None and _COMMIT.fullmatch(revision):
+        return revision
+    kind = "data set" if of == "dataset" else of
+    with hub_errors(kind, repo, revision, "leave it as it is", offline=False):
+        from huggingface_hub import HfApi, is_offline_mode
+
+        if is_offline_mode():
+            raise EnvironmentFault(
+                f"the hub was not asked for {repo}: HF_HUB_OFFLINE is set", remedy="unset HF_HUB_OFFLINE"
+            )
+        try:
+            return str(HfApi().repo_info(repo, revision=revision, repo_type=of, timeout=_SECONDS_TO_ANSWER).sha)
+        except (OSError, ValueError):  # answers of the hub, which have their own words
+            raise
+        except Exception as error:  # the client has no common class for lines that are down
+            raise EnvironmentFault(
+                f"the hub did not say which commit {repo} is at: {error}", remedy="try again", transient=True
+            ) from error
 
 
 @contextmanager

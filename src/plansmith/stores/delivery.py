@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from plansmith.basis import Basis
 from plansmith.destinations import Destination, Publication
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
 from plansmith.manifest import Manifest
+from plansmith.stores.bases import write_basis
 from plansmith.stores.claiming import require_ours
 from plansmith.stores.opening import open_store
 from plansmith.stores.publication import Terms, plan_release, publish_release
@@ -97,6 +99,10 @@ class Delivery:
         else:
             refresh_view(self._store, made.model)
         return made.model_copy(update={"view": self._destination.view})
+
+    def note(self, model: str, digest: str, basis: Basis) -> None:
+        """Note there what a release was made from; `digest`: its own there. Errors as for `publish`."""
+        write_basis(self._store, model, digest, basis)
 
     def _own(self, terms: Terms) -> Terms:
         return replace(terms, aliases=self._destination.aliases)

@@ -4,6 +4,7 @@ plansmith-store.json                  the marker
 objects/<2 digits>/<SHA-256>          contents, whichever releases and cache entries they belong to
 releases/<model>/<digest>.json        the files of a release, by name and SHA-256; written when all of them are there
 models/<model>.json                   the catalogue: what makes releases visible, under numbers and aliases
+bases/<model>.json                    what the newest release was made from
 live/<model>/<loader>.json            what a loader reports
 repository/<model>/…                  what a Triton reads that reads the store itself
 views/<model>.json                    which alias is shown there
@@ -25,6 +26,7 @@ MARKER_KEY = "plansmith-store.json"
 OBJECTS = "objects/"
 RELEASES = "releases/"
 MODELS = "models/"
+BASES = "bases/"
 LIVE = "live/"
 VIEW = "repository/"
 VIEWS = "views/"
@@ -67,6 +69,15 @@ def catalogue_key(model: str) -> str:
         RepositoryError: that is no model's name.
     """
     return f"{MODELS}{_name(model)}{_SUFFIX}"
+
+
+def basis_key(model: str) -> str:
+    """Where it lies what the newest release of a model was made from.
+
+    Raises:
+        RepositoryError: that is no model's name.
+    """
+    return f"{BASES}{_name(model)}{_SUFFIX}"
 
 
 def live_key(model: str, loader: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from plansmith.destinations import Place
+from plansmith.errors import RepositoryError
 from plansmith.stores.folder import FolderObjects
 from plansmith.stores.objects import Objects
 from plansmith.stores.s3 import S3Objects
@@ -24,3 +25,18 @@ def open_objects(place: Place, relative_to: Path) -> Objects:
 def open_store(place: Place, relative_to: Path) -> Store:
     """The store at a place; it need not be there yet. Arguments as for `open_objects`."""
     return Store(open_objects(place, relative_to))
+
+
+def open_existing(place: Place, relative_to: Path) -> Store:
+    """The store at a place. Arguments as for `open_objects`.
+
+    Raises:
+        RepositoryError: there is none.
+        EnvironmentFault: it cannot be asked.
+    """
+    store = open_store(place, relative_to)
+    if store.marker() is None:
+        raise RepositoryError(
+            f"{store.place} is no store", remedy=f"publish a model there first: plansmith publish MODEL {place.to}"
+        )
+    return store

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from plansmith.errors import RepositoryError
@@ -27,7 +28,7 @@ from plansmith.stores.layout import (
 )
 from plansmith.stores.objects import Held
 from plansmith.stores.reading import in_parallel, live_reports
-from plansmith.stores.records import Catalogue
+from plansmith.stores.records import Catalogue, StoredVersion
 from plansmith.stores.retention import LIVE_SECONDS, Fate, Retention, fates, without
 from plansmith.stores.store import Store
 from plansmith.types import Record
@@ -75,6 +76,8 @@ class Pruner:
         settle_seconds: how long to wait, once contents are gone, before it is looked whether a release needs them that
             was published at this very moment.
         ignoring: keys of what shared caches need no longer.
+        only: names, as in `Gone`, of what may go; everything where it is None.
+        went: given each thing when it is gone.
     """
 
     def __init__(
@@ -85,15 +88,20 @@ class Pruner:
         dry: bool,
         settle_seconds: float = 3.0,
         ignoring: Container[str] = (),
+        only: Container[str] | None = None,
+        went: Callable[[Gone], None] = lambda _: None,
     ) -> None:
         self._store = store
+        self._only = only
         self._objects = store.objects
         self._retention = retention
         self._dry = dry
         self._settle_seconds = settle_seconds
         self._ignoring = ignoring
         self._now = store.objects.now()
+        self._went = went
         self._staying: list[Staying] = []
+        self._gone: list[Gone] = []
 
     def prune(self) -> Pruning:
         """All models, then what belongs to none.
@@ -102,36 +110,44 @@ class Pruner:
             RepositoryError: a document is lost or damaged, so that it is not known what it needs; or a release was
                 published meanwhile of contents that just went.
         """
-        gone: list[Gone] = []
-        catalogues = [self._mark(model, gone) for model in self._store.models()]
+        catalogues = [self._mark(model) for model in self._store.models()]
         needed = self._needed_by(catalogues)
         standing = {release_key(one.model, version.digest) for one in catalogues for version in one.standing()}
         lists = list(self._objects.below(RELEASES))
-        unlisted = [held for held in lists if held.key not in standing and self._is_old(held)]
+        unlisted = [held for held in lists if held.key not in standing and self._may_go(held)]
         left = {held.key for held in lists} - {held.key for held in unlisted}
-        contents = [held for held in self._objects.below(OBJECTS) if self._is_old(held)]
+        contents = [held for held in self._objects.below(OBJECTS) if self._may_go(held)]
         needed |= self._named(left - standing)
         contents = [held for held in contents if name_in(held.key) not in needed]
-        quiet = [held for held in self._objects.below(LIVE) if held.changed < self._now - LIVE_SECONDS]
+        quiet = [
+            held
+            for held in self._objects.below(LIVE)
+            if held.changed < self._now - LIVE_SECONDS and self._is_meant(held.key)
+        ]
         if not self._dry:
-            unlisted = self._remove_lists(unlisted)
-            contents = self._remove_contents(contents)
+            unlisted, contents = self._remove_lists(unlisted), self._remove_contents(contents)
             self._objects.remove(held.key for held in quiet)
+        else:
+            self._note(*map(_list, unlisted), *map(_content, contents))
+        self._note(*(Gone(kind="report", name=held.key, why="its loader is gone") for held in quiet))
+        if not self._dry:
             self._objects.give_up(self._now - GRACE_SECONDS)
             self._require_whole(left, {name_in(held.key) for held in contents})
-        gone += [Gone(kind="list", name=held.key, why="no version has it") for held in unlisted]
-        gone += [Gone(kind="content", name=held.key, why="nothing needs it", bytes=held.bytes) for held in contents]
-        gone += [Gone(kind="report", name=held.key, why="its loader is gone") for held in quiet]
         freed = sum(held.bytes for held in contents)
-        return Pruning(place=self._store.place, gone=tuple(gone), staying=tuple(self._staying), freed_bytes=freed)
+        return Pruning(place=self._store.place, gone=tuple(self._gone), staying=tuple(self._staying), freed_bytes=freed)
 
-    def _mark(self, model: str, gone: list[Gone]) -> Catalogue:
+    def _note(self, *gone: Gone) -> None:
+        self._gone += gone
+        for one in gone if not self._dry else ():
+            self._went(one)
+
+    def _mark(self, model: str) -> Catalogue:
         """Have the catalogue say which versions of a model are given up."""
         seen = live_reports(self._store, model)
         found: list[Fate] = []
 
         def changed(old: Catalogue) -> Catalogue:
-            found[:] = fates(old, self._retention, seen, self._now)
+            found[:] = [self._fate(model, one) for one in fates(old, self._retention, seen, self._now)]
             return without(old, found)
 
         after = changed(self._store.catalogue(model)) if self._dry else self._store.change(model, changed)
@@ -139,7 +155,7 @@ class Pruner:
             version = fate.version
             if fate.stays is None:
                 why = f"published {version.published[:10]}, and nothing holds it"
-                gone.append(Gone(kind="version", name=f"{model}@{version.version}", why=why))
+                self._note(Gone(kind="version", name=_name(model, version), why=why))
             else:
                 self._staying.append(Staying(model=model, version=version.version, why=fate.stays))
         return after
@@ -171,6 +187,7 @@ class Pruner:
                 self._objects.put(held.key, found.content)
             else:
                 removed.append(held)
+                self._note(_list(held))
         return removed
 
     def _standing_lists(self, model: str) -> set[str]:
@@ -185,6 +202,7 @@ class Pruner:
             still = [held for held in in_parallel(self._objects.find, some) if held is not None and self._is_old(held)]
             self._objects.remove(held.key for held in still)
             removed += still
+            self._note(*map(_content, still))
         return removed
 
     def _require_whole(self, known: set[str], removed: set[str]) -> None:
@@ -200,5 +218,29 @@ class Pruner:
                     remedy=f"publish it again: plansmith publish {model} {self._store.place} --resend",
                 )
 
+    def _fate(self, model: str, fate: Fate) -> Fate:
+        """The fate of a version, which stays where it is not meant."""
+        if fate.stays is None and not self._is_meant(_name(model, fate.version)):
+            return replace(fate, stays="not among those that were found before")
+        return fate
+
+    def _may_go(self, held: Held) -> bool:
+        return self._is_old(held) and self._is_meant(held.key)
+
     def _is_old(self, held: Held) -> bool:
         return held.changed < self._now - GRACE_SECONDS
+
+    def _is_meant(self, name: str) -> bool:
+        return self._only is None or name in self._only
+
+
+def _list(held: Held) -> Gone:
+    return Gone(kind="list", name=held.key, why="no version has it")
+
+
+def _content(held: Held) -> Gone:
+    return Gone(kind="content", name=held.key, why="nothing needs it", bytes=held.bytes)
+
+
+def _name(model: str, version: StoredVersion) -> str:
+    return f"{model}@{version.version}"

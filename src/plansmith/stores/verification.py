@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,6 +11,7 @@ from threading import Lock
 
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
+from plansmith.stores.damages import Damage, Kind, Verification
 from plansmith.stores.layout import OBJECTS, catalogue_key, object_key, release_key
 from plansmith.stores.objects import Moved
 from plansmith.stores.reading import in_parallel
@@ -18,41 +19,9 @@ from plansmith.stores.records import Catalogue, StoredVersion
 from plansmith.stores.store import Store
 from plansmith.triton.releases import MANIFEST_FILE
 from plansmith.triton.repository import ModelRepository
-from plansmith.types import FileEntry, Record
+from plansmith.types import FileEntry
 
 _READERS = 4
-
-
-class Damage(Record):
-    """Something that is not as it was published.
-
-    `version`: None for what is of all of a model's; `path`: of a file in the release, empty for what is none of its
-    files; `key`: the object's, or the file's whole path.
-    """
-
-    model: str
-    version: int | None
-    path: str
-    key: str
-    problem: str
-
-
-class Verification(Record):
-    """What was looked at, and what is wrong with it.
-
-    `quick`: no content was read; `files` and `bytes`: each once, however many releases share it; `others`: contents
-    that no release has, with their bytes; 0 where only one model was looked at.
-    """
-
-    place: str
-    quick: bool
-    models: int
-    versions: int
-    files: int
-    bytes: int
-    damages: tuple[Damage, ...]
-    others: int = 0
-    other_bytes: int = 0
 
 
 Checked = Callable[[int, int], None]
@@ -120,13 +89,15 @@ def verify_store(
     _check(walk, sizes.get, partial(_kept_digest, store) if quick else store.objects.sha256, checked)
     walk.damages = [damage for damage in walk.damages if not _is_pruned(store, damage)]
     others = [size for key, size in sizes.items() if key not in walk.uses] if model is None else []
-    return _told(store.place, walk, len(models), quick=quick, others=others)
+    return _told(store.place, "store", walk, len(models), quick=quick, others=others)
 
 
 def verify_repository(
     repository: ModelRepository, model: str | None = None, *, quick: bool = False, checked: Checked = unwatched
 ) -> Verification:
-    """Look at every release of a model repository, also at those that were withdrawn. Arguments as for `verify_store`.
+    """Look at every release of a model repository, also at those that were withdrawn, and at what Triton is shown.
+
+    Arguments as for `verify_store`.
 
     Raises:
         RepositoryError: there is no such model.
@@ -151,7 +122,38 @@ def verify_repository(
         return sha256
 
     _check(walk, _size, None if quick else read, checked)
-    return _told(str(repository.root), walk, len(models), quick=quick, others=[])
+    blamed = {(damage.model, damage.version) for damage in walk.damages}
+    for name in models:
+        walk.damages += _strays(repository, name, blamed, quick=quick)
+    walk.damages = [_placed(repository, damage) for damage in walk.damages if _is_there(repository, damage)]
+    return _told(str(repository.root), "repository", walk, len(models), quick=quick, others=[])
+
+
+def _is_there(repository: ModelRepository, damage: Damage) -> bool:
+    """Whether a release was not taken away since it was listed, as a collection does."""
+    return damage.version is None or repository.release(damage.model, damage.version).exists()
+
+
+def _placed(repository: ModelRepository, damage: Damage) -> Damage:
+    """The same damage, and whether a collection takes the release away for it."""
+    numbers = {*repository.versions(damage.model)[:-1]} - {*repository.views(damage.model).shown()}
+    return damage.model_copy(update={"hidden": damage.version in numbers})
+
+
+def _strays(
+    repository: ModelRepository, model: str, blamed: Container[tuple[str, int | None]], *, quick: bool
+) -> list[Damage]:
+    """What Triton is shown of a model and is not of its releases, where those are whole: a view may be a copy."""
+    views = repository.views(model)
+    manifests = [repository.readable(model, number) for number in views.shown() if (model, number) not in blamed]
+    whole = [manifest for manifest in manifests if manifest is not None]
+    if not whole or len(whole) < len(views.shown()):
+        return []
+    words = "what Triton is shown there is not what was published"
+    return [
+        Damage(model=model, version=whole[-1].version, path=name, key=str(views.path / name), problem=words)
+        for name in views.strays(whole[-1], whole, quick=quick)
+    ]
 
 
 def _walk_model(store: Store, model: str, walk: _Walk) -> None:
@@ -234,6 +236,8 @@ def _problem(future: Future[str | None], sha256: str) -> str | None:
     """What is wrong with a content that was read; nothing where there is no telling."""
     try:
         return None if future.result() in {None, sha256} else "its content is not what was published"
+    except FileNotFoundError:
+        return "missing"
     except RepositoryError as error:
         return error.message
 
@@ -265,12 +269,16 @@ def _kept_digest(store: Store, key: str, _moved: Moved) -> str | None:
 
 
 def _size(path: str) -> int | None:
-    return Path(path).stat().st_size if Path(path).is_file() else None
+    try:
+        return Path(path).stat().st_size if Path(path).is_file() else None
+    except FileNotFoundError:  # it went between the two
+        return None
 
 
-def _told(place: str, walk: _Walk, models: int, *, quick: bool, others: list[int]) -> Verification:
+def _told(place: str, kind: Kind, walk: _Walk, models: int, *, quick: bool, others: list[int]) -> Verification:
     return Verification(
         place=place,
+        kind=kind,
         quick=quick,
         models=models,
         versions=walk.versions,

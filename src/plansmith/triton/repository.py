@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
+from plansmith.basis import Basis
 from plansmith.digest import Digester
 from plansmith.durable import (
     HeldByAnother,
@@ -34,6 +35,7 @@ from plansmith.durable import (
 from plansmith.errors import PlansmithError, RepositoryError, ServedCheckError, in_one_line
 from plansmith.manifest import Manifest, PublishedVersion
 from plansmith.targets import DEFAULT_TARGET, Target, load_target
+from plansmith.triton.bases import Bases
 from plansmith.triton.markers import RepositoryMarker, read_marker, write_marker
 from plansmith.triton.nesting import STORE_SUFFIX, require_alone
 from plansmith.triton.releases import (
@@ -203,11 +205,14 @@ class ModelRepository:
         if withdrawn is not None:
             return f"withdrawn: {in_one_line(withdrawn)}"
         manifest = self.readable(model, number)
+        unfit = misfit(manifest, newest) if manifest is not None and newest is not None else None
+        return unfit or self.damage(model, number)
+
+    def damage(self, model: str, number: int) -> str | None:
+        """What of a release is not as it was published, in words; None where it is whole."""
+        manifest = self.readable(model, number)
         if manifest is None:
             return "its manifest is damaged"
-        unfit = misfit(manifest, newest) if newest is not None else None
-        if unfit is not None:
-            return unfit
         damaged = damaged_file(self.release(model, number), manifest, self._digester)
         return None if damaged is None else f"{damaged} is damaged"
 
@@ -225,6 +230,33 @@ class ModelRepository:
     def exclusive(self, model: str, waiting: Waiting = lambda _: None) -> AbstractContextManager[None]:
         """While held, no other process publishes or collects versions of a model."""
         return locked(self.store / "locks" / "models" / model, waiting)
+
+    def basis(self, model: str) -> Basis | None:
+        """What the newest version of a model was made from; None where nobody noted it.
+
+        Raises:
+            RepositoryError: the note is damaged, or of another version of plansmith.
+        """
+        return Bases(self.store).read(model)
+
+    def note_basis(self, model: str, basis: Basis, waiting: Waiting = lambda _: None) -> None:
+        """Note what the newest version was made from, unless another one is the newest by now.
+
+        Where the same version was published to before, it still is.
+
+        Raises:
+            OSError: the disk is full or cannot be written.
+        """
+        with self.exclusive(model, waiting):
+            if self.leading(model) != basis.version:
+                return
+            with suppress(RepositoryError):
+                before = self.basis(model)
+                if before is not None and before.version == basis.version:
+                    places = tuple(dict.fromkeys((*before.destinations, *basis.destinations)))
+                    stored = before.stored | basis.stored
+                    basis = basis.model_copy(update={"destinations": places, "stored": stored})
+            Bases(self.store).write(model, basis)
 
     def remove(self, folder: Path) -> None:
         """Take a release or a view away: out of sight in one rename, then off the disk."""

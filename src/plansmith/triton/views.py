@@ -50,7 +50,7 @@ class ModelViews:
 
     def shown(self) -> list[int]:
         """The versions in the view that Triton reads, ascending."""
-        return sorted(int(f.name) for f in self._link.iterdir() if f.name.isdecimal()) if self._link.is_dir() else []
+        return versions_in(self._link)
 
     def state(self) -> str:
         """Tells views apart: the same for the same configuration and versions; empty where Triton is shown nothing."""
@@ -107,6 +107,22 @@ class ModelViews:
         for stale in self.others()[:-_OTHERS_KEPT]:
             remove_folder(stale, self._staging)
 
+    @property
+    def path(self) -> Path:
+        """What Triton reads."""
+        return self._link
+
+    def strays(self, newest: Manifest, fitting: list[Manifest], *, quick: bool = False) -> list[str]:
+        """The names of files that Triton is to be shown and that are missing, or not those of the releases.
+
+        Args:
+            newest: the newest release that is shown.
+            fitting: the manifests of all that are.
+            quick: compare sizes, and read nothing.
+        """
+        files = self._files(newest, fitting)
+        return [name for name, path in files.items() if not self._is_same(self._link / name, path, quick=quick)]
+
     def hide(self) -> None:
         """Show nothing of the model any more."""
         if self._link.is_symlink():
@@ -124,11 +140,21 @@ class ModelViews:
 
     def _holds(self, view: Path, files: Mapping[str, Path]) -> bool:
         """Whether a view holds these files, unharmed."""
-        return all(
-            (view / name).is_file()
-            and ((view / name).samefile(path) or self._digester.file(view / name) == self._digester.file(path))
-            for name, path in files.items()
-        )
+        return all(self._is_same(view / name, path) for name, path in files.items())
+
+    def _is_same(self, shown: Path, released: Path, *, quick: bool = False) -> bool:
+        if not shown.is_file():
+            return False
+        if shown.samefile(released):
+            return True
+        if quick:
+            return shown.stat().st_size == released.stat().st_size
+        return self._digester.file(shown) == self._digester.file(released)
+
+
+def versions_in(view: Path) -> list[int]:
+    """The versions in a view, ascending; none where it is not there."""
+    return sorted(int(f.name) for f in view.iterdir() if f.name.isdecimal()) if view.is_dir() else []
 
 
 def _make_younger(view: Path, others: list[Path]) -> None:

@@ -43,11 +43,18 @@ class Withdrawals:
     def reason(self, number: int) -> str | None:
         """Why a version was withdrawn; None where it was not."""
         try:
-            return Withdrawal.model_validate_json(self._record(number).read_bytes()).reason
-        except FileNotFoundError:
-            return None
+            record = self._read(number)
         except ValueError:
             return _UNKNOWN
+        return None if record is None else record.reason
+
+    def moment(self, number: int) -> str | None:
+        """When a version was withdrawn, as in its record; None where it was not, or the record is damaged."""
+        try:
+            record = self._read(number)
+        except ValueError:
+            return None
+        return None if record is None else record.withdrawn
 
     def withdraw(self, number: int, reason: str) -> None:
         """Note that a version is never to be shown again; it is not on trial any more then."""
@@ -74,6 +81,12 @@ class Withdrawals:
         if self.is_on_trial(number):
             (self._trials / str(number)).unlink()
             fsync_path(self._trials)
+
+    def _read(self, number: int) -> Withdrawal | None:
+        try:
+            return Withdrawal.model_validate_json(self._record(number).read_bytes())
+        except FileNotFoundError:
+            return None
 
     def _record(self, number: int) -> Path:
         return self._folder / f"{number}.json"

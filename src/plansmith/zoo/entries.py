@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from plansmith.errors import UsageError, first_line
-from plansmith.problems import words_of
+from plansmith.problems import words_of, words_of_yaml
 from plansmith.types import Record
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def read_list(path: Path | Traversable) -> tuple[Entry, ...]:
             remedy="name a YAML list of models, or none for the one that plansmith comes with",
         ) from error
     except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{path} is not YAML: {error}", remedy="mend the file") from error
+        raise UsageError(f"{path} is not YAML: {words_of_yaml(error)}", remedy="mend the file") from error
     try:
         entries = ZooList.model_validate(values).models
     except ValidationError as invalid:

@@ -65,10 +65,11 @@ def fault_of_refusal(refusal: Refusal, asked: Asked) -> PlansmithError:
 
 
 def no_s3(asked: Asked, code: str = "") -> EnvironmentFault:
-    """Something else than S3 answers."""
+    """Something else than S3 answers; or S3 does, and the connection was cut before it had said why it refuses."""
     return EnvironmentFault(
         f"what answers at {asked.host} is no S3 server" + (f" (HTTP {code})" if code else ""),
         remedy="name the address of its S3 interface with --endpoint-url, and not that of its web pages",
+        transient=bool(code),
     )
 
 

@@ -72,15 +72,15 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
 
-    def open(self, page: Path, *, width: int, height: int, dark: bool = False) -> None:
-        """Show a page as a phone or a desktop of that size would, and wait until it is there."""
+    def open(self, page: Path | str, *, width: int, height: int, dark: bool = False) -> None:
+        """Show a page, a file or an address, as a phone or a desktop of that size would, and wait until it is there."""
         self.ask(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", media="", features=[scheme])
         self.events.clear()
-        self.ask("Page.navigate", url=page.absolute().as_uri())
+        self.ask("Page.navigate", url=page.absolute().as_uri() if isinstance(page, Path) else page)
         while not self.happened("Page.loadEventFired"):
             self.events.append(self._next())
 

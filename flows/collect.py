@@ -1,0 +1,91 @@
+"""What nobody needs any more, looked for and taken away, as a Prefect flow.
+
+Prefect's runner pickles a flow's function by value: its annotations must be the classes themselves, so that this
+module does without `from __future__ import annotations`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from prefect import flow
+from prefect.runtime import flow_run
+from pydantic import Field
+
+from plansmith.destinations import Place
+from plansmith.fleet.overrides import AS_SPECIFIED, SpecOverrides
+from plansmith.flows.one_at_a_time import skipped
+from plansmith.flows.run_log import RunLog
+from plansmith.keeping.collecting import Grace, Grounds
+from plansmith.keeping.collecting import collect as collected_in
+from plansmith.keeping.places import named_places, places_of, places_of_specs
+from plansmith.keeping.tidying import Gone
+from plansmith.keeping.words import collected_counts, collected_rows
+from plansmith.units import bytes_in_words, seconds_from_age
+
+
+def run_name() -> str:
+    """What Prefect calls a run."""
+    return f"collect: {'a look alone' if flow_run.parameters['dry_run'] else flow_run.parameters['older_than']}"
+
+
+@flow(name="collect", flow_run_name=run_name, persist_result=False, result_serializer="json")
+def collect(
+    specs: tuple[str, ...] = (),
+    overrides: SpecOverrides = AS_SPECIFIED,
+    artifacts: str = "",
+    repositories: list[str] | None = None,
+    stores: list[str | Place] | None = None,
+    shared_caches: list[str | Place] | None = None,
+    older_than: Annotated[str, Field(pattern=r"^\d{1,6}[smhdw]?$")] = "30d",
+    keep: Annotated[int, Field(ge=1)] = 5,
+    dry_run: bool = False,
+    folder: str = ".",
+) -> Any:
+    """Look for what nobody needs any more, log it, and then, unless it is a dry run, take that away and nothing else.
+
+    Args:
+        specs: spec files, and folders that hold some: what their models have as artifacts, repositories, stores and
+            shared caches is tidied where none of a kind are named; nothing need be there yet.
+        overrides: fields of a spec that win over those of every model.
+        artifacts: cache, logs and history of this machine; a compile that uses them is waited for; artifacts where
+            neither they nor specs are named.
+        repositories: model repositories, or folders that hold those of several targets; that below the artifacts where
+            neither they nor specs are named.
+        stores: folders or s3://bucket/prefix, or mappings with `to`, `endpoint_url` and so on.
+        shared_caches: where machines share finished steps, in the same way.
+        older_than: what was used or published since stays: 12h, 30d, 4w.
+        keep: so many of the newest versions of each model in a store stay, too.
+        dry_run: only look.
+        folder: what relative paths start from, but for those in specs.
+
+    Returns:
+        What was found, and what went, as JSON values (`keeping.collecting.Collected`); the state Skipped where another
+        run of its deployment does the same; the state Failed with a PlansmithError in it where a place could not be
+        tidied: the others were.
+    """
+    if (instead := skipped()) is not None:
+        return instead
+    log = RunLog()
+
+    def told(found: Sequence[Gone]) -> None:
+        for one in found:
+            log.say(f"found: {one.kind} {one.name}, {bytes_in_words(one.bytes)}: {one.why}")
+
+    of_specs = places_of_specs(specs, Path(folder), overrides.given)
+    below = Path(artifacts or "artifacts")
+    places = named_places(of_specs, Path(folder), repositories, stores, shared_caches, below=below)
+    grounds = Grounds(below if artifacts or not specs else None, places, places_of(shared_caches or []))
+    grace = Grace(seconds=seconds_from_age(older_than), keep=keep)
+    done = collected_in(
+        grounds,
+        grace,
+        dry_run=dry_run,
+        told=told,
+        waiting=lambda process: log.say(f"waiting for the end of a compile (process {process or 'unknown'})"),
+    )
+    log.say(collected_counts(done))
+    log.show("collection", collected_rows(done), collected_counts(done))
+    if (error := done.error()) is not None:
+        return log.fail(error)
+    return done.model_dump(mode="json")

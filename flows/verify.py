@@ -1,0 +1,71 @@
+"""Published versions by digest and on a server, as a Prefect flow.
+
+Prefect's runner pickles a flow's function by value: its annotations must be the classes themselves, so that this
+module does without `from __future__ import annotations`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+from prefect.runtime import flow_run
+
+from plansmith.destinations import Place
+from plansmith.fleet.overrides import AS_SPECIFIED, SpecOverrides
+from plansmith.flows.one_at_a_time import skipped
+from plansmith.flows.run_log import RunLog
+from plansmith.keeping.places import named_places, places_of_specs
+from plansmith.keeping.verifying import Manner
+from plansmith.keeping.verifying import verify as verified_in
+from plansmith.keeping.words import verified_counts, verified_rows
+
+
+def run_name() -> str:
+    """What Prefect calls a run."""
+    return f"verify: {flow_run.parameters['model'] or 'all models'}"
+
+
+@flow(name="verify", flow_run_name=run_name, persist_result=False, result_serializer="json")
+def verify(
+    specs: tuple[str, ...] = (),
+    overrides: SpecOverrides = AS_SPECIFIED,
+    repositories: list[str] | None = None,
+    stores: list[str | Place] | None = None,
+    model: str = "",
+    quick: bool = False,
+    on_server: bool = True,
+    tritonserver: str = "",
+    folder: str = ".",
+) -> Any:
+    """See that what was published is as it was, and that a Triton still answers by it as its model did.
+
+    Args:
+        specs: spec files, and folders that hold some: what their models have as repositories and stores is looked at
+            where none are named; nothing need be there yet.
+        overrides: fields of a spec that win over those of every model.
+        repositories: model repositories, or folders that hold those of several targets; artifacts/repository where
+            neither they nor specs are named.
+        stores: folders or s3://bucket/prefix, or mappings with `to`, `endpoint_url` and so on.
+        model: only this one.
+        quick: by sizes and kept digests; no content is read.
+        on_server: have a Triton of this machine load each version that is shown, and answer.
+        tritonserver: which Triton; found where left out.
+        folder: what relative paths start from, but for those in specs.
+
+    Returns:
+        What was looked at and found, as JSON values (`keeping.verifying.Verified`); the state Skipped where
+        another run of its deployment does the same; the state Failed with a PlansmithError in it where something is
+        damaged, answers wrongly, or could not be looked at: the table tells of all.
+    """
+    if (instead := skipped()) is not None:
+        return instead
+    log = RunLog()
+    of_specs = places_of_specs(specs, Path(folder), overrides.given)
+    places = named_places(of_specs, Path(folder), repositories, stores)
+    manner = Manner(quick=quick, on_server=on_server, tritonserver=tritonserver)
+    found = verified_in(places, manner, model=model or None, tell=log.now_and_then)
+    log.say(verified_counts(found))
+    log.show("verification", verified_rows(found), verified_counts(found))
+    if (error := found.error()) is not None:
+        return log.fail(error)
+    return found.model_dump(mode="json")

@@ -1,0 +1,71 @@
+"""What is planned for the models of a fleet, and what came of it: small records that travel through Prefect's API."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from plansmith.basis import Reason
+from plansmith.history import Failure
+from plansmith.types import Record
+
+State = Literal["fresh", "stale", "refused"]
+"""A model has nothing to do, is to be built, or cannot even be planned."""
+
+Ended = Literal["fresh", "published", "unchanged", "failed", "interrupted"]
+"""How a model of a fleet ended; "unchanged": built, and the newest version is the same."""
+
+
+class PlannedModel(Record):
+    """One model, for one target, of a fleet.
+
+    `file` is its spec, read once more when it is built; `target` the label that tells it from the same model for
+    others; `version` the newest that is published, None without one; `failure` says why it is refused; `repository`
+    is where it is published, and `artifacts` where its compiles are noted, from the root on.
+    """
+
+    model: str
+    target: str
+    file: str
+    state: State
+    reasons: tuple[Reason, ...] = ()
+    version: int | None = None
+    failure: Failure | None = None
+    repository: str = ""
+    artifacts: str = ""
+
+    @property
+    def why(self) -> str:
+        """Why it is built, or is not, in one line."""
+        if self.failure is not None:
+            return self.failure.message
+        return "; ".join(reason.words for reason in self.reasons) or "nothing changed"
+
+
+class ModelOutcome(Record):
+    """What came of one model; `version` is the one that stands now, `run` the address of its flow run.
+
+    One name may stand for a model in each of several repositories: `repository` tells them apart.
+    """
+
+    model: str
+    target: str
+    file: str
+    ended: Ended
+    reasons: tuple[Reason, ...] = ()
+    version: int | None = None
+    failure: Failure | None = None
+    seconds: float = 0
+    run: str = ""
+    repository: str = ""
+
+
+class FleetSummary(Record):
+    """What came of a fleet: one outcome for each of its models, in the order of the plan."""
+
+    outcomes: tuple[ModelOutcome, ...]
+    seconds: float
+
+    @property
+    def failed(self) -> tuple[ModelOutcome, ...]:
+        """Those that have no new version and should."""
+        return tuple(one for one in self.outcomes if one.ended in {"failed", "interrupted"})

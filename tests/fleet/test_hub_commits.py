@@ -1,0 +1,147 @@
+"""At which commit a hub's branches are: asked once each, through the real client, and only where that is wanted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plansmith.provenance import Hub
+
+from ..sources.hub_server import COMMIT, running
+from .places import Place
+
+THEN = "f" * 40
+
+ASK = """
+import json, sys
+from plansmith.errors import PlansmithError
+from plansmith.provenance import Hub
+said = []
+hub = Hub(ask=True, notice=said.append)
+found = []
+for repo, revision, known, of in json.loads(sys.argv[1]):
+    try:
+        found.append(hub.commit(repo, revision, known, of=of))
+    except PlansmithError as error:
+        found.append(error.message)
+print(json.dumps({"found": found, "said": said}))
+"""
+
+
+def ask(url: str, home: Path, *asked: tuple[str, str | None, str, str], **variables: str) -> dict[str, Any]:
+    """What a process with a hub of its own is told."""
+    own = {"HF_ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    command = [sys.executable, "-c", ASK, json.dumps(asked)]
+    done = subprocess.run(command, env={**os.environ, **own, **variables}, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "published"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def test_each_branch_is_asked_for_once_and_a_commit_never(files: Path, tmp_path: Path) -> None:
+    with running(files) as hub:
+        main = ("org/model", None, THEN, "model")
+        gone = ("org/model", "gone", THEN, "model")
+        other = ("org/other", None, THEN, "model")
+        found = ask(hub.url, tmp_path, main, main, ("org/model", THEN, "", "model"), gone, other)
+        assert [path for _, path, _ in hub.requests if "gone" not in path] == [
+            "/api/models/org/model",
+            "/api/models/org/other",
+        ]
+    assert found["found"][:3] == [COMMIT, COMMIT, THEN]
+    assert found["found"][3] == "org/model has no revision 'gone'"
+    assert found["found"][4] == "the hub has no model 'org/other' that you may read"
+    assert found["said"] == []
+
+
+def test_a_hub_that_does_not_answer_leaves_what_is_known_and_is_given_up_in_the_end(
+    files: Path, tmp_path: Path
+) -> None:
+    with running(files) as hub:
+        hub.unavailable = 1
+        asked = [(f"org/{name}", None, f"{number}" * 40, "model") for number, name in enumerate(("a", "b"))]
+        found = ask(hub.url, tmp_path, asked[0], ("org/model", None, THEN, "model"))
+    assert found["found"] == ["0" * 40, COMMIT]
+    assert len(found["said"]) == 1
+    assert found["said"][0].endswith(": the commit that is known stands")
+    many = [(f"org/{number}", None, f"{number}" * 40, "model") for number in range(6)]
+    down = ask("http://127.0.0.1:9", tmp_path, *many)
+    assert down["found"] == [f"{number}" * 40 for number in range(6)]
+    assert len(down["said"]) == 3
+    assert down["said"][-1].endswith("; it is not asked again")
+
+
+def test_where_the_hub_must_not_be_asked_the_local_cache_says_what_a_compile_would_take(tmp_path: Path) -> None:
+    refs = tmp_path / "hub" / "models--org--model" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text(COMMIT)
+    asked = (("org/model", None, THEN, "model"), ("org/other", None, THEN, "model"))
+    found = ask("http://127.0.0.1:9", tmp_path, *asked, HF_HUB_OFFLINE="1")
+    assert found["found"] == [COMMIT, THEN]
+    (told,) = found["said"]
+    assert told.startswith("the hub was not asked for org/model: HF_HUB_OFFLINE is set: what the local cache has")
+
+
+def test_without_being_told_to_nobody_is_asked() -> None:
+    assert Hub(ask=False).commit("org/model", None, THEN) == THEN
+    assert Hub(ask=False).commit("org/model", "main", "") == ""
+
+
+def test_a_branch_that_moved_is_named_with_both_commits(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: dict[tuple[str, str | None, str], str] = {}
+
+    def newest(repo: str, revision: str | None, *, of: str) -> str:
+        return moved[repo, revision, of]
+
+    monkeypatch.setattr("plansmith.provenance.newest_commit", newest)
+    data = {"dataset": "org/rows@v1"}
+    place.publish(place.spec(source="hf:org/model", data=data), revision=THEN, data=THEN)
+    moved |= {("org/model", None, "model"): COMMIT, ("org/rows", "v1", "dataset"): THEN}
+    assert place.why() == ""
+    assert place.why(resolve=True) == "source: org/model is now at 0123456 instead of fffffff"
+    moved |= {("org/model", None, "model"): THEN, ("org/rows", "v1", "dataset"): COMMIT}
+    assert place.why(resolve=True) == "data: the data set org/rows@v1 is now at 0123456 instead of fffffff"
+    moved |= {("org/rows", "v1", "dataset"): THEN}
+    assert place.why(resolve=True) == ""
+
+
+def test_a_timm_model_is_asked_for_by_the_name_that_its_compile_found(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plansmith.provenance.newest_commit", lambda repo, *_, of: f"{repo} {of}".ljust(40, "."))
+    place.publish(place.spec(source="timm:resnet18"), revision=THEN, hub_id="timm/resnet18.a1_in1k")
+    assert place.why() == ""
+    assert place.why(resolve=True).startswith("source: timm/resnet18.a1_in1k is now at timm/re instead of fffffff")
+    place.publish(place.spec(source="timm:resnet18", random_weights=True), content="drawn")
+    assert place.why(resolve=True) == "", "weights that are drawn come from no hub"
+
+
+def test_a_data_set_that_was_read_from_the_hubs_own_copy_is_looked_for_there(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def newest(repo: str, revision: str | None, *, of: str) -> str:
+        asked.append((repo, revision, of))
+        return COMMIT
+
+    monkeypatch.setattr("plansmith.provenance.newest_commit", newest)
+    branch = "refs/convert/parquet"
+    place.publish(place.spec(data={"dataset": "org/rows"}), data=f"{branch}@{THEN}")
+    assert place.why() == ""
+    assert place.why(resolve=True) == "data: the data set org/rows is now at 0123456 instead of fffffff"
+    assert asked == [("org/rows", branch, "dataset")]

@@ -1,0 +1,286 @@
+"""How runs are followed and what their ends are to the user, where no server is needed to tell."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from copy import deepcopy
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from prefect.client.schemas.objects import Log
+from prefect.exceptions import PrefectHTTPStatusError
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.utilities.callables import parameter_schema
+
+from plansmith.config import ModelSpec, make_spec
+from plansmith.errors import EnvironmentFault, GateError, PlansmithError, UsageError
+from plansmith.fleet.failures import failure_of
+from plansmith.fleet.records import ModelOutcome
+from plansmith.flows import following
+from plansmith.flows.compile_model import compile_model
+from plansmith.flows.deployments import ONE_MODEL
+from plansmith.flows.endings import RunEnded
+from plansmith.flows.run_logs import LogReader, text_of
+from plansmith.flows.submitting import SubmittedRun, Wanted, check_parameters
+from plansmith.flows.watching import Watcher
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+RUN = SubmittedRun(uuid4(), "minilm for local-cpu", "http://prefect/runs/1")
+SPEC = {
+    "source": "hf:org/minilm",
+    "shapes": {"input_ids": "1x1:8x64:32x256"},
+    "precision": "auto",
+    "data": {"path": "/srv/sentences.txt"},
+    "publish": ["s3://models/prod", "/srv/store"],
+    "tolerances": {"logits": {"max_relative": 0.1}},
+    "triton": {"instance_group": [{"count": 2}]},
+    "tensorrt": {"gpus": ["L4"]},
+}
+
+
+class StoredLog:
+    """The lines of a run as Prefect's API gives them: by time, from a moment on, so many at once."""
+
+    def __init__(self, limit: int) -> None:
+        self.lines: list[Log] = []
+        self.limit = limit
+        self.asked = 0
+
+    def add(self, text: str, seconds: float) -> None:
+        moment: Any = BEGAN + timedelta(seconds=seconds)  # Prefect has a class of its own for what is a datetime
+        self.lines.append(Log(id=uuid4(), name="prefect.flow_runs", level=20, message=text, timestamp=moment))
+
+    def read(self, after: datetime | None, offset: int) -> list[Log]:
+        self.asked += 1
+        found = [line for line in self.lines if after is None or line.timestamp >= after]
+        return sorted(found, key=lambda line: line.timestamp)[offset : offset + self.limit]
+
+
+def _texts(lines: list[Log]) -> list[str]:
+    return [line.message for line in lines]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 200])
+def test_a_log_of_many_pages_is_read_once_and_in_order(limit: int) -> None:
+    stored = StoredLog(limit)
+    # Seven lines share each moment: more than a page of three holds.
+    for number in range(50):
+        stored.add(f"line {number:03}", number // 7)
+    reader = LogReader(stored.read, limit)
+    assert _texts(reader.read_new()) == [f"line {number:03}" for number in range(50)]
+    assert reader.read_new() == []
+    stored.add("one more", 7)
+    assert _texts(reader.read_new()) == ["one more"]
+
+
+def test_a_line_that_comes_late_is_read_once_too() -> None:
+    stored, reader = StoredLog(4), None
+    reader = LogReader(stored.read, stored.limit)
+    told: list[str] = []
+    wanted = [f"line {number}" for number in range(300)]
+    chance = random.Random(1)
+    waiting = list(enumerate(wanted))
+    while waiting:
+        for _ in range(min(5, len(waiting))):
+            number, text = waiting.pop(chance.randrange(min(20, len(waiting))))
+            stored.add(text, number / 10)
+        told += _texts(reader.read_new())
+    assert sorted(told) == sorted(wanted)
+
+
+def test_a_log_in_which_nothing_is_new_is_asked_for_once() -> None:
+    stored = StoredLog(200)
+    for number in range(500):
+        stored.add(str(number), number)
+    reader = LogReader(stored.read, stored.limit)
+    assert len(reader.read_new()) == 500
+    before = stored.asked
+    assert reader.read_new() == []
+    assert stored.asked == before + 1
+
+
+def test_an_api_that_goes_away_between_two_pages_loses_no_line() -> None:
+    stored = StoredLog(10)
+    for number in range(35):
+        stored.add(str(number), number)
+    faults = [None, None, httpx.ReadError("reset")]
+
+    def read(after: datetime | None, offset: int) -> list[Log]:
+        fault = faults.pop(0) if faults else None
+        if fault is not None:
+            raise fault
+        return stored.read(after, offset)
+
+    reader = LogReader(read, stored.limit)
+    with pytest.raises(httpx.ReadError):
+        reader.read_new()
+    assert _texts(reader.read_new()) == [str(number) for number in range(35)]
+
+
+def test_a_line_is_told_without_its_traceback() -> None:
+    stored = StoredLog(1)
+    stored.add("it failed: GateError('no')\nTraceback (most recent call last):\n  File 'x'", 0)
+    assert text_of(stored.lines[0]) == "it failed: GateError('no')"
+
+
+def _outcome(error: PlansmithError | None, ended: Any = "failed") -> ModelOutcome:
+    failure = None if error is None else failure_of(error)
+    return ModelOutcome(
+        model="minilm", target="local-cpu", file="", ended=ended, version=3, failure=failure, seconds=2.5
+    )
+
+
+def test_a_run_that_failed_ends_with_the_failure_that_it_left() -> None:
+    error = GateError("it differs", remedy="allow more", step="validate")
+    ended = RunEnded(RUN, "FAILED", "Flow run encountered an exception", _outcome(error))
+    assert isinstance(ended.error, GateError)
+    assert str(ended.error) == "minilm · validate: it differs\nNext: allow more"
+    assert (ended.exit_code, ended.words) == (5, "failed at validate, exit code 5")
+    document = json.loads(json.dumps(ended.document()))
+    assert (document["id"], document["state"], document["exit_code"]) == (str(RUN.id), "FAILED", 5)
+    assert document["error"]["remedy"] == "allow more"
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "says"),
+    [
+        ("CRASHED", "no heartbeat for 90 s", ("its run crashed: no heartbeat for 90 s", "submit it again")),
+        ("FAILED", "Validation of flow parameters failed", ("before the compile began: Validation", RUN.address)),
+        ("DELETED", "", ("was deleted", "submit it again")),
+    ],
+)
+def test_a_run_that_left_nothing_ends_with_what_prefect_says_of_it(
+    state: str, message: str, says: tuple[str, ...]
+) -> None:
+    ended = RunEnded(RUN, state, message)
+    assert ended.exit_code == 9
+    assert ended.error is not None
+    assert ended.error.remedy
+    assert not [words for words in says if words not in str(ended.error)], str(ended.error)
+
+
+@pytest.mark.parametrize(
+    ("state", "ended", "words", "code"),
+    [
+        ("COMPLETED", "published", "published, version 3, in 2.5 s", 0),
+        ("COMPLETED", "unchanged", "unchanged, still version 3, in 2.5 s", 0),
+        ("CANCELLED", "interrupted", "cancelled", 130),
+    ],
+)
+def test_a_run_that_did_not_fail_is_told_in_a_few_words(state: str, ended: str, words: str, code: int) -> None:
+    found = RunEnded(RUN, state, "", _outcome(None, ended))
+    assert (found.error, found.words, found.exit_code) == (None, words, code)
+
+
+def _wanted(**more: Any) -> Wanted:
+    return Wanted("minilm", "local-cpu", make_spec({**SPEC, **more}), Path("/srv/specs"))
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    return parameter_schema(compile_model).model_dump_for_openapi()
+
+
+def _deployment(**changes: Any) -> Any:
+    schema = deepcopy(_schema())
+    for name, value in changes.items():
+        schema["definitions"]["ModelSpec"][name] = value
+    return SimpleNamespace(name="gpu-l4", parameter_openapi_schema=schema)
+
+
+def test_what_is_sent_is_what_was_said_and_reads_back_as_the_same_spec() -> None:
+    wanted = _wanted()
+    check_parameters(wanted, _deployment())
+    sent = json.loads(json.dumps(wanted.parameters))
+    assert ModelSpec.model_validate(sent["spec"]) == wanted.spec
+    assert set(sent["spec"]) == set(SPEC)
+    assert sent["folder"] == "/srv/specs"
+    assert compile_model.name == ONE_MODEL
+
+
+def test_a_spec_that_an_older_deployment_does_not_know_is_refused_here() -> None:
+    known = dict(_deployment().parameter_openapi_schema["definitions"]["ModelSpec"]["properties"])
+    del known["tensorrt"]
+    with pytest.raises(UsageError, match=r"minilm: the deployment compile-model/gpu-l4 does not take") as caught:
+        check_parameters(_wanted(), _deployment(properties=known))
+    assert "spec: Additional properties are not allowed ('tensorrt' was unexpected)" in str(caught.value)
+    assert "plansmith flows deploy" in caught.value.remedy
+
+
+def test_a_parameter_that_the_flow_does_not_have_is_refused_here() -> None:
+    deployment = _deployment()
+    del deployment.parameter_openapi_schema["properties"]["folder"]
+    with pytest.raises(UsageError, match="'folder' is no parameter of this flow, which has directory, spec"):
+        check_parameters(_wanted(), deployment)
+
+
+def test_a_value_that_the_schema_refuses_is_told_in_one_short_line() -> None:
+    with pytest.raises(UsageError) as caught:
+        check_parameters(_wanted(source="hf:~/" + "a" * 3000), _deployment())
+    assert "spec.source: 'hf:~/aaa" in str(caught.value)
+    assert "does not match" in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_a_spec_beyond_what_a_server_takes_is_refused_in_words() -> None:
+    many = {f"output_{number}": {"max_relative": 0.1} for number in range(20_000)}
+    with pytest.raises(UsageError, match=r"as JSON, and a Prefect server takes 512\.0 KiB") as caught:
+        check_parameters(_wanted(tolerances=many), _deployment())
+    assert caught.value.remedy
+
+
+class Notes(Watcher):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+
+def _status(code: int) -> PrefectHTTPStatusError:
+    request = httpx.Request("GET", "http://prefect/api/x")
+    return PrefectHTTPStatusError("no", request=request, response=httpx.Response(code, request=request, text="no"))
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Exception]]:
+    """Faults of an API, in their turn; it is asked for nothing else."""
+    faults: list[Exception] = []
+
+    def ask(*_: Any) -> Any:
+        raise faults.pop(0) if len(faults) > 1 else faults[0]
+
+    monkeypatch.setattr(following, "page_limit", lambda _: 200)
+    monkeypatch.setattr(following, "_look", ask)
+    with temporary_settings({PREFECT_API_URL: "http://prefect/api"}):
+        yield faults
+
+
+def test_an_api_that_stays_away_is_given_up_and_the_run_goes_on(api: list[Exception]) -> None:
+    api.append(httpx.ConnectError("refused"))
+    watcher = Notes()
+    with pytest.raises(EnvironmentFault, match=r"was away for 0 s: refused; the run goes on") as caught:
+        following.follow("http://prefect/api", [RUN], watcher, following.Pace(away=0.05, pause=0.01))
+    assert caught.value.remedy == f"plansmith submit --follow {RUN.id}"
+    assert len(watcher.notices) == 1
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_an_api_that_does_not_let_us_in_any_more_ends_the_following(api: list[Exception], code: int) -> None:
+    api += [httpx.ReadTimeout("slow"), _status(503), _status(code)]
+    watcher = Notes()
+    with pytest.raises(EnvironmentFault, match="does not let us in; the run goes on") as caught:
+        following.follow("http://prefect/api", [RUN], watcher, following.Pace(pause=0.01))
+    assert "PREFECT_API_AUTH_STRING" in caught.value.remedy
+    assert caught.value.remedy.endswith(f"then plansmith submit --follow {RUN.id}")
+    assert caught.value.exit_code == 9

@@ -1,0 +1,152 @@
+"""`verify` and `collect` as flow runs: tables tell what was found, and a run fails where something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plansmith.stores.folder import FolderObjects
+from plansmith.stores.store import Store
+from plansmith.triton.repository import ModelRepository
+
+from ..cli.command import environment
+from ..keeping.releases import publish_answering
+from ..stores.filled import fill
+from .prefect_server import PrefectServer
+
+pytestmark = pytest.mark.services
+
+# Runs a flow with parameters, each as JSON, one after another; a failed one is told by its error's name.
+_CALLS = """
+import json, sys
+from importlib import import_module
+for name, parameters in json.loads(sys.argv[1]):
+    flow = getattr(import_module(f"plansmith.flows.{name}"), name)
+    state = flow(**parameters, return_state=True)
+    found = state.result(raise_on_failure=False)
+    failed = isinstance(found, BaseException)
+    print("told:", json.dumps([state.name, type(found).__name__ if failed else found]))
+"""
+
+
+def run_flows(prefect: PrefectServer, folder: Path, *calls: tuple[str, dict[str, Any]]) -> list[list[Any]]:
+    """The state and the result of flows that run in a folder."""
+    done = subprocess.run(
+        [sys.executable, "-c", _CALLS, json.dumps(calls)],
+        cwd=folder,
+        env=environment(**prefect.variables()),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line.removeprefix("told: ")) for line in done.stdout.splitlines() if line.startswith("told: ")]
+
+
+def tables_of(prefect: PrefectServer, flow: str, folder: Path) -> list[tuple[str, str, list[dict[str, str]], str]]:
+    """Name, state, table and description of the runs of a flow for a folder, in turn."""
+    runs = prefect.ask("flow_runs/filter", flows={"name": {"any_": [flow]}}, sort="START_TIME_ASC")
+    found = []
+    for run in (run for run in runs if run["parameters"].get("folder") == str(folder)):
+        (table,) = prefect.artifacts_of(run["id"]).values()
+        found.append((run["name"], run["state"]["type"], json.loads(table["data"]), table["description"]))
+    return found
+
+
+def test_damage_fails_the_run_and_its_table_tells_of_all(prefect: PrefectServer, tmp_path: Path) -> None:
+    root = tmp_path / "artifacts" / "repository"
+    publish_answering(root, "whole")
+    harmed = publish_answering(root, "harmed")
+    fill(Store(FolderObjects(tmp_path / "store")), tmp_path, 1)
+    by_digest: dict[str, Any] = {"on_server": False, "stores": ["store"], "folder": str(tmp_path)}
+    (well,) = run_flows(prefect, tmp_path, ("verify", by_digest))
+    graph = ModelRepository(root).release("harmed", harmed.version) / "model" / "model.onnx"
+    graph.chmod(0o644)
+    graph.write_bytes(graph.read_bytes()[::-1])
+    (harm,) = run_flows(prefect, tmp_path, ("verify", {**by_digest, "model": "harmed"}))
+    assert well[0] == "Completed"
+    assert [place["place"] for place in well[1]["places"]] == [str(root), str(tmp_path / "store")]
+    assert harm == ["Failed", "RepositoryError"]
+    first, second = tables_of(prefect, "verify", tmp_path)
+    assert first[:2] == ("verify: all models", "COMPLETED")
+    assert first[3] == "2 places, 3 versions, 0 damaged"
+    assert second[:2] == ("verify: harmed", "FAILED")
+    assert second[3] == "1 place, 1 version, 1 damaged"
+    assert second[2][0] == {
+        "place": str(root),
+        "version": "harmed@1",
+        "looked at": "model/model.onnx",
+        "found": "its content is not what was published",
+    }
+
+
+def test_what_was_found_is_logged_before_it_goes(prefect: PrefectServer, tmp_path: Path) -> None:
+    (tmp_path / "artifacts" / "repository").mkdir(parents=True)
+    log = tmp_path / "artifacts" / "logs" / "old-worker.log"
+    log.parent.mkdir()
+    log.write_text("log")
+    os.utime(log, (time.time() - 40 * 86400,) * 2)
+    given: dict[str, Any] = {"older_than": "39d", "folder": str(tmp_path)}
+    dry, done, wrong = run_flows(
+        prefect,
+        tmp_path,
+        ("collect", {**given, "dry_run": True}),
+        ("collect", given),
+        ("collect", {**given, "stores": ["nowhere"]}),
+    )
+    assert (dry[0], done[0], wrong) == ("Completed", "Completed", ["Failed", "RepositoryError"])
+    assert [one["name"] for one in dry[1]["found"] if one["kind"] == "log"] == [str(log)]
+    assert dry[1]["gone"] == []
+    assert str(log) in [one["name"] for one in done[1]["gone"]]
+    assert not log.exists()
+    looked, tidied, failed = tables_of(prefect, "collect", tmp_path)
+    assert looked[:2] == ("collect: a look alone", "COMPLETED")
+    assert tidied[:2] == ("collect: 39d", "COMPLETED")
+    assert [row["state"] for row in tidied[2] if row["name"] == str(log)] == ["gone"]
+    assert failed[1] == "FAILED"
+    assert [row["why"] for row in failed[2] if row["state"] == "left alone"] == [f"{tmp_path / 'nowhere'} is no store"]
+
+
+def test_the_places_are_read_from_the_specs_and_a_fresh_service_fails_nothing(
+    prefect: PrefectServer, tmp_path: Path
+) -> None:
+    (tmp_path / "specs").mkdir()
+    (tmp_path / "specs" / "one.yaml").write_text("{source: hf:one, publish: ../store}")
+    given: dict[str, Any] = {"specs": ["specs"], "folder": str(tmp_path)}
+    fresh, nothing = run_flows(prefect, tmp_path, ("verify", {**given, "on_server": False}), ("collect", given))
+    assert (fresh[0], nothing[0]) == ("Completed", "Completed")
+    store = str(tmp_path / "store")
+    assert fresh[1]["absent"] == [str(tmp_path / "artifacts" / "repository"), store]
+    assert nothing[1]["absent"] == [store, str(tmp_path / "artifacts")]
+    publish_answering(tmp_path / "elsewhere", "whole")
+    moved = {**given, "on_server": False, "overrides": {"repository": str(tmp_path / "elsewhere"), "publish": []}}
+    ((state, found),) = run_flows(prefect, tmp_path, ("verify", moved))
+    assert state == "Completed"
+    assert [place["place"] for place in found["places"]] == [str(tmp_path / "elsewhere")]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"older_than": "soon"}, "older_than"),
+        ({"keep": 0}, "keep"),
+        ({"stores": [{"to": "ftp://x"}]}, "stores"),
+        ({"kept": 1}, "kept"),
+    ],
+)
+def test_a_parameter_that_is_unknown_or_no_such_thing_is_refused(wrong: dict[str, Any], says: str) -> None:
+    from prefect.exceptions import ParameterTypeError, SignatureMismatchError
+
+    from plansmith.flows.collect import collect
+
+    with pytest.raises((ParameterTypeError, SignatureMismatchError), match=says):
+        collect.validate_parameters(wrong)
+    assert collect.validate_parameters({"stores": ["s3://models/prod", {"to": "store"}]})

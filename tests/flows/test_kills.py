@@ -1,0 +1,136 @@
+"""SIGKILL to a worker's machine, to the Prefect server and to its database, at moments that chance picks.
+
+A few rounds here, and as many as one likes with PLANSMITH_SOAK_ROUNDS.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .compiled import check_whole, has_finished, problems, records, small_spec
+from .team import BEGUN_SECONDS, LONGEST_SECONDS, SILENT_SECONDS, Team, wait_until
+
+pytestmark = pytest.mark.services
+
+ROUNDS = int(os.environ.get("PLANSMITH_SOAK_ROUNDS") or 3)
+VICTIMS = ("machine", "server", "database")
+STEPS = ("", "fetch", "export", "validate")
+"""After which steps there is a kill; "" is none, when the compile has only begun."""
+
+_LONGEST_AWAY_SECONDS = 5.0
+_LONGEST_LATER_SECONDS = 2.0
+
+
+@pytest.fixture(scope="module")
+def unbegun(crew: Team, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run whose machine died after it was taken up and before it began; that nobody sees for a while."""
+    folder = tmp_path_factory.mktemp("unbegun")
+    run = crew.submit(small_spec(folder), folder)
+    wait_until(lambda: any(run in worker.run_ids() for worker in crew.workers))
+    (worker,) = [one for one in crew.workers if run in one.run_ids()]
+    worker.kill_machine()
+    assert crew.run(run)["state"]["type"] == "PENDING"
+    worker.start()
+    return run
+
+
+@pytest.fixture(scope="module")
+def silent(crew: Team) -> str:
+    """A run of which the server heard that it begins, and then nothing, not even a first heartbeat."""
+    run = crew.start("compile-model", {"spec": {"source": "hf:."}}, state="PENDING")
+    crew.server.ask(f"flow_runs/{run}/set_state", state={"type": "RUNNING"})
+    return run
+
+
+@pytest.mark.usefixtures("silent", "unbegun")
+def test_whoever_is_killed_the_repository_is_whole_and_the_next_run_goes_on(crew: Team, tmp_path: Path) -> None:
+    seed = os.environ.get("PLANSMITH_SOAK_SEED") or str(random.randrange(10**6))
+    chance = random.Random(seed)
+    wrong = []
+    for number in range(ROUNDS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = _round(crew, VICTIMS[number % len(VICTIMS)], chance, folder)
+        wrong += [(seed, number, *found)] if found[-1] else []
+        shutil.rmtree(folder)
+    assert wrong == []
+
+
+def test_a_compile_goes_on_while_the_server_and_its_database_are_away(crew: Team, tmp_path: Path) -> None:
+    spec = small_spec(tmp_path)
+    run = crew.submit(spec, tmp_path)
+    worker = crew.worker_of(run)
+    crew.database.kill()
+    crew.server.kill()
+    try:
+        # The process itself stays for minutes: it would like to tell Prefect of its tasks.
+        wait_until(lambda: bool(records(tmp_path)))
+        check_whole(tmp_path)
+    finally:
+        crew.database.start()
+        crew.server.start()
+        crew.mend()
+    assert crew.ended(run) in {"COMPLETED", "CRASHED"}
+    wait_until(lambda: not worker.processes_of(run))
+    assert crew.ended(crew.submit(spec, tmp_path)) == "COMPLETED"
+    assert [record.outcome for record in records(tmp_path)] == ["published", "unchanged"]
+    check_whole(tmp_path)
+
+
+def test_a_run_that_never_began_has_crashed(crew: Team, unbegun: str) -> None:
+    assert crew.ended(unbegun, 2 * LONGEST_SECONDS) == "CRASHED"
+    assert f"did not begin within {BEGUN_SECONDS} s" in crew.run(unbegun)["state"]["message"]
+
+
+def test_a_run_that_died_before_its_first_heartbeat_has_crashed(crew: Team, silent: str) -> None:
+    assert crew.ended(silent) == "CRASHED"
+    assert f"no heartbeat for {SILENT_SECONDS} s" in crew.run(silent)["state"]["message"]
+
+
+def _round(crew: Team, victim: str, chance: random.Random, folder: Path) -> tuple[str, str, str, list[str]]:
+    """Kill somebody while a model is compiled, and compile it again: who and when, how the first run ended, faults."""
+    spec = small_spec(folder)
+    first = crew.submit(spec, folder)
+    worker = crew.worker_of(first)
+    after = chance.choice(STEPS)
+    wait_until(lambda: not after or has_finished(folder, after) or not worker.processes_of(first))
+    time.sleep(chance.uniform(0, _LONGEST_LATER_SECONDS))
+    finished = [step for step in STEPS if step and has_finished(folder, step)]
+    away = chance.uniform(0, _LONGEST_AWAY_SECONDS)
+    if victim == "machine":
+        worker.kill_machine()
+        time.sleep(away)
+        worker.start()
+    else:
+        killed = crew.server if victim == "server" else crew.database
+        killed.kill()
+        time.sleep(away)
+        killed.start()
+        crew.mend()
+    wait_until(lambda: not worker.processes_of(first))
+    faults = problems(folder)
+    faults += _go_on(crew, spec, folder, finished)
+    ended, message = crew.ended(first), str(crew.run(first)["state"]["message"])
+    if ended == "COMPLETED" and records(folder)[0].outcome != "published":
+        faults.append("it is completed, and published nothing")
+    # It may have come to its end just before the kill.
+    if victim == "machine" and ended != "COMPLETED" and f"no heartbeat for {SILENT_SECONDS} s" not in message:
+        faults.append("its death was not noticed")
+    return victim, after, f"{ended}: {message}", faults
+
+
+def _go_on(crew: Team, spec: dict[str, Any], folder: Path, finished: list[str]) -> list[str]:
+    """Compile again; what is wrong then."""
+    ended = crew.ended(crew.submit(spec, folder))
+    if ended != "COMPLETED":
+        return [f"the next run is {ended}"]
+    check_whole(folder)
+    cached = {step.name: step.cached for step in records(folder)[-1].steps}
+    return [f"{step} was finished and is done again" for step in finished if not cached[step]]

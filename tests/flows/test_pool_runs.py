@@ -1,0 +1,216 @@
+"""Which run a fleet waits for, who may end it, and where its paths are; the client is asked as Prefect's own."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from inspect import signature
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import FlowRun, State, StateType, WorkPool
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectNotFound
+
+from plansmith.config import ModelSpec
+from plansmith.errors import EnvironmentFault
+from plansmith.flows import pool_runs
+from plansmith.flows.dispatching import parameters_of
+from plansmith.flows.pool_runs import PoolRuns, Wanted
+
+PLANNED = datetime(2026, 1, 1, tzinfo=UTC)
+FLEET = uuid4()
+POOL = DeploymentResponse(id=uuid4(), name="gpu", flow_id=uuid4(), work_pool_name="gpu", labels={})
+
+
+class Asked:
+    """A client: what each of its questions is answered with, by the filters that it was asked with."""
+
+    def __init__(self, **answers: Any) -> None:
+        self._answers = answers
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def __getattr__(self, name: str) -> Any:
+        real = signature(getattr(SyncPrefectClient, name))
+
+        def ask(*given: Any, **named: Any) -> Any:
+            asked = dict(real.bind(self, *given, **named).arguments)
+            del asked["self"]
+            return self._answers[name](**asked)
+
+        return ask
+
+
+def runs_at(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> PoolRuns:
+    monkeypatch.setattr(pool_runs, "get_client", lambda **_: Asked(**answers))
+    return PoolRuns(FLEET, PLANNED, lambda _: None)
+
+
+def started(monkeypatch: pytest.MonkeyPatch, fault: Exception | None = None) -> list[str]:
+    """The keys of the runs that are started."""
+    keys: list[str] = []
+
+    def start(*given: Any, **named: Any) -> FlowRun:
+        asked = signature(run_deployment).bind(*given, **named).arguments
+        keys.append(asked["idempotency_key"])
+        if fault is not None:
+            raise fault
+        return run_in("SCHEDULED", asked["idempotency_key"])
+
+    monkeypatch.setattr(pool_runs, "run_deployment", start)
+    return keys
+
+
+def run_in(kind: str, key: str = "key:4", updated: float = 60, name: str = "m") -> FlowRun:
+    moment: Any = PLANNED + timedelta(seconds=updated)
+    state: Any = State(type=StateType[kind])
+    return FlowRun(id=uuid4(), flow_id=uuid4(), name=name, state=state, idempotency_key=key, updated=moment)
+
+
+WANTED = Wanted(POOL, "gpu", "key", "m", (), {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "updated", "again"),
+    [
+        ("RUNNING", -60, False),
+        ("SCHEDULED", -60, False),
+        ("COMPLETED", -60, True),
+        ("FAILED", -60, True),
+        ("COMPLETED", 60, False),
+        ("FAILED", 60, False),
+        ("CANCELLING", 60, True),
+        ("CANCELLED", 60, True),
+        ("CANCELLING", -60, True),
+    ],
+)
+def test_a_run_that_goes_on_or_ended_since_is_the_answer_and_no_cancelled_one(
+    kind: str, updated: float, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, keys = run_in(kind, updated=updated), started(monkeypatch)
+    runs = runs_at(monkeypatch, read_flow_runs=lambda **_: [found])
+    answer = runs.find_or_start(WANTED)
+    assert keys == (["key:5"] if again else [])
+    assert (answer.id == found.id) is not again
+
+
+def test_a_deployment_that_is_gone_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    started(monkeypatch, ObjectNotFound(http_exc=ValueError("404")))
+    with pytest.raises(EnvironmentFault, match="the deployment of compile-model for gpu is there no more") as gone:
+        runs_at(monkeypatch, read_flow_runs=lambda **_: []).find_or_start(WANTED)
+    assert gone.value.remedy == "plansmith flows deploy"
+
+
+def test_a_run_is_ours_by_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = run_in("RUNNING")
+
+    def read(flow_run_filter: Any) -> list[FlowRun]:
+        assert flow_run_filter.id.any_ == [child.id]
+        assert flow_run_filter.parent_flow_run_id.any_ == [FLEET]
+        return found
+
+    for found in ([], [child]):
+        assert runs_at(monkeypatch, read_flow_runs=read).is_ours(child) is bool(found)
+
+
+def occupied(monkeypatch: pytest.MonkeyPatch, *, limit: int | None, others: int = 0, here: bool = True) -> PoolRuns:
+    """A pool with this fleet in it, or elsewhere, another fleet, and other runs."""
+    fleets = [run_in("RUNNING", name="fleet: this"), run_in("RUNNING", name="fleet: that")]
+    fleets[0].id = FLEET if here else uuid4()
+
+    def read(flow_run_filter: Any, work_pool_filter: Any, flow_filter: Any = None) -> list[FlowRun]:
+        assert flow_run_filter.state.type.any_ == [StateType.RUNNING]
+        assert work_pool_filter.name.any_ == ["gpu"]
+        if flow_filter is not None:
+            assert flow_filter.name.any_ == ["compile-fleet", "refresh"]
+            return fleets
+        return [*fleets, *(run_in("RUNNING") for _ in range(others))]
+
+    pool = WorkPool(name="gpu", type="process", concurrency_limit=limit, default_queue_id=uuid4())
+    return runs_at(
+        monkeypatch,
+        read_flow_runs=read,
+        read_deployments=lambda **_: [POOL],
+        read_work_pool=lambda **_: pool,
+        read_workers_for_work_pool=lambda **_: ["a worker"],
+    )
+
+
+def test_a_pool_whose_places_fleets_have_is_refused_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in (None, 0, 3):
+        assert occupied(monkeypatch, limit=limit).deployment("gpu") is POOL
+    assert occupied(monkeypatch, limit=2, here=False).deployment("gpu") is POOL
+    with pytest.raises(EnvironmentFault, match=r"carries out 2 runs at a time, and fleets wait in all of them") as full:
+        occupied(monkeypatch, limit=2).deployment("gpu")
+    assert "fleet: that, fleet: this" in full.value.message
+    assert "prefect work-pool set-concurrency-limit gpu 3" in str(full.value.remedy)
+
+
+def test_who_has_the_places_of_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = occupied(monkeypatch, limit=None).occupants(POOL)
+    assert (alone.ending, alone.fleets) == (False, ("fleet: that", "fleet: this"))
+    assert occupied(monkeypatch, limit=None, others=1).occupants(POOL).ending
+    assert occupied(monkeypatch, limit=None, here=False).occupants(POOL).fleets == ()
+
+
+def test_places_in_a_fleets_folder_are_in_that_of_the_pool_where_the_fleet_was_not_given_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = ModelSpec(source="onnx:m.onnx", repository="models")
+    here = parameters_of(spec, tmp_path / "specs", ".")
+    assert here == {"spec": {"source": "onnx:m.onnx", "repository": "models"}, "folder": "specs", "directory": "."}
+    below = parameters_of(spec, tmp_path / "specs", "sub")
+    assert (below["folder"], below["directory"]) == ("sub/specs", "sub")
+    given = parameters_of(spec, tmp_path / "specs", str(tmp_path))
+    assert (given["folder"], given["directory"]) == (str(tmp_path / "specs"), str(tmp_path))
+    assert parameters_of(spec, Path("/elsewhere"), ".")["folder"] == "/elsewhere"
+
+
+def test_a_compile_has_its_own_folders_where_its_run_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from plansmith.flows import compile_model
+
+    seen: list[tuple[str, str, Path]] = []
+
+    class Noted(Exception):
+        """What the compile was made with is known."""
+
+    def note(spec: ModelSpec, *, relative_to: Path, listener: Any) -> Any:
+        del listener
+        seen.append((spec.artifacts, spec.repository, relative_to))
+        raise Noted
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compile_model, "Compilation", note)
+    monkeypatch.setattr(compile_model, "RunListener", Silent)
+    monkeypatch.setattr(compile_model, "outcome_of", lambda *_: None)
+    spec = ModelSpec(source="onnx:m.onnx", repository="models")
+    for directory in (".", ""):
+        with pytest.raises(Noted):
+            compile_model.compile_model.fn(spec, "specs", directory)
+    specs = tmp_path / "specs"
+    assert seen == [
+        (str(tmp_path / "artifacts"), str(tmp_path / "models"), specs),
+        (str(specs / "artifacts"), str(specs / "models"), specs),
+    ]
+
+
+class Silent:
+    """Told how a compile goes, says nothing."""
+
+    def __init__(self, *_: Any) -> None:
+        return
+
+    def __getattr__(self, name: str) -> Any:
+        from plansmith.flows.listening import RunListener
+
+        assert hasattr(RunListener, name)
+        return lambda *_, **__: None

@@ -1,0 +1,69 @@
+"""Which events the automations of a service wait for, held against Prefect's own rules, without a server."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from prefect.server.events.schemas.automations import EventTrigger
+from prefect.server.events.schemas.events import ReceivedEvent
+
+from plansmith.flows import outcomes
+from plansmith.flows.automations import publication_automation, silent_run_automation, unbegun_run_automation
+from plansmith.flows.deployments import service_tag
+from plansmith.flows.patience import AWAY_SECONDS
+from plansmith.manifest import PublishedVersion
+from plansmith.service_config import ServiceConfig
+
+PUBLISHED = PublishedVersion(
+    name="ResNet_50",
+    version=7,
+    repository="/repository",
+    release="/releases/7",
+    manifest_digest="0" * 64,
+    published="2026-01-01T00:00:00+00:00",
+    unchanged=False,
+)
+
+
+def test_the_event_of_a_publication_is_one_that_people_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(outcomes, "emit_event", lambda event, **words: sent.append({"event": event, **words}))
+    outcomes.announce(PUBLISHED, "triton-26.08")
+    (words,) = sent
+    trigger = _trigger(publication_automation("ours", "custom-webhook/tests", uuid4()))
+    assert trigger.covers(_event("ours", **words))
+    assert not trigger.covers(_event("another", **words))
+
+
+@pytest.mark.parametrize("state", ["Scheduled", "AwaitingRetry", "Late", "Paused", "Suspended", "TimedOut", "Failed"])
+def test_a_run_that_nobody_carries_out_any_more_need_not_beat(state: str) -> None:
+    for automation in (silent_run_automation("ours", 900), unbegun_run_automation("ours", 900)):
+        trigger = _trigger(automation)
+        event = _event(
+            "ours", event=f"prefect.flow-run.{state}", resource={"prefect.resource.id": "prefect.flow-run.x"}
+        )
+        assert trigger.covers(event)
+        assert trigger.expects(event.event)
+        assert not trigger.starts_after(event.event)
+
+
+def test_a_run_that_waits_for_its_server_is_not_called_crashed_for_it() -> None:
+    config = ServiceConfig.model_validate({"specs": ["specs"], "pools": {"a": {}}})
+    assert config.crashed_after_seconds > AWAY_SECONDS
+    assert config.begun_after_seconds > AWAY_SECONDS
+
+
+def _trigger(automation: Any) -> EventTrigger:
+    """As the server has it."""
+    return EventTrigger.model_validate(automation.trigger.model_dump(mode="json", exclude={"id"}))
+
+
+def _event(service: str, **words: Any) -> ReceivedEvent:
+    """As the server has it: with the tags of the run that sent it."""
+    tag = {"prefect.resource.id": f"prefect.tag.{service_tag(service)}", "prefect.resource.role": "tag"}
+    occurred = "2026-01-01T00:00:00+00:00"
+    return ReceivedEvent.model_validate(
+        {"id": uuid4(), "occurred": occurred, "received": occurred, "related": [tag], "payload": {}, **words}
+    )
