@@ -16,7 +16,8 @@ LEVELS = (
     ("errors", "problems", "target_names", "written"),
     ("addresses",),
     ("types",),
-    ("destinations", "engines"),
+    ("destinations", "engines", "pipeline_options"),
+    ("parts",),
     ("reports",),
     ("manifest",),
     (
@@ -46,7 +47,7 @@ LEVELS = (
     ("machine_locks", "python_options", "tensorrt_options", "triton_options"),
     ("gpus",),
     ("optimization_profiles", "plan_rules"),
-    ("basis", "service_changes"),
+    ("basis", "pipeline", "service_changes"),
     ("client", "config", "data", "history", "limits", "precision_words", "reference", "process", "stage_cache"),
     ("plan_words", "profile_inputs", "roles", "room", "timing_caches"),
     ("agreement", "task_metrics"),

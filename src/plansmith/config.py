@@ -25,6 +25,7 @@ from plansmith.data_spec import DataSpec
 from plansmith.destinations import Destinations, WrittenPlace
 from plansmith.errors import UsageError
 from plansmith.lowering_options import LoweringOptions
+from plansmith.pipeline_options import PipelineOptions
 from plansmith.problems import words_of
 from plansmith.python_options import PythonOptions
 from plansmith.reports import ToleranceChange
@@ -200,6 +201,11 @@ class ModelSpec(Record):
     )
     python: PythonOptions = Field(
         default=PythonOptions(), description="How a PyTorch model that is served as it is (engine python) runs."
+    )
+    pipeline: PipelineOptions | None = Field(
+        default=None,
+        description="Serve raw inputs and outputs around the model: text or images in, labels or embeddings out; {}"
+        " takes what the model suggests.",
     )
     triton: TritonOptions = Field(
         default=TritonOptions(), description="What the served configuration says beyond what the graph determines."

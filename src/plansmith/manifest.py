@@ -8,6 +8,7 @@ from pydantic import Field
 
 from plansmith.destinations import Publication
 from plansmith.engines import Engine
+from plansmith.parts import Pipeline
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.types import (
     SCHEMA_VERSION,
@@ -22,6 +23,25 @@ from plansmith.types import (
 )
 
 
+class Member(Record):
+    """One Triton model of a release that is an ensemble.
+
+    `model`: its name on Triton, which ends in a digest of its content, so that it never changes; `part`: its name in
+    the pipeline; `folder`: where its configuration and the folder `model` of its version lie in the release; `backend`:
+    Triton's name; files as in `Package`, `version` the number of its one version.
+    """
+
+    model: str
+    part: str
+    folder: str
+    backend: str
+    model_files: tuple[str, ...]
+    support_files: tuple[str, ...] = ()
+    max_batch_size: int
+    interface: Interface
+    version: int = 1
+
+
 class Package(Record):
     """A release in the making: the files that Triton will see and the interface they promise.
 
@@ -29,7 +49,8 @@ class Package(Record):
     of a warm-up; `interface`: as clients see it; `reshaped`: the model's own dims of the inputs and outputs that Triton
     reshapes, of which the interface has those that go over the wire; `capability_files`: of a release with several
     plans, the file for each compute capability; `server_arguments`: what the server has to be started with besides,
-    which for SageMaker goes into SAGEMAKER_TRITON_ADDITIONAL_ARGS.
+    which for SageMaker goes into SAGEMAKER_TRITON_ADDITIONAL_ARGS; `members`: the models that an ensemble asks, in the
+    order of its steps; none of a release that is one model.
     """
 
     model: str
@@ -41,6 +62,7 @@ class Package(Record):
     reshaped: dict[str, tuple[Dim, ...]] = Field(default_factory=dict)
     capability_files: dict[str, str] = Field(default_factory=dict)
     server_arguments: tuple[str, ...] = ()
+    members: tuple[Member, ...] = ()
 
     @property
     def named_files(self) -> tuple[str, dict[str, str]]:
@@ -79,6 +101,7 @@ class Manifest(Record):
     data: DataSet | None = None
     lowered: LoweredModel | None = None  # of releases older than this field
     engine: Engine
+    pipeline: Pipeline | None = None
     package: Package
     validation: ValidationReport
     served: ServedReport | None

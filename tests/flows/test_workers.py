@@ -76,10 +76,14 @@ def test_a_run_that_outlives_its_worker_builds_on_and_the_next_waits_for_it(crew
     spec = small_spec(tmp_path)
     run = crew.submit(spec, tmp_path, stream_output=False)
     worker = crew.worker_of(run)
+    (compiling,) = worker.heavy_of(run)
+    compiling.suspend()  # so that it is still at work when the next one comes, however long that takes to start
     worker.kill()
     try:
         again = crew.submit(spec, tmp_path)
-        assert crew.worker_of(again) is not worker
+        wait_until(lambda: any("waiting for another plansmith" in line for line in crew.server.logs_of(again)))
+        assert again not in worker.run_ids()
+        compiling.resume()
         assert crew.ended(run) == "COMPLETED", crew.story(run)
         assert crew.ended(again) == "COMPLETED", crew.story(again)
         assert sorted(record.outcome for record in records(tmp_path)) == ["published", "unchanged"]

@@ -70,6 +70,10 @@ class PoolWorker:
         """The processes that its flow runs compile and serve in."""
         return [one for one in self.program.processes() if any(word in _HEAVY for word in _words(one))]
 
+    def heavy_of(self, run: str) -> list[psutil.Process]:
+        """The processes that one of its flow runs compiles and serves in."""
+        return [one for one in self.heavy() if _run_of(one) == run]
+
     def run_ids(self, *, heavy: bool = False) -> set[str]:
         """The flow runs that it has taken up; only those that have come to what compiles and serves."""
         found = self.heavy() if heavy else self.program.processes()

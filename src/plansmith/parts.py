@@ -1,0 +1,52 @@
+"""The records of a pipeline: the models that stand before and behind a model on Triton, and the answers they owe."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from plansmith.pipeline_options import RawInput, RawOutput
+from plansmith.types import Record, Tensor
+
+MODEL_PART = "model"
+"""The name of the part that is the model itself."""
+
+PartBackend = Literal["python", "dali"]
+
+
+class Part(Record):
+    """One model before or behind the model itself.
+
+    `name`: also that of its folder in the pipeline's; `files`: in that folder, as they lie in a version's folder, the
+    first one being what the backend opens; `inputs` and `outputs`: batch first, with names that are those of the
+    ensemble's tensors: what one part gives, another takes by the same name.
+    """
+
+    name: str
+    backend: PartBackend
+    files: tuple[str, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+class RawCase(Record):
+    """One request of raw inputs and the answer of the source's own library, in one file (see `pipeline.raw_cases`)."""
+
+    name: str
+    file: str
+    rows: int
+
+
+class Pipeline(Record):
+    """What stands around a model: parts in the order in which a request goes through them, and what clients see.
+
+    `inputs` and `outputs`: of the ensemble; `source`: whose answers the cases hold, in words.
+    """
+
+    input: RawInput
+    output: RawOutput
+    before: tuple[Part, ...]
+    after: tuple[Part, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    cases: tuple[RawCase, ...]
+    source: str

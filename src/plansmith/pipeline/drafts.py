@@ -1,0 +1,157 @@
+"""A pipeline as it is planned by whoever knows the source model; and its parts' folders, written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plansmith.parts import Part
+from plansmith.pipeline import served
+from plansmith.pipeline.served.requests import SETTINGS_FILE, Refusal
+from plansmith.pipeline_options import RawInput, RawOutput
+from plansmith.python_options import SITE_VARIABLE
+from plansmith.types import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[np.generic]]
+
+MODEL_FILE = "model.py"
+REQUIREMENTS_FILE = "requirements.txt"
+SERVED_FOLDER = "plansmith_served"
+
+_MODEL = f'''"""A part of a pipeline in Triton's Python backend; requirements.txt names what it needs.
+
+{SITE_VARIABLE} names folders with Python packages, separated by ":", that go before all others: the process that
+Triton starts for this file ignores PYTHONPATH. Where its own Python has the packages, nothing has to be set.
+"""
+
+import os
+import site
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # Triton would take the folder for changed
+known = list(sys.path)
+for folder in filter(None, os.environ.get("{SITE_VARIABLE}", "").split(":")):
+    site.addsitedir(folder)
+sys.path[:] = [str(Path(__file__).parent), *(folder for folder in sys.path if folder not in known), *known]
+
+from {SERVED_FOLDER}.requests import PartModel  # noqa: E402 - found in the folders above
+from {SERVED_FOLDER}.{{module}} import {{step}}  # noqa: E402
+
+
+class TritonPythonModel(PartModel):
+    """This part."""
+
+    step = {{step}}
+'''
+
+
+@dataclass(frozen=True)
+class DraftPart:
+    """A part before it is written.
+
+    Args:
+        name: of the part.
+        step: the class in `pipeline.served` that does the work.
+        settings: JSON values that the class is made with.
+        inputs: names that the ensemble knows, batch first.
+        outputs: likewise.
+        modules: of `pipeline.served` that the class's own module imports.
+        requirements: distributions that it needs beside NumPy, in the versions that are installed here.
+        write: writes its other files into a folder.
+    """
+
+    name: str
+    step: type[Any]
+    settings: Mapping[str, Any]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    modules: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    write: Callable[[Path], None] = field(default=lambda _: None)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A pipeline before it is written.
+
+    Args:
+        input: what clients send.
+        output: what they get.
+        before: parts that make the model's inputs.
+        after: parts that make answers of its outputs.
+        inputs: of the ensemble.
+        outputs: of the ensemble.
+        questions: requests of raw inputs by name, as clients send them.
+        ask: the answer of the source's own library to one of them: its preprocessing, PyTorch, its postprocessing.
+        source: that library, in words.
+    """
+
+    input: RawInput
+    output: RawOutput
+    before: tuple[DraftPart, ...]
+    after: tuple[DraftPart, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    questions: Mapping[str, Arrays]
+    ask: Callable[[Arrays], Arrays]
+    source: str
+
+
+def write_part(draft: DraftPart, numpy: str, out: Path) -> Part:
+    """Write the folder of a part, as Triton loads it as a version.
+
+    Args:
+        draft: the part.
+        numpy: the version of NumPy that goes into its requirements.
+        out: the pipeline's folder; the part's is made in it.
+    """
+    folder = out / draft.name
+    (folder / SERVED_FOLDER).mkdir(parents=True)
+    module = draft.step.__module__.rpartition(".")[2]
+    for name in ("__init__", "requests", module, *draft.modules):
+        text = Path(served.__path__[0], f"{name}.py").read_text()
+        (folder / SERVED_FOLDER / f"{name}.py").write_text(text)
+    pinned = {"numpy": numpy} | {one: version(one).partition("+")[0] for one in draft.requirements}
+    (folder / MODEL_FILE).write_text(_MODEL.format(module=module, step=draft.step.__name__))
+    (folder / SETTINGS_FILE).write_text(json.dumps(draft.settings, indent=1, ensure_ascii=False) + "\n")
+    (folder / REQUIREMENTS_FILE).write_text("".join(f"{name}=={number}\n" for name, number in pinned.items()))
+    draft.write(folder)
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return Part(
+        name=draft.name,
+        backend="python",
+        files=(MODEL_FILE, *(file for file in files if file != MODEL_FILE)),
+        inputs=draft.inputs,
+        outputs=draft.outputs,
+    )
+
+
+def run_parts(parts: Sequence[DraftPart], folders: Path, feed: Arrays) -> Arrays:
+    """What parts that were written make of one request, in this process; raises ValueError where one refuses it.
+
+    Args:
+        parts: in the order of the pipeline.
+        folders: the pipeline's folder.
+        feed: the tensors that there are before the first.
+
+    Returns:
+        All tensors, those of the feed included.
+    """
+    known = dict(feed)
+    for part in parts:
+        folder = folders / part.name
+        step = part.step(json.loads((folder / SETTINGS_FILE).read_text()), folder)
+        (answer,) = step.answer([{tensor.name: known[tensor.name] for tensor in part.inputs}])
+        if isinstance(answer, Refusal):
+            raise ValueError(answer.words)
+        known |= answer
+    return known
