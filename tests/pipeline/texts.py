@@ -79,11 +79,17 @@ def byte_level(*, marks: bool = True, **changed: Any) -> Any:
     made = Tokenizer.from_str(_byte_level())
     if not marks:
         made.post_processor = processors.ByteLevel(trim_offsets=False)
-    names = {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>"}
+    names: dict[str, Any] = {
+        "bos_token": "<s>",
+        "cls_token": "<s>",
+        "eos_token": "</s>",
+        "sep_token": "</s>",
+        "pad_token": "<pad>",
+    }
     names |= {"unk_token": "<unk>", "mask_token": "<mask>"}
     fast: Any = PreTrainedTokenizerFast  # its signature is of another class
     options = {"model_max_length": 128, "model_input_names": ["input_ids", "attention_mask"]}
-    return fast(tokenizer_object=made, **names, **options | changed)
+    return fast(tokenizer_object=made, **names | options | changed)
 
 
 def bert(folder: Path, head: str, tokenizer: Any = None, **changed: Any) -> Path:
@@ -131,7 +137,12 @@ def graph(live: LiveModel, **axes: AxisRange) -> OnnxModel:
         for name, array in answer.items()
     ]
     component = Component(
-        file="model.onnx", external_files=(), inputs=live.inputs.tensors, outputs=tuple(outputs), opset=20, ir_version=10
+        file="model.onnx",
+        external_files=(),
+        inputs=live.inputs.tensors,
+        outputs=tuple(outputs),
+        opset=20,
+        ir_version=10,
     )
     return OnnxModel(
         components={"model": component},
@@ -164,7 +175,9 @@ class Served:
         for part in (*self.draft.before, None, *self.draft.after):
             left = [known for known in found if not isinstance(known, Refusal)]
             if part is None:
-                made = iter([self.live.ask({t.name: known[t.name] for t in self.live.inputs.tensors}) for known in left])
+                made = iter(
+                    [self.live.ask({t.name: known[t.name] for t in self.live.inputs.tensors}) for known in left]
+                )
             else:
                 feeds = [{tensor.name: known[tensor.name] for tensor in part.inputs} for known in left]
                 made = iter(self.step(part).answer(feeds))
