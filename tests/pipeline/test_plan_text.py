@@ -27,6 +27,7 @@ from .texts import (
     Served,
     bert,
     byte_level,
+    close,
     column,
     minilm,
     roberta,
@@ -51,12 +52,11 @@ def agree(owed: Arrays, found: Arrays, tolerance: float = 2e-6) -> None:
             for (text,), (other,) in zip(array, found[name], strict=True):
                 ours, theirs = json.loads(other.decode()), json.loads(text.decode())
                 assert [one | {"score": 0} for one in ours] == [one | {"score": 0} for one in theirs]
-                scores = ([one["score"] for one in entities] for entities in (ours, theirs))
-                np.testing.assert_allclose(*scores, atol=tolerance)
+                close([one["score"] for one in ours], [one["score"] for one in theirs], tolerance)
         elif array.dtype == object:
             assert found[name].tolist() == array.tolist()
         else:
-            np.testing.assert_allclose(found[name], array, atol=tolerance)
+            close(found[name], array, atol=tolerance)
 
 
 def agrees_everywhere(served: Served) -> None:
@@ -79,7 +79,7 @@ def test_minilm_embeds_256_sentences_as_sentence_transformers_does(tmp_path: Pat
     answers = served.answers([{"text": column(*texts)} for texts in REQUESTS])
     expected = sentence_transformer(minilm()).encode(list(SENTENCES), batch_size=64)
     found = np.concatenate([one["sentence_embedding"] for one in answers if not isinstance(one, Refusal)])
-    np.testing.assert_allclose(found, expected, atol=2e-6)
+    close(found, expected, atol=2e-6)
 
 
 def test_its_hard_questions_are_answered_as_the_library_does_it(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_its_hard_questions_are_answered_as_the_library_does_it(tmp_path: Path) 
     model = sentence_transformer(minilm())
     for question in served.draft.questions.values():
         texts = [text.decode() for text in question["text"].reshape(-1).tolist()]
-        np.testing.assert_allclose(served.draft.ask(question)["sentence_embedding"], model.encode(texts), atol=2e-6)
+        close(served.draft.ask(question)["sentence_embedding"], model.encode(texts), atol=2e-6)
 
 
 def test_padding_to_the_usual_length_changes_lengths_and_no_answer(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_prompt_and_lower_case_are_the_directorys_own(tmp_path: Path) -> None:
     assert (settings["prompt"], settings["max_length"]) == ("query: ", 24)
     texts = [*SENTENCES[:20], "SHOUTING"]
     answer = served.answer({"text": column(*texts)})["sentence_embedding"]
-    np.testing.assert_allclose(answer, sentence_transformer(folder).encode(texts), atol=2e-6)
+    close(answer, sentence_transformer(folder).encode(texts), atol=2e-6)
     agrees_everywhere(served)
 
 
@@ -143,7 +143,7 @@ def test_token_vectors_are_pooled_behind_the_model_as_its_directory_says(
     assert served.draft.after[0].settings["mode"] == served_as
     texts = list(SENTENCES[:20])
     answer = served.answer({"text": column(*texts)})["sentence_embedding"]
-    np.testing.assert_allclose(answer, sentence_transformer(folder).encode(texts), atol=2e-6)
+    close(answer, sentence_transformer(folder).encode(texts), atol=2e-6)
     agrees_everywhere(served)
 
 
@@ -194,7 +194,7 @@ def test_a_classifier_of_pairs_takes_two_texts(tmp_path: Path) -> None:
     owed: list[Any] = library(pairs, truncation=True)
     answer = served.answer({"text": column(*SENTENCES[:40]), "text_pair": column(*SENTENCES[40:80])})
     assert [label.decode() for (label,) in answer["label"]] == [one["label"] for one in owed]
-    np.testing.assert_allclose(answer["score"][:, 0], [one["score"] for one in owed], atol=2e-6)
+    close(answer["score"][:, 0], [one["score"] for one in owed], atol=2e-6)
 
 
 @pytest.mark.parametrize("activation", ["Identity", "Sigmoid"])
@@ -209,7 +209,7 @@ def test_a_cross_encoder_scores_as_its_authors_wrote(activation: str, tmp_path: 
         own = CrossEncoder(str(folder), device="cpu")
         owed = own.predict(list(zip(SENTENCES[:30], SENTENCES[30:60], strict=True)))
     answer = served.answer({"text": column(*SENTENCES[:30]), "text_pair": column(*SENTENCES[30:60])})
-    np.testing.assert_allclose(answer["score"][:, 0], owed, atol=5e-6)
+    close(answer["score"][:, 0], owed, atol=5e-6)
     agrees_everywhere(served)
 
 
@@ -217,10 +217,12 @@ def test_a_cross_encoder_scores_as_its_authors_wrote(activation: str, tmp_path: 
     ("head", "output"),
     [("ForSequenceClassification", "labels"), ("ForTokenClassification", "tags"), ("ForQuestionAnswering", "answer")],
 )
-def test_every_head_is_asked_by_the_rules_of_its_task(head: str, output: Any, tmp_path: Path) -> None:
-    folder = roberta(tmp_path / "model", head)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_every_head_is_asked_by_the_rules_of_its_task(head: str, output: Any, side: str, tmp_path: Path) -> None:
+    folder = roberta(tmp_path / "model", head, byte_level(padding_side=side))
     assert text_output(folder, "") == output
-    served = serve(folder, tmp_path / "out", padding="opt")
+    axes = {"sequence": AxisRange(min=24, opt=32, max=64, step=8)}
+    served = serve(folder, tmp_path / "out", padding="opt", axes=axes)
     assert served.draft.output == output
     assert served.draft.input == "text"
     assert [part.name for part in served.draft.before] == ["text"]
@@ -252,6 +254,13 @@ def test_the_longest_text_is_what_the_spec_says_or_what_all_allow(tmp_path: Path
         serve(folder, tmp_path / "d", axes=axes, max_length=65)
     with pytest.raises(UsageError, match=r"no room for a word below 3"):
         serve(folder, tmp_path / "e", max_length=2)
+
+
+def test_a_graph_of_one_length_gets_all_texts_in_that_length(tmp_path: Path) -> None:
+    served = serve(bert(tmp_path / "model", "ForTokenClassification"), tmp_path / "out", fixed=16)
+    (made,) = served.step(served.draft.before[0]).answer([{"text": column("a cat", " ".join(SENTENCES))}])
+    assert made["input_ids"].shape == (2, 16)
+    agrees_everywhere(served)
 
 
 def test_questions_fit_the_batch_of_the_model(tmp_path: Path) -> None:
@@ -289,12 +298,13 @@ def test_a_directory_with_a_vocabulary_alone_has_the_same_tokens(tmp_path: Path)
 
 
 def test_a_tokenizer_with_no_fast_form_is_refused(tmp_path: Path) -> None:
-    from transformers import CanineTokenizer
+    import transformers
 
+    words: Any = transformers.CanineTokenizer
     sizes = SIZES | {"num_hash_buckets": 64, "downsampling_rate": 4, "local_transformer_stride": 16}
-    folder = save(tmp_path / "canine", "CanineModel", "CanineConfig", CanineTokenizer(), **sizes)
+    folder = save(tmp_path / "canine", "CanineModel", "CanineConfig", words(), **sizes)
     with pytest.raises(SourceError, match=r"CanineTokenizer\) has no fast form") as raised:
-        fast_tokenizer(CanineTokenizer(), folder)
+        fast_tokenizer(words(), folder)
     assert raised.value.remedy == "save a fast one with the model (tokenizer.json), or leave `pipeline` out"
 
 
