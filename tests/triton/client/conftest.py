@@ -10,7 +10,7 @@ import pytest
 
 from plansmith.triton.server import TritonServer
 
-from . import served
+from . import raw_models, served
 
 if TYPE_CHECKING:
     import onnx
@@ -29,13 +29,14 @@ def repository(
     graph: Callable[[int | str], onnx.ModelProto],
     write_model: Callable[[Path, str, str, onnx.ModelProto | None], Path],
 ) -> Path:
-    """`tiny` and `cached` halve and double in the stand-in; `echo`, `moody` and `changing` are Python models."""
+    """`tiny` and `cached` halve and double in the stand-in; others are Python models."""
     folder = tmp_path_factory.mktemp("served")
     write_model(folder, "tiny", config, graph("n"))
     write_model(folder, "cached", f"{config}response_cache {{ enable: true }}\n", graph("n"))
     served.write_echo(folder, site)
     served.write_moody(folder, site)
     served.write_changing(folder, site)
+    raw_models.write_raw_models(folder, site)
     return folder
 
 
