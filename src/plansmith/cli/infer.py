@@ -15,6 +15,7 @@ import click
 from plansmith.cli.options import DEFAULT_REPOSITORY, complete_file, complete_folder
 from plansmith.cli.store_completion import complete_served
 from plansmith.cli.text import short
+from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 @click.command("infer", short_help="Ask a served model.")
 @click.argument("model", metavar="MODEL[@VERSION]", shell_complete=complete_served)
+@click.argument("others", nargs=-1, metavar="")
 @click.option("--text", "texts", metavar="[NAME=]TEXT", multiple=True, help="A text; each one is a row.")
 @click.option(
     "--lines",
@@ -92,6 +94,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer as one JSON document.")
 def infer_command(
     model: str,
+    others: tuple[str, ...],
     *,
     repository: Path | None,
     serve: bool,
@@ -115,9 +118,13 @@ def infer_command(
     plansmith infer minilm --random --shape input_ids=8x64 --url grpc://gpu-box:8001 --repeat 100
     """
     from plansmith.cli.infer_answer import Answered, latency_of, require_output
-    from plansmith.cli.infer_given import read_given
+    from plansmith.cli.infer_given import read_given, require_inputs
     from plansmith.cli.infer_parameters import read_parameters
 
+    if others:
+        raise UsageError(
+            f"{others[0]!r} stands behind no option", remedy="pass --file, or --text, before each file or text"
+        )
     if output is not None:
         require_output(output, replace=asked["force"])
     name, _, version = model.partition("@")
@@ -127,6 +134,8 @@ def infer_command(
     opening = _on_own_server if serve else _on_running
     with opening(name, version, repository, given, {**asked, "as_json": as_json}) as (client, sizes):
         feed = given.feed(client.signature(), sizes)
+        if serve or repository is None:  # a release does not tell which inputs may be left out
+            require_inputs(client.signature(), feed)
         answer = client.ask(feed, outputs=asked["only"], parameters=parameters)
         seconds = _times(client, feed, asked["only"], parameters, repeat or 0)
         answered = Answered(name, answer, client.signature(), latency_of(seconds) if seconds else None)
@@ -165,7 +174,6 @@ def _on_own_server(
     from plansmith.cli.infer_server import opened_model, served
     from plansmith.client.feeds import checked_feed, missing_inputs
     from plansmith.client.wire import Signature
-    from plansmith.errors import UsageError
 
     if asked["url"]:
         raise UsageError("--serve starts a server, and --url names another", remedy="leave one of the two out")
@@ -176,7 +184,8 @@ def _on_own_server(
             inputs=package.interface.inputs, outputs=package.interface.outputs, max_batch_size=package.max_batch_size
         )
         feed = given.feed(known, _sizes(manifest))
-        if not missing_inputs(known, feed):  # the server knows better which may be left out
+        lacks_only = missing_inputs(known, feed) and feed.keys() <= {tensor.name for tensor in known.inputs}
+        if not lacks_only:  # the server knows better which may be left out
             checked_feed(known, feed)
     with served(opened, name, quiet=asked["as_json"]) as server:
         protocol = asked["protocol"] or "http"

@@ -134,6 +134,24 @@ def read_given(
     return Given(values, read, read_shapes(shapes), draw)
 
 
+def require_inputs(signature: Signature, feed: Mapping[str, object]) -> None:
+    """See that no input is missing, of a model whose server has told which may be left out.
+
+    Raises:
+        UsageError: one is; says how to give it.
+    """
+    from plansmith.client.feeds import missing_inputs
+    from plansmith.client.wire import dims_words
+
+    missing = [tensor for tensor in signature.inputs if tensor.name in missing_inputs(signature, feed)]
+    if not missing or not feed.keys() <= {tensor.name for tensor in signature.inputs}:
+        return  # the client tells of a wrong name with what it may be meant for
+    told = "\n".join(f"input {t.name!r} is missing: it takes {t.dtype} {dims_words(t.dims)}" for t in missing)
+    words = " ".join(f'--text {t.name}="…"' if t.dtype == "string" else f"--input {t.name}=VALUE" for t in missing)
+    drawn = "" if any(t.dtype == "string" for t in missing) else ", or --random to have drawn what is not given"
+    raise UsageError(f"{told}\nThe model has:\n{signature.words()}", remedy=f"pass {words}, too{drawn}")
+
+
 def _twice(name: str) -> UsageError:
     return UsageError(f"input {name!r} is given twice", remedy="give each input once")
 

@@ -22,6 +22,7 @@ _ANYHOW = 6
 _CELLS_OF_NUMBER = 9
 _MOST_VECTORS = 10
 _MOST_BYTES = 24
+_SHORT_DOCUMENT = 48
 _NAME_SHARE = 3
 _MOST_NAME = 40
 _PLAIN_BELOW = 1000
@@ -49,11 +50,11 @@ class Sheet:
         if len(self.names) != count:
             return [str(number).rjust(len(str(count))) for number in range(1, count + 1)]
         most = _MOST_NAME if self.width is None else max(self.width // _NAME_SHARE, 8)
-        return [shortened(name, most) for name in self.names]
+        return [shortened(name, most) or '""' for name in self.names]
 
     def room(self, before: int) -> int | None:
         """Cells that are left behind so many."""
-        return None if self.width is None else max(self.width - len(_INDENT) - before, 20)
+        return None if self.width is None else max(self.width - len(_INDENT) - before, 8)
 
     def has_room(self, lines: Sequence[str]) -> bool:
         """Whether lines can be as long as they are."""
@@ -161,6 +162,9 @@ def _document(found: Any) -> list[str]:
     if keys and all(isinstance(record, dict) and _is_flat(record) for record in records):
         rows = [[_cell(record[key]) if key in record else "" for key in keys] for record in records]
         return aligned([[safe(key) for key in keys], *rows])
+    whole = json.dumps(found, ensure_ascii=False)
+    if len(whole) <= _SHORT_DOCUMENT:
+        return [safe(whole)]
     return [safe(line) for line in json.dumps(found, indent=2, ensure_ascii=False).splitlines()]
 
 
@@ -196,7 +200,7 @@ def _vectors(rows: NDArray[Any], sheet: Sheet) -> Iterator[str]:
     norms = [f"norm {_number(float(np.linalg.norm(row)))}" for row in rows[: len(heads)]]
     before = [f"{Cells.padded(head, first)}{gap}{norm}" for head, norm in zip(heads, _even(norms), strict=True)]
     room = sheet.room(max(map(Cells.of, before), default=0) + len(_MORE))
-    shown = _ANYHOW if room is None else max(room // _CELLS_OF_NUMBER, 2)
+    shown = _ANYHOW if room is None else max(room // _CELLS_OF_NUMBER, 1)
     for start, row in zip(before, rows, strict=False):
         values = "".join(_number(float(value)).rjust(_CELLS_OF_NUMBER) for value in row[:shown])
         yield f"{start}{values}{_MORE if len(row) > shown else ''}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from plansmith.triton.server import TritonServer
 
+from ...cli.in_process import InProcess
 from . import raw_models, served
 
 if TYPE_CHECKING:
@@ -53,3 +54,17 @@ def server(
 def address(server: TritonServer) -> Address:
     """Where the server answers a protocol."""
     return lambda protocol: server.http_url if protocol == "http" else server.grpc_url
+
+
+@pytest.fixture
+def infer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], server: TritonServer
+) -> Callable[..., Any]:
+    """`plansmith infer`, in a folder of its own and asking the server over HTTP unless told otherwise."""
+    command = InProcess(tmp_path, monkeypatch, capfd)
+
+    def run(*words: str | Path) -> Any:
+        urls = () if "--url" in words else ("--url", server.http_url)
+        return command("infer", *words, *urls)
+
+    return run
