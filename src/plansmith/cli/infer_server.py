@@ -59,6 +59,12 @@ def opened_model(repository: Path, model: str, version: str) -> tuple[ModelRepos
     return opened, opened.readable(model, number) if number else None
 
 
+def members_of(opened: ModelRepository, model: str) -> list[str]:
+    """The other models that the shown releases of a model consist of, which Triton may not load by itself."""
+    shown = [opened.readable(model, number) for number in opened.views(model).shown()]
+    return sorted({member.model for manifest in shown if manifest for member in manifest.package.members})
+
+
 @contextmanager
 def served(opened: ModelRepository, model: str, *, quiet: bool) -> Iterator[TritonServer]:
     """Triton with one model, and with those that an ensemble is made of; it ends with the block.
@@ -86,7 +92,7 @@ def served(opened: ModelRepository, model: str, *, quiet: bool) -> Iterator[Trit
         installation,
         log,
         site=stand_in_for(installation, opened, [model]),
-        models=[model],
+        models=[model, *members_of(opened, model)],
         deadline_seconds=_LOAD_SECONDS,
         arguments=server_arguments(opened, [model]),
     )
