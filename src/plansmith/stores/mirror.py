@@ -33,8 +33,8 @@ from plansmith.stores.store import Store
 from plansmith.triton.model_config import CONFIG_FILE
 from plansmith.triton.releases import (
     MANIFEST_FILE,
-    MODEL_FOLDER,
     damaged_file,
+    files_of_package,
     misfit,
     policy_of,
     read_manifest,
@@ -180,12 +180,12 @@ class Mirror:
         Raises:
             RepositoryError: somebody else's model has the name.
         """
-        views = self.repository.views(model)
-        views.require_ours()
+        showing = self.repository.showing(model)
         newest = self.repository.manifest(model, number)
+        showing.require_ours(newest)
         served = policy_of(newest).served(sorted({number, *(other for other in beside if other < number)}))
         others = [self.repository.manifest(model, other) for other in sorted(served - {number})]
-        views.show(newest, [*(one for one in others if misfit(one, newest) is None), newest])
+        showing.show(newest, [*(one for one in others if misfit(one, newest) is None), newest])
 
     def collect(self, model: str, *, spared: Iterable[int] = ()) -> None:
         """Remove what a pull left, and the releases that are neither shown, nor were shown last, nor spared."""
@@ -218,7 +218,7 @@ def _numbered(staged: Path, release: StoredRelease, number: int) -> Manifest:
     listed = {file.path: file.sha256 for file in release.files}
     package = manifest.package
     # What a view of it is made of: names that lead elsewhere are in no list.
-    shown = {CONFIG_FILE, *package.support_files, *(f"{MODEL_FOLDER}/{name}" for name in package.model_files)}
+    shown = {CONFIG_FILE, *files_of_package(package)}
     is_theirs = all(listed.get(file.path) == file.sha256 for file in manifest.files)
     if manifest.name != release.model or not is_theirs or not shown <= listed.keys():
         raise RepositoryError(

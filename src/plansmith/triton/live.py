@@ -29,14 +29,16 @@ from typing import Any
 from plansmith.addresses import HEADER_VARIABLE, read_address, read_header
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
 from plansmith.triton.control_calls import Forbidden, Refused, Rehearsal, StillLoading, Unreachable, calls_to
-from plansmith.triton.model_config import CONFIG_FILE, parse_config
+from plansmith.triton.ensembles import ensembles_of, parts_not_needed, read_config, steps_of
+from plansmith.triton.members import names_of_parts
 
 LOAD_SECONDS = 900
 
 _UNCONTROLLED = "explicit model load / unload is not allowed"
 _REHEARSAL = "plansmith-rehearsal-of-"
 _REHEARSAL_FIELDS = ("version_policy", "model_warmup")  # they name versions and files, and a rehearsal has none
-_UNLOAD_REHEARSAL_SECONDS = 30
+_UNLOAD_SECONDS = 30
+_DRAIN_SECONDS = 60
 
 # While it loads, a server may be slow to say what it has; one that nobody reaches for so long is taken for gone.
 _GONE_SECONDS = 10
@@ -116,11 +118,11 @@ class RunningTriton:
         model = folder.name
         self.may_have_changed = False
         deadline = time.monotonic() + self._load_seconds
-        ensembles = ensembles_of(folder)
-        before = _serving(self._index(deadline)) if ensembles else set()
-        config = _read_config(folder)
-        if config is not None and config.HasField("ensemble_scheduling"):
-            self._rehearse(model, config, deadline)
+        ensembles, config = ensembles_of(folder), read_config(folder)
+        is_ensemble = config is not None and config.HasField("ensemble_scheduling")
+        before = _serving(self._index(deadline)) if ensembles or is_ensemble else set()
+        if is_ensemble:
+            self._rehearse(folder, config, before, deadline)
         self.may_have_changed = True
         self._change("load", model)
         rows = self._index(deadline)
@@ -137,19 +139,79 @@ class RunningTriton:
                 f"the Triton at {self.url} was told to load version {version} of {model}, and {serves} of it",
                 remedy=f"start it with --model-repository={folder.parent}, or with a copy that is up to date",
             )
+        self._let_go_of_parts(folder, rows)
         return ready
 
-    def unload(self, model: str) -> None:
-        """Have the server let go of a model.
+    def unload(self, folder: Path) -> None:
+        """Have the server let go of a model, and of the parts that it had as an ensemble.
+
+        Args:
+            folder: the model's, which may be gone.
 
         Raises:
             ServedCheckError: it refuses.
             EnvironmentFault: it cannot be asked.
         """
-        self._change("unload", model)
+        self._change("unload", folder.name)
+        with suppress(PlansmithError):  # the model is gone, which was asked for
+            self._let_go_of_parts(folder, self._index())
 
-    def _rehearse(self, model: str, config: Any, deadline: float) -> None:
-        """Load an ensemble under another name first: one that fails under its own would take the old one with it."""
+    def _let_go_of_parts(self, folder: Path, rows: list[dict[str, str]]) -> None:
+        """Have the server let go of the parts that no ensemble in the repository asks any more.
+
+        First the requests end that came to the version before; where that takes too long, the next load does it.
+
+        Args:
+            folder: the ensemble's.
+            rows: what the server says of its models.
+        """
+        parts = parts_not_needed(folder, _serving(rows))
+        if not parts or not self._has_drained(folder.name):
+            return
+        changed = self.may_have_changed
+        for part in parts:
+            with suppress(PlansmithError):  # what was asked for is done, and the next load lets go of it
+                self._change("unload", part, seconds=_UNLOAD_SECONDS)
+        self.may_have_changed = changed
+
+    def _has_drained(self, model: str) -> bool:
+        """Wait until no version of a model is on its way out; whether that is so.
+
+        The server tells nothing of an ensemble that was exchanged under one number, as happens where the two share a
+        part. So there is a pause for requests that came to it and have not reached its parts yet: those that have,
+        hold their parts themselves (core, EnsembleContext in ensemble_scheduler.cc).
+        """
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(_PAUSE_SECONDS)
+            with suppress(PlansmithError):
+                if all(one.state != "UNLOADING" for one in _held(self._index(), model)):
+                    return True
+        return False
+
+    def _rehearse(self, folder: Path, config: Any, before: set[str], deadline: float) -> None:
+        """Load an ensemble under another name first: one that fails under its own would take the old one with it.
+
+        Of one that fails, the parts go again that came with it.
+
+        Args:
+            folder: the ensemble's.
+            config: its configuration, which is changed.
+            before: the models that the server has.
+            deadline: until when the server may take to say what it has.
+        """
+        try:
+            self._rehearse_alone(folder.name, config, before)
+        except ServedCheckError:
+            with suppress(PlansmithError):
+                came = steps_of(config) & _serving(self._index(deadline)) - before
+                looks = names_of_parts(folder.name)
+                for part in sorted(name for name in came if looks.fullmatch(name)):
+                    self._change("unload", part, seconds=_UNLOAD_SECONDS)
+            self.may_have_changed = False
+            raise
+
+    def _rehearse_alone(self, model: str, config: Any, before: set[str]) -> None:
         from google.protobuf import json_format
 
         name = f"{_REHEARSAL}{model}"
@@ -158,14 +220,14 @@ class RunningTriton:
             config.ClearField(field)
         for output in config.output:
             output.ClearField("label_filename")
-        if name in _serving(self._index(deadline)):  # its publication was killed
-            self._change("unload", name, seconds=_UNLOAD_REHEARSAL_SECONDS)
+        if name in before:  # its publication was killed
+            self._change("unload", name, seconds=_UNLOAD_SECONDS)
         rehearsal = Rehearsal(json_format.MessageToJson(config, preserving_proto_field_name=True))
         try:
             self._change("load", name, rehearsal)
         finally:
             with suppress(PlansmithError):  # it serves nobody, and the next rehearsal lets go of it first
-                self._change("unload", name, seconds=_UNLOAD_REHEARSAL_SECONDS)
+                self._change("unload", name, seconds=_UNLOAD_SECONDS)
 
     def _change(
         self, what: str, model: str, rehearsal: Rehearsal | None = None, *, seconds: float | None = None
@@ -242,26 +304,6 @@ def _header() -> tuple[str, str] | None:
     """The header that the environment has for requests that control models."""
     written = os.environ.get(HEADER_VARIABLE)
     return read_header(written, f"what {HEADER_VARIABLE} holds") if written else None
-
-
-def _read_config(folder: Path) -> Any:
-    """The configuration in a model's folder; None where there is none, or none that can be read: Triton will tell."""
-    from google.protobuf.text_format import ParseError
-
-    try:
-        return parse_config((folder / CONFIG_FILE).read_text())
-    except (OSError, ValueError, ParseError):
-        return None
-
-
-def ensembles_of(folder: Path) -> list[str]:
-    """The ensembles beside a model that have it for a member."""
-    found = []
-    for other in sorted(folder.parent.iterdir()) if folder.parent.is_dir() else ():
-        config = _read_config(other)
-        if config is not None and any(step.model_name == folder.name for step in config.ensemble_scheduling.step):
-            found.append(other.name)
-    return found
 
 
 def _in_words(said: str, model: str, own: str) -> str:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError, first_line
-from plansmith.manifest import Interface, Manifest
+from plansmith.manifest import Interface, Manifest, Member, Package
+from plansmith.parts import MODEL_PART
+from plansmith.triton.model_config import CONFIG_FILE
 from plansmith.triton_options.serving import Latest, VersionPolicy
 
 MANIFEST_FILE = "manifest.json"
@@ -19,6 +21,7 @@ OWN_NAMES = {
     "configs",
     "initial_state",
     "manifest.json",
+    "members",
     "model",
     "reference",
     "report.html",
@@ -27,6 +30,29 @@ OWN_NAMES = {
     "warmup",
 }
 """What is called so in a release, or by Triton beside a configuration; no file of the user's own may be."""
+
+
+def files_of_package(package: Package) -> tuple[str, ...]:
+    """What Triton is shown of a release, its parts too: by path in the release."""
+    return (
+        package.config_file,
+        *package.support_files,
+        *(f"{MODEL_FOLDER}/{name}" for name in package.model_files),
+        *(path for member in package.members for path in files_of_member(member).values()),
+    )
+
+
+def files_of_member(member: Member) -> dict[str, str]:
+    """What Triton is shown of a part: by place in the folder of the part's own model, the path in the release."""
+    own = {name: f"{member.folder}/{name}" for name in (CONFIG_FILE, *member.support_files)}
+    model = f"{member.folder}/{MODEL_FOLDER}"
+    return own | {f"{member.version}/{name}": f"{model}/{name}" for name in member.model_files}
+
+
+def engine_folder(release: Path, manifest: Manifest) -> Path:
+    """Where the files of the model itself lie in a release, which may be one part among others."""
+    own = next((release / one.folder for one in manifest.package.members if one.part == MODEL_PART), release)
+    return own / MODEL_FOLDER / manifest.engine.inner_folder
 
 
 def read_manifest(release: Path) -> Manifest:
@@ -60,6 +86,8 @@ def misfit(manifest: Manifest, newest: Manifest) -> str | None:
         return f"other inputs or outputs than {version}"
     if own.named_files != its.named_files:
         return f"other files than {version}"
+    if _parts(manifest) != _parts(newest):
+        return f"other parts than {version}"
     if own.max_batch_size < its.max_batch_size:
         return f"its largest batch is {own.max_batch_size}, and {its.max_batch_size} in {version}"
     if _profiles(manifest) < _profiles(newest):
@@ -71,6 +99,11 @@ def policy_of(manifest: Manifest | None) -> VersionPolicy:
     """Which of the versions that Triton is shown it serves; a release without a policy of its own has the usual one."""
     given = manifest.spec.get("triton", {}).get("version_policy") if manifest is not None else None
     return VersionPolicy.model_validate(given) if given else VersionPolicy(latest=Latest())
+
+
+def _parts(manifest: Manifest) -> set[str]:
+    """The names of the models that an ensemble asks, which tell their content."""
+    return {member.model for member in manifest.package.members}
 
 
 def _profiles(manifest: Manifest) -> int:
