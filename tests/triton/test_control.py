@@ -245,7 +245,7 @@ def test_an_ensemble_that_names_its_versions_and_labels_is_loaded_and_a_rehearsa
     assert by_grpc.load(folder, version=number) == [number]
     assert left not in {one["name"] for one in by_grpc._index() if one.get("state") == "READY"}
     folder.unlink()
-    by_grpc.unload(LABELLED)
+    by_grpc.unload(shown.root / LABELLED)
 
 
 def test_of_two_servers_the_one_that_took_a_version_goes_back_where_the_other_refuses(
@@ -294,7 +294,7 @@ def test_a_load_that_succeeded_stands_though_the_server_is_slow_to_say_so(
     with impatient(server, "/index", "/index") as address:
         assert RunningTriton(address, load_seconds=30).load(folder, version=4) == [4]
     folder.unlink()
-    by_grpc.unload("alone")
+    by_grpc.unload(shown.root / "alone")
 
 
 def test_no_server_is_told_of_a_version_that_its_policy_leaves_out(shown: Shown) -> None:

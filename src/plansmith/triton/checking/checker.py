@@ -133,15 +133,18 @@ def check_package(package: Package, folder: Path, *, target: Target, arguments: 
 
     Args:
         package: what it holds.
-        folder: with its configuration, the files beside that, and the model's files in `releases.MODEL_FOLDER`.
+        folder: with its configuration, the files beside that, and the model's files in `releases.MODEL_FOLDER`; the
+            same of each part of an ensemble in a folder of its own.
         target: what it will be served by.
         arguments: what the server is started with besides what the package asks for.
     """
-    model = read_package(package.model, folder)
+    places = {package.model: folder, **{member.model: folder / member.folder for member in package.members}}
+    models = {name: read_package(name, place) for name, place in places.items()}
     given = (*package.server_arguments, *arguments)
-    surroundings = Surroundings(folder.parent, {model.name: model}, target, arguments=given)
+    surroundings = Surroundings(folder.parent, models, target, arguments=given)
     modules = tuple(module for module in _MODULES if module is not layout_rules)  # of repositories alone
-    return sorted(set(_check_one(model, surroundings, modules)), key=_order)
+    found = (finding for model in models.values() for finding in _check_one(model, surroundings, modules))
+    return sorted(set(found), key=_order)
 
 
 def _check_model(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
