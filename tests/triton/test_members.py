@@ -49,6 +49,7 @@ def test_triton_finds_each_part_as_a_model_and_people_are_told_of_the_ensemble_a
     for name in parts(repository, 1).values():
         link = repository.root / name
         assert sorted(p.relative_to(link).as_posix() for p in link.rglob("*") if p.is_file()) == [
+            "1/__pycache__",
             "1/model.py",
             "config.pbtxt",
             SUPPORT_FILE,

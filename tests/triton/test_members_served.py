@@ -86,13 +86,21 @@ def test_publications_lose_no_request_whether_parts_are_shared_or_not_and_old_pa
             assert triton_of(server).load(repository.root / MODEL, version=number) == [number]
             clients.wait_for(number)
             assert serving(server) == parts(repository)
-    assert clients.lost == []
-    assert {line for line in clients.mixed if "whole" in line} == set()
+    assert clients.lost == clients.mixed == []
     assert triton_of(server).ready(MODEL) == [number]
 
 
+def test_a_part_is_loaded_once_though_its_ensemble_is_rehearsed(
+    repository: ModelRepository, server: TritonServer, folder: Path
+) -> None:
+    publish(repository, folder, server, salt="loaded once")
+    lines = server.log.read_text().splitlines()
+    loads = {name: sum(f"loading: {name}:1" in line for line in lines) for name in parts(repository)}
+    assert set(loads.values()) == {1}
+
+
 @pytest.mark.parametrize(
-    ("options", "reason"), [({"initialize": BROKEN}, "there are no words"), ({"whole": "halves"}, "halves")]
+    ("options", "reason"), [({"initialize": BROKEN}, "there are no words"), ({"whole": "halves"}, "failed to poll")]
 )
 def test_a_version_that_does_not_load_leaves_the_ensemble_and_its_parts_serving_and_nothing_behind(
     options: dict[str, str], reason: str, repository: ModelRepository, server: TritonServer, folder: Path

@@ -135,6 +135,7 @@ class ModelMembers:
         with staging_folder(self._staging) as staged:
             for name, path in files.items():
                 link_or_copy(path, staged / name)
+            _keep_bytecode_out(staged)
             fsync_tree(staged)
             move_into_place(staged, fresh)
         make_younger(fresh, made)
@@ -161,6 +162,16 @@ class ModelMembers:
 
     def _holds(self, folder: Path, files: Mapping[str, Path]) -> bool:
         return all(is_same(self._digester, folder / name, path) for name, path in files.items())
+
+
+def _keep_bytecode_out(folder: Path) -> None:
+    """Put a file where Python would make the folder of its bytecode, which it then does without.
+
+    Triton takes that folder for a change: it would load a part again that came with the rehearsal of its ensemble, or
+    that stays from one version to the next.
+    """
+    for source in {path.parent for path in folder.rglob("*.py")}:
+        (source / "__pycache__").touch()
 
 
 def is_part(place: Path) -> bool:
