@@ -86,7 +86,7 @@ def test_publications_lose_no_request_whether_parts_are_shared_or_not_and_old_pa
             assert triton_of(server).load(repository.root / MODEL, version=number) == [number]
             clients.wait_for(number)
             assert serving(server) == parts(repository)
-    assert clients.lost == clients.mixed == []
+    assert clients.lost == clients.torn == []
     assert triton_of(server).ready(MODEL) == [number]
 
 

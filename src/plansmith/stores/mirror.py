@@ -30,6 +30,7 @@ from plansmith.report import REPORT_FILE, facts_of, render
 from plansmith.stores.notes import read_note, write_note
 from plansmith.stores.records import StoredRelease, StoredVersion
 from plansmith.stores.store import Store
+from plansmith.triton.members import require_named
 from plansmith.triton.model_config import CONFIG_FILE
 from plansmith.triton.releases import (
     MANIFEST_FILE,
@@ -225,6 +226,7 @@ def _numbered(staged: Path, release: StoredRelease, number: int) -> Manifest:
             f"release {release.digest[:12]}… of {release.model} holds other files than its manifest says",
             remedy="publish it again, or use another version",
         )
+    require_named(release.model, package.members)
     if manifest.version != number:
         manifest = manifest.model_copy(update={"version": number})
         _rewrite(staged / MANIFEST_FILE, manifest.model_dump_json(indent=1))

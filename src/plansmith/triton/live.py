@@ -139,7 +139,8 @@ class RunningTriton:
                 f"the Triton at {self.url} was told to load version {version} of {model}, and {serves} of it",
                 remedy=f"start it with --model-repository={folder.parent}, or with a copy that is up to date",
             )
-        self._let_go_of_parts(folder, rows)
+        if config is not None:  # what is not seen from here may need every part
+            self._let_go_of_parts(folder, rows)
         return ready
 
     def unload(self, folder: Path) -> None:

@@ -53,15 +53,11 @@ class ModelMembers:
         """See that what Triton finds under the names of parts, if anything, are parts of this model.
 
         Raises:
-            RepositoryError: one is a model that somebody else put there, or another model's part.
+            RepositoryError: one is a model that somebody else put there, or another model's part; or has no name of
+                such a part.
         """
         model = self._folder.name
-        for member in members:
-            if not names_of_parts(model).fullmatch(member.model):
-                raise RepositoryError(
-                    f"{member.model!r} is no name of a part of {model}, such as {model}.tokens.0123abcd",
-                    remedy="compile the model again, or use another version",
-                )
+        for member in require_named(model, members):
             link = self._root / member.model
             if os.path.lexists(link) and not self._is_ours(link):
                 raise RepositoryError(
@@ -162,6 +158,22 @@ class ModelMembers:
 
     def _holds(self, folder: Path, files: Mapping[str, Path]) -> bool:
         return all(is_same(self._digester, folder / name, path) for name, path in files.items())
+
+
+def require_named(model: str, members: Iterable[Member]) -> tuple[Member, ...]:
+    """See that parts are named as those of an ensemble are: what is named otherwise might be anything, anywhere.
+
+    Raises:
+        RepositoryError: names the first that is not.
+    """
+    found = tuple(members)
+    for member in found:
+        if not names_of_parts(model).fullmatch(member.model):
+            raise RepositoryError(
+                f"{member.model!r} is no name of a part of {model}, such as {model}.tokens.0123abcd",
+                remedy="compile the model again, or use another version",
+            )
+    return found
 
 
 def _keep_bytecode_out(folder: Path) -> None:
