@@ -55,7 +55,7 @@ def triton_of(server: TritonServer) -> RunningTriton:
 
 def serving(server: TritonServer, model: str = MODEL) -> set[str]:
     """The parts of an ensemble that answer requests."""
-    rows = triton_of(server)._index()
+    rows = triton_of(server).index()
     return {row["name"] for row in rows if row["state"] == "READY" and row["name"].startswith(f"{model}.")}
 
 
@@ -184,5 +184,5 @@ def test_a_server_that_follows_takes_ensembles_up_and_lets_go_of_them_with_their
 
 
 def _parts_of(followed: Followed) -> set[str]:
-    rows = followed.triton._index()
+    rows = followed.triton.index()
     return {row["name"] for row in rows if row["state"] == "READY" and row["name"].startswith(f"{MODEL}.")}
