@@ -219,9 +219,9 @@ class Collector:
     def _parts(self, model: str, going: list[Path]) -> Iterator[Garbage]:
         """Parts of ensembles that no view names once some have gone; those a killed publication left are young."""
         configs = self._repository.views(model).configs(without=going)
-        needed_still = {*self._repository.members(model).stale(self._repository.views(model).configs())}
+        already = {*self._repository.members(model).stale(self._repository.views(model).configs())}
         for folder in self._repository.members(model).stale(configs):
-            if folder not in needed_still or self._is_old(folder):
+            if folder not in already or self._is_old(folder):
                 yield Garbage("part", folder, "no view of its ensemble names it")
 
     def _damaged(self, model: str) -> dict[int, str]:
