@@ -175,8 +175,9 @@ def stand_in_for(installation: Installation, repository: ModelRepository, models
 
     target = repository.load_target()
     kinds = _engines(repository, models)
-    if EngineKind.PYTHON in kinds:
+    if EngineKind.PYTHON in kinds or _has_python_parts(repository, models):
         require_python(installation)
+    if EngineKind.PYTHON in kinds:
         require_device(installation, target, EngineKind.PYTHON)
     if kinds and kinds <= {EngineKind.TENSORRT, EngineKind.PYTHON}:
         if EngineKind.TENSORRT in kinds:
@@ -191,6 +192,12 @@ def _engines(repository: ModelRepository, models: Sequence[str]) -> set[EngineKi
     shown = [_manifests(repository, model) for model in models]
     found = {manifest.engine.kind if manifest else None for manifests in shown for manifest in manifests}
     return found if all(shown) else {*found, None}
+
+
+def _has_python_parts(repository: ModelRepository, models: Sequence[str]) -> bool:
+    """Whether a shown version of a model is an ensemble with a part for Triton's Python backend."""
+    manifests = [manifest for model in models for manifest in _manifests(repository, model) if manifest]
+    return any(member.backend == "python" for manifest in manifests for member in manifest.package.members)
 
 
 def server_arguments(repository: ModelRepository, models: Sequence[str]) -> list[str]:
