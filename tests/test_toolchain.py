@@ -51,6 +51,7 @@ WORK = {
     "package": ("packaging",),
     "check_served": ("serving",),
     "check_served_python": ("serving", "python_model"),
+    "environment": ("environments.packing",),
     "zoo": ("zoo.child",),
 }
 """The modules that do the work of a step."""

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from plansmith.destinations import Publication
 from plansmith.engines import Engine
+from plansmith.packed import PackedEnvironment
 from plansmith.parts import Pipeline
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.types import (
@@ -28,7 +29,7 @@ class Member(Record):
 
     `model`: its name on Triton, which ends in a digest of its content, so that it never changes; `part`: its name in
     the pipeline; `folder`: where its configuration and the folder `model` of its version lie in the release; `backend`:
-    Triton's name; files as in `Package`, `version` the number of its one version.
+    Triton's name; files and `environment` as in `Package`, `version` the number of its one version.
     """
 
     model: str
@@ -40,6 +41,7 @@ class Member(Record):
     max_batch_size: int
     interface: Interface
     version: int = 1
+    environment: PackedEnvironment | None = None
 
 
 class Package(Record):
@@ -50,7 +52,8 @@ class Package(Record):
     reshapes, of which the interface has those that go over the wire; `capability_files`: of a release with several
     plans, the file for each compute capability; `server_arguments`: what the server has to be started with besides,
     which for SageMaker goes into SAGEMAKER_TRITON_ADDITIONAL_ARGS; `members`: the models that an ensemble asks, in the
-    order of its steps; none of a release that is one model.
+    order of its steps; none of a release that is one model; `environment`: what a Python model brings with it, where it
+    is not left to the image.
     """
 
     model: str
@@ -63,6 +66,7 @@ class Package(Record):
     capability_files: dict[str, str] = Field(default_factory=dict)
     server_arguments: tuple[str, ...] = ()
     members: tuple[Member, ...] = ()
+    environment: PackedEnvironment | None = None
 
     @property
     def named_files(self) -> tuple[str, dict[str, str]]:

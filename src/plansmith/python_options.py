@@ -26,8 +26,18 @@ TorchCompile = Annotated[bool | CompileMode, BeforeValidator(_check_mode)]
 """Whether a module goes through `torch.compile`, and how."""
 
 
+EnvironmentChoice = Literal["image", "packed"]
+"""Who brings the packages of a Python model: the image of the server, or the model."""
+
+
 class PythonOptions(Record):
-    """How the PyTorch model runs in Triton's Python backend."""
+    """How models run in Triton's Python backend: the PyTorch model itself, and parts of a pipeline."""
+
+    environment: EnvironmentChoice = Field(
+        default="image",
+        description="Where Python models find their packages: in the server's image, which docker/README.md says how to"
+        " make, or packed, in an archive that each of them brings with it.",
+    )
 
     torch_compile: TorchCompile = Field(
         default=False,

@@ -23,6 +23,7 @@ _COMMON_CODE = (
     "engines.py",
     "reports.py",
     "manifest.py",
+    "packed.py",
     "comparison.py",
     "reference.py",
     "worker.py",
@@ -143,6 +144,7 @@ _CODE = {
     ),
     "check_served": ("serving.py", "profile_inputs.py", "client", "triton"),
     "check_served_python": ("serving.py", "profile_inputs.py", "client", "triton", *_PYTHON_CODE, *_EXPORT_CODE),
+    "environment": ("environments",),
     "zoo": ("zoo", *_EXPORT_CODE),
 }
 _EXPORT_TOOLS = (
@@ -176,6 +178,7 @@ _TOOLS = {
     "package": ("tritonclient", "protobuf"),
     "check_served": ("tritonclient", "numpy"),
     "check_served_python": ("tritonclient", *_PYTORCH_TOOLS),
+    "environment": ("packaging",),
     "zoo": _EXPORT_TOOLS,
 }
 
