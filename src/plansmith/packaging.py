@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.durable import link_or_copy
 from plansmith.engines import Engine
+from plansmith.environments.packing import WantedEnvironment, add_environment, place_environment
 from plansmith.errors import EngineError
 from plansmith.manifest import Package
+from plansmith.packed import PackedEnvironment
 from plansmith.reference import StoredCases
 from plansmith.stages import Finished, StageRunner
 from plansmith.targets import Target
@@ -39,11 +41,13 @@ class Laid:
         package: with the model's own interface and its largest batch.
         placed: the place in the version folder of every file of the engine.
         make: makes the configuration of such a package for a device.
+        environment: that it brings with it, if it does.
     """
 
     package: Package
     placed: dict[str, str]
     make: Callable[[Package, Device], pb.ModelConfig]
+    environment: Finished[PackedEnvironment] | None = None
 
 
 def lay_out(
@@ -53,6 +57,8 @@ def lay_out(
     options: TritonOptions,
     engine: Finished[Engine],
     onnx: Finished[OnnxModel],
+    *,
+    environment: WantedEnvironment | None = None,
 ) -> Finished[Package]:
     """Write the configuration of a model and put the engine's files where Triton looks for them.
 
@@ -63,18 +69,21 @@ def lay_out(
         options: what the configuration says beyond what the model determines, with the paths of files absolute.
         engine: made for the backend.
         onnx: what the engine was made from; it knows the ranges of the axes, and the reference's inputs.
+        environment: what the model brings with it, where that is not left to the image.
 
     Raises:
         EngineError: an input or output that Triton cannot carry, a plan that it cannot load, or a release of which
             `plansmith check` would say so.
         UsageError: options that do not fit the model.
+        EnvironmentFault: the environment cannot be packed.
     """
     device = target.device
     laid = _plans(name, engine.record) if engine.record.plans else _graph(name, engine.record, onnx)
 
     def build(out: Path) -> Any:
         require_fitting(options, _facts(laid.package, engine.record, device))
-        package, skipped = _write(laid, options, device, engine.record, onnx, out)
+        packed = environment.pack(stages) if environment is not None else None
+        package, skipped = _write(replace(laid, environment=packed), options, device, engine.record, onnx, out)
         for words in skipped:
             stages.notice(f"no warm-up {words}")
         for file, place in laid.placed.items():
@@ -89,6 +98,7 @@ def lay_out(
         "triton": by_place(options).model_dump(mode="json"),
         "files": {place: stages.digester.file(path, foreign=True) for place, path in files.items() if path.is_file()},
         "axes": {axis: r.model_dump() for axis, r in onnx.record.axes.items()},
+        "environment": environment.parameters if environment is not None else None,
     }
     return stages.stage("package", Package, [engine.digest, onnx.digest], parameters, build)
 
@@ -170,9 +180,14 @@ def _write(
             warmup.skipped.append(f"at all, as {words}; give samples of your own as triton.model_warmup")
         else:
             warmup.add()
+    beside = [*files, *warmup.files]
+    if laid.environment is not None:
+        add_environment(config)
+        beside.append(place_environment(laid.environment, out))
     (out / package.config_file).write_text(model_config.text_of(config))
-    package = served_package(package, config)
-    return package.model_copy(update={"support_files": (*files, *warmup.files)}), warmup.skipped
+    brought = laid.environment.record if laid.environment is not None else None
+    update = {"support_files": tuple(beside), "environment": brought}
+    return served_package(package, config).model_copy(update=update), warmup.skipped
 
 
 def _graph(name: str, engine: Engine, onnx: Finished[OnnxModel]) -> Laid:

@@ -1,10 +1,14 @@
-"""The step that packs an environment, and what a configuration says of one."""
+"""Environments as parts of a release: what decides them, the entry of the cache, and what a configuration says."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from packaging.requirements import Requirement
 
 import plansmith
 from plansmith.durable import link_or_copy
@@ -12,10 +16,11 @@ from plansmith.environments.archive import write_archive
 from plansmith.environments.own_wheel import own_digest
 from plansmith.environments.platforms import Platform, platform_of
 from plansmith.environments.requirements import installed_versions, read_requirements
-from plansmith.environments.wheels import collect_wheels
+from plansmith.environments.wheels import Wheel, collect_wheels
 from plansmith.packed import PackedDistribution, PackedEnvironment
 from plansmith.stages import Finished, StageRunner
 from plansmith.targets import Target
+from plansmith.units import bytes_in_words
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -28,61 +33,83 @@ PARAMETER = "EXECUTION_ENV_PATH"
 _STEP = "environment"
 
 
-def pack_environment(stages: StageRunner, requirements: str, target: Target) -> Finished[PackedEnvironment]:
-    """The environment of a model's requirements for a target's Triton, from the cache where it was packed before.
+@dataclass(frozen=True)
+class WantedEnvironment:
+    """An environment before it is packed.
+
+    Args:
+        requirements: what is asked for.
+        platform: the Python and the machine that it is for.
+        held: the versions of what the requirements bring along, as they are installed here.
+    """
+
+    requirements: Sequence[Requirement]
+    platform: Platform
+    held: Mapping[str, str]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """All that decides it, as JSON values: for the key of the step that packs it."""
+        return {
+            "requirements": [str(one) for one in self.requirements],
+            "python": self.platform.python,
+            "machine": self.platform.machine,
+            "glibc": self.platform.glibc,
+            "held": dict(self.held),
+            "own": own_digest() if plansmith.__name__ in self.held else "",
+        }
+
+    def pack(self, stages: StageRunner) -> Finished[PackedEnvironment]:
+        """Take it from the cache, or pack it and put it there: a part of the current step, within what that builds.
+
+        Returns:
+            The record, whose `file` lies in the folder.
+
+        Raises:
+            EnvironmentFault: a wheel cannot be got, or they do not go together.
+        """
+
+        def build(out: Path) -> Any:
+            with tempfile.TemporaryDirectory(dir=out) as place:
+                wheels = collect_wheels(self.requirements, self.platform, self.held, Path(place), stages.progress)
+                stages.progress(f"packing an environment of {len(wheels)} distributions")
+                unpacked_bytes = write_archive(wheels, self.platform.python, out / ENVIRONMENT_FILE)
+                return self._record(wheels, out / ENVIRONMENT_FILE, unpacked_bytes).model_dump(mode="json")
+
+        entry, cached = stages.entry(_STEP, [], self.parameters, build)
+        record = PackedEnvironment.model_validate(entry.record)
+        stages.progress(f"the environment for Python {record.python} takes {bytes_in_words(record.bytes)}")
+        return Finished(record, entry.folder, entry.digest, cached)
+
+    def _record(self, wheels: Sequence[Wheel], archive: Path, unpacked_bytes: int) -> PackedEnvironment:
+        return PackedEnvironment(
+            file=archive.name,
+            python=self.platform.python,
+            machine=self.platform.machine,
+            glibc=f"2.{self.platform.glibc}",
+            bytes=archive.stat().st_size,
+            unpacked_bytes=unpacked_bytes,
+            distributions=tuple(
+                PackedDistribution(name=one.name, version=one.version, wheel=one.path.name, sha256=one.sha256())
+                for one in wheels
+            ),
+        )
+
+
+def wanted_environment(requirements: str, target: Target) -> WantedEnvironment:
+    """The environment of a model's requirements for a target's Triton.
 
     What requirements bring along comes in the versions that are installed here, where these fit.
 
     Args:
-        stages: the compile's steps; this is a part of the current one.
         requirements: the text of a requirements.txt.
         target: says which Python its Triton has; the one that runs here where it does not.
 
-    Returns:
-        The record, whose `file` lies in the folder.
-
     Raises:
-        EnvironmentFault: a wheel cannot be got, or they do not go together.
+        EnvironmentFault: a requirement that nothing can be packed of.
     """
     asked, platform = read_requirements(requirements), platform_of(target)
-    held = installed_versions(asked, platform)
-    parameters = {
-        "requirements": [str(one) for one in asked],
-        "python": platform.python,
-        "machine": platform.machine,
-        "glibc": platform.glibc,
-        "held": held,
-        "own": own_digest() if plansmith.__name__ in held else "",
-    }
-
-    def build(out: Path) -> Any:
-        with tempfile.TemporaryDirectory(dir=out) as wheels:
-            got = collect_wheels(asked, platform, held, Path(wheels), stages.progress)
-            stages.progress(f"packing the environment of {len(got)} distributions")
-            unpacked_bytes = write_archive(got, platform.python, out / ENVIRONMENT_FILE)
-            packed = tuple(
-                PackedDistribution(name=one.name, version=one.version, wheel=one.path.name, sha256=one.sha256())
-                for one in got
-            )
-        record = _record(platform, out / ENVIRONMENT_FILE, unpacked_bytes, packed)
-        return record.model_dump(mode="json")
-
-    entry, cached = stages.entry(_STEP, [], parameters, build)
-    return Finished(PackedEnvironment.model_validate(entry.record), entry.folder, entry.digest, cached)
-
-
-def _record(
-    platform: Platform, archive: Path, unpacked_bytes: int, packed: tuple[PackedDistribution, ...]
-) -> PackedEnvironment:
-    return PackedEnvironment(
-        file=archive.name,
-        python=platform.python,
-        machine=platform.machine,
-        glibc=f"2.{platform.glibc}",
-        bytes=archive.stat().st_size,
-        unpacked_bytes=unpacked_bytes,
-        distributions=packed,
-    )
+    return WantedEnvironment(asked, platform, installed_versions(asked, platform))
 
 
 def add_environment(config: pb.ModelConfig) -> None:

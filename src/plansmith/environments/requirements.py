@@ -81,7 +81,7 @@ class Closure:
                 self._add(needed, name)
 
 
-def installed_versions(requirements: Iterable[Requirement], platform: Platform) -> dict[NormalizedName, str]:
+def installed_versions(requirements: Iterable[Requirement], platform: Platform) -> dict[str, str]:
     """The versions that distributions which requirements bring along have here, where these are right there, too."""
     closure = Closure(requirements, platform, _installed_needs)
     found = {name: _installed(name) for name in closure.specifiers}

@@ -12,6 +12,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import NormalizedName, canonicalize_name, parse_wheel_filename
 
 import plansmith
@@ -42,7 +43,7 @@ class Wheel:
 def collect_wheels(
     requirements: Iterable[Requirement],
     platform: Platform,
-    held: Mapping[NormalizedName, str],
+    held: Mapping[str, str],
     folder: Path,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Wheel]:
@@ -66,6 +67,8 @@ def collect_wheels(
     while True:
         closure = Closure(roots, platform, {name: wheel.needs for name, wheel in found.items()}.get)
         missing = [name for name in sorted(closure.specifiers) if name not in found]
+        if not found:  # all that is likely to be needed at once: each call of pip takes its time
+            missing = sorted({*missing, *map(canonicalize_name, held)})
         if not missing:
             require_agreement(closure, {name: wheel.version for name, wheel in found.items()})
             return [found[name] for name in sorted(closure.specifiers)]
@@ -78,9 +81,9 @@ def collect_wheels(
         found = {wheel.name: wheel for wheel in map(_read, sorted(folder.glob("*.whl")))}
 
 
-def _pinned(name: NormalizedName, closure: Closure, held: Mapping[NormalizedName, str]) -> str:
+def _pinned(name: NormalizedName, closure: Closure, held: Mapping[str, str]) -> str:
     """What pip is asked for: the version that is held where it fits."""
-    specifier = closure.specifiers[name]
+    specifier = closure.specifiers.get(name, SpecifierSet())
     fits = name in held and specifier.contains(held[name], prereleases=True)
     return f"{name}=={held[name]}" if fits else f"{name}{specifier}"
 

@@ -26,6 +26,7 @@ from plansmith.triton.model_config import (
     parse_config,
     with_cpu_instances,
 )
+from plansmith.triton.other_python import lend_stub
 from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.server import TritonServer
 from plansmith.triton.server_memory import is_measurable
@@ -82,6 +83,7 @@ def check_served(
 
     Raises:
         ServedCheckError: the model does not load, answers wrongly, or Triton understood another configuration.
+        EnvironmentFault: this machine lacks the Python that the release's environment is for.
     """
     questions = [question for question in _questions(cases, package) if takes(question.feed)]
     if not questions:
@@ -92,6 +94,10 @@ def check_served(
         )
     config = _stage(package, folder, scratch, runtime.device)
     try:
+        libraries = list(runtime.library_folders)
+        if package.environment is not None:
+            lent = lend_stub(runtime.installation, package.environment.python, scratch / package.model)
+            libraries += [lent] if lent is not None else []
         progress("starting Triton")
         with TritonServer(
             scratch,
@@ -100,7 +106,7 @@ def check_served(
             site=runtime.site,
             models=[package.model],
             arguments=package.server_arguments,
-            library_folders=runtime.library_folders,
+            library_folders=libraries,
             deadline_seconds=runtime.load_seconds,
             # Ended by us, it is told with the reason; the kernel might choose the compile instead.
             memory_bytes=usable_memory() if is_measurable() else None,
