@@ -19,7 +19,7 @@ from plansmith.errors import EnvironmentFault
 _MODIFIED = 315_532_800
 """1980-01-01, the first day that a wheel knows: no time of ours is in the archive."""
 
-_LEVEL = 6
+_LEVEL = 5
 _SITE_SCHEMES = {"purelib", "platlib"}
 _PLAIN, _PROGRAM = 0o644, 0o755
 

@@ -12,8 +12,8 @@ from packaging.utils import NormalizedName, canonicalize_name
 from plansmith.environments.platforms import Platform
 from plansmith.errors import EnvironmentFault
 
-Needs = Callable[[NormalizedName], Iterable[str] | None]
-"""The requirements of a distribution, as its metadata has them; None where the distribution is not known."""
+Needs = Callable[[NormalizedName, SpecifierSet], Iterable[str]]
+"""The requirements of a distribution of such a version, as its metadata has them; none where none is known."""
 
 
 def read_requirements(text: str) -> tuple[Requirement, ...]:
@@ -75,7 +75,7 @@ class Closure:
         if known == extras:
             return
         self._extras[name] = extras
-        for line in self._needs(name) or ():
+        for line in self._needs(name, self.specifiers[name]):
             needed = Requirement(line)
             if is_needed(needed, self._platform, sorted(extras)):
                 self._add(needed, name)
@@ -116,11 +116,10 @@ def _installed(name: str) -> str:
         return ""
 
 
-def _installed_needs(name: NormalizedName) -> list[str] | None:
-    try:
-        return requires(name)
-    except PackageNotFoundError:
-        return None
+def _installed_needs(name: NormalizedName, specifier: SpecifierSet) -> list[str]:
+    """Of a version that does not fit nothing follows: another one may need other distributions."""
+    number = _installed(name)
+    return (requires(name) or []) if number and _fits(number, specifier) else []
 
 
 def _unusable(line: str) -> EnvironmentFault:

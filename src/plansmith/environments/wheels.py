@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from email.parser import BytesHeaderParser
+from functools import partial
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -22,7 +23,7 @@ from plansmith.environments.requirements import Closure, require_agreement
 from plansmith.errors import EnvironmentFault
 
 _OWN = canonicalize_name(plansmith.__name__)
-_TOLD_LINES = 8
+_TOLD_LINES, _TOLD_NAMES = 8, 3
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def collect_wheels(
     roots, found = tuple(requirements), dict[NormalizedName, Wheel]()
     folder.mkdir(parents=True, exist_ok=True)
     while True:
-        closure = Closure(roots, platform, {name: wheel.needs for name, wheel in found.items()}.get)
+        closure = Closure(roots, platform, partial(_needs, found))
         missing = [name for name in sorted(closure.specifiers) if name not in found]
         if not found:  # all that is likely to be needed at once: each call of pip takes its time
             missing = sorted({*missing, *map(canonicalize_name, held)})
@@ -78,7 +79,11 @@ def collect_wheels(
         asked = [_pinned(name, closure, held) for name in missing if name != _OWN]
         if asked:
             _download(asked, platform, folder)
-        found = {wheel.name: wheel for wheel in map(_read, sorted(folder.glob("*.whl")))}
+        found = {wheel.name: wheel for wheel in map(read_wheel, sorted(folder.glob("*.whl")))}
+
+
+def _needs(found: Mapping[NormalizedName, Wheel], name: NormalizedName, _: SpecifierSet) -> tuple[str, ...]:
+    return found[name].needs if name in found else ()
 
 
 def _pinned(name: NormalizedName, closure: Closure, held: Mapping[str, str]) -> str:
@@ -93,15 +98,23 @@ def _download(asked: list[str], platform: Platform, folder: Path) -> None:
     flags = ["--no-deps", "--only-binary=:all:", *platform.pip_flags(), f"--dest={folder}"]
     done = subprocess.run([*command, *flags, *asked], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-_TOLD_LINES:])
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        told = [line for line in lines if line.startswith("ERROR")] or lines  # not its warnings about places
+        what = ", ".join(asked) if len(asked) <= _TOLD_NAMES else f"one of {len(asked)} distributions"
         raise EnvironmentFault(
-            f"pip could not get {', '.join(asked)} for Python {platform.python} on {platform.machine}:\n{said}",
+            "\n  ".join(
+                [
+                    f"pip could not get {what} for Python {platform.python} on {platform.machine}:",
+                    *told[-_TOLD_LINES:],
+                ]
+            ),
             remedy="make such wheels reachable for pip; or leave the environment to the image"
             " (python: {environment: image})",
         )
 
 
-def _read(path: Path) -> Wheel:
+def read_wheel(path: Path) -> Wheel:
+    """A wheel, and what its metadata say."""
     name, number, _, _ = parse_wheel_filename(path.name)
     with ZipFile(path) as archive:
         (metadata,) = (one for one in archive.namelist() if one.count("/") == 1 and one.endswith(".dist-info/METADATA"))
