@@ -33,7 +33,7 @@ class Told(Listener):
 
     lines: list[str] = field(default_factory=list)
 
-    def progress(self, step: str, text: str) -> None:
+    def progress(self, step: str, text: str) -> None:  # noqa: ARG002 - as the class has it
         self.lines.append(text)
 
 
