@@ -95,7 +95,12 @@ _ABOUT_STEPS = {
 }
 NO_SAY_IN["zoo"] = NO_SAY_IN["export"] | {"process", "process_groups"}
 NO_SAY_IN |= {"compile_python": _ABOUT_STEPS, "validate_python": {"lowering_options"}}
-NO_SAY_IN |= {"package": _ABOUT_STEPS, "check_served": {*_ABOUT_STEPS, "limits"}, "check_served_python": _ABOUT_STEPS}
+NO_SAY_IN |= {
+    "environment": _ABOUT_STEPS,
+    "package": _ABOUT_STEPS,
+    "check_served": {*_ABOUT_STEPS, "limits"},
+    "check_served_python": _ABOUT_STEPS,
+}
 
 
 @pytest.mark.parametrize("step", WORK)

@@ -11,6 +11,12 @@ from plansmith.types import Record
 SITE_VARIABLE = "PLANSMITH_SITE"
 """Names folders with Python packages, separated by ":", for the `model.py` of PyTorch models on Triton."""
 
+OWNER_VARIABLE = "PLANSMITH_SERVER_ID"
+"""Tells the environments of Python models which server unpacked them (see `OWNER_FILE`)."""
+
+OWNER_FILE = ".server"
+"""In the folder of an unpacked environment: the id of its server."""
+
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 """Modes of `torch.compile`, by its names."""
 

@@ -135,6 +135,7 @@ _CODE = {
     "package": (
         "packaging.py",
         "client/wire.py",
+        "environments",
         "external_data.py",
         "plan_header.py",
         "profile_inputs.py",

@@ -15,6 +15,7 @@ from plansmith.environments.archive import write_archive
 from plansmith.environments.requirements import read_requirements
 from plansmith.environments.wheels import Wheel, collect_wheels
 from plansmith.errors import EnvironmentFault
+from plansmith.python_options import OWNER_FILE, OWNER_VARIABLE
 from plansmith.triton.installation import RUNNING_PYTHON
 
 from .tiny import TWELVE, write_wheel
@@ -116,6 +117,12 @@ def test_instances_that_start_at_once_find_the_same_environment(wheels: list[Whe
     assert len({one.stdout for one in told}) == 1
     assert {path.name for path in (environment / "bin").iterdir()} == {"activate", "python3"}
     assert {path.name for path in environment.iterdir()} == {"bin", "lib", "pyvenv.cfg"}
+
+
+def test_an_environment_knows_the_server_that_unpacked_it(wheels: list[Wheel], tmp_path: Path) -> None:
+    environment = unpacked(wheels, RUNNING_PYTHON, tmp_path)
+    assert activated(environment, "true", **{OWNER_VARIABLE: "plansmith-1-a"}).returncode == 0
+    assert (environment / OWNER_FILE).read_text() == "plansmith-1-a"
 
 
 def test_a_machine_without_the_python_of_the_environment_is_told_of_and_the_process_starts(

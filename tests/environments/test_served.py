@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -136,6 +137,18 @@ def test_a_model_works_with_the_packages_of_its_archive_and_with_no_others(
     assert sites[0].endswith(f"/lib/python{python}/site-packages")
     assert all(place.startswith(f"{sites[0]}/") for place in told["places"])
     assert "/python_env_" in sites[0]
+
+
+def test_a_server_that_was_ended_by_force_leaves_no_environment_behind(
+    installation: Installation, tmp_path: Path
+) -> None:
+    model = write_model(tmp_path / "repository", RUNNING_PYTHON, tmp_path / "artifacts")
+    with TritonServer(model.parent, installation, tmp_path / "log") as server:
+        unpacked = Path(json.loads(ask(server)[0])["places"][0].partition("/lib/")[0])
+        assert (unpacked / "pyvenv.cfg").is_file()
+        (child,) = (one for one in psutil.Process().children() if one.name() == "tritonserver")
+        child.kill()
+    assert not unpacked.parent.exists()
 
 
 @pytest.mark.usefixtures("_all_pythons")

@@ -9,7 +9,7 @@ makes the folder a virtual environment of the Python that is there, whose only p
 
 from __future__ import annotations
 
-from plansmith.python_options import SITE_VARIABLE
+from plansmith.python_options import OWNER_FILE, OWNER_VARIABLE, SITE_VARIABLE
 
 ACTIVATE_FILE = "bin/activate"
 
@@ -35,6 +35,10 @@ print(sys._base_executable)' 2>/dev/null)" && break
     printf 'home = %s\\ninclude-system-site-packages = false\\n' "$(dirname "$_base")" >"$_environment/.pyvenv.$$"
     mv -fT "$_environment/.pyvenv.$$" "$_environment/pyvenv.cfg"
 fi
+if [ -n "${@OWNER@:-}" ]; then # for whoever started the server, and cleans up after it
+    printf '%s' "$@OWNER@" >"$_environment/.owner.$$"
+    mv -fT "$_environment/.owner.$$" "$_environment/@OWNER_FILE@"
+fi
 unset PYTHONHOME PYTHONPATH @SITE@
 export PYTHONNOUSERSITE=1 VIRTUAL_ENV="$_environment" PATH="$_environment/bin:$PATH"
 """
@@ -43,6 +47,7 @@ export PYTHONNOUSERSITE=1 VIRTUAL_ENV="$_environment" PATH="$_environment/bin:$P
 def activation_script(python: str) -> str:
     """The text of `bin/activate` of an environment for a Python, such as "3.12"."""
     values = {"@PYTHON@": python, "@TUPLE@": python.replace(".", ", "), "@SITE@": SITE_VARIABLE}
+    values |= {"@OWNER@": OWNER_VARIABLE, "@OWNER_FILE@": OWNER_FILE}
     text = _SCRIPT
     for name, value in values.items():
         text = text.replace(name, value)
