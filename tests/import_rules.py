@@ -17,7 +17,7 @@ LEVELS = (
     ("addresses",),
     ("types",),
     ("destinations", "engines", "pipeline_options"),
-    ("parts",),
+    ("packed", "parts"),
     ("reports",),
     ("manifest",),
     (
@@ -68,7 +68,7 @@ LEVELS = (
     ("sources", "compilers", "triton", "validation", "probes", "report", "spec_targets", "spec_text"),
     ("stores",),
     ("asking", "compile_tools", "loading", "sample_sets", "stages", "trials", "spec_files", "spec_schema"),
-    ("lowered_graph", "plan_validation", "python_model"),
+    ("environments", "lowered_graph", "plan_validation", "python_model"),
     ("plan_speeds",),
     ("plan_gate", "python_gate"),
     (

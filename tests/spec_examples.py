@@ -36,6 +36,7 @@ ACCEPTED = {
     "tolerances:\n  logits: {max_relative: 1.0e-3, quantile_relative: 0, min_cosine: 0.9}\n"
     "python: {torch_compile: true}\n"
     "triton: {dynamic_batching: {max_queue_delay_microseconds: 0}, instance_group: [{count: 4}], model_warmup: off}\n",
+    "a model that brings its environment": "source: hf:bert\nengine: python\npython: {environment: packed}\n",
     "a mode of torch.compile": "source: hf:bert\nengine: python\npython: {torch_compile: reduce-overhead}\n",
     "data of its own": "source: hf:bert\nprecision: auto\ndata:\n  path: ../reviews.csv\n"
     "  columns: {text: body, label: stars}\n  calibration: 64\n  evaluation: 500\n  seed: 1\n  metric: accuracy\n"

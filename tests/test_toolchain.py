@@ -52,6 +52,7 @@ WORK = {
     "package": ("packaging",),
     "check_served": ("serving",),
     "check_served_python": ("serving", "python_model"),
+    "environment": ("environments.packing",),
     "zoo": ("zoo.child",),
 }
 """The modules that do the work of a step."""
@@ -97,7 +98,12 @@ _ABOUT_STEPS = {
 }
 NO_SAY_IN["zoo"] = NO_SAY_IN["export"] | {"process", "process_groups"}
 NO_SAY_IN |= {"compile_python": _ABOUT_STEPS, "validate_python": {"lowering_options"}}
-NO_SAY_IN |= {"package": _ABOUT_STEPS, "check_served": {*_ABOUT_STEPS, "limits"}, "check_served_python": _ABOUT_STEPS}
+NO_SAY_IN |= {
+    "environment": _ABOUT_STEPS,
+    "package": _ABOUT_STEPS,
+    "check_served": {*_ABOUT_STEPS, "limits"},
+    "check_served_python": _ABOUT_STEPS,
+}
 
 
 @pytest.mark.parametrize("step", WORK)

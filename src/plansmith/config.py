@@ -200,7 +200,8 @@ class ModelSpec(Record):
         default=TensorRTOptions(), description="How a TensorRT plan is built, and for which GPUs."
     )
     python: PythonOptions = Field(
-        default=PythonOptions(), description="How a PyTorch model that is served as it is (engine python) runs."
+        default=PythonOptions(),
+        description="How models run in the Python backend: a PyTorch model (engine python), parts of a pipeline.",
     )
     pipeline: PipelineOptions | None = Field(
         default=None,

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from plansmith.destinations import Publication
 from plansmith.engines import Engine
+from plansmith.packed import PackedEnvironment
 from plansmith.parts import Pipeline
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.types import (
@@ -45,6 +46,7 @@ class Member(Record):
     interface: Interface
     reshaped: dict[str, tuple[Dim, ...]] = Field(default_factory=dict)
     version: int = 1
+    environment: PackedEnvironment | None = None
 
     @property
     def shown(self) -> dict[str, str]:
@@ -63,6 +65,7 @@ class Member(Record):
             max_batch_size=self.max_batch_size,
             interface=self.interface,
             reshaped=self.reshaped,
+            environment=self.environment,
         )
 
 
@@ -74,7 +77,8 @@ class Package(Record):
     reshapes, of which the interface has those that go over the wire; `capability_files`: of a release with several
     plans, the file for each compute capability; `server_arguments`: what the server has to be started with besides,
     which for SageMaker goes into SAGEMAKER_TRITON_ADDITIONAL_ARGS; `members`: the models that an ensemble asks, in the
-    order of its steps; none of a release that is one model.
+    order of its steps; none of a release that is one model; `environment`: what a Python model brings with it, where it
+    is not left to the image.
     """
 
     model: str
@@ -87,6 +91,7 @@ class Package(Record):
     capability_files: dict[str, str] = Field(default_factory=dict)
     server_arguments: tuple[str, ...] = ()
     members: tuple[Member, ...] = ()
+    environment: PackedEnvironment | None = None
 
     @property
     def files(self) -> tuple[str, ...]:

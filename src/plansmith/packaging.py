@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.durable import link_or_copy
 from plansmith.engines import Engine
+from plansmith.environments.packing import WantedEnvironment, add_environment, place_environment
 from plansmith.errors import EngineError
 from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Package
+from plansmith.packed import PackedEnvironment
 from plansmith.parts import MODEL_PART, Pipeline
 from plansmith.reference import StoredCases
 from plansmith.stages import Finished, StageRunner
@@ -40,11 +42,13 @@ class Laid:
         package: with the model's own interface and its largest batch.
         placed: the place in the version folder of every file of the engine.
         make: makes the configuration of such a package for a device.
+        environment: that it brings with it, if it does.
     """
 
     package: Package
     placed: dict[str, str]
     make: Callable[[Package, Device], pb.ModelConfig]
+    environment: Finished[PackedEnvironment] | None = None
 
 
 def lay_out(
@@ -54,7 +58,9 @@ def lay_out(
     options: TritonOptions,
     engine: Finished[Engine],
     onnx: Finished[OnnxModel],
+    *,
     pipeline: Finished[Pipeline] | None = None,
+    environment: WantedEnvironment | None = None,
 ) -> Finished[Package]:
     """Write the configuration of a model and put the engine's files where Triton looks for them.
 
@@ -66,11 +72,13 @@ def lay_out(
         engine: made for the backend.
         onnx: what the engine was made from; it knows the ranges of the axes, and the reference's inputs.
         pipeline: what stands around the model, which is a member of an ensemble then.
+        environment: what the model brings with it, where that is not left to the image.
 
     Raises:
         EngineError: an input or output that Triton cannot carry, a plan that it cannot load, a pipeline around a model
             that does not batch, or a release of which `plansmith check` would say so.
         UsageError: options that do not fit the model.
+        EnvironmentFault: the environment cannot be packed.
     """
     device = target.device
     laid = _plans(name, engine.record) if engine.record.plans else _graph(name, engine.record, onnx)
@@ -94,7 +102,8 @@ def lay_out(
         return package.model_dump(mode="json")
 
     def write_model(out: Path, options: TritonOptions) -> Package:
-        package, skipped = _write(laid, options, device, engine.record, onnx, out)
+        packed = environment.pack(stages) if environment is not None else None
+        package, skipped = _write(replace(laid, environment=packed), options, device, engine.record, onnx, out)
         for words in skipped:
             stages.notice(f"no warm-up {words}")
         for file, place in laid.placed.items():
@@ -108,6 +117,7 @@ def lay_out(
         "triton": by_place(options).model_dump(mode="json"),
         "files": {place: stages.digester.file(path, foreign=True) for place, path in files.items() if path.is_file()},
         "axes": {axis: r.model_dump() for axis, r in onnx.record.axes.items()},
+        "environment": environment.parameters if environment is not None else None,
     }
     inputs = [engine.digest, onnx.digest, *([pipeline.digest] if pipeline is not None else [])]
     return stages.stage("package", Package, inputs, parameters, build)
@@ -190,9 +200,14 @@ def _write(
             warmup.skipped.append(f"at all, as {words}; give samples of your own as triton.model_warmup")
         else:
             warmup.add()
+    beside = [*files, *warmup.files]
+    if laid.environment is not None:
+        add_environment(config)
+        beside.append(place_environment(laid.environment, out))
     (out / package.config_file).write_text(model_config.text_of(config))
-    package = served_package(package, config)
-    return package.model_copy(update={"support_files": (*files, *warmup.files)}), warmup.skipped
+    brought = laid.environment.record if laid.environment is not None else None
+    update = {"support_files": tuple(beside), "environment": brought}
+    return served_package(package, config).model_copy(update=update), warmup.skipped
 
 
 def _graph(name: str, engine: Engine, onnx: Finished[OnnxModel]) -> Laid:

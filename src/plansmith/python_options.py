@@ -11,6 +11,12 @@ from plansmith.types import Record
 SITE_VARIABLE = "PLANSMITH_SITE"
 """Names folders with Python packages, separated by ":", for the `model.py` of PyTorch models on Triton."""
 
+OWNER_VARIABLE = "PLANSMITH_SERVER_ID"
+"""Tells the environments of Python models which server unpacked them (see `OWNER_FILE`)."""
+
+OWNER_FILE = ".server"
+"""In the folder of an unpacked environment: the id of its server."""
+
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 """Modes of `torch.compile`, by its names."""
 
@@ -26,8 +32,18 @@ TorchCompile = Annotated[bool | CompileMode, BeforeValidator(_check_mode)]
 """Whether a module goes through `torch.compile`, and how."""
 
 
+EnvironmentChoice = Literal["image", "packed"]
+"""Who brings the packages of a Python model: the image of the server, or the model."""
+
+
 class PythonOptions(Record):
-    """How the PyTorch model runs in Triton's Python backend."""
+    """How models run in Triton's Python backend: the PyTorch model itself, and parts of a pipeline."""
+
+    environment: EnvironmentChoice = Field(
+        default="image",
+        description="Where Python models find their packages: in the server's image, which docker/README.md says how to"
+        " make, or packed, in an archive that each of them brings with it.",
+    )
 
     torch_compile: TorchCompile = Field(
         default=False,

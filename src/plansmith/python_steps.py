@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from plansmith.compilers.python_backend.served_folder import REQUIREMENTS_FILE
 from plansmith.config import ModelSpec
 from plansmith.engines import Engine
+from plansmith.environments.packing import WantedEnvironment, wanted_environment
 from plansmith.errors import EngineError, UsageError
 from plansmith.fetching import require_unchanged
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner
-from plansmith.types import LoweredModel, OnnxModel, Precision, SourceModel
+from plansmith.targets import Target
+from plansmith.types import EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
 
 
 def require_pytorch(spec: ModelSpec, reference: SourceReference) -> None:
@@ -82,3 +85,14 @@ def lay_out_model(
 
     inputs = [source.digest, lowered.digest]
     return stages.stage("compile", Engine, inputs, parameters, build, tools="compile_python")
+
+
+def environment_of(spec: ModelSpec, engine: Finished[Engine], target: Target) -> WantedEnvironment | None:
+    """What a PyTorch model brings with it; None where that is left to the image, or for another engine.
+
+    Raises:
+        EnvironmentFault: a requirement that nothing can be packed of.
+    """
+    if engine.record.kind is not EngineKind.PYTHON or spec.python.environment == "image":
+        return None
+    return wanted_environment((engine.folder / REQUIREMENTS_FILE).read_text(), target)

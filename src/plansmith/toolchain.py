@@ -24,6 +24,7 @@ _COMMON_CODE = (
     "reports.py",
     "manifest.py",
     "parts.py",
+    "packed.py",
     "comparison.py",
     "reference.py",
     "worker.py",
@@ -136,6 +137,7 @@ _CODE = {
     "package": (
         "packaging.py",
         "client/wire.py",
+        "environments",
         "external_data.py",
         "plan_header.py",
         "profile_inputs.py",
@@ -153,6 +155,7 @@ _CODE = {
         *_PYTHON_CODE,
         *_EXPORT_CODE,
     ),
+    "environment": ("environments",),
     "zoo": ("zoo", *_EXPORT_CODE),
 }
 _EXPORT_TOOLS = (
@@ -187,6 +190,7 @@ _TOOLS = {
     "package": ("tritonclient", "protobuf"),
     "check_served": ("tritonclient", "numpy"),
     "check_served_python": ("tritonclient", *_PYTORCH_TOOLS),
+    "environment": ("packaging",),
     "zoo": _EXPORT_TOOLS,
 }
 

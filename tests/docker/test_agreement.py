@@ -123,7 +123,22 @@ def test_an_image_runs_as_a_user_of_its_own_and_says_whether_it_is_healthy(name:
     assert "RUN" not in after
 
 
-@pytest.mark.parametrize("base", sorted({stage.base for stage in STAGES.values()} - set(STAGES)))
+def test_what_python_models_need_goes_into_the_python_of_the_server_and_not_into_another() -> None:
+    stage = STAGES["server-python"]
+    assert stage.base == "server"
+    (install,) = stage.all("RUN")
+    assert "python3 -m pip install" in install  # the image's own, which the Python backend was built for
+    assert "--mount=type=bind,from=requirements,target=/requirements" in install
+    assert "--requirement /requirements/requirements.txt" in install
+    assert {"--mount=type=bind,from=wheel,source=/wheels,target=/wheels", "--find-links"} <= set(install.split())
+    assert stage.last("USER").text == STAGES["server"].last("USER").text
+    assert STAGES["requirements"].base == "scratch"  # that of the build's context has to be given
+    told = (ROOT / "docker" / "README.md").read_text()
+    assert "--target server-python" in told
+    assert "--build-context requirements=requirements" in told
+
+
+@pytest.mark.parametrize("base", sorted({stage.base for stage in STAGES.values()} - {*STAGES, "scratch"}))
 def test_a_base_image_has_a_tag_of_its_own(base: str) -> None:
     image = filled(base, GLOBAL)
     assert re.fullmatch(r"python:\d+\.\d+\.\d+-slim-\w+|nvcr\.io/nvidia/tritonserver:\d\d\.\d\d-py3", image)

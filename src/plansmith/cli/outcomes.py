@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plansmith.cli.builds import build_lines
+from plansmith.cli.environments import environment_lines
 from plansmith.cli.precision import accuracy_lines
 from plansmith.cli.publications import publication_words
 
@@ -220,6 +221,7 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
             click.echo(
                 f"  checked on {served.device.upper()} instances only; the release asks for {device.upper()} ones"
             )
+    echo_lines(f"  {line}" for line in environment_lines(manifest.package))
     if manifest.package.server_arguments:
         arguments = manifest.package.server_arguments
         sagemaker = f"SAGEMAKER_TRITON_ADDITIONAL_ARGS={shlex.quote(' '.join(arguments))}"

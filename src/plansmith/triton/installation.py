@@ -23,7 +23,7 @@ from plansmith.types import Device, EngineKind
 SERVER_VARIABLE = "PLANSMITH_TRITONSERVER"
 CONTAINER_ROOT = Path("/opt/tritonserver")
 
-_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+RUNNING_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _STUB = "triton_python_backend_stub"
 _TOOL_SECONDS = 10
 
@@ -89,7 +89,7 @@ def python_library_folder() -> Path:
     Raises:
         EnvironmentFault: this Python has none.
     """
-    library = f"libpython{_PYTHON}.so.1.0"
+    library = f"libpython{RUNNING_PYTHON}.so.1.0"
     configured = Path(sysconfig.get_config_var("LIBDIR") or "/usr/lib")
     multiarch = configured / (sysconfig.get_config_var("MULTIARCH") or "")
     for folder in (configured, multiarch, Path(sys.base_prefix) / "lib"):
@@ -97,7 +97,7 @@ def python_library_folder() -> Path:
             return folder
     raise EnvironmentFault(
         f"{library} is not in {configured}: Triton cannot run Python models with a Python that has no shared library",
-        remedy=f"use a Python built with --enable-shared, or install the package libpython{_PYTHON} of the system",
+        remedy=f"use a Python built with --enable-shared, or install the system's package libpython{RUNNING_PYTHON}",
     )
 
 
@@ -121,7 +121,7 @@ def require_python(installation: Installation) -> None:
     """
     if installation.stub is None:
         raise EnvironmentFault(
-            f"{installation.binary} has no Python backend for Python {_PYTHON}",
+            f"{installation.binary} has no Python backend for Python {RUNNING_PYTHON}",
             remedy="use a Triton installation with backends/python, or a Python that its backend knows",
         )
     if not installation.lends_python:
@@ -230,7 +230,7 @@ def _root_of(path: Path) -> Path | None:
 
 def _installation_at(root: Path) -> Installation:
     wheel = root.parent.parent
-    stubs = (root / "python_backend_stubs" / _PYTHON / _STUB, root / "backends" / "python" / _STUB)
+    stubs = (root / "python_backend_stubs" / RUNNING_PYTHON / _STUB, root / "backends" / "python" / _STUB)
     libraries = (wheel / "nvidia_pytriton.libs", root / "lib")
     stated = root / "TRITON_VERSION"
     return Installation(

@@ -21,6 +21,7 @@ from plansmith.parts import MODEL_PART
 from plansmith.reference import StoredCase
 from plansmith.reports import ServedCheck, ServedReport, Tolerance
 from plansmith.triton.model_config import completions, contradictions, parse_config, with_cpu_instances
+from plansmith.triton.other_python import lend_stub
 from plansmith.triton.server import TritonServer
 from plansmith.triton.server_memory import is_measurable
 from plansmith.triton.serving_runtime import ServingRuntime
@@ -102,6 +103,7 @@ def check_served(  # noqa: PLR0913 - what is served, what it is asked, and where
 
     Raises:
         ServedCheckError: the model does not load, answers wrongly, or Triton understood another configuration.
+        EnvironmentFault: this machine lacks the Python that the release's environment is for.
     """
     model = package.part(MODEL_PART).alone() if package.members else package
     questions = [question for question in _questions(cases, model) if takes(question.feed)]
@@ -114,6 +116,11 @@ def check_served(  # noqa: PLR0913 - what is served, what it is asked, and where
     staged = [(package, folder), *((member.alone(), folder / member.folder) for member in package.members)]
     configs = [(one, _stage(one, place, scratch, runtime.device)) for one, place in staged]
     try:
+        libraries = list(runtime.library_folders)
+        for one, _ in staged:
+            if one.environment is not None:
+                lent = lend_stub(runtime.installation, one.environment.python, scratch / one.model)
+                libraries += [lent] if lent is not None else []
         progress("starting Triton")
         with TritonServer(
             scratch,
@@ -122,7 +129,7 @@ def check_served(  # noqa: PLR0913 - what is served, what it is asked, and where
             site=runtime.site,
             models=[package.model],
             arguments=package.server_arguments,
-            library_folders=runtime.library_folders,
+            library_folders=libraries,
             deadline_seconds=runtime.load_seconds,
             # Ended by us, it is told with the reason; the kernel might choose the compile instead.
             memory_bytes=usable_memory() if is_measurable() else None,

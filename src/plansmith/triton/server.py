@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
 from plansmith.memory import Watch
-from plansmith.python_options import SITE_VARIABLE
+from plansmith.python_options import OWNER_FILE, OWNER_VARIABLE, SITE_VARIABLE
 from plansmith.scratch import scratch_name
 from plansmith.triton.installation import Installation, python_library_folder, python_site
 from plansmith.triton.server_log import is_port_taken, reasons
@@ -41,6 +41,7 @@ _END_SECONDS = 0.5
 _REPOSITORY, _BACKENDS = "repository", "backends"
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 _CACHE_BYTES = 16 * 2**20
+_UNPACKED = Path("/tmp")  # noqa: S108 - Triton's choice (EnvironmentManager in src/pb_env.cc of its Python backend)
 
 
 class TritonServer:
@@ -167,6 +168,7 @@ class TritonServer:
             self._process = start_server(self._command(scratch, ports), self._environment(), log)
         self._watch = Watch(self._process.pid)
         undo.callback(_remove_shared_memory, self._token)
+        undo.callback(_remove_environments, self._token)
         undo.callback(end_server, self._process)
         if self._memory_bytes is not None:
             self._limit = undo.enter_context(MemoryLimit(self._process.pid, self._memory_bytes))
@@ -205,7 +207,8 @@ class TritonServer:
         # The Python stub takes the standard library of the first `python3` on PATH: it must be this Python's.
         programs = ":".join([str(Path(sys.base_prefix) / "bin"), os.environ.get("PATH", os.defpath)])
         packages = {SITE_VARIABLE: ":".join(map(str, python_site(self._installation)))}
-        return {**packages, **os.environ, "LD_LIBRARY_PATH": ":".join(folders), "PATH": programs}
+        own = {"LD_LIBRARY_PATH": ":".join(folders), "PATH": programs, OWNER_VARIABLE: self._token}
+        return {**packages, **os.environ, **own}
 
     def _is_ready(self) -> bool:
         """Wait until the server answers; False when another program took one of its ports."""
@@ -294,6 +297,14 @@ def _free_ports(wanted: Sequence[int]) -> list[int]:
 def _remove_shared_memory(token: str) -> None:
     for region in Path("/dev/shm").glob(f"{token}-*"):  # noqa: S108 - Triton's choice, and the token is ours alone
         region.unlink(missing_ok=True)
+
+
+def _remove_environments(token: str) -> None:
+    """Remove what a server that was ended by force left of the environments that it had unpacked."""
+    for file in _UNPACKED.glob(f"python_env_*/*/{OWNER_FILE}"):
+        with suppress(OSError):
+            if file.read_text() == token:
+                shutil.rmtree(file.parents[1], ignore_errors=True)
 
 
 def _get(url: str, path: str) -> bytes:

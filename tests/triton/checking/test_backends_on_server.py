@@ -19,7 +19,7 @@ from .backend_rules import findings
 from .conftest import Written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from plansmith.triton.installation import Installation
 
@@ -45,10 +45,12 @@ class Served(Written):
     cases: dict[str, str] = field(default_factory=dict)
     members: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def program(self, case: str, text: str, config: str = programs.CONFIG, files: Sequence[str] = ()) -> None:
+    def program(
+        self, case: str, text: str, config: str = programs.CONFIG, files: Mapping[str, bytes] | None = None
+    ) -> None:
         name = f"program{len(self.cases)}"
         self.cases[name] = case
-        self.add(name, config + INPUT, {"1/model.py": text, **dict.fromkeys(files, b"")})
+        self.add(name, config + INPUT, {"1/model.py": text, **(files or {})})
 
     def member(self, name: str, config: str) -> str:
         """A model with such a configuration, which ensembles share; returns its name."""
@@ -77,7 +79,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
         made.program(case, programs.SOUND[case])
     for case, (path, files, rules) in programs.ENVIRONMENTS.items():
         if rules == {"environment"}:
-            made.program(f"an environment: {case}", programs.MODEL, programs.environment(path), files)
+            contents = dict.fromkeys(files, b"")
+            made.program(f"an environment: {case}", programs.MODEL, programs.environment(path), contents)
+    beside = programs.environment("$$TRITON_MODEL_DIRECTORY/env.tar.gz")
+    for case, (content, rules) in programs.ARCHIVES.items():
+        if rules == {"environment"}:
+            made.program(f"an archive {case}", programs.MODEL, beside, {"env.tar.gz": content})
     for case, (rule, own, *others) in ensembles.MISTAKES.items():
         made.ensemble(case, own, *(({}, {}) if BY_ITSELF & {*rule.split()} else others))
     for case, sound in ensembles.SOUND.items():

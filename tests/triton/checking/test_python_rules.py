@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import sys
+import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
 
 from plansmith.targets import load_target
+from plansmith.triton.checking import environment_archives
 
 from .backend_rules import broken, findings
 
@@ -120,6 +123,17 @@ def environment(path: str) -> str:
     return f'{CONFIG}parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{path}" }} }}\n'
 
 
+def packed(*names: str) -> bytes:
+    """An archive of files with these names, each of one byte."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for name in names or ("bin/activate", "lib/python3.12/site-packages/a.py"):
+            entry = tarfile.TarInfo(name)
+            entry.size = 1
+            archive.addfile(entry, io.BytesIO(b" "))
+    return content.getvalue()
+
+
 ENVIRONMENTS: dict[str, tuple[str, list[str], set[str]]] = {
     "an archive in the folder": ("$$TRITON_MODEL_DIRECTORY/env.tar.gz", ["env.tar.gz"], set()),
     "an archive beside it": ("$$TRITON_MODEL_DIRECTORY/../env.tar.gz", ["env.tar.gz"], {"environment"}),
@@ -148,8 +162,42 @@ ENVIRONMENTS: dict[str, tuple[str, list[str], set[str]]] = {
 
 @pytest.mark.parametrize(("path", "files", "rules"), ENVIRONMENTS.values(), ids=ENVIRONMENTS.keys())
 def test_an_environment_has_to_be_there(path: str, files: list[str], rules: set[str], written: Written) -> None:
-    written.add("m", environment(path), {"1/model.py": MODEL, **dict.fromkeys(files, b"")})
+    contents = {name: packed() if name.endswith(".tar.gz") else b"" for name in files}
+    written.add("m", environment(path), {"1/model.py": MODEL, **contents})
     assert broken(written.root, target=load_target("triton-26.08")) == {f"python.{rule}" for rule in rules}
+
+
+ARCHIVES = {
+    "of the target's Python": (packed(), set()),
+    "of conda-pack": (packed("./bin/activate", "./lib/python3.12/os.py"), set()),
+    "of another Python": (packed("bin/activate", "lib/python3.11/site-packages/a.py"), {"environment-version"}),
+    "that cannot be activated": (packed("lib/python3.12/site-packages/a.py"), {"environment"}),
+    "that is cut off": (packed()[:60], {"environment"}),
+    "that is none": (b"conda", {"environment"}),
+    "that is empty": (b"", {"environment"}),
+}
+
+
+@pytest.mark.parametrize(("content", "rules"), ARCHIVES.values(), ids=ARCHIVES.keys())
+def test_an_archive_is_looked_into(content: bytes, rules: set[str], written: Written) -> None:
+    files: dict[str, bytes | str] = {"1/model.py": MODEL, "env.tar.gz": content}
+    written.add("m", environment("$$TRITON_MODEL_DIRECTORY/env.tar.gz"), files)
+    assert broken(written.root, target=load_target("triton-26.08")) == {f"python.{rule}" for rule in rules}
+    assert "python.environment-version" not in broken(written.root)  # without a target nobody knows
+
+
+def test_a_stub_of_its_own_goes_with_an_archive_of_another_python(written: Written) -> None:
+    content = packed("bin/activate", "lib/python3.11/site-packages/a.py")
+    files: dict[str, bytes | str] = {"1/model.py": MODEL, "env.tar.gz": content, "triton_python_backend_stub": b""}
+    written.add("m", environment("$$TRITON_MODEL_DIRECTORY/env.tar.gz"), files)
+    assert broken(written.root, target=load_target("triton-26.08")) == set()
+
+
+def test_a_large_archive_is_not_read_through(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment_archives, "_MOST_BYTES", 2)
+    content = packed("a.py", "b.py", "c.py", "bin/activate")
+    written.add("m", environment("$$TRITON_MODEL_DIRECTORY/env.tar.gz"), {"1/model.py": MODEL, "env.tar.gz": content})
+    assert broken(written.root, target=load_target("triton-26.08")) == set()
 
 
 def test_models_of_other_backends_are_left_alone(written: Written) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from plansmith.triton.checking.environment_archives import READ_ARCHIVES, look_into
 from plansmith.triton.checking.findings import Finding, Rule
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
 from plansmith.triton.checking.python_source import Source, find_class, methods, read_source, takes, top_level
@@ -177,12 +178,27 @@ def _environment(model: ModelFolder, python: str | None) -> Iterator[Finding]:
     elif path.is_file() and not path.name.endswith(_ARCHIVES):
         said = f"{name} is neither a folder nor an archive"
         yield _broken(ENVIRONMENT, model, said, "name a folder, or an archive (.tar.gz)")
-    elif path.is_dir() and python is not None and not (model.path / _STUB_FILE).is_file():
-        yield from _version(model, path, name, python)
+    else:
+        yield from _contents(model, path, name, python)
 
 
-def _version(model: ModelFolder, path: Path, name: str, python: str) -> Iterator[Finding]:
-    has = sorted(folder.name.removeprefix("python") for folder in path.glob("lib/python3.*") if folder.is_dir())
+def _contents(model: ModelFolder, path: Path, name: str, python: str | None) -> Iterator[Finding]:
+    """What an environment itself is like: a folder that can be activated, or an archive."""
+    if path.is_dir():
+        has = sorted(folder.name.removeprefix("python") for folder in path.glob("lib/python3.*") if folder.is_dir())
+    elif path.name.endswith(READ_ARCHIVES):
+        packed = look_into(path)
+        if packed.problem:
+            yield _broken(ENVIRONMENT, model, f"{name} {packed.problem}", "make it with conda-pack, or with plansmith")
+            return
+        has = sorted(packed.pythons)
+    else:
+        return
+    if python is not None and not (model.path / _STUB_FILE).is_file():
+        yield from _version(model, has, name, python)
+
+
+def _version(model: ModelFolder, has: list[str], name: str, python: str) -> Iterator[Finding]:
     wanted = ".".join(python.split(".")[:2])
     if has and wanted not in has:
         said = f"{name} is of Python {', '.join(has)}, and the target's Python backend is of {wanted}"
