@@ -21,7 +21,6 @@ from plansmith.reproduction import reproduction
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner, WouldRun
 from plansmith.triton.loaded_into import LoadedInto
-from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository
 from plansmith.types import DataSet, LoweredModel, OnnxModel, SourceModel
 
@@ -76,11 +75,7 @@ def publish(
     """
     with stages.timed("publish") as clock:
         package = made.package
-        names = [
-            package.record.config_file,
-            *package.record.support_files,
-            *(f"{MODEL_FOLDER}/{file}" for file in package.record.model_files),
-        ]
+        names = package.record.files
         files = stages.digester.entries(package.folder, [package.folder / name for name in names])
         told = {name: made.engine.folder / name for plan in made.engine.record.plans.values() for name in plan.told}
         references = {case.file: made.onnx.folder / case.file for case in made.onnx.record.reference.cases}
