@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from plansmith.compilers.python_backend.pieces import GrowingText, decoded
+from plansmith.compilers.python_backend.running import loss_of
 from plansmith.errors import first_line
+from plansmith.isolation import Kept
 from plansmith.pipeline.generation import GenerationLimits, Unanswerable, Wishes
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class Generator:
         ends = config.eos_token_id
         self._ends = [ends] if isinstance(ends, int) else list(ends or ())
         known = (config.pad_token_id, tokenizer.pad_token_id, *self._ends, 0)
+        self._kept = Kept(module)
         self._pad = next(one for one in known if one is not None)
 
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[tuple[int, Answer]]:
@@ -136,12 +139,7 @@ class Generator:
         try:
             return self._generated(rows), ""
         except Exception as fault:  # noqa: BLE001 - whatever fails in a run is the answer to its requests
-            return [], f"PyTorch: {type(fault).__name__}: {first_line(fault)}{self._loss()}"
-
-    def _loss(self) -> str:
-        from plansmith.compilers.python_backend.running import loss_of
-
-        return loss_of(self._module.device)
+            return [], f"PyTorch: {type(fault).__name__}: {first_line(fault)}{loss_of(self._module.device)}"
 
     def _generated(self, rows: Sequence[_Row]) -> list[Answer]:
         import torch
@@ -154,10 +152,13 @@ class Generator:
             options["streamer"] = _listening(rows)
         if wishes.seed is not None:
             torch.manual_seed(wishes.seed)
-        with torch.inference_mode():
-            made = self._module.generate(
-                input_ids=ids, attention_mask=mask, generation_config=self._configured(rows[0]), **options
-            )
+        try:
+            with torch.inference_mode():
+                made = self._module.generate(
+                    input_ids=ids, attention_mask=mask, generation_config=self._configured(rows[0]), **options
+                )
+        finally:
+            self._kept.put_back()
         answers = made[:, ids.shape[1] :] if self._limits.decodes_only else made
         return [
             self._answer(row, tokens, is_cancelled=bool(gone))

@@ -17,6 +17,7 @@ from plansmith.exporting import ask_model, describe, export
 from plansmith.given_graphs import check_given
 from plansmith.graph_taking import take_graph
 from plansmith.lowering import lower
+from plansmith.pipeline_options import PipelineOptions
 from plansmith.plan_gate import judge_plan
 from plansmith.process import serve
 from plansmith.reports import ToleranceChange
@@ -83,16 +84,31 @@ def compile_python(
     lasting: bool,
     out: str,
     progress: Progress,
+    pipeline: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Lay out the folder from which Triton's Python backend serves a PyTorch model."""
+    """Lay out the folder from which Triton's Python backend serves a PyTorch model, or the text that it generates."""
     from plansmith.compilers.python_backend.served_folder import ServedModel, write_folder
 
     progress("laying out the model")
     component = LoweredModel.model_validate(lowered).components["model"]
-    served = ServedModel(**source, **settings, inputs=component.inputs, outputs=component.outputs)
+    generation = _generation(source, Path(folder), pipeline)
+    served = ServedModel(
+        **source, **settings, inputs=component.inputs, outputs=component.outputs, generation=generation
+    )
     paths = [Path(folder, file) for file in files]
     return write_folder(served, Path(folder), paths, Path(out), lasting=lasting).model_dump(mode="json")
+
+
+def _generation(
+    source: Mapping[str, Any], folder: Path, pipeline: Mapping[str, Any] | None
+) -> PipelineOptions | None:
+    """What the spec says of the text that a model generates; None where it serves the model's outputs."""
+    from plansmith.sources.pipeline_generation import wants_generation
+
+    options = PipelineOptions.model_validate(pipeline) if pipeline is not None else None
+    told = {"trust_remote_code": source["trust_remote_code"], "task": source["task"] or ""}
+    return options if wants_generation(folder, source["scheme"], options, **told) else None
 
 
 def plan_graph(*, lowered: Mapping[str, Any], folder: str, out: str, progress: Progress) -> dict[str, Any]:
