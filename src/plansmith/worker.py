@@ -16,6 +16,7 @@ from plansmith.errors import EnvironmentFault, first_line
 from plansmith.exporting import ask_model, describe, export
 from plansmith.given_graphs import check_given
 from plansmith.graph_taking import take_graph
+from plansmith.joining import join
 from plansmith.lowering import lower
 from plansmith.pipeline_options import PipelineOptions
 from plansmith.plan_gate import judge_plan
@@ -192,6 +193,7 @@ FUNCTIONS = {
         plan_graph,
         validate,
         judge_plan,
+        join,
     )
 }
 
