@@ -12,7 +12,7 @@ from typing import Any
 
 from plansmith.compilers.plan_lint import lint_plan
 from plansmith.engines import Engine
-from plansmith.errors import EnvironmentFault, first_line
+from plansmith.errors import EnvironmentFault, UsageError, first_line
 from plansmith.exporting import ask_model, describe, export
 from plansmith.given_graphs import check_given
 from plansmith.graph_taking import take_graph
@@ -94,6 +94,12 @@ def compile_python(
     progress("laying out the model")
     component = LoweredModel.model_validate(lowered).components["model"]
     generation = _generation(source, Path(folder), pipeline)
+    if generation is not None and settings["torch_compile"]:
+        raise UsageError(
+            "python.torch_compile compiles a model for the shapes that it is served at, and text grows by a token each"
+            " time that the model is asked",
+            remedy="leave torch_compile out, or say pipeline: {output: tensors}",
+        )
     served = ServedModel(
         **source, **settings, inputs=component.inputs, outputs=component.outputs, generation=generation
     )
