@@ -132,7 +132,7 @@ _CODE = {
         *_EXPORT_CODE,
         *_JUDGING_CODE,
     ),
-    "join": ("joining.py", "pipeline", *_PYTHON_CODE, *_EXPORT_CODE, *_JUDGING_CODE),
+    "join": ("joining.py", "python_gate.py", "pipeline", *_PYTHON_CODE, *_EXPORT_CODE, *_JUDGING_CODE),
     "package": (
         "packaging.py",
         "client/wire.py",
