@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 CANCELLED = "cancelled: nobody waits for the answer"
 
+_LOOKING_BACK = (
+    *("repetition_penalty", "no_repeat_ngram_size", "encoder_repetition_penalty", "encoder_no_repeat_ngram_size"),
+    *("sequence_bias", "bad_words_ids", "prompt_lookup_num_tokens", "penalty_alpha"),
+)
+_NEUTRAL: tuple[object, ...] = (None, 0, 1, 1.0)
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -56,12 +62,20 @@ class _Row:
     new_tokens: int
     growing: GrowingText
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """The same for rows that can be generated together; draws that have a seed depend on no other row."""
+    def key(self, own: Any) -> tuple[object, ...]:
+        """The same for rows that can be generated together.
+
+        Draws that have a seed depend on no other row. What looks at the tokens of the text would see padding among
+        them: such rows go with others of their length.
+
+        Args:
+            own: the model's generation configuration.
+        """
         wishes = self.prompt.wishes
         alone = self.place if wishes.seed is not None else None
-        return (self.new_tokens, tuple(sorted(wishes.options.items())), alone)
+        effective = {name: wishes.options.get(name, getattr(own, name, None)) for name in _LOOKING_BACK}
+        length = len(self.ids) if any(value not in _NEUTRAL for value in effective.values()) else None
+        return (self.new_tokens, tuple(sorted(wishes.options.items())), alone, length)
 
 
 class Generator:
@@ -99,7 +113,7 @@ class Generator:
                 yield place, Answer(refusal=str(refusal))
         groups: dict[tuple[object, ...], list[_Row]] = {}
         for row in sorted(rows, key=lambda row: len(row.ids)):  # those of like lengths need little padding
-            groups.setdefault(row.key, []).append(row)
+            groups.setdefault(row.key(self._module.generation_config), []).append(row)
         for group in groups.values():
             for start in range(0, len(group), self._largest):
                 yield from self._answered(group[start : start + self._largest])

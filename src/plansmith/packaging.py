@@ -199,7 +199,9 @@ def _write(
             warmup.add()
     (out / package.config_file).write_text(model_config.text_of(config))
     package = served_package(package, config)
-    return package.model_copy(update={"support_files": (*files, *warmup.files)}), warmup.skipped
+    decoupled = config.model_transaction_policy.decoupled
+    update = {"support_files": (*files, *warmup.files), "decoupled": decoupled}
+    return package.model_copy(update=update), warmup.skipped
 
 
 def _graph(name: str, engine: Engine, onnx: Finished[OnnxModel]) -> Laid:

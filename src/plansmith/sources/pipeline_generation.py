@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,7 +197,8 @@ def _generated(model: GeneratingModel, text: str) -> str:
     given: dict[str, torch.Tensor] = {}
     if ids:
         given = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones((1, len(ids)), dtype=torch.int64)}
-    with torch.inference_mode():
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using the model-agnostic default")  # as most models do
         (answer,) = model.module.generate(**given).tolist()
     new = answer[max(1, len(ids)) :] if model.limits.decodes_only else answer
     found: str = model.tokenizer.decode(new, skip_special_tokens=True)
