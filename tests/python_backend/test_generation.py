@@ -173,7 +173,7 @@ def picky(models: dict[str, GeneratingModel]) -> Iterator[GeneratingModel]:
     bad = model.tokenizer(MIDDLING)["input_ids"]
 
     def look(_: Any, arguments: Any, options: dict[str, Any]) -> None:
-        read = options["input_ids"].shape[1] + options["past_key_values"].get_seq_length()
+        read = arguments[0].shape[1] + options["past_key_values"].get_seq_length()
         if read == len(bad) + 8:
             seen.append(1)
             raise RuntimeError("the eighth token")
