@@ -13,12 +13,13 @@ from plansmith.graph_answers import asking
 from plansmith.loading import load
 from plansmith.parts import Pipeline, RawAgreement, RawCase
 from plansmith.pipeline.drafts import Draft, run_parts, write_part
+from plansmith.pipeline.generation import GENERATES
 from plansmith.pipeline.raw_agreement import compare, limits_of
 from plansmith.pipeline.raw_cases import read_case, write_case
 from plansmith.pipeline_options import PipelineOptions
-from plansmith.python_gate import own_way
+from plansmith.python_gate import own_generator, own_way
 from plansmith.reports import ValidationReport
-from plansmith.types import Case, EngineKind, OnnxModel, Record
+from plansmith.types import BATCH, Case, EngineKind, OnnxModel, Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,15 +69,9 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
         SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
         UsageError: a pipeline that does not fit the model.
     """
-    from plansmith.sources.raw_plans import plan
-
     progress("loading the model")
     given = JoinJob.model_validate(job)
-    folder, source = Path(given.folder), given.source
-    live = load(source, folder, given.allow_pickle, given.inputs, given.outputs)
-    component, axes = given.engine.components["model"], given.onnx.axes
-    progress("making the parts around the model")
-    draft = plan(live, folder, given.options, component, axes, trust_remote_code=source["trust_remote_code"])
+    draft = _generation(given) if GENERATES in given.engine.options else _parts(given, progress)
     written = {part.name: write_part(part, given.numpy, Path(out)) for part in (*draft.before, *draft.after)}
     progress("asking the source's own library")
     cases = [_case(name, feed, draft.ask(feed), Path(out)) for name, feed in draft.questions.items()]
@@ -95,6 +90,31 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
         agreements=tuple(agreements),
     )
     return record.model_dump(mode="json")
+
+
+def _parts(job: JoinJob, progress: Progress) -> Draft:
+    """Of a model between parts."""
+    from plansmith.sources.raw_plans import plan
+
+    folder, source = Path(job.folder), job.source
+    live = load(source, folder, job.allow_pickle, job.inputs, job.outputs)
+    component, axes = job.engine.components["model"], job.onnx.axes
+    progress("making the parts around the model")
+    return plan(live, folder, job.options, component, axes, trust_remote_code=source["trust_remote_code"])
+
+
+def _generation(job: JoinJob) -> Draft:
+    """Of a model that takes and gives text by itself."""
+    from plansmith.sources.pipeline_generation import plan_generation
+
+    return plan_generation(
+        Path(job.folder),
+        job.options,
+        trust_remote_code=job.source["trust_remote_code"],
+        allow_pickle=job.allow_pickle,
+        task=job.source["task"] or "",
+        largest_batch=job.onnx.every_axis()[BATCH].max,
+    )
 
 
 def _case(name: str, feed: Arrays, answer: Arrays, out: Path) -> RawCase:
@@ -127,6 +147,10 @@ def _asking(job: JoinJob, progress: Progress) -> Iterator[_Ask]:
     def case_of(name: str) -> Case:
         return Case(name=name, axes={}, file="")
 
+    if GENERATES in engine.options:
+        generator = own_generator(folder, progress)
+        yield lambda _, known: generator.ask(known)
+        return
     if engine.kind is EngineKind.PYTHON:
         way = own_way(engine, folder, progress)
         yield lambda name, known: way.ask(case_of(name), {one: known[one] for one in names})

@@ -73,7 +73,7 @@ class Package(Record):
     reshapes, of which the interface has those that go over the wire; `capability_files`: of a release with several
     plans, the file for each compute capability; `server_arguments`: what the server has to be started with besides,
     which for SageMaker goes into SAGEMAKER_TRITON_ADDITIONAL_ARGS; `members`: the models that an ensemble asks, in the
-    order of its steps; none of a release that is one model.
+    order of its steps; none of a release that is one model; `decoupled`: a request may get several answers.
     """
 
     model: str
@@ -86,6 +86,7 @@ class Package(Record):
     capability_files: dict[str, str] = Field(default_factory=dict)
     server_arguments: tuple[str, ...] = ()
     members: tuple[Member, ...] = ()
+    decoupled: bool = False
 
     @property
     def files(self) -> tuple[str, ...]:
