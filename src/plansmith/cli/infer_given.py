@@ -75,12 +75,12 @@ class Given:
         return {**drawn_feed(signature, shapes=shapes, sizes={**sizes, BATCH: 1}), **feed}
 
     def names(self, signature: Signature, count: int) -> list[str]:
-        """What a person knows each of so many rows by: the text or file that he gave for it; none where several are."""
-        rows = rows_by_input(signature, self.rows)
-        if self.values or len({one.name for one in rows}) != 1:
-            return []
-        names = [name for one in rows for name in one.shown]
-        return names if len(names) == count else []
+        """What a person knows each of so many rows by: the text or file given for it; none where several are."""
+        by_input: dict[str, list[str]] = {}
+        for one in rows_by_input(signature, self.rows):
+            by_input.setdefault(one.name, []).extend(one.shown)
+        fitting = [names for names in by_input.values() if len(names) == count]
+        return fitting[0] if len(fitting) == 1 else []
 
     def _given(self, signature: Signature) -> dict[str, object]:
         strings = {tensor.name for tensor in signature.inputs if tensor.dtype == "string"}

@@ -51,9 +51,11 @@ def opened_model(repository: Path, model: str, version: str) -> tuple[ModelRepos
         )
     shown = opened.views(model).shown()
     if version and version not in map(str, shown):
+        is_there = version in map(str, opened.versions(model))
         raise RepositoryError(
             f"{repository} does not show version {version} of {model}",
-            remedy=f"ask for one that is shown: {', '.join(map(str, shown))}; or plansmith rollback {model}",
+            remedy=f"ask for one that is shown: {', '.join(map(str, shown))}"
+            + f"; or plansmith rollback {model}, which shows an earlier one again" * is_there,
         )
     number = int(version) if version else max(shown, default=0)
     return opened, opened.readable(model, number) if number else None

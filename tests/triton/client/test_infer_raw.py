@@ -58,6 +58,8 @@ def test_one_question_goes_with_all_contexts(infer: Infer, tmp_path: Path) -> No
     answer = infer("answers", "--text", "question=wrote Ada", "--lines", "context=contexts.txt", "--json")
     found = [[record["word"] for record in json.loads(row)] for (row,) in data_of(answer, "entities")]
     assert found == [["Ada"], ["wrote", "Ada"]]
+    shown = infer("answers", "--text", "question=Ada", "--lines", "context=contexts.txt").stdout.splitlines()
+    assert [line[:17].strip() for line in shown[2:]] == ["Ada", "", "Bob wrote Ada", ""]
 
 
 def test_each_line_is_a_row_from_a_file_or_standard_input(
