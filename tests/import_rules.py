@@ -68,7 +68,7 @@ LEVELS = (
     ("sources", "compilers", "triton", "validation", "probes", "report", "spec_targets", "spec_text"),
     ("stores",),
     ("asking", "compile_tools", "loading", "sample_sets", "stages", "trials", "spec_files", "spec_schema"),
-    ("environments", "lowered_graph", "plan_validation", "python_model"),
+    ("environments", "lowered_graph", "plan_validation", "python_generation", "python_model"),
     ("plan_speeds",),
     ("plan_gate", "python_gate"),
     (

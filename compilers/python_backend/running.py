@@ -9,6 +9,7 @@ from plansmith.compilers.python_backend.casting import cast
 from plansmith.compilers.python_backend.served_folder import ServedModel
 from plansmith.errors import EngineError, first_line
 from plansmith.isolation import Kept
+from plansmith.types import Precision
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,18 +35,8 @@ class Running:
         import torch
 
         self._served = served
-        self._dtype = cast(module, served.precision)
+        self._dtype = place(module, served.precision, device)
         self._device = torch.device(device)
-        try:
-            module.to(self._device)
-        except (RuntimeError, AssertionError) as error:
-            raise EngineError(
-                f"PyTorch {torch.__version__} cannot put the model on {device}: {first_line(error)}",
-                remedy="use a PyTorch built for this machine's GPU and a GPU with room, or a target for the CPU",
-            ) from error
-        if self._dtype is torch.float32:
-            # TF32 keeps 10 bits of a product's factors; the reference does without it, too.
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         if not served.torch_compile:  # a look at every index would cut what is compiled in two
             guard_indices(module)
         self._run = _compiled(module, served)
@@ -74,20 +65,8 @@ class Running:
         }
 
     def loss(self) -> str:
-        """Words for an error after which the GPU gives this process no more answers; empty where it does.
-
-        An assertion that fails on the GPU, or an illegal access there, ends the CUDA context for good (see "Error
-        Handling" in NVIDIA's CUDA Runtime API: the process has to be started again); Triton starts one for each load.
-        """
-        import torch
-
-        if self._device.type != "cuda":
-            return ""
-        try:
-            torch.cuda.synchronize(self._device)
-        except RuntimeError:
-            return "; the GPU answers this process no more: have Triton load the model again"
-        return ""
+        """As `loss_of`, of the device that this one runs on."""
+        return loss_of(self._device)
 
     def _taken(self, array: NDArray[np.generic]) -> torch.Tensor:
         """An array on the device; floats in the module's precision where that is a lower one."""
@@ -97,6 +76,41 @@ class Running:
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         lowered = tensor.is_floating_point() and self._dtype is not torch.float32
         return tensor.to(device=self._device, dtype=self._dtype if lowered else tensor.dtype)
+
+
+def place(module: torch.nn.Module, precision: Precision, device: str) -> torch.dtype:
+    """Put a module on a device, in a precision, which is told as torch has it; errors as for `Running`."""
+    import torch
+
+    dtype = cast(module, precision)
+    try:
+        module.to(torch.device(device))
+    except (RuntimeError, AssertionError) as error:
+        raise EngineError(
+            f"PyTorch {torch.__version__} cannot put the model on {device}: {first_line(error)}",
+            remedy="use a PyTorch built for this machine's GPU and a GPU with room, or a target for the CPU",
+        ) from error
+    if dtype is torch.float32:
+        # TF32 keeps 10 bits of a product's factors; the reference does without it, too.
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    return dtype
+
+
+def loss_of(device: torch.device) -> str:
+    """Words for an error after which the GPU gives this process no more answers; empty where it does.
+
+    An assertion that fails on the GPU, or an illegal access there, ends the CUDA context for good (see "Error
+    Handling" in NVIDIA's CUDA Runtime API: the process has to be started again); Triton starts one for each load.
+    """
+    import torch
+
+    if device.type != "cuda":
+        return ""
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return "; the GPU answers this process no more: have Triton load the model again"
+    return ""
 
 
 def guard_indices(module: torch.nn.Module) -> None:

@@ -17,6 +17,8 @@ from plansmith.compilers.python_backend.weights import as_safetensors, is_pickle
 from plansmith.config import InputSpec
 from plansmith.durable import link_or_copy
 from plansmith.engines import Engine
+from plansmith.pipeline.generation import GENERATES, STREAMS
+from plansmith.pipeline_options import PipelineOptions
 from plansmith.python_options import SITE_VARIABLE, TorchCompile
 from plansmith.types import AxisRange, Component, EngineKind, Precision, Record, Tensor
 
@@ -49,7 +51,7 @@ for folder in filter(None, os.environ.get("{SITE_VARIABLE}", "").split(":")):
     site.addsitedir(folder)
 sys.path[:] = [folder for folder in sys.path if folder not in known] + known
 
-from plansmith.python_model import TritonPythonModel  # noqa: E402 - found in the folders above
+from plansmith.{{module}} import TritonPythonModel  # noqa: E402 - found in the folders above
 
 __all__ = ["TritonPythonModel"]
 '''
@@ -60,7 +62,8 @@ class ServedModel(Record):
 
     `scheme`, `trust_remote_code` and `task`: as in `types.SourceModel`; `described` and `wanted`: what the spec says
     about inputs and outputs; `inputs` and `outputs`: what it takes and gives, whatever it computes in; `axes`: the
-    ranges of all axes that it is fed along, those that are one size or another axis here included.
+    ranges of all axes that it is fed along, those that are one size or another axis here included; `generation`: what
+    the spec says of a model that is served as one that generates text, None where its outputs are.
     """
 
     scheme: Literal["hf", "timm"]
@@ -73,6 +76,7 @@ class ServedModel(Record):
     axes: dict[str, AxisRange]
     precision: Precision
     torch_compile: TorchCompile
+    generation: PipelineOptions | None = None
 
 
 def write_folder(model: ServedModel, source: Path, files: Sequence[Path], out: Path, *, lasting: bool) -> Engine:
@@ -96,7 +100,8 @@ def write_folder(model: ServedModel, source: Path, files: Sequence[Path], out: P
             placed.append(target)
     (out / SETTINGS_FILE).write_text(model.model_dump_json(indent=1) + "\n")
     (out / REQUIREMENTS_FILE).write_text(requirements())
-    (out / MODEL_FILE).write_text(_MODEL)
+    module = "python_model" if model.generation is None else "python_generation"
+    (out / MODEL_FILE).write_text(_MODEL.format(module=module))
     names = sorted(path.relative_to(out).as_posix() for path in placed)
     component = Component(
         file=MODEL_FILE,
@@ -110,9 +115,17 @@ def write_folder(model: ServedModel, source: Path, files: Sequence[Path], out: P
         kind=EngineKind.PYTHON,
         components={"model": component},
         precision=model.precision,
-        options={"torch.compile": str(model.torch_compile).lower()},
+        options=_told(model),
         toolchain=_versions(),
     )
+
+
+def _told(model: ServedModel) -> dict[str, str]:
+    """What the record says of how it runs."""
+    found = {"torch.compile": str(model.torch_compile).lower()}
+    if model.generation is not None:
+        found |= {GENERATES: "text", STREAMS: str(model.generation.stream).lower()}
+    return found
 
 
 def read_settings(folder: Path) -> ServedModel:

@@ -13,12 +13,13 @@ from plansmith.graph_answers import asking
 from plansmith.loading import load
 from plansmith.parts import Pipeline, RawAgreement, RawCase
 from plansmith.pipeline.drafts import Draft, run_parts, write_part
+from plansmith.pipeline.generation import GENERATES
 from plansmith.pipeline.raw_agreement import compare, limits_of
 from plansmith.pipeline.raw_cases import read_case, write_case
 from plansmith.pipeline_options import PipelineOptions
-from plansmith.python_gate import own_way
+from plansmith.python_gate import own_generator, own_way
 from plansmith.reports import ValidationReport
-from plansmith.types import Case, EngineKind, OnnxModel, Record
+from plansmith.types import BATCH, Case, EngineKind, OnnxModel, Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,29 +71,16 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
         SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
         UsageError: a pipeline that does not fit the model.
     """
-    from plansmith.sources.raw_plans import plan
-
     progress("loading the model")
     given = JoinJob.model_validate(job)
-    folder, source = Path(given.folder), given.source
-    live = load(source, folder, given.allow_pickle, given.inputs, given.outputs)
-    served = given.onnx.model_copy(update={"components": given.engine.components})
-    progress("making the parts around the model")
-    draft = plan(
-        live,
-        folder,
-        given.options,
-        served,
-        scheme=source["scheme"],
-        task=source["task"] or "",
-        trust_remote_code=source["trust_remote_code"],
-    )
+    generates = GENERATES in given.engine.options
+    draft, live = (_generation(given), None) if generates else _parts(given, progress)
     written = {part.name: write_part(part, given.numpy, Path(out)) for part in (*draft.before, *draft.after)}
     progress("asking the source's own library")
     own = {name: draft.ask(feed) for name, feed in draft.questions.items()}
-    owed = (
-        {name: _owed(draft, live, Path(out), feed) for name, feed in draft.questions.items()} if draft.bounds else own
-    )
+    owed = own
+    if live is not None and draft.bounds:
+        owed = {name: _owed(draft, live, Path(out), feed) for name, feed in draft.questions.items()}
     cases = [_case(name, feed, owed[name], Path(out)) for name, feed in draft.questions.items()]
     progress("asking the pipeline")
     with _asking(given, progress) as ask:
@@ -129,6 +117,40 @@ def _beside_source(found: RawAgreement, own: Arrays, owed: Arrays, job: JoinJob)
     return found.model_copy(update={"same": found.same and beside.same})
 
 
+def _parts(job: JoinJob, progress: Progress) -> tuple[Draft, LiveModel]:
+    """What stands around a model, and the model."""
+    from plansmith.sources.raw_plans import plan
+
+    folder, source = Path(job.folder), job.source
+    live = load(source, folder, job.allow_pickle, job.inputs, job.outputs)
+    served = job.onnx.model_copy(update={"components": job.engine.components})
+    progress("making the parts around the model")
+    draft = plan(
+        live,
+        folder,
+        job.options,
+        served,
+        scheme=source["scheme"],
+        task=source["task"] or "",
+        trust_remote_code=source["trust_remote_code"],
+    )
+    return draft, live
+
+
+def _generation(job: JoinJob) -> Draft:
+    """A model that takes and gives text by itself."""
+    from plansmith.sources.pipeline_generation import plan_generation
+
+    return plan_generation(
+        Path(job.folder),
+        job.options,
+        trust_remote_code=job.source["trust_remote_code"],
+        allow_pickle=job.allow_pickle,
+        task=job.source["task"] or "",
+        largest_batch=job.onnx.every_axis()[BATCH].max,
+    )
+
+
 def _case(name: str, feed: Arrays, answer: Arrays, out: Path) -> RawCase:
     """Store a request and its answer."""
     file = f"{RAW_FOLDER}/{name.replace(' ', '-')}.npz"
@@ -159,6 +181,10 @@ def _asking(job: JoinJob, progress: Progress) -> Iterator[_Ask]:
     def case_of(name: str) -> Case:
         return Case(name=name, axes={}, file="")
 
+    if GENERATES in engine.options:
+        generator = own_generator(folder, progress)
+        yield lambda _, known: generator.ask(known)
+        return
     if engine.kind is EngineKind.PYTHON:
         way = own_way(engine, folder, progress)
         yield lambda name, known: way.ask(case_of(name), {one: known[one] for one in names})

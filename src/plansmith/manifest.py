@@ -78,7 +78,7 @@ class Package(Record):
     plans, the file for each compute capability; `server_arguments`: what the server has to be started with besides,
     which for SageMaker goes into SAGEMAKER_TRITON_ADDITIONAL_ARGS; `members`: the models that an ensemble asks, in the
     order of its steps; none of a release that is one model; `environment`: what a Python model brings with it, where it
-    is not left to the image.
+    is not left to the image; `decoupled`: a request may get several answers.
     """
 
     model: str
@@ -92,6 +92,7 @@ class Package(Record):
     server_arguments: tuple[str, ...] = ()
     members: tuple[Member, ...] = ()
     environment: PackedEnvironment | None = None
+    decoupled: bool = False
 
     @property
     def files(self) -> tuple[str, ...]:

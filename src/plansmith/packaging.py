@@ -16,6 +16,7 @@ from plansmith.errors import EngineError
 from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Package
 from plansmith.packed import PackedEnvironment
 from plansmith.parts import MODEL_PART, Pipeline
+from plansmith.pipeline.generation import GENERATES
 from plansmith.reference import StoredCases
 from plansmith.stages import Finished, StageRunner
 from plansmith.targets import Target
@@ -24,6 +25,7 @@ from plansmith.triton.accelerators import add_profiles
 from plansmith.triton.checking.checker import check_package
 from plansmith.triton.configuring import by_place, configure, hidden_names, served_package, support_files
 from plansmith.triton.ensemble_layout import member_folder, write_ensemble
+from plansmith.triton.generation import require_uncached, text_package
 from plansmith.triton.option_rules import require_fitting
 from plansmith.triton.tensor_rules import ModelFacts, chosen_batch
 from plansmith.triton.warmup import Warmup, is_wanted, obstacle
@@ -71,7 +73,7 @@ def lay_out(
         options: what the configuration says beyond what the model determines, with the paths of files absolute.
         engine: made for the backend.
         onnx: what the engine was made from; it knows the ranges of the axes, and the reference's inputs.
-        pipeline: what stands around the model, which is a member of an ensemble then.
+        pipeline: what stands around the model, which is a member of an ensemble then, unless it does all by itself.
         environment: what the model brings with it, where that is not left to the image.
 
     Raises:
@@ -85,7 +87,9 @@ def lay_out(
 
     def build(out: Path) -> Any:
         require_fitting(options, _facts(laid.package, engine.record, device))
-        if pipeline is None:
+        if GENERATES in engine.record.options:
+            require_uncached(options)
+        if pipeline is None or not (pipeline.record.before or pipeline.record.after):
             package = write_model(out, options)
         else:
             folder = out / member_folder(MODEL_PART)
@@ -164,7 +168,10 @@ def _facts_of(component: Component, kind: EngineKind, device: Device, largest: i
 
 
 def _facts(package: Package, engine: Engine, device: Device) -> ModelFacts:
-    facts = _facts_of(engine.components["model"], engine.kind, device, package.max_batch_size)
+    component = engine.components["model"]
+    if GENERATES in engine.options:
+        component = component.model_copy(update=dict(package.interface))
+    facts = _facts_of(component, engine.kind, device, package.max_batch_size)
     if engine.build is None:
         return facts
     count = len(engine.build.profiles)
@@ -195,7 +202,7 @@ def _write(
         takes=lambda feed: plan_config.instances_take(config, profiles, feed),
     )
     if is_wanted(options, config, device):
-        words = obstacle(options, config)
+        words = "it generates text" if GENERATES in engine.options else obstacle(options, config)
         if words:
             warmup.skipped.append(f"at all, as {words}; give samples of your own as triton.model_warmup")
         else:
@@ -206,7 +213,8 @@ def _write(
         beside.append(place_environment(laid.environment, out))
     (out / package.config_file).write_text(model_config.text_of(config))
     brought = laid.environment.record if laid.environment is not None else None
-    update = {"support_files": tuple(beside), "environment": brought}
+    decoupled = config.model_transaction_policy.decoupled
+    update = {"support_files": tuple(beside), "environment": brought, "decoupled": decoupled}
     return served_package(package, config).model_copy(update=update), warmup.skipped
 
 
@@ -221,6 +229,8 @@ def _graph(name: str, engine: Engine, onnx: Finished[OnnxModel]) -> Laid:
         max_batch_size=model_config.max_batch_size(component, onnx.record.axes),
         interface=model_config.interface_of(component),
     )
+    if GENERATES in engine.options:
+        package = text_package(package, engine, onnx.record.axes)
     return Laid(package, placed, lambda package, device: model_config.make_config(package, engine.kind, device))
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from plansmith.types import Record
-from plansmith.written import Count
+from plansmith.written import Count, Switch
 
 RawInput = Literal["text", "image", "audio"]
 """What clients send."""
@@ -36,6 +36,15 @@ class PipelineOptions(Record):
         default=None,
         ge=1,
         description="Most tokens of a text; what is longer is cut off. The model's own when left out.",
+    )
+    max_new_tokens: Count | None = Field(
+        default=None,
+        ge=1,
+        description="Most tokens that a request may ask a generating model for; what the model can when left out.",
+    )
+    stream: Switch = Field(
+        default=False,
+        description="Have a generating model send its text piece by piece to requests that ask for it (gRPC alone).",
     )
     preprocessing: Literal["python", "dali"] = Field(
         default="python", description="Who makes tensors of images: Pillow in Triton's Python backend, or NVIDIA DALI."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from plansmith.engines import Engine
 from plansmith.errors import EngineError, first_line
 from plansmith.graph_answers import sizes_of
+from plansmith.python_generation import LoadedGenerator, load_generator
 from plansmith.python_model import load_folder
 from plansmith.types import Case
 from plansmith.validation import OwnWay
@@ -51,3 +52,9 @@ def own_way(engine: Engine, folder: Path, progress: Callable[[str], None]) -> Ow
         " CPU",
         limits_of=engine.precision,
     )
+
+
+def own_generator(folder: Path, progress: Callable[[str], None]) -> LoadedGenerator:
+    """Load back a model that generates text, as Triton loads it, on the CPU; arguments and errors as for `own_way`."""
+    progress("loading what was laid out")
+    return load_generator(folder, "cpu")

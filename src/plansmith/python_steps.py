@@ -69,6 +69,9 @@ def lay_out_model(
         "precision": lowered.record.precision,
     }
 
+    if spec.pipeline is not None:
+        parameters["pipeline"] = spec.pipeline.model_dump()
+
     def build(out: Path) -> Any:
         record = stages.heavy(
             "compile_python",

@@ -117,7 +117,7 @@ def why_not_asked(manifest: Manifest, release: Path) -> str | None:
         _require_comparable(asked.model, manifest.onnx.mask_input)
     except ServedCheckError as error:
         return error.message
-    if not any(asked.is_taken(case.feed) for case in asked.cases()):
+    if not asked.takes_raw and not any(asked.is_taken(case.feed) for case in asked.cases()):
         return "it holds no case of a reference that it takes"
     return None
 
@@ -161,6 +161,11 @@ class _Asked:
         """The model itself, whose inputs and outputs the reference has: of an ensemble, one of its members."""
         return self.package.part(MODEL_PART).alone() if self.package.members else self.package
 
+    @property
+    def takes_raw(self) -> bool:
+        """Whether the model takes raw inputs itself, as one that generates text does."""
+        return self.raw is not None and not (self.raw[0].before or self.raw[0].after)
+
     def ask(
         self, runtime: ServingRuntime, *, scratch: Path, log: Path, progress: Callable[[str], None]
     ) -> ServedReport:
@@ -199,6 +204,8 @@ class _Asked:
 
     def cases(self) -> list[StoredCase]:
         """The cases that are small enough, as clients send and get them."""
+        if self.takes_raw:
+            return []  # its clients cannot send those
         chosen = [case for case in self.onnx.reference.cases if case.name in _CASES and case.in_range]
         return [_as_served(read_case(case, self.reference), self.model) for case in chosen]
 

@@ -12,12 +12,13 @@ from typing import Any
 
 from plansmith.compilers.plan_lint import lint_plan
 from plansmith.engines import Engine
-from plansmith.errors import EnvironmentFault, first_line
+from plansmith.errors import EnvironmentFault, UsageError, first_line
 from plansmith.exporting import ask_model, describe, export
 from plansmith.given_graphs import check_given
 from plansmith.graph_taking import take_graph
 from plansmith.joining import join
 from plansmith.lowering import lower
+from plansmith.pipeline_options import PipelineOptions
 from plansmith.plan_gate import judge_plan
 from plansmith.process import serve
 from plansmith.reports import ToleranceChange
@@ -84,16 +85,35 @@ def compile_python(
     lasting: bool,
     out: str,
     progress: Progress,
+    pipeline: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Lay out the folder from which Triton's Python backend serves a PyTorch model."""
+    """Lay out the folder from which Triton's Python backend serves a PyTorch model, or the text that it generates."""
     from plansmith.compilers.python_backend.served_folder import ServedModel, write_folder
 
     progress("laying out the model")
     component = LoweredModel.model_validate(lowered).components["model"]
-    served = ServedModel(**source, **settings, inputs=component.inputs, outputs=component.outputs)
+    generation = _generation(source, Path(folder), pipeline)
+    if generation is not None and settings["torch_compile"]:
+        raise UsageError(
+            "python.torch_compile compiles a model for the shapes that it is served at, and text grows by a token each"
+            " time that the model is asked",
+            remedy="leave torch_compile out, or say pipeline: {output: tensors}",
+        )
+    served = ServedModel(
+        **source, **settings, inputs=component.inputs, outputs=component.outputs, generation=generation
+    )
     paths = [Path(folder, file) for file in files]
     return write_folder(served, Path(folder), paths, Path(out), lasting=lasting).model_dump(mode="json")
+
+
+def _generation(source: Mapping[str, Any], folder: Path, pipeline: Mapping[str, Any] | None) -> PipelineOptions | None:
+    """What the spec says of the text that a model generates; None where it serves the model's outputs."""
+    from plansmith.sources.pipeline_generation import wants_generation
+
+    options = PipelineOptions.model_validate(pipeline) if pipeline is not None else None
+    told = {"trust_remote_code": source["trust_remote_code"], "task": source["task"] or ""}
+    return options if wants_generation(folder, source["scheme"], options, **told) else None
 
 
 def plan_graph(*, lowered: Mapping[str, Any], folder: str, out: str, progress: Progress) -> dict[str, Any]:

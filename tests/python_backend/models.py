@@ -10,8 +10,10 @@ from plansmith import exporting
 from plansmith.compilers.python_backend.served_folder import ServedModel, write_folder
 from plansmith.engines import Engine
 from plansmith.manifest import Package
+from plansmith.pipeline.generation import GENERATES
 from plansmith.sources.directory import model_files
 from plansmith.triton import model_config
+from plansmith.triton.generation import text_package
 from plansmith.types import OnnxModel, Precision
 
 ODD = """
@@ -117,6 +119,7 @@ def lay_out(folder: Path, out: Path, *, precision: Precision = Precision.FP32, *
         axes=onnx.every_axis(),
         precision=precision,
         torch_compile=told.pop("torch_compile", False),
+        generation=told.pop("generation", None),
     )
     pickled = told.pop("allow_pickle", False)
     files = model_files(folder, trust_remote_code=bool(source["trust_remote_code"]), allow_pickle=pickled)
@@ -134,6 +137,8 @@ def put_into(repository: Path, name: str, laid: Laid, *, delay_microseconds: int
         max_batch_size=model_config.max_batch_size(component, laid.onnx.axes),
         interface=model_config.interface_of(component),
     )
+    if GENERATES in laid.engine.options:
+        package = text_package(package, laid.engine, laid.onnx.axes)
     (repository / name).mkdir(parents=True)
     config = model_config.make_config(package, laid.engine.kind, "cpu")
     config.dynamic_batching.max_queue_delay_microseconds = delay_microseconds

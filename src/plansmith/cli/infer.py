@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +18,7 @@ from plansmith.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from plansmith.cli.infer_given import Given
-    from plansmith.client import Client, Parameter, Protocol
-    from plansmith.manifest import Manifest
+    from plansmith.client import Client, Parameter
 
 
 @click.command("infer", short_help="Ask a served model.")
@@ -67,6 +63,7 @@ if TYPE_CHECKING:
     multiple=True,
     help="Beside the inputs: a number, true, false or text; what stands in double quotes is text.",
 )
+@click.option("--stream", is_flag=True, help="Print what comes as it comes, of a model that answers in pieces.")
 @click.option("--only", metavar="NAME", multiple=True, help="An output to ask for [all of them].")
 @click.option("--url", metavar="URL", help="Where Triton answers [127.0.0.1:8000, or :8001 for gRPC].")
 @click.option("--serve", is_flag=True, help="Start Triton with MODEL of the repository for this request.")
@@ -98,6 +95,7 @@ def infer_command(
     *,
     repository: Path | None,
     serve: bool,
+    stream: bool,
     repeat: int | None,
     output: Path | None,
     as_json: bool,
@@ -114,28 +112,38 @@ def infer_command(
     plansmith infer minilm --lines sentences.txt --output embeddings.npz
     plansmith infer resnet@3 --file cat.jpg --serve
     plansmith infer answers --text question="Who?" --text context="Ada wrote it." --parameter top_k=3
+    plansmith infer writer --text "Once upon a time" --parameter max_new_tokens=64 --stream
     plansmith infer minilm --input input_ids=101,4937,102 --input attention_mask=1,1,1
     plansmith infer minilm --random --shape input_ids=8x64 --url grpc://gpu-box:8001 --repeat 100
     """
     from plansmith.cli.infer_answer import Answered, latency_of, require_output
+    from plansmith.cli.infer_client import on_own_server, on_running
     from plansmith.cli.infer_given import read_given, require_inputs
     from plansmith.cli.infer_parameters import read_parameters
+    from plansmith.cli.infer_pieces import print_pieces, require_streamable
 
     if others:
         raise UsageError(
             f"{others[0]!r} stands behind no option", remedy="pass --file, or --text, before each file or text"
         )
+    if stream:
+        require_streamable(asked, output, repeat)
     if output is not None:
         require_output(output, replace=asked["force"])
     name, _, version = model.partition("@")
     rows = asked["texts"], asked["lines"], asked["files"]
     given = read_given(asked["inputs"], asked["input_json"], rows, asked["shapes"], draw=asked["draw"])
     parameters = read_parameters(asked["parameters"])
-    opening = _on_own_server if serve else _on_running
-    with opening(name, version, repository, given, {**asked, "as_json": as_json}) as (client, sizes):
+    opening = on_own_server if serve else on_running
+    reach = {**asked, "as_json": as_json, "protocol": "grpc" if stream else asked["protocol"]}
+    with opening(name, version, repository, given, reach) as (client, sizes):
         feed = given.feed(client.signature(), sizes)
         if serve or repository is None:  # a release does not tell which inputs may be left out
             require_inputs(client.signature(), feed)
+        if stream:
+            pieces = client.stream(feed, outputs=asked["only"], parameters={"stream": True, **parameters})
+            print_pieces(pieces, client.signature(), as_json=as_json, width=_width())
+            return
         answer = client.ask(feed, outputs=asked["only"], parameters=parameters)
         seconds = _times(client, feed, asked["only"], parameters, repeat or 0)
         answered = Answered(name, answer, client.signature(), latency_of(seconds) if seconds else None)
@@ -149,85 +157,6 @@ def infer_command(
             click.echo(line)
         if output is not None:
             click.echo(f"written to {short(output.absolute())}")
-
-
-_Opened = tuple["Client", "Mapping[str, int]"]
-"""A client of the model, and the usual sizes of its axes as far as a release tells them."""
-
-
-@contextmanager
-def _on_running(
-    name: str, version: str, repository: Path | None, given: Given, asked: Mapping[str, Any]
-) -> Iterator[_Opened]:
-    """The server that runs already."""
-    del given
-    manifest = None if repository is None else _manifest(repository, f"{name}{'@' * bool(version)}{version}")
-    with _client(name, version, manifest, asked) as client:
-        yield client, _sizes(manifest)
-
-
-@contextmanager
-def _on_own_server(
-    name: str, version: str, repository: Path | None, given: Given, asked: Mapping[str, Any]
-) -> Iterator[_Opened]:
-    """A server for this request; what a release tells is enough to refuse is refused before it starts."""
-    from plansmith.cli.infer_server import opened_model, served
-    from plansmith.client.feeds import checked_feed, missing_inputs
-    from plansmith.client.wire import Signature
-
-    if asked["url"]:
-        raise UsageError("--serve starts a server, and --url names another", remedy="leave one of the two out")
-    opened, manifest = opened_model(repository or DEFAULT_REPOSITORY, name, version)
-    if manifest is not None:
-        package = manifest.package
-        known = Signature(
-            inputs=package.interface.inputs, outputs=package.interface.outputs, max_batch_size=package.max_batch_size
-        )
-        feed = given.feed(known, _sizes(manifest))
-        lacks_only = missing_inputs(known, feed) and feed.keys() <= {tensor.name for tensor in known.inputs}
-        if not lacks_only:  # the server knows better which may be left out
-            checked_feed(known, feed)
-    with served(opened, name, quiet=asked["as_json"]) as server:
-        protocol = asked["protocol"] or "http"
-        url = f"{protocol}://{server.http_url if protocol == 'http' else server.grpc_url}"
-        with _client(name, version, None, {**asked, "url": url}) as client:
-            yield client, _sizes(manifest)
-
-
-def _manifest(repository: Path, model: str) -> Manifest:
-    """The release that MODEL[@VERSION] names in a repository.
-
-    Raises:
-        RepositoryError: there is none.
-    """
-    from plansmith.triton.repository import ModelRepository
-
-    opened = ModelRepository(repository)
-    return opened.manifest(*opened.find(model))
-
-
-def _sizes(manifest: Manifest | None) -> Mapping[str, int]:
-    return {} if manifest is None else {axis: found.opt for axis, found in manifest.onnx.axes.items()}
-
-
-def _client(name: str, version: str, manifest: Manifest | None, asked: Mapping[str, Any]) -> Client:
-    from plansmith.addresses import DEFAULT_ADDRESSES, read_address, read_header
-    from plansmith.client import Client
-
-    given: Protocol | None = asked["protocol"]
-    protocol = given or (read_address(asked["url"]).protocol if asked["url"] else "http")
-    return Client(
-        asked["url"] or DEFAULT_ADDRESSES[protocol],
-        model=name,
-        version=version,
-        protocol=protocol,
-        encoding=asked["encoding"],
-        interface=None if manifest is None else manifest.package.interface,
-        max_batch_size=None if manifest is None else manifest.package.max_batch_size,
-        timeout_seconds=asked["timeout"],
-        shared_memory=asked["shared_memory"],
-        headers=dict(read_header(text, "a --header") for text in asked["headers"]),
-    )
 
 
 def _times(

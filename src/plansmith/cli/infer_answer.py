@@ -7,7 +7,7 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,14 +103,7 @@ class Answered:
 
         A string that is no UTF-8 is `{"base64": "…"}` in place of the text.
         """
-        outputs = {
-            name: {
-                "dtype": self._dtype(name),
-                "shape": list(array.shape),
-                "data": _json_values(_plain(array).tolist()),
-            }
-            for name, array in self.answer.outputs.items()
-        }
+        outputs = document_of(self.answer.outputs, self.signature)
         told = {"model": self.model, "version": self.answer.version, "requests": self.answer.requests}
         seconds = {} if self.latency is None else {"seconds": self.latency.document()}
         return {**told, "outputs": outputs, **seconds}
@@ -121,8 +114,14 @@ class Answered:
             path, npz_of(self.answer) if path.suffix == ".npz" else json.dumps(self.document()), replace=replace
         )
 
-    def _dtype(self, name: str) -> str:
-        return next(tensor.dtype for tensor in self.signature.outputs if tensor.name == name)
+
+def document_of(outputs: Mapping[str, NDArray[Any]], signature: Signature) -> dict[str, Any]:
+    """Outputs as JSON has them, by name."""
+    dtypes = {tensor.name: tensor.dtype for tensor in signature.outputs}
+    return {
+        name: {"dtype": dtypes[name], "shape": list(array.shape), "data": _json_values(_plain(array).tolist())}
+        for name, array in outputs.items()
+    }
 
 
 def require_output(path: Path, *, replace: bool) -> None:

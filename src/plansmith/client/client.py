@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -57,6 +57,7 @@ class Client:
         encoding: "binary", or "json" for bodies that are JSON throughout (HTTP alone).
         interface: the inputs and outputs (`manifest.package.interface`); asked from the server without.
         max_batch_size: the largest batch of one request (`manifest.package.max_batch_size`); goes with `interface`.
+        decoupled: a request may get several answers (`manifest.package.decoupled`); likewise.
         timeout_seconds: how long connecting may take, and each answer.
         shared_memory: have large tensors travel through memory that client and server share; both run on one machine.
         headers: sent with each request, such as an authorization.
@@ -76,6 +77,7 @@ class Client:
         encoding: Encoding = "binary",
         interface: Interface | None = None,
         max_batch_size: int | None = None,
+        decoupled: bool = False,
         timeout_seconds: float = 60,
         shared_memory: bool = False,
         headers: Mapping[str, str] | None = None,
@@ -87,7 +89,9 @@ class Client:
         self._signature: Signature | None = None
         if interface is not None and max_batch_size is not None:
             inputs, outputs = interface.inputs, interface.outputs
-            self._signature = Signature(inputs=inputs, outputs=outputs, max_batch_size=max_batch_size)
+            self._signature = Signature(
+                inputs=inputs, outputs=outputs, max_batch_size=max_batch_size, is_decoupled=decoupled
+            )
         self._knows_server = interface is None
         self._connection = Connection(
             read_address(url, protocol), timeout_seconds=timeout_seconds, headers=headers or {}
@@ -156,6 +160,37 @@ class Client:
             ServedCheckError: Triton refuses the request, with its reason, or the answer is not what it promises.
             EnvironmentFault: the server is not reached, or not in time.
         """
+        signature, wanted = self._fitting(feed, outputs)
+        # Triton's cache knows an answer by its inputs alone: who asks for other outputs later gets those of the first.
+        asked = _chosen(signature, ()) if signature.is_cached else wanted
+        answer = self._ask_all(signature, checked_feed(signature, feed), asked, parameters or {})
+        return replace(answer, outputs={name: answer.outputs[name] for name in wanted})
+
+    def stream(
+        self,
+        feed: Mapping[str, object],
+        *,
+        outputs: Collection[str] = (),
+        parameters: Mapping[str, Parameter] | None = None,
+    ) -> Iterator[dict[str, NDArray[Any]]]:
+        """The answers of a decoupled model to one request, as they come: an array for each output; over gRPC alone.
+
+        Whoever stops listening has the request cancelled. Each answer may take as long as `timeout_seconds`; one that
+        is refused in the middle raises there. Arguments and errors as for `ask`; a batch that is larger than the
+        model's largest is refused.
+        """
+        signature, wanted = self._fitting(feed, outputs)
+        arrays = checked_feed(signature, feed)
+        if len(list(parts(arrays, signature.max_batch_size))) > 1:
+            raise UsageError(
+                f"a stream is one request, and {self.model} takes {signature.max_batch_size} samples in one",
+                remedy="send fewer at once",
+            )
+        for reply in self._connection.stream(self._request(signature, arrays, wanted, parameters or {})):
+            yield {name: self._own(signature, name, reply) for name in wanted}
+
+    def _fitting(self, feed: Mapping[str, object], outputs: Collection[str]) -> tuple[Signature, list[str]]:
+        """What the model takes, asked anew where a feed would not do otherwise; and the outputs to ask for."""
         signature = self.signature()
         wanted = _chosen(signature, outputs)
         asks_less = len(wanted) < len(signature.outputs)
@@ -163,10 +198,7 @@ class Client:
         lacks_only = missing_inputs(signature, feed) and known.issuperset(feed)
         if not self._knows_server and (lacks_only or asks_less):
             signature = self._completed(signature)
-        # Triton's cache knows an answer by its inputs alone: who asks for other outputs later gets those of the first.
-        asked = _chosen(signature, ()) if signature.is_cached else wanted
-        answer = self._ask_all(signature, checked_feed(signature, feed), asked, parameters or {})
-        return replace(answer, outputs={name: answer.outputs[name] for name in wanted})
+        return signature, wanted
 
     def _ask_all(
         self,
@@ -197,27 +229,55 @@ class Client:
         parameters: Mapping[str, Parameter],
     ) -> tuple[str, dict[str, NDArray[Any]]]:
         """Send one request; the version that answered, and its outputs in the shapes of the signature."""
-        batch = signature.max_batch_size
+        request = self._request(signature, arrays, wanted, parameters)
+        if signature.is_decoupled:
+            reply = self._only_reply(request)
+            return reply.version, {name: self._own(signature, name, reply) for name in wanted}
+        if self._regions is not None:
+            asked = [tensor for tensor in signature.outputs if tensor.name in wanted]
+            shapes = expected_shapes(signature, asked, arrays)
+            inputs = self._regions.place_inputs(request.inputs)
+            request = replace(request, inputs=inputs, outputs=self._regions.place_outputs(request.outputs, shapes))
+        reply = self._reply(request)
+        for output in request.outputs:
+            if reply.values[output.name] is None:
+                assert self._regions is not None
+                reply.values[output.name] = self._regions.read_output(output, reply.shapes[output.name])
+        return reply.version, {name: self._own(signature, name, reply) for name in wanted}
+
+    def _request(
+        self,
+        signature: Signature,
+        arrays: Mapping[str, NDArray[Any]],
+        wanted: Collection[str],
+        parameters: Mapping[str, Parameter],
+    ) -> Request:
+        """A request whose tensors travel in it."""
         inputs = []
         for tensor in signature.inputs:
             if tensor.name in arrays:
                 array = arrays[tensor.name]
-                sent = array.reshape(wire_shape(tensor, array.shape, batch))
+                sent = array.reshape(wire_shape(tensor, array.shape, signature.max_batch_size))
                 inputs.append(WireTensor(tensor.name, tensor.dtype, sent.shape, sent))
-        asked = [tensor for tensor in signature.outputs if tensor.name in wanted]
-        outputs = [WireTensor(tensor.name, tensor.dtype) for tensor in asked]
-        if self._regions is not None:
-            inputs = self._regions.place_inputs(inputs)
-            outputs = self._regions.place_outputs(outputs, expected_shapes(signature, asked, arrays))
-        reply = self._reply(Request(self.model, self.version, inputs, outputs, self._encoding, parameters))
-        answered = {}
-        for tensor, output in zip(asked, outputs, strict=True):
-            values, shape = reply.values[tensor.name], reply.shapes[tensor.name]
-            if values is None:
-                assert self._regions is not None
-                values = self._regions.read_output(output, shape)
-            answered[tensor.name] = values.reshape(own_shape(tensor, shape, batch))
-        return reply.version, answered
+        outputs = [WireTensor(tensor.name, tensor.dtype) for tensor in signature.outputs if tensor.name in wanted]
+        return Request(self.model, self.version, inputs, outputs, self._encoding, parameters)
+
+    def _own(self, signature: Signature, name: str, reply: Reply) -> NDArray[Any]:
+        """An output that was answered, in the shape of the signature."""
+        tensor = next(tensor for tensor in signature.outputs if tensor.name == name)
+        values = reply.values[name]
+        assert values is not None
+        return values.reshape(own_shape(tensor, reply.shapes[name], signature.max_batch_size))
+
+    def _only_reply(self, request: Request) -> Reply:
+        """The one answer of a decoupled model, for which Triton has no other way than a stream."""
+        replies = list(self._connection.stream(request))
+        if len(replies) != 1:
+            raise ServedCheckError(
+                f"{self.model} answered {len(replies)} times, and one answer was asked for",
+                remedy="take all of them (Client.stream), or send no parameter that asks for pieces",
+            )
+        return replies[0]
 
     def _reply(self, request: Request) -> Reply:
         """Send a request; after one that fails, shared memory is made anew: a server that was restarted has none."""
@@ -234,7 +294,7 @@ class Client:
     def _completed(self, signature: Signature) -> Signature:
         """The given interface, and what the server alone knows: the inputs that it does without, whether it caches."""
         theirs = signature_from_config(self.config())
-        more = {"optional": theirs.optional, "is_cached": theirs.is_cached}
+        more = {"optional": theirs.optional, "is_cached": theirs.is_cached, "is_decoupled": theirs.is_decoupled}
         self._signature = signature.model_copy(update=more)
         self._knows_server = True
         return self._signature

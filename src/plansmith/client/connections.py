@@ -19,7 +19,8 @@ from plansmith.client.messages import (
     their_inputs,
     their_outputs,
 )
-from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, first_line
+from plansmith.client.streams import stream_replies
+from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, UsageError, first_line
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -100,6 +101,19 @@ class Connection:
                 **self._options,
             )
             return read_reply(result, request, is_grpc=self._is_grpc)
+
+    def stream(self, request: Request) -> Iterator[Reply]:
+        """Send a request to a decoupled model, and give its answers as they come; errors as for `ask`."""
+        require_parameters(request.parameters)
+        if not self._is_grpc:
+            raise UsageError("answers stream over gRPC alone", remedy="ask over grpc (protocol, --protocol)")
+        return stream_replies(
+            open_client(self.address, self._timeout_seconds),
+            request,
+            headers=self._options["headers"],
+            timeout_seconds=self._timeout_seconds,
+            errors=self._errors,
+        )
 
     def config(self, model: str, version: str = "") -> pb.ModelConfig:
         """The configuration of a loaded model as Triton completed it; errors as for `ask`."""

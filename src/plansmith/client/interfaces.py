@@ -26,6 +26,7 @@ def signature_from_config(config: pb.ModelConfig) -> Signature:
         max_batch_size=batch,
         optional=tuple(entry.name for entry in config.input if entry.optional),
         is_cached=config.response_cache.enable,
+        is_decoupled=config.model_transaction_policy.decoupled,
     )
 
 

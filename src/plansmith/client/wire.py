@@ -42,7 +42,8 @@ class Signature(Record):
     The first dim of every tensor is "batch" where `max_batch_size` is above 0; a dim "?" takes any size, and dims of
     one name have one size in a request. A dtype is NumPy's name, "bfloat16" or "string".
 
-    `optional` are the inputs that may be left out; `is_cached`, whether the server keeps answers.
+    `optional` are the inputs that may be left out; `is_cached`, whether the server keeps answers; `is_decoupled`,
+    whether a request may get several.
     """
 
     inputs: tuple[Tensor, ...]
@@ -50,6 +51,7 @@ class Signature(Record):
     max_batch_size: int
     optional: tuple[str, ...] = ()
     is_cached: bool = False
+    is_decoupled: bool = False
 
     def words(self) -> str:
         """A line for each input and output."""

@@ -20,7 +20,7 @@ from plansmith.sources.hf_outputs import Answering
 from plansmith.sources.hf_tasks import choose_class
 from plansmith.sources.hf_weights import read_model
 from plansmith.sources.live import InputPlan, LiveModel, enliven
-from plansmith.sources.preprocessors import LENGTH_FILES, PROCESSOR_FILES, has_tokenizer
+from plansmith.sources.preprocessors import GENERATION_FILE, LENGTH_FILES, PROCESSOR_FILES, has_tokenizer
 from plansmith.sources.sentence_modules import read_modules, write_random_modules
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def make_random(folder: Path, out: Path, *, seed: int, trust_remote_code: bool, 
     if has_tokenizer(folder):
         AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code).save_pretrained(out)
     write_random_modules(folder, out, seed=seed)
-    for name in (*PROCESSOR_FILES, *LENGTH_FILES):
+    for name in (*PROCESSOR_FILES, *LENGTH_FILES, GENERATION_FILE):
         if (folder / name).is_file():
             (out / name).write_bytes((folder / name).read_bytes())
 

@@ -13,6 +13,7 @@ from plansmith.errors import SourceError, first_line
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
 LENGTH_FILES = ("sentence_bert_config.json", "config_sentence_transformers.json")
+GENERATION_FILE = "generation_config.json"
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 
 

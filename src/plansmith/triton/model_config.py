@@ -51,6 +51,8 @@ def make_config(package: Package, kind: EngineKind, device: Device) -> pb.ModelC
                 entry.reshape.SetInParent()
     if batch > 1:
         config.dynamic_batching.SetInParent()
+    if package.decoupled:
+        config.model_transaction_policy.decoupled = True
     config.instance_group.add(kind=f"KIND_{device.upper()}", count=1)
     return config
 

@@ -107,7 +107,7 @@ def check_served(  # noqa: PLR0913 - what is served, what it is asked, and where
     """
     model = package.part(MODEL_PART).alone() if package.members else package
     questions = [question for question in _questions(cases, model) if takes(question.feed)]
-    if not questions:
+    if not questions and not (raw and raw.questions):
         raise ServedCheckError(
             "no case of the reference can be sent to a server, so that nothing would be checked",
             remedy="have an optimization profile of the plan take the usual sizes of `shapes`; without profiles, please"
@@ -193,15 +193,17 @@ def _compare_config(package: Package, config: str, server: TritonServer) -> dict
 def _questions(cases: Sequence[StoredCase], package: Package) -> list[Question]:
     """Every case whole over both protocols, and its samples one by one, so that the batcher has work."""
     questions: list[Question] = []
+    protocols = _protocols(package)
     for case in cases:
         is_light = sum(a.nbytes for a in case.feed.values()) <= _MOST_WHOLE_BYTES
         if is_light and len(case.rows) == len(next(iter(case.feed.values()))):
-            questions += [Question(case.name, p, case.feed, case.answer) for p in _PROTOCOLS]
+            questions += [Question(case.name, p, case.feed, case.answer) for p in protocols]
         if package.max_batch_size > 1:
             for place, row in enumerate(case.rows):
                 feed = {k: v[row : row + 1] for k, v in case.feed.items()}
                 expected = {k: v[place : place + 1] for k, v in case.answer.items()}
-                questions.append(Question(f"{case.name}, sample {row}", _PROTOCOLS[place % 2], feed, expected))
+                protocol = protocols[place % len(protocols)]
+                questions.append(Question(f"{case.name}, sample {row}", protocol, feed, expected))
     return questions
 
 
@@ -270,22 +272,28 @@ def _ask_raw(server: TritonServer, package: Package, raw: RawQuestions) -> list[
     questions = [
         Question(one.name if whole else f"{one.name}, sample {row}", protocol, feed, expected)
         for one in raw.questions
-        for whole, row, protocol, feed, expected in _as_sent(one, package.max_batch_size)
+        for whole, row, protocol, feed, expected in _as_sent(one, package)
     ]
     with ThreadPoolExecutor(CONCURRENT_CLIENTS) as clients:
         return list(clients.map(ask, questions))
 
 
-def _as_sent(question: RawQuestion, largest: int) -> Iterator[tuple[bool, int, Protocol, Arrays, Arrays]]:
+def _as_sent(question: RawQuestion, package: Package) -> Iterator[tuple[bool, int, Protocol, Arrays, Arrays]]:
     """A request whole over both protocols, where it is no larger than the largest batch, and row by row."""
     rows = len(next(iter(question.feed.values())))
-    if rows <= largest:
-        for protocol in _PROTOCOLS:
+    protocols = _protocols(package)
+    if rows <= package.max_batch_size:
+        for protocol in protocols:
             yield True, 0, protocol, question.feed, question.expected
     for row in range(rows if rows > 1 else 0):
         feed = {name: array[row : row + 1] for name, array in question.feed.items()}
         expected = {name: array[row : row + 1] for name, array in question.expected.items()}
-        yield False, row, _PROTOCOLS[row % 2], feed, expected
+        yield False, row, protocols[row % len(protocols)], feed, expected
+
+
+def _protocols(package: Package) -> tuple[Protocol, ...]:
+    """Those that Triton answers requests over: for decoupled models there is no way over HTTP but `generate`."""
+    return ("grpc",) if package.decoupled else _PROTOCOLS
 
 
 def _infer(server: TritonServer, package: Package, question: Question) -> dict[str, NDArray[Any]]:
@@ -313,5 +321,6 @@ def _client(server: TritonServer, package: Package, protocol: Protocol) -> Clien
         protocol=protocol,
         interface=package.interface,
         max_batch_size=package.max_batch_size,
+        decoupled=package.decoupled,
         timeout_seconds=_REQUEST_SECONDS,
     )

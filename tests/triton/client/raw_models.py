@@ -74,6 +74,28 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([pb_utils.Tensor("count", np.full((len(rows), 1), rows.shape[1]))])
 """
 
+# The text word by word, where the parameter `stream` says so, and then a refusal where the last word is "refuse".
+_PIECES = """
+import json
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            self.tell(request, request.get_response_sender(), json.loads(request.parameters() or "{}"))
+
+    def tell(self, request, sender, told):
+        text = pb_utils.get_input_tensor_by_name(request, "text").as_numpy().item()
+        for piece in text.replace(b" ", b" \\0").split(b"\\0") if told.get("stream") else [text]:
+            if piece == b"refuse":
+                error = pb_utils.TritonError("no more of it")
+                sender.send(pb_utils.InferenceResponse(error=error))
+            else:
+                tensor = pb_utils.Tensor("piece", np.array([[piece]], dtype=object))
+                size = pb_utils.Tensor("size", np.array([[len(piece)]]))
+                sender.send(pb_utils.InferenceResponse([tensor, size]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
 _ENSEMBLE = """platform: "ensemble"
 max_batch_size: 4
 input { name: "text" data_type: TYPE_STRING dims: [ 1 ] }
@@ -107,5 +129,7 @@ def write_raw_models(repository: Path, site: Path) -> None:
     )
     count = 'output { name: "count" data_type: TYPE_INT64 dims: [ 1 ] }\n'
     write("pixels", _PIXELS, 'input { name: "image" data_type: TYPE_UINT8 dims: [ -1 ] }\n' + count)
+    pieces = 'output { name: "piece" data_type: TYPE_STRING dims: [ 1 ] }\n' + count.replace("count", "size")
+    write("pieces", _PIECES, string("input", "text") + pieces + "model_transaction_policy { decoupled: true }\n")
     (repository / "pipe" / "1").mkdir(parents=True)
     (repository / "pipe" / "config.pbtxt").write_text(_ENSEMBLE)

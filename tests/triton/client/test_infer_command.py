@@ -224,7 +224,7 @@ def test_a_refusal_of_triton_and_a_server_that_is_away_have_exit_codes_of_their_
 
 def test_where_triton_answers_by_default_follows_the_protocol() -> None:
     from plansmith.addresses import DEFAULT_ADDRESSES
-    from plansmith.cli import infer
+    from plansmith.cli.infer_client import client_of
 
     asked: dict[str, Any] = {"encoding": "binary", "timeout": 1, "shared_memory": False, "headers": ()}
     for protocol, url, expected in (
@@ -232,7 +232,7 @@ def test_where_triton_answers_by_default_follows_the_protocol() -> None:
         ("grpc", None, "grpc://127.0.0.1:8001"),
         (None, "grpcs://box:1", "grpcs://box:1"),
     ):
-        with infer._client("tiny", "", None, {**asked, "protocol": protocol, "url": url}) as client:
+        with client_of("tiny", "", None, {**asked, "protocol": protocol, "url": url}) as client:
             assert str(client._connection.address) == expected
     known: tuple[Protocol, ...] = ("http", "grpc")
     assert tuple(DEFAULT_ADDRESSES) == known
