@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .real_sentences import real_sentences
+from .real_sentences import real_paragraphs, real_sentences
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+INITIALIZER_FACTOR = 4.0
+"""Random weights of the usual size say one token again and again, whatever they are asked."""
 
 PAD, EOS, UNKNOWN = "<pad>", "</s>", "<unk>"
 
@@ -76,7 +80,7 @@ def write_t5(folder: Path, *, seed: int = 0, **told: Any) -> Path:
     config = T5Config(
         **(sizes | told),
         vocab_size=len(tokenizer),
-        initializer_factor=4.0,
+        initializer_factor=INITIALIZER_FACTOR,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
         decoder_start_token_id=tokenizer.pad_token_id,
@@ -106,3 +110,36 @@ def write_gpt2(folder: Path, *, seed: int = 0, **told: Any) -> Path:
     GPT2LMHeadModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def write_t5_small(folder: Path) -> None:
+    """T5-small as the shipped spec has it: configuration and tokenizer; the weights are drawn when it is compiled."""
+    from transformers import GenerationConfig, T5Config
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = unigram(4096, longest=512, sentences=real_paragraphs())
+    tokenizer.save_pretrained(folder)
+    written = json.loads((folder / "tokenizer.json").read_text())
+    written["model"]["vocab"] = [[piece, round(score, 3)] for piece, score in written["model"]["vocab"]]
+    (folder / "tokenizer.json").write_text(json.dumps(written, ensure_ascii=False, separators=(",", ":")) + "\n")
+    ids = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "decoder_start_token_id": tokenizer.pad_token_id,
+    }
+    T5Config(
+        vocab_size=len(tokenizer),
+        d_model=512,
+        d_kv=64,
+        d_ff=2048,
+        num_layers=6,
+        num_heads=8,
+        initializer_factor=INITIALIZER_FACTOR,
+        architectures=["T5ForConditionalGeneration"],
+        **ids,
+    ).save_pretrained(folder)
+    GenerationConfig(max_new_tokens=24, **ids).save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    write_t5_small(Path(__file__).parents[1] / "configs" / "models" / "t5-random")

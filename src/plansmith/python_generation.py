@@ -164,9 +164,7 @@ class TritonPythonModel:
         self._answer(requests, lambda place, response: _end(senders[place], response), senders)
         return None
 
-    def _answer(
-        self, theirs: Sequence[Any], finish: Callable[[int, Any], None], senders: Sequence[Any] | None
-    ) -> None:
+    def _answer(self, theirs: Sequence[Any], finish: Callable[[int, Any], None], senders: Sequence[Any] | None) -> None:
         """Read all requests, generate, and finish each one with its last response, None where all was sent."""
         requests, prompts, owners = [_Request(one) for one in theirs], [], []
         for place, request in enumerate(requests):

@@ -107,9 +107,7 @@ def compile_python(
     return write_folder(served, Path(folder), paths, Path(out), lasting=lasting).model_dump(mode="json")
 
 
-def _generation(
-    source: Mapping[str, Any], folder: Path, pipeline: Mapping[str, Any] | None
-) -> PipelineOptions | None:
+def _generation(source: Mapping[str, Any], folder: Path, pipeline: Mapping[str, Any] | None) -> PipelineOptions | None:
     """What the spec says of the text that a model generates; None where it serves the model's outputs."""
     from plansmith.sources.pipeline_generation import wants_generation
 

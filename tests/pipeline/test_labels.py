@@ -56,9 +56,7 @@ def test_a_tokenizer_of_bytes_gets_them_too(tmp_path: Path) -> None:
         (None, 3, "softmax"),
     ],
 )
-def test_what_makes_scores_follows_from_the_problem(
-    kind: str | None, classes: int, apply: str, tmp_path: Path
-) -> None:
+def test_what_makes_scores_follows_from_the_problem(kind: str | None, classes: int, apply: str, tmp_path: Path) -> None:
     folder = bert(tmp_path / "model", "ForSequenceClassification", problem_type=kind, num_labels=classes)
     served = serve(folder, tmp_path / "out")
     assert served.draft.after[0].settings["apply"] == apply

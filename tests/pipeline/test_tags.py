@@ -21,9 +21,7 @@ def library(folder: Path, texts: list[str], longest: int) -> list[list[dict[str,
     """What transformers' own pipeline answers, from end to end."""
     import transformers
 
-    made = transformers.pipeline(
-        "token-classification", model=str(folder), device="cpu", aggregation_strategy="simple"
-    )
+    made = transformers.pipeline("token-classification", model=str(folder), device="cpu", aggregation_strategy="simple")
     assert made.tokenizer is not None
     made.tokenizer.model_max_length = longest
     found: list[list[dict[str, Any]]] = [made(text) for text in texts]

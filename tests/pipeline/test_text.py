@@ -126,9 +126,7 @@ def test_bytes_that_are_no_utf8_refuse_their_request_alone(tmp_path: Path) -> No
     step = make_step(word_piece(), tmp_path)
     good = [{"text": column("a good one")}, {"text": column("another", "and one more")}]
     first, bad, second = step.answer([good[0], {"text": column("fine", b"caf\xe9", "fine")}, good[1]])
-    assert bad == Refusal(
-        "text, row 1: byte 3 is no UTF-8 (unexpected end of data); encode texts in UTF-8"
-    )
+    assert bad == Refusal("text, row 1: byte 3 is no UTF-8 (unexpected end of data); encode texts in UTF-8")
     alone = step.answer(good)
     for answer, owed in zip((first, second), alone, strict=True):
         assert not isinstance(answer, Refusal)
@@ -268,7 +266,9 @@ def test_the_part_runs_from_its_folder_with_numpy_and_tokenizers_alone(tmp_path:
     )
     assert "tokenizer.json" in part.files
     script = f"import pathlib\nFOLDER = pathlib.Path({str(tmp_path / 'text')!r})\n{BARE}"
-    done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(tokenizer(["a cat"])["input_ids"])
 
@@ -280,5 +280,3 @@ def test_what_is_written_forgets_the_length_that_the_tokenizer_was_used_with(tmp
     (answer,) = step.answer([{"text": column(SENTENCES[0])}])
     assert not isinstance(answer, Refusal)
     assert answer["input_ids"].shape[1] == len(tokenizer(SENTENCES[0])["input_ids"])
-
-

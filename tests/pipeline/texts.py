@@ -131,7 +131,12 @@ def graph(live: LiveModel, **axes: AxisRange) -> OnnxModel:
         for name, array in answer.items()
     ]
     component = Component(
-        file="model.onnx", external_files=(), inputs=live.inputs.tensors, outputs=tuple(outputs), opset=20, ir_version=10
+        file="model.onnx",
+        external_files=(),
+        inputs=live.inputs.tensors,
+        outputs=tuple(outputs),
+        opset=20,
+        ir_version=10,
     )
     return OnnxModel(
         components={"model": component},
@@ -164,7 +169,9 @@ class Served:
         for part in (*self.draft.before, None, *self.draft.after):
             left = [known for known in found if not isinstance(known, Refusal)]
             if part is None:
-                made = iter([self.live.ask({t.name: known[t.name] for t in self.live.inputs.tensors}) for known in left])
+                made = iter(
+                    [self.live.ask({t.name: known[t.name] for t in self.live.inputs.tensors}) for known in left]
+                )
             else:
                 feeds = [{tensor.name: known[tensor.name] for tensor in part.inputs} for known in left]
                 made = iter(self.step(part).answer(feeds))

@@ -91,7 +91,9 @@ def test_texts_of_one_batch_get_what_generate_gives_to_each_alone(
 def test_options_do_what_they_do_in_transformers(
     kind: str, options: dict[str, Any], models: dict[str, GeneratingModel], folders: dict[str, Path]
 ) -> None:
-    expected = [theirs(folders[kind], text, {"t5": 48, "gpt2": 52}[kind], max_new_tokens=12, **options) for text in TEXTS[:6]]
+    expected = [
+        theirs(folders[kind], text, {"t5": 48, "gpt2": 52}[kind], max_new_tokens=12, **options) for text in TEXTS[:6]
+    ]
     assert texts_of(generator(models[kind]), TEXTS[:6], Wishes(options, new_tokens=12)) == expected
     assert texts_of(generator(models[kind]), TEXTS[:6], Wishes(new_tokens=12)) != expected
 
@@ -238,7 +240,9 @@ def test_the_models_own_configuration_says_how_long_answers_are(
         model.save_pretrained(tmp_path / kind)
         AutoTokenizer.from_pretrained(folders[kind]).save_pretrained(tmp_path / kind)
         made = generator(load_generating(tmp_path / kind, PipelineOptions(), **ASKED))
-        texts = [text for text in TEXTS[:8] if len(AutoTokenizer.from_pretrained(folders[kind])(text)["input_ids"]) < 30]
+        texts = [
+            text for text in TEXTS[:8] if len(AutoTokenizer.from_pretrained(folders[kind])(text)["input_ids"]) < 30
+        ]
         assert len(texts) > 2
         expected = [theirs(tmp_path / kind, text, 30) for text in texts]
         assert texts_of(made, texts) == expected

@@ -143,9 +143,7 @@ def plan_generation(
     import torch
     import transformers
 
-    model = load_generating(
-        folder, options, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle, task=task
-    )
+    model = load_generating(folder, options, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle, task=task)
     return Draft(
         input="text",
         output="text",

@@ -209,4 +209,3 @@ def test_a_request_that_is_late_is_cancelled_and_the_next_one_does_not_wait_for_
     with opened(generating, "t5") as client:
         client.infer(asked("b"), parameters={"max_new_tokens": 1})
     assert time.monotonic() - started < whole_seconds / 2
-
