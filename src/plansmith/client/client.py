@@ -67,7 +67,7 @@ class Client:
         EnvironmentFault: tritonclient is not installed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a connection has as many settings, and most callers need two of them
         self,
         url: str,
         *,

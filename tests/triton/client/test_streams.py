@@ -203,7 +203,10 @@ def test_a_request_that_is_late_is_cancelled_and_the_next_one_does_not_wait_for_
     with opened(generating, "t5", timeout_seconds=120) as client:
         client.infer(asked("a"), parameters=slow)
     whole_seconds = time.monotonic() - started
-    with opened(generating, "t5", timeout_seconds=0.3) as client, pytest.raises(EnvironmentFault, match="within 0.3 s"):
+    with (
+        opened(generating, "t5", timeout_seconds=0.3) as client,
+        pytest.raises(EnvironmentFault, match=r"within 0\.3 s"),
+    ):
         client.infer(asked("a"), parameters=slow)
     started = time.monotonic()
     with opened(generating, "t5") as client:
