@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from plansmith.client import Client
+from plansmith.client import Client, Protocol
 from plansmith.errors import EnvironmentFault, ServedCheckError, UsageError
 from plansmith.pipeline_options import PipelineOptions
 from plansmith.sources.pipeline_generation import plan_generation
@@ -23,7 +23,6 @@ from ...python_backend.models import lay_out, put_into
 from ...real_sentences import real_sentences
 
 if TYPE_CHECKING:
-    from plansmith.client import Protocol
     from plansmith.triton.installation import Installation
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("python-backend")]
@@ -32,6 +31,7 @@ SHAPES = {
     "t5": {"input_ids": {"min": [1, 1], "opt": [2, 8], "max": [8, 24]}, "decoder_input_ids": {}},
     "gpt2": {"input_ids": {"min": [1, 1], "opt": [2, 8], "max": [8, 24]}},
 }
+PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
 TEXTS = [*real_sentences()[:6], "", "I 💚 quiet mornings. 🌄🐦"]
 
 
@@ -100,7 +100,7 @@ def test_requests_that_come_at_once_are_answered_as_alone_and_bad_ones_get_their
     wrong = {"num_beams": 99}
 
     def ask(place: int) -> Any:
-        with opened(generating, "t5", ("http", "grpc")[place % 2]) as client:  # type: ignore[arg-type]
+        with opened(generating, "t5", PROTOCOLS[place % 2]) as client:
             try:
                 return texts(client.infer(asked(TEXTS[place]), parameters=wrong if place == 3 else {}))
             except ServedCheckError as refused:
@@ -203,10 +203,8 @@ def test_a_request_that_is_late_is_cancelled_and_the_next_one_does_not_wait_for_
     with opened(generating, "t5", timeout_seconds=120) as client:
         client.infer(asked("a"), parameters=slow)
     whole_seconds = time.monotonic() - started
-    with (
-        opened(generating, "t5", timeout_seconds=0.3) as client,
-        pytest.raises(EnvironmentFault, match=r"within 0\.3 s"),
-    ):
+    late = pytest.raises(EnvironmentFault, match=r"within 0\.3 s")
+    with opened(generating, "t5", timeout_seconds=0.3) as client, late:
         client.infer(asked("a"), parameters=slow)
     started = time.monotonic()
     with opened(generating, "t5") as client:
