@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from plansmith.sources.live import LiveModel
+
     Arrays = Mapping[str, NDArray[np.generic]]
 
 RAW_FOLDER = "reference/raw"
@@ -71,13 +73,18 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
     """
     progress("loading the model")
     given = JoinJob.model_validate(job)
-    draft = _generation(given) if GENERATES in given.engine.options else _parts(given, progress)
+    draft, live = _generation(given) if GENERATES in given.engine.options else _parts(given, progress)
     written = {part.name: write_part(part, given.numpy, Path(out)) for part in (*draft.before, *draft.after)}
     progress("asking the source's own library")
-    cases = [_case(name, feed, draft.ask(feed), Path(out)) for name, feed in draft.questions.items()]
+    own = {name: draft.ask(feed) for name, feed in draft.questions.items()}
+    owed = own
+    if draft.bounds and live is not None:
+        owed = {name: _owed(draft, live, Path(out), feed) for name, feed in draft.questions.items()}
+    cases = [_case(name, feed, owed[name], Path(out)) for name, feed in draft.questions.items()]
     progress("asking the pipeline")
     with _asking(given, progress) as ask:
         agreements = [_agreement(draft, case, Path(out), ask, given.validation) for case in cases]
+    agreements = [_beside_source(found, own[found.case], owed[found.case], given) for found in agreements]
     record = Pipeline(
         input=draft.input,
         output=draft.output,
@@ -92,22 +99,31 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
     return record.model_dump(mode="json")
 
 
-def _parts(job: JoinJob, progress: Progress) -> Draft:
-    """Of a model between parts."""
+def _parts(job: JoinJob, progress: Progress) -> tuple[Draft, LiveModel | None]:
+    """Of a model between parts, and the source model."""
     from plansmith.sources.raw_plans import plan
 
     folder, source = Path(job.folder), job.source
     live = load(source, folder, job.allow_pickle, job.inputs, job.outputs)
-    component, axes = job.engine.components["model"], job.onnx.axes
+    served = job.onnx.model_copy(update={"components": job.engine.components})
     progress("making the parts around the model")
-    return plan(live, folder, job.options, component, axes, trust_remote_code=source["trust_remote_code"])
+    draft = plan(
+        live,
+        folder,
+        job.options,
+        served,
+        scheme=source["scheme"],
+        task=source["task"] or "",
+        trust_remote_code=source["trust_remote_code"],
+    )
+    return draft, live
 
 
-def _generation(job: JoinJob) -> Draft:
-    """Of a model that takes and gives text by itself."""
+def _generation(job: JoinJob) -> tuple[Draft, LiveModel | None]:
+    """Of a model that takes and gives text by itself, which is loaded another way."""
     from plansmith.sources.pipeline_generation import plan_generation
 
-    return plan_generation(
+    draft = plan_generation(
         Path(job.folder),
         job.options,
         trust_remote_code=job.source["trust_remote_code"],
@@ -115,6 +131,24 @@ def _generation(job: JoinJob) -> Draft:
         task=job.source["task"] or "",
         largest_batch=job.onnx.every_axis()[BATCH].max,
     )
+    return draft, None
+
+
+def _owed(draft: Draft, live: LiveModel, out: Path, feed: Arrays) -> Arrays:
+    """What the source model answers behind the parts' own preprocessing, which is as near to its own as they tell."""
+    known = run_parts(draft.before, out, feed)
+    # What is served in half precision gets such inputs; the source model has single precision.
+    inputs = {tensor.name: known[tensor.name].astype(tensor.dtype) for tensor in live.inputs.tensors}
+    known = run_parts(draft.after, out, {**known, **live.ask(inputs)})
+    return {tensor.name: known[tensor.name] for tensor in draft.outputs}
+
+
+def _beside_source(found: RawAgreement, own: Arrays, owed: Arrays, job: JoinJob) -> RawAgreement:
+    """With a word on whether the answer owed is also that of the source's own preprocessing."""
+    if own is owed:
+        return found
+    beside = compare(found.case, own, owed, limits_of(job.validation))
+    return found.model_copy(update={"same": found.same and beside.same})
 
 
 def _case(name: str, feed: Arrays, answer: Arrays, out: Path) -> RawCase:
