@@ -15,7 +15,7 @@ from plansmith.compilers.python_backend.running import place as put_on
 from plansmith.compilers.python_backend.served_folder import REQUIREMENTS_FILE, SOURCE_FOLDER, read_settings
 from plansmith.errors import PlansmithError, first_line
 from plansmith.pipeline.generation import TEXT_TENSOR, GenerationLimits, Unanswerable, Wishes, read_wishes
-from plansmith.sources.pipeline_generation import load_generating
+from plansmith.sources.generating import load_generating
 from plansmith.types import BATCH
 
 if TYPE_CHECKING:

@@ -15,12 +15,8 @@ from plansmith.compilers.python_backend.generating import CANCELLED, Answer, Gen
 from plansmith.errors import SourceError, UsageError
 from plansmith.pipeline.generation import GenerationLimits, Unanswerable, Wishes, read_wishes
 from plansmith.pipeline_options import PipelineOptions
-from plansmith.sources.pipeline_generation import (
-    GeneratingModel,
-    load_generating,
-    plan_generation,
-    wants_generation,
-)
+from plansmith.sources.generating import GeneratingModel, load_generating, wants_generation
+from plansmith.sources.pipeline_generation import plan_generation
 
 from ..generators import write_gpt2, write_t5
 from ..real_sentences import real_sentences
