@@ -121,7 +121,7 @@ def test_options_go_with_a_request_over_both_protocols(protocol: Protocol, gener
         long = texts(client.infer(asked(TEXTS[0])))
         assert len(short[0]) < len(long[0])
         assert long[0].startswith(short[0])
-        drawn = {"do_sample": True, "temperature": 1.5, "top_p": 0.9, "top_k": 40, "seed": 3}
+        drawn = {"do_sample": True, "temperature": 30.5, "top_p": 0.9, "top_k": 40, "seed": 3}
         assert texts(client.infer(asked(TEXTS[0]), parameters=drawn)) != long
         assert texts(client.infer(asked(TEXTS[0]), parameters=drawn)) == texts(
             client.infer(asked(TEXTS[0]), parameters=drawn)
