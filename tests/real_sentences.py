@@ -25,6 +25,11 @@ def real_sentences() -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda sentence: sha256(sentence.encode()).digest()))
 
 
+def real_paragraphs() -> list[str]:
+    """All prose that the sentences are taken from, and what is no whole sentence, too."""
+    return [paragraph for text in _texts() for paragraph in _paragraphs(text)]
+
+
 def _texts() -> Iterator[str]:
     from pydoc_data.topics import topics
 

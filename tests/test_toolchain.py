@@ -51,7 +51,7 @@ WORK = {
     "join": ("joining",),
     "package": ("packaging",),
     "check_served": ("serving",),
-    "check_served_python": ("serving", "python_model"),
+    "check_served_python": ("serving", "python_generation", "python_model"),
     "environment": ("environments.packing",),
     "zoo": ("zoo.child",),
 }

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 CANCELLED = "cancelled: nobody waits for the answer"
 
-_LOOKING_BACK = (
-    *("repetition_penalty", "no_repeat_ngram_size", "encoder_repetition_penalty", "encoder_no_repeat_ngram_size"),
-    *("sequence_bias", "bad_words_ids", "prompt_lookup_num_tokens", "penalty_alpha"),
-)
+_LOOKING_AT_TEXT = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size")
+_LOOKING_BACK = (*_LOOKING_AT_TEXT, "repetition_penalty", "no_repeat_ngram_size", "sequence_bias", "bad_words_ids")
+"""Options that compare tokens with those before them; where an encoder reads the text, only two see it."""
+
 _NEUTRAL: tuple[object, ...] = (None, 0, 1, 1.0)
 
 
@@ -62,7 +62,7 @@ class _Row:
     new_tokens: int
     growing: GrowingText
 
-    def key(self, own: Any) -> tuple[object, ...]:
+    def key(self, own: Any, looking: Sequence[str]) -> tuple[object, ...]:
         """The same for rows that can be generated together.
 
         Draws that have a seed depend on no other row. What looks at the tokens of the text would see padding among
@@ -70,10 +70,11 @@ class _Row:
 
         Args:
             own: the model's generation configuration.
+            looking: the options that look there.
         """
         wishes = self.prompt.wishes
         alone = self.place if wishes.seed is not None else None
-        effective = {name: wishes.options.get(name, getattr(own, name, None)) for name in _LOOKING_BACK}
+        effective = {name: wishes.options.get(name, getattr(own, name, None)) for name in looking}
         length = len(self.ids) if any(value not in _NEUTRAL for value in effective.values()) else None
         return (self.new_tokens, tuple(sorted(wishes.options.items())), alone, length)
 
@@ -112,8 +113,9 @@ class Generator:
             except Unanswerable as refusal:
                 yield place, Answer(refusal=str(refusal))
         groups: dict[tuple[object, ...], list[_Row]] = {}
+        looking = _LOOKING_BACK if self._limits.decodes_only else _LOOKING_AT_TEXT
         for row in sorted(rows, key=lambda row: len(row.ids)):  # those of like lengths need little padding
-            groups.setdefault(row.key(self._module.generation_config), []).append(row)
+            groups.setdefault(row.key(self._module.generation_config, looking), []).append(row)
         for group in groups.values():
             for start in range(0, len(group), self._largest):
                 yield from self._answered(group[start : start + self._largest])
@@ -215,11 +217,11 @@ def _stopping(rows: Sequence[_Row]) -> Any:
     import torch
     from transformers import StoppingCriteria
 
-    class Stopping(StoppingCriteria):  # type: ignore[misc]
+    class Stopping(StoppingCriteria):
         def __init__(self) -> None:
             self.gone = [False] * len(rows)
 
-        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
+        def __call__(self, input_ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
             for place, row in enumerate(rows):
                 self.gone[place] = self.gone[place] or row.prompt.is_cancelled()
             each = torch.tensor(self.gone, device=input_ids.device)
@@ -232,7 +234,7 @@ def _listening(rows: Sequence[_Row]) -> Any:
     """Hands each row its tokens; the first that `generate` tells are the prompts."""
     from transformers.generation.streamers import BaseStreamer
 
-    class Listening(BaseStreamer):  # type: ignore[misc]
+    class Listening(BaseStreamer):
         def __init__(self) -> None:
             self._is_begun = False
 

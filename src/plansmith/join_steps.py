@@ -16,7 +16,7 @@ from plansmith.reports import ValidationReport
 from plansmith.sources.raw_kinds import refuse_raw
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner
-from plansmith.types import LoweredModel, OnnxModel, SourceModel
+from plansmith.types import EngineKind, LoweredModel, OnnxModel, SourceModel
 
 _MOST_TOLD = 5
 
@@ -40,8 +40,14 @@ def require_joinable(spec: ModelSpec, reference: SourceReference, folder: Path |
             "an ONNX file brings no tokenizer or processor, so no pipeline can be made around it",
             remedy="leave `pipeline` out, or name the model that the file was exported from (hf:…, timm:…)",
         )
-    if folder is not None:
-        refuse_raw(reference.scheme, folder, spec.pipeline, task=spec.task)
+    if folder is None:
+        return
+    wanted = refuse_raw(reference.scheme, folder, spec.pipeline, task=spec.task)
+    if wanted == "text" and spec.engine is not EngineKind.PYTHON:
+        raise UsageError(
+            f"the model generates text token by token, which engine {spec.engine} does not",
+            remedy="use --engine python, or write output: tensors under `pipeline`",
+        )
 
 
 def join(

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.compilers.python_backend.generating import Answer, Generator, Prompt
-from plansmith.compilers.python_backend.running import guard_indices, place
+from plansmith.compilers.python_backend.running import guard_indices
+from plansmith.compilers.python_backend.running import place as put_on
 from plansmith.compilers.python_backend.served_folder import REQUIREMENTS_FILE, SOURCE_FOLDER, read_settings
 from plansmith.errors import PlansmithError, first_line
 from plansmith.pipeline.generation import TEXT_TENSOR, GenerationLimits, Unanswerable, Wishes, read_wishes
-from plansmith.sources.pipeline_generation import load_generating
+from plansmith.sources.generating import load_generating
 from plansmith.types import BATCH
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def load_generator(folder: Path, device: str) -> LoadedGenerator:
         allow_pickle=False,
         task=served.task or "",
     )
-    place(model.module, served.precision, device)
+    put_on(model.module, served.precision, device)
     guard_indices(model.module)
     generator = Generator(model.module, model.tokenizer, model.limits, served.axes[BATCH].max)
     return LoadedGenerator(generator, model.limits, model.module.generation_config.to_dict())
@@ -158,7 +159,7 @@ class TritonPythonModel:
         """
         if not self._streams:
             responses: list[Any] = [None] * len(requests)
-            self._answer(requests, lambda place, response: responses.__setitem__(place, response), None)
+            self._answer(requests, responses.__setitem__, None)
             return responses
         senders = [request.get_response_sender() for request in requests]
         self._answer(requests, lambda place, response: _end(senders[place], response), senders)

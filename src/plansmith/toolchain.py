@@ -58,7 +58,14 @@ _EXPORT_CODE = (
     "compilers/onnx_import.py",
     *_GRAPH_CODE,
 )
-_PYTHON_CODE = ("compilers/python_backend", "python_model.py", "python_options.py", "triton/standin/batching.py")
+_PYTHON_CODE = (
+    "compilers/python_backend",
+    "pipeline/generation.py",
+    "python_generation.py",
+    "python_model.py",
+    "python_options.py",
+    "triton/standin/batching.py",
+)
 _JUDGING_CODE = (
     "validation.py",
     "graph_answers.py",
@@ -115,7 +122,7 @@ _CODE = {
         "optimization_profiles.py",
     ),
     "compile": _GRAPH_CODE,
-    "compile_python": _PYTHON_CODE,
+    "compile_python": (*_PYTHON_CODE, "sources/generating.py", "sources/hf_tasks.py"),
     "validate": (*_GRAPH_CODE, *_JUDGING_CODE, "plan_validation.py", "profile_inputs.py"),
     "validate_python": ("python_gate.py", *_PYTHON_CODE, *_EXPORT_CODE, *_JUDGING_CODE),
     "measure": (
@@ -139,6 +146,7 @@ _CODE = {
         "client/wire.py",
         "environments",
         "external_data.py",
+        "pipeline/generation.py",
         "plan_header.py",
         "profile_inputs.py",
         "tensorrt_versions.py",

@@ -109,7 +109,7 @@ def compile_python(
 
 def _generation(source: Mapping[str, Any], folder: Path, pipeline: Mapping[str, Any] | None) -> PipelineOptions | None:
     """What the spec says of the text that a model generates; None where it serves the model's outputs."""
-    from plansmith.sources.pipeline_generation import wants_generation
+    from plansmith.sources.generating import wants_generation
 
     options = PipelineOptions.model_validate(pipeline) if pipeline is not None else None
     told = {"trust_remote_code": source["trust_remote_code"], "task": source["task"] or ""}

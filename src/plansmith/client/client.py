@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -67,7 +67,7 @@ class Client:
         EnvironmentFault: tritonclient is not installed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a connection has as many settings, and most callers need two of them
         self,
         url: str,
         *,
@@ -172,7 +172,7 @@ class Client:
         *,
         outputs: Collection[str] = (),
         parameters: Mapping[str, Parameter] | None = None,
-    ) -> Iterator[dict[str, NDArray[Any]]]:
+    ) -> Generator[dict[str, NDArray[Any]], None, None]:
         """The answers of a decoupled model to one request, as they come: an array for each output; over gRPC alone.
 
         Whoever stops listening has the request cancelled. Each answer may take as long as `timeout_seconds`; one that
