@@ -24,23 +24,28 @@ def serve_env_group() -> None:
 
 @serve_env_group.command("add", short_help="Install Triton and the ONNX Runtime of a target.")
 @click.argument("target", default="local-cpu", shell_complete=complete_target)
-def add_command(target: str) -> None:
+@click.option("--dali", "with_dali", is_flag=True, help="Install its DALI as well, for pipelines that preprocess so.")
+def add_command(target: str, with_dali: bool) -> None:
     """Install Triton and the ONNX Runtime of TARGET [local-cpu] beside this Python environment.
 
-    Some 370 MB from the package index for the first target, 150 MB for each further version of ONNX Runtime;
-    nothing else is touched.
+    Some 370 MB from the package index for the first target, 150 MB for each further version of ONNX Runtime, 810 MB
+    for each DALI; nothing else is touched.
 
     \b
     plansmith serve-env add
     plansmith serve-env add triton-26.08
+    plansmith serve-env add --dali
     """
-    from plansmith.targets import load_target, require_onnxruntime
-    from plansmith.triton.serve_env import install_numpy, install_runtime, install_server
+    from plansmith.targets import load_target, require_dali, require_onnxruntime
+    from plansmith.triton.serve_env import install_dali, install_numpy, install_runtime, install_server
 
-    version = require_onnxruntime(load_target(target)).version
+    chosen = load_target(target)
+    version, dali = require_onnxruntime(chosen).version, require_dali(chosen) if with_dali else None
     install_server(click.echo)
     install_numpy(click.echo)
     install_runtime(version, click.echo)
+    if dali is not None:
+        install_dali(dali, click.echo)
     click.echo(f"ready to check releases for {target}")
 
 
