@@ -30,7 +30,7 @@ def main(request: Path, answer: Path) -> None:
     else:
         try:
             told = {"serialise": serialise, "run": run}[asked["call"]](dali, asked)
-        except Exception as error:  # whatever it is, the parent tells of it; the traceback goes to the log
+        except Exception as error:  # noqa: BLE001 - whatever it is, the parent tells of it; the traceback goes to the log
             traceback.print_exc()
             told = {"failed": f"{type(error).__name__}: {error}", "version": dali.__version__}
     answer.write_text(json.dumps(told))

@@ -39,7 +39,7 @@ class Shortest(Record):
 
 
 class Ratio(Record):
-    """Both sides by one ratio: the shorter one reaches its part of the size (`longest` 0), or the longer one does (1)."""
+    """Both sides by one ratio: the shorter one reaches its part of the size, or, with `longest` 1, the longer one."""
 
     do: Literal["ratio"]
     height: _Pixels

@@ -43,8 +43,8 @@ class Runtime(Record):
 
     `devices`: what its models can run on; the first is meant where nothing else is said.
     `images`: the container image for each device.
-    `triton`, `cuda`, `driver`, `python`, `tensorrt`, `onnxruntime`, `dali`: what the container has (the driver: what it was
-    made for); None where that is not known.
+    `triton`, `cuda`, `driver`, `python`, `tensorrt`, `onnxruntime`, `dali`: what the container has (the driver: what
+    it was made for); None where that is not known.
     `min_compute_capability`: of the GPU, such as "7.5".
     `sources`: where the values come from.
     `inferred`: fields that nothing states and that must be verified in the image.

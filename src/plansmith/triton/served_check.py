@@ -98,6 +98,7 @@ def check_served(
             runtime.installation,
             log,
             site=runtime.site,
+            dali_site=runtime.dali_site,
             models=[package.model],
             arguments=package.server_arguments,
             library_folders=runtime.library_folders,

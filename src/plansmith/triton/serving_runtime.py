@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
 from plansmith.targets import Target, require_onnxruntime
 from plansmith.triton.installation import (
     Installation,
+    dali_site,
     find_installation,
     require_python,
     require_tensorrt,
@@ -33,6 +34,7 @@ class ServingRuntime:
             ones: Triton does not load those on a machine without a GPU. The release itself stays as it is.
         library_folders: as for `TritonServer`.
         load_seconds: how long loading may take.
+        dali_site: the packages of the stand-in for the DALI backend; None where nothing needs it.
     """
 
     installation: Installation
@@ -41,6 +43,7 @@ class ServingRuntime:
     device: Device
     library_folders: tuple[Path, ...] = ()
     load_seconds: float = 60
+    dali_site: Path | None = None
 
 
 def find_serving_runtime(tritonserver: str, target: Target, engine: EngineKind) -> ServingRuntime:
@@ -62,3 +65,13 @@ def find_serving_runtime(tritonserver: str, target: Target, engine: EngineKind) 
     site = stand_in_site(server, target)
     words = f"ONNX Runtime {require_onnxruntime(target).version}" if site else f"that of Triton {server.version}"
     return ServingRuntime(server, site, words, serving_device(server, target))
+
+
+def with_dali(runtime: ServingRuntime, target: Target) -> ServingRuntime:
+    """The same, for a release that has a DALI pipeline in it.
+
+    Raises:
+        EnvironmentFault: DALI is not there; says how to get it.
+        EngineError: nothing says which DALI the target has.
+    """
+    return replace(runtime, dali_site=dali_site(runtime.installation, target))
