@@ -34,9 +34,10 @@ from tests.real_sentences import real_sentences
 
 from plansmith.compilers.precision import speed
 from plansmith.durable import link_or_copy
+from plansmith.manifest import CONFIG_FILE
 from plansmith.targets import load_target
 from plansmith.triton.installation import Installation, find_installation, stand_in_site
-from plansmith.triton.model_config import CONFIG_FILE, parse_config, text_of
+from plansmith.triton.model_config import parse_config, text_of
 from plansmith.triton.server import TritonServer
 
 CORES = os.cpu_count() or 1

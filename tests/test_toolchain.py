@@ -48,6 +48,7 @@ WORK = {
     "validate": ("validation", "held_out", "plan_validation"),
     "validate_python": ("validation", "held_out", "python_gate"),
     "measure": ("plan_speeds",),
+    "join": ("joining",),
     "package": ("packaging",),
     "check_served": ("serving",),
     "check_served_python": ("serving", "python_model"),
@@ -69,6 +70,7 @@ NO_SAY = {
     "scratch",
     "config",
     "destinations",
+    "pipeline_options",
     "python_options",
     "tensorrt_options",
     "triton_options",
@@ -80,6 +82,7 @@ NO_SAY_IN = {
     "ask_model": {"compilers/precision", "lowering_options"},
     "take_graph": {"compilers/precision", "lowering_options"},
     "sample": {"lowering_options"},
+    "join": {"lowering_options"},
 }
 _ABOUT_STEPS = {
     "stages",

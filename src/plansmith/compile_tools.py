@@ -94,6 +94,8 @@ def _parts(spec: ModelSpec, reference: SourceReference) -> Iterator[tuple[str, t
     ending = "_python" if is_python else ""
     yield "compile", ("plan_graph", "plan_lint", "plan") if builds_plan else (f"compile{ending}",)
     yield "validate", ("measure",) if builds_plan else (f"validate{ending}",)
+    if spec.pipeline is not None:
+        yield "join", ("join",)
     yield "package", ("package",)
     if spec.check_served:
         yield "check_served", (f"check_served{ending}",)

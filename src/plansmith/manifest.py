@@ -22,13 +22,17 @@ from plansmith.types import (
     Tensor,
 )
 
+CONFIG_FILE = "config.pbtxt"
+MODEL_FOLDER = "model"
+"""Holds, in a release, what a version's folder shows to Triton."""
+
 
 class Member(Record):
     """One Triton model of a release that is an ensemble.
 
     `model`: its name on Triton, which ends in a digest of its content, so that it never changes; `part`: its name in
     the pipeline; `folder`: where its configuration and the folder `model` of its version lie in the release; `backend`:
-    Triton's name; files as in `Package`, `version` the number of its one version.
+    Triton's name; the rest as in `Package`; `version`: the number of its one version.
     """
 
     model: str
@@ -39,7 +43,26 @@ class Member(Record):
     support_files: tuple[str, ...] = ()
     max_batch_size: int
     interface: Interface
+    reshaped: dict[str, tuple[Dim, ...]] = Field(default_factory=dict)
     version: int = 1
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file of it, from the release's folder."""
+        inner = (CONFIG_FILE, *self.support_files, *(f"{MODEL_FOLDER}/{file}" for file in self.model_files))
+        return tuple(f"{self.folder}/{file}" for file in inner)
+
+    def alone(self) -> Package:
+        """The member as a release of its own, whose files lie in its folder."""
+        return Package(
+            model=self.model,
+            config_file=CONFIG_FILE,
+            model_files=self.model_files,
+            support_files=self.support_files,
+            max_batch_size=self.max_batch_size,
+            interface=self.interface,
+            reshaped=self.reshaped,
+        )
 
 
 class Package(Record):
@@ -63,6 +86,17 @@ class Package(Record):
     capability_files: dict[str, str] = Field(default_factory=dict)
     server_arguments: tuple[str, ...] = ()
     members: tuple[Member, ...] = ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file that Triton sees, from the release's folder: its own, and those of its members."""
+        own = (self.config_file, *self.support_files, *(f"{MODEL_FOLDER}/{file}" for file in self.model_files))
+        return (*own, *(file for member in self.members for file in member.files))
+
+    def part(self, name: str) -> Member:
+        """The member of a name in the pipeline; raises KeyError where there is none."""
+        found = {member.part: member for member in self.members}
+        return found[name]
 
     @property
     def named_files(self) -> tuple[str, dict[str, str]]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from plansmith.durable import link_or_copy
 from plansmith.engines import Engine
 from plansmith.errors import EngineError
-from plansmith.manifest import Package
+from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Package
+from plansmith.parts import MODEL_PART, Pipeline
 from plansmith.reference import StoredCases
 from plansmith.stages import Finished, StageRunner
 from plansmith.targets import Target
@@ -20,8 +21,8 @@ from plansmith.triton import model_config, plan_config
 from plansmith.triton.accelerators import add_profiles
 from plansmith.triton.checking.checker import check_package
 from plansmith.triton.configuring import by_place, configure, hidden_names, served_package, support_files
+from plansmith.triton.ensembles import member_folder, write_ensemble
 from plansmith.triton.option_rules import require_fitting
-from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.tensor_rules import ModelFacts, chosen_batch
 from plansmith.triton.warmup import Warmup, is_wanted, obstacle
 from plansmith.triton_options import TritonOptions
@@ -53,6 +54,7 @@ def lay_out(
     options: TritonOptions,
     engine: Finished[Engine],
     onnx: Finished[OnnxModel],
+    pipeline: Finished[Pipeline] | None = None,
 ) -> Finished[Package]:
     """Write the configuration of a model and put the engine's files where Triton looks for them.
 
@@ -63,10 +65,11 @@ def lay_out(
         options: what the configuration says beyond what the model determines, with the paths of files absolute.
         engine: made for the backend.
         onnx: what the engine was made from; it knows the ranges of the axes, and the reference's inputs.
+        pipeline: what stands around the model, which is a member of an ensemble then.
 
     Raises:
-        EngineError: an input or output that Triton cannot carry, a plan that it cannot load, or a release of which
-            `plansmith check` would say so.
+        EngineError: an input or output that Triton cannot carry, a plan that it cannot load, a pipeline around a model
+            that does not batch, or a release of which `plansmith check` would say so.
         UsageError: options that do not fit the model.
     """
     device = target.device
@@ -74,13 +77,29 @@ def lay_out(
 
     def build(out: Path) -> Any:
         require_fitting(options, _facts(laid.package, engine.record, device))
+        if pipeline is None:
+            package = write_model(out, options)
+        else:
+            folder = out / member_folder(MODEL_PART)
+            folder.mkdir(parents=True)
+            # Which versions are served is said of the ensemble: a member has one.
+            model = write_model(folder, options.model_copy(update={"version_policy": None}))
+            package = write_ensemble(
+                *(model, str(engine.record.kind), pipeline.record, pipeline.folder, out),
+                device=device,
+                digester=stages.digester,
+                policy=options.version_policy,
+            )
+        _require_sound(package, out, target)
+        return package.model_dump(mode="json")
+
+    def write_model(out: Path, options: TritonOptions) -> Package:
         package, skipped = _write(laid, options, device, engine.record, onnx, out)
         for words in skipped:
             stages.notice(f"no warm-up {words}")
         for file, place in laid.placed.items():
             link_or_copy(engine.folder / file, out / MODEL_FOLDER / place)
-        _require_sound(package, out, target)
-        return package.model_dump(mode="json")
+        return package
 
     files = support_files(options)
     parameters = {
@@ -90,7 +109,8 @@ def lay_out(
         "files": {place: stages.digester.file(path, foreign=True) for place, path in files.items() if path.is_file()},
         "axes": {axis: r.model_dump() for axis, r in onnx.record.axes.items()},
     }
-    return stages.stage("package", Package, [engine.digest, onnx.digest], parameters, build)
+    inputs = [engine.digest, onnx.digest, *([pipeline.digest] if pipeline is not None else [])]
+    return stages.stage("package", Package, inputs, parameters, build)
 
 
 def _require_sound(package: Package, folder: Path, target: Target) -> None:
@@ -181,7 +201,7 @@ def _graph(name: str, engine: Engine, onnx: Finished[OnnxModel]) -> Laid:
     placed = {file: (Path(engine.inner_folder) / file).as_posix() for file in component.files}
     package = Package(
         model=name,
-        config_file=model_config.CONFIG_FILE,
+        config_file=CONFIG_FILE,
         model_files=tuple(placed.values()),
         max_batch_size=model_config.max_batch_size(component, onnx.record.axes),
         interface=model_config.interface_of(component),

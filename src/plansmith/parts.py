@@ -36,10 +36,24 @@ class RawCase(Record):
     rows: int
 
 
+class RawAgreement(Record):
+    """How one request's answer compares with that of the source's own library.
+
+    `same`: every text is the same one, and every number within what is allowed; `failures`: what is not, in words, as
+    far as it may not be.
+    """
+
+    case: str
+    rows: int
+    same: bool
+    failures: tuple[str, ...]
+
+
 class Pipeline(Record):
     """What stands around a model: parts in the order in which a request goes through them, and what clients see.
 
-    `inputs` and `outputs`: of the ensemble; `source`: whose answers the cases hold, in words.
+    `inputs` and `outputs`: of the ensemble; `source`: whose answers the cases hold, in words; `agreements`: how the
+    parts' answers compare with these, before any server is asked; none where the model cannot run here.
     """
 
     input: RawInput
@@ -50,3 +64,4 @@ class Pipeline(Record):
     outputs: tuple[Tensor, ...]
     cases: tuple[RawCase, ...]
     source: str
+    agreements: tuple[RawAgreement, ...] = ()

@@ -14,6 +14,7 @@ from plansmith.delivering import Deliveries
 from plansmith.digest import digest_of_files
 from plansmith.engines import Engine
 from plansmith.manifest import Manifest, Package, PublishedVersion
+from plansmith.parts import Pipeline
 from plansmith.provenance import completed
 from plansmith.report import REPORT_FILE, facts_of, render
 from plansmith.reports import ServedReport, ValidationReport
@@ -21,7 +22,6 @@ from plansmith.reproduction import reproduction
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner, WouldRun
 from plansmith.triton.loaded_into import LoadedInto
-from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository
 from plansmith.types import DataSet, LoweredModel, OnnxModel, SourceModel
 
@@ -30,7 +30,8 @@ from plansmith.types import DataSet, LoweredModel, OnnxModel, SourceModel
 class Made:
     """What the steps before have made, and what the first of them began with.
 
-    `data` is None where no samples were needed, `served` without a server, `before` in a dry run.
+    `data` is None where no samples were needed, `pipeline` where nothing stands around the model,
+    `served` without a server, `before` in a dry run.
     """
 
     source: Finished[SourceModel]
@@ -39,6 +40,7 @@ class Made:
     lowered: Finished[LoweredModel]
     engine: Finished[Engine]
     validation: Finished[ValidationReport]
+    pipeline: Finished[Pipeline] | None
     package: Finished[Package]
     served: Finished[ServedReport] | None
     before: Basis | None
@@ -76,14 +78,12 @@ def publish(
     """
     with stages.timed("publish") as clock:
         package = made.package
-        names = [
-            package.record.config_file,
-            *package.record.support_files,
-            *(f"{MODEL_FOLDER}/{file}" for file in package.record.model_files),
-        ]
+        names = package.record.files
         files = stages.digester.entries(package.folder, [package.folder / name for name in names])
         told = {name: made.engine.folder / name for plan in made.engine.record.plans.values() for name in plan.told}
         references = {case.file: made.onnx.folder / case.file for case in made.onnx.record.reference.cases}
+        pipeline = made.pipeline
+        raw = {case.file: pipeline.folder / case.file for case in pipeline.record.cases} if pipeline else {}
         manifest = Manifest(
             name=package.record.model,
             version=0,
@@ -97,6 +97,7 @@ def publish(
             data=made.data.record if made.data else None,
             lowered=made.lowered.record,
             engine=made.engine.record,
+            pipeline=pipeline.record if pipeline else None,
             package=package.record,
             validation=made.validation.record,
             served=made.served.record if made.served else None,
@@ -104,6 +105,7 @@ def publish(
                 *files,
                 *stages.digester.entries(made.onnx.folder, [*references.values()]),
                 *stages.digester.entries(made.engine.folder, [*told.values()]),
+                *(stages.digester.entries(pipeline.folder, [*raw.values()]) if pipeline else ()),
             ),
             steps=tuple(stages.records),
         )
@@ -118,7 +120,7 @@ def publish(
         again = reproduction(spec, reference, made.source.record, relative_to=relative_to, data=manifest.data)
         published = repository.publish(
             manifest,
-            {name: package.folder / name for name in names} | references | told,
+            {name: package.folder / name for name in names} | references | told | raw,
             {**again, "build.log": stages.worker_log()},
             allow_interface_change=spec.allow_interface_change,
             force=spec.force,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,11 @@ from plansmith.client.wire import numpy_dtype
 from plansmith.engines import BuildSpec
 from plansmith.errors import ServedCheckError
 from plansmith.manifest import Manifest, Package
+from plansmith.parts import MODEL_PART, Pipeline
+from plansmith.pipeline.raw_agreement import compare, limits_of
+from plansmith.pipeline.raw_cases import read_case as read_raw_case
 from plansmith.reference import StoredCase, read_case
-from plansmith.reports import ServedReport, Tolerance, ValidationReport
+from plansmith.reports import ServedReport, ValidationReport
 from plansmith.stages import Finished, StageRunner
 from plansmith.triton.model_config import parse_config
 from plansmith.triton.plan_config import instances_take
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from plansmith.reference import Arrays
+    from plansmith.triton.served_check import RawQuestions
 
 # The cases that are small enough to send to a server many times over.
 _CASES = {"traced", "single", "untraced", "min", "opt"}
@@ -36,6 +40,7 @@ def ask_server(
     onnx: Finished[OnnxModel],
     validation: Finished[ValidationReport],
     build: BuildSpec | None = None,
+    pipeline: Finished[Pipeline] | None = None,
 ) -> Finished[ServedReport]:
     """Have a server load a release, and compare its answers with the reference's.
 
@@ -47,6 +52,7 @@ def ask_server(
         validation: has the tolerances.
         build: of the release's plans, if it has any: they are asked nothing that none of their profiles takes, and
             their plugins are looked for where they were when the plans were built.
+        pipeline: what stands around the model, if anything does; the ensemble is asked its questions, too.
 
     Raises:
         ServedCheckError: it does not load, answers wrongly, or Triton understood another configuration.
@@ -57,8 +63,9 @@ def ask_server(
         folder=package.folder,
         onnx=onnx.record,
         reference=onnx.folder,
-        tolerances=validation.record.tolerances,
+        validation=validation.record,
         build=build,
+        raw=(pipeline.record, pipeline.folder) if pipeline is not None else None,
     )
     parameters = {
         "server": server.version or stages.digester.file(server.binary, foreign=True),
@@ -69,11 +76,11 @@ def ask_server(
     }
 
     def check(out: Path) -> Any:
-        _require_comparable(package.record, onnx.record.mask_input)
+        _require_comparable(asked.model, onnx.record.mask_input)
         log = stages.log_file("triton")
         return asked.ask(runtime, scratch=out / "repository", log=log, progress=stages.progress).model_dump(mode="json")
 
-    inputs = [package.digest, onnx.digest, validation.digest]
+    inputs = [package.digest, onnx.digest, validation.digest, *([pipeline.digest] if pipeline is not None else [])]
     tools = "check_served_python" if onnx.record.exporter == UNEXPORTED else ""
     return stages.stage("check_served", ServedReport, inputs, parameters, check, tools=tools)
 
@@ -105,11 +112,11 @@ def ask_release(
 
 def why_not_asked(manifest: Manifest, release: Path) -> str | None:
     """Why no server's answers can be compared with what a release holds, in words; None where they can."""
+    asked = _asked_of(manifest, release)
     try:
-        _require_comparable(manifest.package, manifest.onnx.mask_input)
+        _require_comparable(asked.model, manifest.onnx.mask_input)
     except ServedCheckError as error:
         return error.message
-    asked = _asked_of(manifest, release)
     if not any(asked.is_taken(case.feed) for case in asked.cases()):
         return "it holds no case of a reference that it takes"
     return None
@@ -121,8 +128,9 @@ def _asked_of(manifest: Manifest, release: Path) -> _Asked:
         folder=release,
         onnx=manifest.onnx,
         reference=release,
-        tolerances=manifest.validation.tolerances,
+        validation=manifest.validation,
         build=manifest.engine.build,
+        raw=(manifest.pipeline, release) if manifest.pipeline is not None else None,
     )
 
 
@@ -135,16 +143,23 @@ class _Asked:
         folder: holds config.pbtxt and model/.
         onnx: names the cases of the reference.
         reference: the folder that their files start from.
-        tolerances: by output.
+        validation: has the tolerances, by output.
         build: of the release's plans, if it has any.
+        raw: what stands around the model, if anything does, and the folder that the files of its cases start from.
     """
 
     package: Package
     folder: Path
     onnx: OnnxModel
     reference: Path
-    tolerances: Mapping[str, Tolerance]
+    validation: ValidationReport
     build: BuildSpec | None
+    raw: tuple[Pipeline, Path] | None = None
+
+    @property
+    def model(self) -> Package:
+        """The model itself, whose inputs and outputs the reference has: of an ensemble, one of its members."""
+        return self.package.part(MODEL_PART).alone() if self.package.members else self.package
 
     def ask(
         self, runtime: ServingRuntime, *, scratch: Path, log: Path, progress: Callable[[str], None]
@@ -160,24 +175,42 @@ class _Asked:
             self.cases(),
             runtime=replace(runtime, library_folders=folders),
             mask_input=self.onnx.mask_input,
-            tolerances=self.tolerances,
+            tolerances=self.validation.tolerances,
             takes=self.is_taken,
             scratch=scratch,
             log=log,
             progress=progress,
+            raw=self._raw(),
+        )
+
+    def _raw(self) -> RawQuestions | None:
+        """What the ensemble is asked, if it is one."""
+        from plansmith.triton.served_check import RawQuestion, RawQuestions
+
+        if self.raw is None:
+            return None
+        pipeline, folder = self.raw
+        limits = limits_of(self.validation)
+        read = [(case.name, *read_raw_case(folder / case.file)) for case in pipeline.cases]
+        return RawQuestions(
+            [RawQuestion(*one) for one in read],
+            lambda name, expected, answer: compare(name, expected, answer, limits).failures,
         )
 
     def cases(self) -> list[StoredCase]:
         """The cases that are small enough, as clients send and get them."""
         chosen = [case for case in self.onnx.reference.cases if case.name in _CASES and case.in_range]
-        return [_as_served(read_case(case, self.reference), self.package) for case in chosen]
+        return [_as_served(read_case(case, self.reference), self.model) for case in chosen]
 
     def is_taken(self, feed: Arrays) -> bool:
         """Whether the release answers such inputs at all."""
-        own = {name: array for name, array in feed.items() if name not in self.package.reshaped}
-        config = parse_config((self.folder / self.package.config_file).read_text())
+        model, folder = self.model, self.folder
+        if self.package.members:
+            folder /= self.package.part(MODEL_PART).folder
+        own = {name: array for name, array in feed.items() if name not in model.reshaped}
+        config = parse_config((folder / model.config_file).read_text())
         profiles = self.build.profiles if self.build is not None else ()
-        return _fits(feed, self.package) and instances_take(config, profiles, own)
+        return _fits(feed, model) and instances_take(config, profiles, own)
 
 
 def _as_served(case: StoredCase, package: Package) -> StoredCase:

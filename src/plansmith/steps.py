@@ -1,4 +1,4 @@
-"""The verbs of a compile, in order: fetch, export, sample, lower, compile, validate, package, check_served, publish.
+"""The verbs of a compile: fetch, export, sample, lower, compile, validate, join, package, check_served, publish.
 
 Each is a plain method that takes and gives finished records; what they share is in `stages`. The heavy
 ones are carried out by one worker process, started when the first of them is not in the cache.
@@ -23,8 +23,10 @@ from plansmith.engines import Engine
 from plansmith.errors import EngineError, ExportError, GateError, PlansmithError
 from plansmith.graph_steps import GraphSteps, require_kernels
 from plansmith.history import HISTORY, History
+from plansmith.join_steps import join, require_joinable
 from plansmith.manifest import Manifest, Package, PublishedVersion, StepRecord
 from plansmith.packaging import lay_out, require_servable
+from plansmith.parts import Pipeline
 from plansmith.plan_judging import JudgedPlans, judge_plans, require_plans
 from plansmith.plan_outlook import BuildOutlook, outlook_of
 from plansmith.plan_steps import PlanSteps
@@ -53,7 +55,7 @@ from plansmith.triton.serving_runtime import ServingRuntime, find_serving_runtim
 from plansmith.types import DataSet, EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
 from plansmith.validation import require_passed
 
-STEPS = ("fetch", "export", "sample", "lower", "compile", "validate", "package", "check_served", "publish")
+STEPS = ("fetch", "export", "sample", "lower", "compile", "validate", "join", "package", "check_served", "publish")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,6 +91,8 @@ class Compilation(GraphSteps):
         shared: SharedCache | None = None,
     ) -> None:
         super().__init__(spec, relative_to=relative_to, listener=listener, dry=dry, digester=digester, shared=shared)
+        with self._locating("join"):
+            require_joinable(spec, self.reference)
         _require_available(spec, self.reference, self.name, self.target)
         require_served(spec, self.name, self.target.device, relative_to)
         self._plans = self._plan_steps() if spec.engine is EngineKind.TENSORRT else None
@@ -156,12 +160,14 @@ class Compilation(GraphSteps):
         lowered = perform(self.lower, onnx, data)
         engine = perform(self.compile, source, onnx, lowered)
         validation = perform(self.validate, source, engine, onnx, lowered, data)
+        pipeline = perform(self.join, source, onnx, lowered, engine, validation) if self.spec.pipeline else None
         self._stages.end_worker()
         if self._plans is not None:
             self._plans.require_complete(engine.record)
-        package = perform(self.package, engine, onnx)
-        served = perform(self.check_served, package, onnx, validation) if self.spec.check_served else None
-        return perform(self.publish, Made(source, onnx, data, lowered, engine, validation, package, served, before))
+        package = perform(self.package, engine, onnx, pipeline)
+        served = perform(self.check_served, package, onnx, validation, pipeline) if self.spec.check_served else None
+        made = Made(source, onnx, data, lowered, engine, validation, pipeline, package, served, before)
+        return perform(self.publish, made)
 
     def _surroundings(self) -> Basis:
         """What decides the result besides what the steps bring here."""
@@ -184,6 +190,8 @@ class Compilation(GraphSteps):
             plan[begins] = "would come from the shared cache"
         if "publish" in found:
             plan["publish"] = "nothing: the newest version is this one"
+        if self.spec.pipeline is None:
+            del plan["join"]
         if not self.spec.check_served:
             plan["check_served"] = "left out"
         if self.spec.load_into:
@@ -319,17 +327,40 @@ class Compilation(GraphSteps):
             self._stages.notice(f"there is no {above} plan that this one has to be faster than: {error.message}")
             return None
 
-    def package(self, engine: Finished[Engine], onnx: Finished[OnnxModel]) -> Finished[Package]:
+    def join(
+        self,
+        source: Finished[SourceModel],
+        onnx: Finished[OnnxModel],
+        lowered: Finished[LoweredModel],
+        engine: Finished[Engine],
+        validation: Finished[ValidationReport],
+    ) -> Finished[Pipeline]:
+        """Make what stands around the model, so that clients send and get what people have.
+
+        Raises:
+            SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
+            UsageError: a pipeline that does not fit the model.
+            GateError: the answers are not those of the source's own library.
+        """
+        return join(self._stages, self.spec, source, onnx, lowered, engine, validation)
+
+    def package(
+        self, engine: Finished[Engine], onnx: Finished[OnnxModel], pipeline: Finished[Pipeline] | None
+    ) -> Finished[Package]:
         """Lay out the release: config.pbtxt and the files that Triton loads.
 
         Raises:
             EngineError: an input or output that Triton cannot carry.
         """
         options = self.spec.triton.found_from(self._relative_to)
-        return lay_out(self._stages, self.name, self.target, options, engine, onnx)
+        return lay_out(self._stages, self.name, self.target, options, engine, onnx, pipeline)
 
     def check_served(
-        self, package: Finished[Package], onnx: Finished[OnnxModel], validation: Finished[ValidationReport]
+        self,
+        package: Finished[Package],
+        onnx: Finished[OnnxModel],
+        validation: Finished[ValidationReport],
+        pipeline: Finished[Pipeline] | None,
     ) -> Finished[ServedReport]:
         """Have a real Triton load the release and answer.
 
@@ -340,7 +371,7 @@ class Compilation(GraphSteps):
             raise WouldRun("check_served")
         engine = self._stages.made["compile"]
         assert isinstance(engine, Engine)
-        return ask_server(self._stages, self._runtime, package, onnx, validation, engine.build)
+        return ask_server(self._stages, self._runtime, package, onnx, validation, engine.build, pipeline)
 
     def publish(self, made: Made) -> tuple[PublishedVersion, Manifest]:
         """Number the release, exchange the view that Triton reads, and bring it to the spec's destinations.

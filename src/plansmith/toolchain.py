@@ -23,6 +23,7 @@ _COMMON_CODE = (
     "engines.py",
     "reports.py",
     "manifest.py",
+    "parts.py",
     "comparison.py",
     "reference.py",
     "worker.py",
@@ -131,6 +132,7 @@ _CODE = {
         *_EXPORT_CODE,
         *_JUDGING_CODE,
     ),
+    "join": ("joining.py", "python_gate.py", "pipeline", *_PYTHON_CODE, *_EXPORT_CODE, *_JUDGING_CODE),
     "package": (
         "packaging.py",
         "client/wire.py",
@@ -141,8 +143,16 @@ _CODE = {
         "triton",
         "triton_options",
     ),
-    "check_served": ("serving.py", "profile_inputs.py", "client", "triton"),
-    "check_served_python": ("serving.py", "profile_inputs.py", "client", "triton", *_PYTHON_CODE, *_EXPORT_CODE),
+    "check_served": ("serving.py", "profile_inputs.py", "client", "triton", "pipeline"),
+    "check_served_python": (
+        "serving.py",
+        "profile_inputs.py",
+        "client",
+        "triton",
+        "pipeline",
+        *_PYTHON_CODE,
+        *_EXPORT_CODE,
+    ),
     "zoo": ("zoo", *_EXPORT_CODE),
 }
 _EXPORT_TOOLS = (
@@ -173,6 +183,7 @@ _TOOLS = {
     "validate": (_ONNXRUNTIME, "polygraphy", "numpy"),
     "validate_python": _PYTORCH_TOOLS,
     "measure": (*_EXPORT_TOOLS, "polygraphy"),
+    "join": ("pillow", _ONNXRUNTIME, *_PYTORCH_TOOLS),
     "package": ("tritonclient", "protobuf"),
     "check_served": ("tritonclient", "numpy"),
     "check_served_python": ("tritonclient", *_PYTORCH_TOOLS),

@@ -16,6 +16,7 @@ from plansmith.errors import EnvironmentFault, first_line
 from plansmith.exporting import ask_model, describe, export
 from plansmith.given_graphs import check_given
 from plansmith.graph_taking import take_graph
+from plansmith.joining import join
 from plansmith.lowering import lower
 from plansmith.plan_gate import judge_plan
 from plansmith.process import serve
@@ -176,6 +177,7 @@ FUNCTIONS = {
         plan_graph,
         validate,
         judge_plan,
+        join,
     )
 }
 

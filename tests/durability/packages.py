@@ -7,9 +7,8 @@ from pathlib import Path
 
 from plansmith.digest import digest_of_files
 from plansmith.engines import Engine
-from plansmith.manifest import Interface, Manifest, Package, PublishedVersion
+from plansmith.manifest import MODEL_FOLDER, Interface, Manifest, Package, PublishedVersion
 from plansmith.reports import ValidationReport
-from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository, Servers
 from plansmith.types import (
     AxisRange,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from plansmith.manifest import PublishedVersion
+from plansmith.manifest import MODEL_FOLDER, PublishedVersion
 from plansmith.python_options import SITE_VARIABLE
-from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository
 
 from ..durability.packages import draft_of

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plansmith.manifest import Interface, Manifest
+from plansmith.manifest import MODEL_FOLDER, Interface, Manifest
 from plansmith.report import REPORT_FILE, facts_of, render
-from plansmith.triton.releases import MODEL_FOLDER
 from plansmith.triton.repository import ModelRepository
 
 from ..durability.packages import TARGET, draft_of, file_entries

@@ -11,7 +11,7 @@ import pytest
 from plansmith.destinations import Place
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
-from plansmith.manifest import Interface
+from plansmith.manifest import CONFIG_FILE, Interface
 from plansmith.stores import repository_view
 from plansmith.stores.layout import VIEW
 from plansmith.stores.publication import Terms, publish_release
@@ -19,7 +19,7 @@ from plansmith.stores.repository_view import keep_view, refresh_view
 from plansmith.stores.store import Store
 from plansmith.triton.installation import Installation
 from plansmith.triton.live import RunningTriton
-from plansmith.triton.model_config import CONFIG_FILE, parse_config
+from plansmith.triton.model_config import parse_config
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.server import TritonServer
 

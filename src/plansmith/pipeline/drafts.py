@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plansmith.errors import GateError
 from plansmith.parts import Part
 from plansmith.pipeline import served
 from plansmith.pipeline.served.requests import SETTINGS_FILE, Refusal
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 MODEL_FILE = "model.py"
 REQUIREMENTS_FILE = "requirements.txt"
 SERVED_FOLDER = "plansmith_served"
+
+_REPORT = "nothing was published; please report this with the log"
 
 _MODEL = f'''"""A part of a pipeline in Triton's Python backend; requirements.txt names what it needs.
 
@@ -136,7 +139,7 @@ def write_part(draft: DraftPart, numpy: str, out: Path) -> Part:
 
 
 def run_parts(parts: Sequence[DraftPart], folders: Path, feed: Arrays) -> Arrays:
-    """What parts that were written make of one request, in this process; raises ValueError where one refuses it.
+    """What parts that were written make of one request, in this process.
 
     Args:
         parts: in the order of the pipeline.
@@ -145,6 +148,9 @@ def run_parts(parts: Sequence[DraftPart], folders: Path, feed: Arrays) -> Arrays
 
     Returns:
         All tensors, those of the feed included.
+
+    Raises:
+        GateError: one of them refuses it.
     """
     known = dict(feed)
     for part in parts:
@@ -152,6 +158,6 @@ def run_parts(parts: Sequence[DraftPart], folders: Path, feed: Arrays) -> Arrays
         step = part.step(json.loads((folder / SETTINGS_FILE).read_text()), folder)
         (answer,) = step.answer([{tensor.name: known[tensor.name] for tensor in part.inputs}])
         if isinstance(answer, Refusal):
-            raise ValueError(answer.words)
+            raise GateError(f"the part {part.name!r} refuses it: {answer.words}", remedy=_REPORT)
         known |= answer
     return known

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.errors import RepositoryError
-from plansmith.manifest import Manifest
+from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Manifest
 from plansmith.plan_words import milliseconds
 from plansmith.precision_words import cosine_words, speed_words
 from plansmith.report import facts_of
@@ -17,8 +17,7 @@ from plansmith.report.provenance import groups_of
 from plansmith.reports import ValidationReport
 from plansmith.stores.reading import read_file, read_stored_manifest
 from plansmith.stores.store import Store
-from plansmith.triton.model_config import CONFIG_FILE
-from plansmith.triton.releases import MODEL_FOLDER, read_manifest
+from plansmith.triton.releases import read_manifest
 from plansmith.types import Record, Tensor
 from plansmith.units import bytes_in_words
 

@@ -25,20 +25,12 @@ from plansmith.durable import (
     sweep,
 )
 from plansmith.errors import RepositoryError
-from plansmith.manifest import Manifest
+from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Manifest
 from plansmith.report import REPORT_FILE, facts_of, render
 from plansmith.stores.notes import read_note, write_note
 from plansmith.stores.records import StoredRelease, StoredVersion
 from plansmith.stores.store import Store
-from plansmith.triton.model_config import CONFIG_FILE
-from plansmith.triton.releases import (
-    MANIFEST_FILE,
-    MODEL_FOLDER,
-    damaged_file,
-    misfit,
-    policy_of,
-    read_manifest,
-)
+from plansmith.triton.releases import MANIFEST_FILE, damaged_file, misfit, policy_of, read_manifest
 from plansmith.triton.repository import ModelRepository
 from plansmith.types import FileEntry
 

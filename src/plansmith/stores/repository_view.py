@@ -21,15 +21,15 @@ from importlib.util import find_spec
 
 from plansmith.destinations import CURRENT, Alias
 from plansmith.errors import EnvironmentFault, RepositoryError
-from plansmith.manifest import Manifest
+from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Manifest
 from plansmith.stores.documents import change, new_token, read_document
 from plansmith.stores.layout import VIEW, object_key, view_key
 from plansmith.stores.objects import Held
 from plansmith.stores.reading import read_file, read_stored_manifest
 from plansmith.stores.records import Catalogue, Pointer, StoredRelease, StoredVersion
 from plansmith.stores.store import Store
-from plansmith.triton.model_config import CONFIG_FILE, parse_config, text_of
-from plansmith.triton.releases import MODEL_FOLDER, misfit, policy_of
+from plansmith.triton.model_config import parse_config, text_of
+from plansmith.triton.releases import misfit, policy_of
 from plansmith.types import Record
 
 _GRACE_SECONDS = 600.0

@@ -28,8 +28,9 @@ from typing import Any
 
 from plansmith.addresses import HEADER_VARIABLE, read_address, read_header
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
+from plansmith.manifest import CONFIG_FILE
 from plansmith.triton.control_calls import Forbidden, Refused, Rehearsal, StillLoading, Unreachable, calls_to
-from plansmith.triton.model_config import CONFIG_FILE, parse_config
+from plansmith.triton.model_config import parse_config
 
 LOAD_SECONDS = 900
 

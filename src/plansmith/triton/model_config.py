@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
 
 BATCH = "batch"
-CONFIG_FILE = "config.pbtxt"
 
 
 def max_batch_size(component: Component, axes: Mapping[str, AxisRange]) -> int:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from plansmith.engines import BuildSpec, Engine, OptimizationProfile, Plan, PlanTensor
 from plansmith.errors import EngineError
-from plansmith.manifest import Package
+from plansmith.manifest import CONFIG_FILE, Package
 from plansmith.profile_inputs import profile_for
-from plansmith.triton.model_config import BATCH, CONFIG_FILE, interface_of, make_config
+from plansmith.triton.model_config import BATCH, interface_of, make_config
 from plansmith.types import Component, Device, Tensor
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from plansmith.manifest import Interface, Manifest
 from plansmith.triton_options.serving import Latest, VersionPolicy
 
 MANIFEST_FILE = "manifest.json"
-MODEL_FOLDER = "model"
 
 OWN_NAMES = {
     "build.log",

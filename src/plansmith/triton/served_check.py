@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,17 +16,11 @@ from plansmith.comparison import Padding, compare_output
 from plansmith.durable import link_or_copy
 from plansmith.errors import EnvironmentFault, ServedCheckError, UsageError
 from plansmith.limits import usable_memory
-from plansmith.manifest import Package
+from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Package
+from plansmith.parts import MODEL_PART
 from plansmith.reference import StoredCase
 from plansmith.reports import ServedCheck, ServedReport, Tolerance
-from plansmith.triton.model_config import (
-    CONFIG_FILE,
-    completions,
-    contradictions,
-    parse_config,
-    with_cpu_instances,
-)
-from plansmith.triton.releases import MODEL_FOLDER
+from plansmith.triton.model_config import completions, contradictions, parse_config, with_cpu_instances
 from plansmith.triton.server import TritonServer
 from plansmith.triton.server_memory import is_measurable
 from plansmith.triton.serving_runtime import ServingRuntime
@@ -39,8 +33,31 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[np.generic]]
 
 CONCURRENT_CLIENTS = 4
+_PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
 _REQUEST_SECONDS = 120
 _MOST_WHOLE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class RawQuestion:
+    """One request of raw inputs, and the answer of the source's own library."""
+
+    name: str
+    feed: Arrays
+    expected: Arrays
+
+
+@dataclass(frozen=True)
+class RawQuestions:
+    """What an ensemble is asked as a whole.
+
+    Args:
+        questions: requests, each of which is sent whole over both protocols, and row by row.
+        judge: the failures of an answer, in words: takes the request's name, the answer owed and the one given.
+    """
+
+    questions: Sequence[RawQuestion]
+    judge: Callable[[str, Arrays, Arrays], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +70,7 @@ class Question:
     expected: Arrays
 
 
-def check_served(
+def check_served(  # noqa: PLR0913 - what is served, what it is asked, and where: nothing of it follows from the rest
     package: Package,
     folder: Path,
     cases: Sequence[StoredCase],
@@ -65,11 +82,13 @@ def check_served(
     scratch: Path,
     log: Path,
     progress: Callable[[str], None],
+    raw: RawQuestions | None = None,
 ) -> ServedReport:
     """Load the release into a server of its own, ask it, and compare answers and configuration.
 
     Args:
-        package: what is served; its files lie in `folder`.
+        package: what is served; its files lie in `folder`; of an ensemble, the cases are of the member that is the
+            model.
         folder: holds config.pbtxt and model/.
         cases: stored inputs and answers; each is sent whole, and sample by sample.
         runtime: the server and the backend that answers.
@@ -79,18 +98,21 @@ def check_served(
         scratch: a folder for the server's repository, made and removed here; best where `folder` lies.
         log: takes the server's output.
         progress: told what is being done.
+        raw: what an ensemble is asked besides.
 
     Raises:
         ServedCheckError: the model does not load, answers wrongly, or Triton understood another configuration.
     """
-    questions = [question for question in _questions(cases, package) if takes(question.feed)]
+    model = package.part(MODEL_PART).alone() if package.members else package
+    questions = [question for question in _questions(cases, model) if takes(question.feed)]
     if not questions:
         raise ServedCheckError(
             "no case of the reference can be sent to a server, so that nothing would be checked",
             remedy="have an optimization profile of the plan take the usual sizes of `shapes`; without profiles, please"
             " report this with the spec; --no-check-served publishes without the check",
         )
-    config = _stage(package, folder, scratch, runtime.device)
+    staged = [(package, folder), *((member.alone(), folder / member.folder) for member in package.members)]
+    configs = [(one, _stage(one, place, scratch, runtime.device)) for one, place in staged]
     try:
         progress("starting Triton")
         with TritonServer(
@@ -106,9 +128,12 @@ def check_served(
             # Ended by us, it is told with the reason; the kernel might choose the compile instead.
             memory_bytes=usable_memory() if is_measurable() else None,
         ) as server:
-            completed = _compare_config(package, config, server)
+            completed = {one.model: _compare_config(one, config, server) for one, config in configs}[model.model]
             progress("asking Triton")
-            checks = _ask_all(server, package, questions, Padding(package.interface.inputs, mask_input), tolerances)
+            checks = _ask_all(server, model, questions, Padding(model.interface.inputs, mask_input), tolerances)
+            if raw is not None:
+                progress("asking Triton with raw inputs")
+                checks += _ask_raw(server, package, raw)
             seconds = [c.seconds for c in checks]
             progress("stopping Triton")
             return ServedReport(
@@ -128,7 +153,7 @@ def check_served(
 
 
 def _stage(package: Package, folder: Path, repository: Path, device: Device) -> str:
-    """Lay out a repository of this one model; the text of the configuration in it."""
+    """Lay one model out in a repository; the text of the configuration in it."""
     text = (folder / CONFIG_FILE).read_text()
     config = with_cpu_instances(text) if device == "cpu" else text
     (repository / package.model).mkdir(parents=True)
@@ -165,12 +190,12 @@ def _questions(cases: Sequence[StoredCase], package: Package) -> list[Question]:
     for case in cases:
         is_light = sum(a.nbytes for a in case.feed.values()) <= _MOST_WHOLE_BYTES
         if is_light and len(case.rows) == len(next(iter(case.feed.values()))):
-            questions += [Question(case.name, p, case.feed, case.answer) for p in ("http", "grpc")]
+            questions += [Question(case.name, p, case.feed, case.answer) for p in _PROTOCOLS]
         if package.max_batch_size > 1:
             for place, row in enumerate(case.rows):
                 feed = {k: v[row : row + 1] for k, v in case.feed.items()}
                 expected = {k: v[place : place + 1] for k, v in case.answer.items()}
-                questions.append(Question(f"{case.name}, sample {row}", ("http", "grpc")[place % 2], feed, expected))
+                questions.append(Question(f"{case.name}, sample {row}", _PROTOCOLS[place % 2], feed, expected))
     return questions
 
 
@@ -215,6 +240,46 @@ def _ask_all(
 
     with ThreadPoolExecutor(CONCURRENT_CLIENTS) as clients:
         return list(clients.map(ask, questions))
+
+
+def _ask_raw(server: TritonServer, package: Package, raw: RawQuestions) -> list[ServedCheck]:
+    """Ask the ensemble as its clients do; the first wrong answer ends the check."""
+
+    def ask(question: Question) -> ServedCheck:
+        started = time.monotonic()
+        answer = _infer(server, package, question)
+        seconds = time.monotonic() - started
+        failures = raw.judge(question.name, question.expected, answer)
+        if failures:
+            raise ServedCheckError(
+                f"Triton's answer over {question.protocol} to {question.name} is wrong: {failures[0]}",
+                remedy="nothing was published; read the log",
+                log=server.log,
+            )
+        batch = len(next(iter(question.feed.values())))
+        return ServedCheck(
+            name=question.name, protocol=question.protocol, batch=batch, max_relative=0.0, seconds=seconds
+        )
+
+    questions = [
+        Question(one.name if whole else f"{one.name}, sample {row}", protocol, feed, expected)
+        for one in raw.questions
+        for whole, row, protocol, feed, expected in _as_sent(one, package.max_batch_size)
+    ]
+    with ThreadPoolExecutor(CONCURRENT_CLIENTS) as clients:
+        return list(clients.map(ask, questions))
+
+
+def _as_sent(question: RawQuestion, largest: int) -> Iterator[tuple[bool, int, Protocol, Arrays, Arrays]]:
+    """A request whole over both protocols, where it is no larger than the largest batch, and row by row."""
+    rows = len(next(iter(question.feed.values())))
+    if rows <= largest:
+        for protocol in _PROTOCOLS:
+            yield True, 0, protocol, question.feed, question.expected
+    for row in range(rows if rows > 1 else 0):
+        feed = {name: array[row : row + 1] for name, array in question.feed.items()}
+        expected = {name: array[row : row + 1] for name, array in question.expected.items()}
+        yield False, row, _PROTOCOLS[row % 2], feed, expected
 
 
 def _infer(server: TritonServer, package: Package, question: Question) -> dict[str, NDArray[Any]]:

@@ -18,9 +18,7 @@ from plansmith.durable import (
     staging_folder,
 )
 from plansmith.errors import RepositoryError
-from plansmith.manifest import Manifest
-from plansmith.triton.model_config import CONFIG_FILE
-from plansmith.triton.releases import MODEL_FOLDER
+from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Manifest
 
 # A Triton that began to load before an exchange still reads the view before.
 _OTHERS_KEPT = 1

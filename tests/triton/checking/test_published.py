@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from plansmith.digest import digest_of_files
+from plansmith.manifest import MODEL_FOLDER
 from plansmith.targets import load_target
 from plansmith.triton.checking.checker import check_package, check_repository
 from plansmith.triton.model_config import text_of
 from plansmith.triton.plan_config import make_plan_config, plan_package
-from plansmith.triton.releases import MODEL_FOLDER
 
 from ...durability.packages import draft_of, file_entries, publish
 from ...test_plan_header import plan

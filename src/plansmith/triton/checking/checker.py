@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from plansmith.errors import RepositoryError
-from plansmith.manifest import Package
+from plansmith.manifest import CONFIG_FILE, Package
 from plansmith.targets import Target, load_target
 from plansmith.triton.checking import (
     batching_rules,
@@ -34,7 +34,6 @@ from plansmith.triton.checking.findings import Finding, Rule, Severity
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
 from plansmith.triton.checking.reading import read_models, read_package, target_name, variants_of
 from plansmith.triton.checking.versions import NO_VERSIONS, is_plain
-from plansmith.triton.model_config import CONFIG_FILE
 from plansmith.triton.nesting import repositories_in
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -137,11 +136,12 @@ def check_package(package: Package, folder: Path, *, target: Target, arguments: 
         target: what it will be served by.
         arguments: what the server is started with besides what the package asks for.
     """
-    model = read_package(package.model, folder)
+    read = [read_package(package.model, folder)]
+    read += [read_package(member.model, folder / member.folder) for member in package.members]
     given = (*package.server_arguments, *arguments)
-    surroundings = Surroundings(folder.parent, {model.name: model}, target, arguments=given)
+    surroundings = Surroundings(folder.parent, {model.name: model for model in read}, target, arguments=given)
     modules = tuple(module for module in _MODULES if module is not layout_rules)  # of repositories alone
-    return sorted(set(_check_one(model, surroundings, modules)), key=_order)
+    return sorted({found for model in read for found in _check_one(model, surroundings, modules)}, key=_order)
 
 
 def _check_model(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from plansmith.manifest import CONFIG_FILE
 from plansmith.triton.checking.completing import ENSEMBLE, folders_of
 from plansmith.triton.checking.findings import Finding, Rule
 from plansmith.triton.checking.looks import (
@@ -19,7 +20,6 @@ from plansmith.triton.checking.looks import (
 )
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
 from plansmith.triton.checking.versions import LARGEST, NO_VERSIONS, is_plain, version_of, versions_to_load
-from plansmith.triton.model_config import CONFIG_FILE
 
 _LIFECYCLE = "core: src/model_repository_manager/model_lifecycle.cc, VersionsToLoad"
 _POLL = "core: src/model_repository_manager/model_repository_manager.cc, Poll"

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith.manifest import Manifest
+from plansmith.manifest import CONFIG_FILE, Manifest
 from plansmith.targets import Target
 from plansmith.triton.checking.findings import Finding, Rule
-from plansmith.triton.model_config import CONFIG_FILE
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.errors import RepositoryError
-from plansmith.manifest import Manifest
+from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Manifest
 from plansmith.triton.checking.completing import complete, folders_of
 from plansmith.triton.checking.model_folder import ModelFolder
 from plansmith.triton.checking.versions import is_plain, version_of, versions_to_load
-from plansmith.triton.model_config import CONFIG_FILE, parse_config
-from plansmith.triton.releases import MODEL_FOLDER
+from plansmith.triton.model_config import parse_config
 from plansmith.triton.repository import ModelRepository
 
 CONFIGS_FOLDER = "configs"

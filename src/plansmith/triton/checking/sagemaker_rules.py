@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from plansmith.errors import EngineError
+from plansmith.manifest import CONFIG_FILE
 from plansmith.plan_header import read_header
 from plansmith.tensorrt_versions import NEWEST_MAJOR, numbers_of
 from plansmith.triton.checking import plan_file_rules, tensorrt_rules
@@ -15,7 +16,6 @@ from plansmith.triton.checking.ensemble_rules import is_ensemble
 from plansmith.triton.checking.findings import Finding, Rule
 from plansmith.triton.checking.model_folder import ModelFolder, Surroundings
 from plansmith.triton.checking.versions import is_plain
-from plansmith.triton.model_config import CONFIG_FILE
 
 _SERVE = "docker/sagemaker/serve of github.com/triton-inference-server/server"
 _FRONT_END = "src/sagemaker_server.cc of github.com/triton-inference-server/server"

@@ -1,0 +1,105 @@
+"""The step that puts raw inputs and outputs around a model, as the light parent sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from plansmith.compilers.python_backend.served_folder import NUMPY
+from plansmith.config import ModelSpec
+from plansmith.engines import Engine
+from plansmith.errors import GateError, UsageError
+from plansmith.fetching import require_unchanged
+from plansmith.parts import Pipeline
+from plansmith.pipeline.raw_agreement import refusals
+from plansmith.reports import ValidationReport
+from plansmith.sources.reference import SourceReference
+from plansmith.stages import Finished, StageRunner
+from plansmith.types import LoweredModel, OnnxModel, SourceModel
+
+_MOST_TOLD = 5
+
+
+def require_joinable(spec: ModelSpec, reference: SourceReference) -> None:
+    """See at once that a pipeline can be made around a source.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if spec.pipeline is not None and reference.scheme == "onnx":
+        raise UsageError(
+            "an ONNX file brings no tokenizer or processor, so no pipeline can be made around it",
+            remedy="leave `pipeline` out, or name the model that the file was exported from (hf:…, timm:…)",
+        )
+
+
+def join(
+    stages: StageRunner,
+    spec: ModelSpec,
+    source: Finished[SourceModel],
+    onnx: Finished[OnnxModel],
+    lowered: Finished[LoweredModel],
+    engine: Finished[Engine],
+    validation: Finished[ValidationReport],
+) -> Finished[Pipeline]:
+    """Make what stands around a model, and hold it against the source's own library.
+
+    Args:
+        stages: the compile's steps.
+        spec: says what the pipeline is to be.
+        source: the model.
+        onnx: knows its axes.
+        lowered: has the graph that this machine can run.
+        engine: what is served.
+        validation: has the tolerances.
+
+    Raises:
+        SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
+        UsageError: a pipeline that does not fit the model.
+        GateError: the answers are not those of the source's own library.
+    """
+    assert spec.pipeline is not None
+    runnable = _runnable(engine.record, lowered)
+    parameters: dict[str, Any] = {
+        "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
+        "allow_pickle": spec.allow_pickle,
+        "inputs": {k: v.model_dump() for k, v in spec.inputs.items()},
+        "outputs": spec.outputs,
+        "options": spec.pipeline.model_dump(mode="json"),
+        "numpy": NUMPY,
+    }
+
+    def build(out: Path) -> Any:
+        job = {
+            "folder": str(source.folder),
+            "onnx": onnx.record.model_dump(mode="json"),
+            "engine": engine.record.model_dump(mode="json"),
+            "engine_folder": str(engine.folder),
+            "runnable": runnable,
+            "validation": validation.record.model_dump(mode="json"),
+        }
+        record = stages.heavy("join", job=job | parameters, out=str(out))
+        require_unchanged(stages, spec, source)
+        return record
+
+    inputs = [source.digest, onnx.digest, engine.digest, validation.digest]
+    return stages.stage("join", Pipeline, inputs, parameters, build, require=_require_agreement)
+
+
+def _runnable(engine: Engine, lowered: Finished[LoweredModel]) -> str:
+    """The graph to ask here in place of a plan, or of one that ONNX Runtime cannot run on a CPU."""
+    record = lowered.record
+    if record.runnable:
+        return str(lowered.folder / record.runnable)
+    return str(lowered.folder / record.components["model"].file) if engine.plans else ""
+
+
+def _require_agreement(pipeline: Pipeline) -> None:
+    """Let a pipeline through whose answers are those of the source's own library."""
+    found = refusals(pipeline)
+    if found:
+        more = [f"… and {len(found) - _MOST_TOLD} more"] if len(found) > _MOST_TOLD else []
+        raise GateError(
+            "\n  ".join([f"the pipeline does not answer as {pipeline.source} does:", *found[:_MOST_TOLD], *more]),
+            remedy="nothing was published; please report this with the model, or leave `pipeline` out of the spec",
+        )

@@ -1,0 +1,136 @@
+"""Joining, in the heavy child: what stands around a model is made, and held against the source's own library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plansmith.asking import Progress
+from plansmith.engines import Engine
+from plansmith.graph_answers import asking
+from plansmith.loading import load
+from plansmith.parts import Pipeline, RawAgreement, RawCase
+from plansmith.pipeline.drafts import Draft, run_parts, write_part
+from plansmith.pipeline.raw_agreement import compare, limits_of
+from plansmith.pipeline.raw_cases import read_case, write_case
+from plansmith.pipeline_options import PipelineOptions
+from plansmith.python_gate import own_way
+from plansmith.reports import ValidationReport
+from plansmith.types import Case, EngineKind, OnnxModel, Record
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[np.generic]]
+
+RAW_FOLDER = "reference/raw"
+"""Where the cases lie, in the pipeline's folder and in the release."""
+
+
+class JoinJob(Record):
+    """What the parts are made around.
+
+    `source`, `folder`, `allow_pickle`, `inputs`, `outputs`: as for `loading.load`; `onnx`: the exported model, which
+    knows its axes; `runnable`: the graph that ONNX Runtime can run here with the engine's numbers, empty for the
+    engine's own; `validation`: the gate's verdict on the model, which has the tolerances; `numpy`: the version that
+    parts run with.
+    """
+
+    source: dict[str, Any]
+    folder: str
+    allow_pickle: bool
+    inputs: dict[str, Any]
+    outputs: tuple[str, ...]
+    options: PipelineOptions
+    onnx: OnnxModel
+    engine: Engine
+    engine_folder: str
+    runnable: str
+    validation: ValidationReport
+    numpy: str
+
+
+def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, Any]:
+    """Make the parts around a model, and see that with it they answer as the source's own library does.
+
+    Args:
+        job: the fields of a `JoinJob`.
+        out: takes a folder for each part, and the cases.
+        progress: told what is done.
+
+    Returns:
+        The fields of a `Pipeline`.
+
+    Raises:
+        SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
+        UsageError: a pipeline that does not fit the model.
+    """
+    from plansmith.sources.raw_plans import plan
+
+    progress("loading the model")
+    given = JoinJob.model_validate(job)
+    folder, source = Path(given.folder), given.source
+    live = load(source, folder, given.allow_pickle, given.inputs, given.outputs)
+    component, axes = given.engine.components["model"], given.onnx.axes
+    progress("making the parts around the model")
+    draft = plan(live, folder, given.options, component, axes, trust_remote_code=source["trust_remote_code"])
+    written = {part.name: write_part(part, given.numpy, Path(out)) for part in (*draft.before, *draft.after)}
+    progress("asking the source's own library")
+    cases = [_case(name, feed, draft.ask(feed), Path(out)) for name, feed in draft.questions.items()]
+    progress("asking the pipeline")
+    with _asking(given, progress) as ask:
+        agreements = [_agreement(draft, case, Path(out), ask, given.validation) for case in cases]
+    record = Pipeline(
+        input=draft.input,
+        output=draft.output,
+        before=tuple(written[part.name] for part in draft.before),
+        after=tuple(written[part.name] for part in draft.after),
+        inputs=draft.inputs,
+        outputs=draft.outputs,
+        cases=tuple(cases),
+        source=draft.source,
+        agreements=tuple(agreements),
+    )
+    return record.model_dump(mode="json")
+
+
+def _case(name: str, feed: Arrays, answer: Arrays, out: Path) -> RawCase:
+    """Store a request and its answer."""
+    file = f"{RAW_FOLDER}/{name.replace(' ', '-')}.npz"
+    write_case(out / file, feed, answer)
+    return RawCase(name=name, file=file, rows=len(next(iter(feed.values()))))
+
+
+def _agreement(draft: Draft, case: RawCase, out: Path, ask: _Ask, report: ValidationReport) -> RawAgreement:
+    """What parts and model make of a request in this process, beside the answer that is owed."""
+    feed, expected = read_case(out / case.file)
+    known = run_parts(draft.before, out, feed)
+    known = {**known, **ask(case.name, known)}
+    known = run_parts(draft.after, out, known)
+    answer = {name: known[name] for name in expected}
+    return compare(case.name, expected, answer, limits_of(report))
+
+
+_Ask = Callable[[str, "Arrays"], "Arrays"]
+
+
+@contextmanager
+def _asking(job: JoinJob, progress: Progress) -> Iterator[_Ask]:
+    """The model by itself: takes all tensors that there are, and gives its outputs as the exported model has them."""
+    engine, folder = job.engine, Path(job.engine_folder)
+    component = engine.components["model"]
+    names = [tensor.name for tensor in component.inputs]
+
+    def case_of(name: str) -> Case:
+        return Case(name=name, axes={}, file="")
+
+    if engine.kind is EngineKind.PYTHON:
+        way = own_way(engine, folder, progress)
+        yield lambda name, known: way.ask(case_of(name), {one: known[one] for one in names})
+        return
+    path = Path(job.runnable) if job.runnable else folder / component.file
+    with asking(path, component.outputs, job.onnx.components["model"].outputs, engine.precision) as ask:
+        yield lambda name, known: ask(case_of(name), {one: known[one] for one in names})
