@@ -17,8 +17,8 @@ ENCODED_PART, DALI_PART = "encoded", "dali"
 ENCODED = Tensor(name="encoded_images", dtype="uint8", dims=(BATCH, "encoded_bytes"))
 """What goes from one to the other: DALI's backend takes numbers, of equal shape within a request."""
 
-MERGES_REQUESTS = False
-"""Whether Triton may put requests together for DALI (`dynamic_batching`, and `allow_ragged_batch` of the input).
+JOINS_REQUESTS = False
+"""Whether Triton may join requests for DALI.
 
 Its backend answers all requests of an execution with one error (DaliModelInstance::Execute of
 github.com/triton-inference-server/dali_backend), so that an image that is damaged in a way only decoding shows would
@@ -71,4 +71,12 @@ def write_dali_part(recipe: Recipe, out: Path, *, site: Path, device: Device, ma
         max_batch_size=max_batch_size,
         input_name=ENCODED.name,
     )
-    return Part(name=DALI_PART, backend="dali", files=(PIPELINE_FILE,), inputs=(ENCODED,), outputs=(recipe.tensor,))
+    return Part(
+        name=DALI_PART,
+        backend="dali",
+        files=(PIPELINE_FILE,),
+        inputs=(ENCODED,),
+        outputs=(recipe.tensor,),
+        joins_requests=JOINS_REQUESTS,
+        parameters=PARAMETERS,
+    )
