@@ -25,6 +25,10 @@ $(VENV)/.served: $(VENV)/.installed configs/targets/local-cpu.yaml src/plansmith
 	$(BIN)/plansmith serve-env add local-cpu
 	touch $@
 
+$(VENV)/.dali: $(VENV)/.served
+	$(BIN)/plansmith serve-env add local-cpu --dali
+	touch $@
+
 MINILM := artifacts/models/all-MiniLM-L6-v2
 $(MINILM): $(VENV)/.installed
 	@mkdir -p $(@D)
@@ -53,7 +57,7 @@ test: $(VENV)/.served
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "$(HERE) and not slow"
 
 test-slow:       ## the slow ones
-test-slow: $(VENV)/.served
+test-slow: $(VENV)/.served $(VENV)/.dali
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "$(HERE) and slow"
 
 # The browser that the tests look through and the database behind Prefect are Debian packages, fetched on first use.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ def difference(ours: NDArray[np.generic], theirs: NDArray[np.generic], recipe: R
         raise ValueError(f"a batch of shape {list(ours.shape)} is compared with one of {list(theirs.shape)}")
     level = np.array([recipe.scale / recipe.std[channel] for channel in recipe.order])
     levels = np.abs(ours.astype(np.float64) - theirs.astype(np.float64)) / level[:, None, None]
-    rows = levels.reshape(len(levels), -1)
+    rows = levels.reshape(len(levels), math.prod(levels.shape[1:]))
     return Difference(
         mean_levels=float(rows.mean(axis=1).max(initial=0)),
         quantile_levels=max((float(np.quantile(row, 0.99)) for row in rows), default=0.0),

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from plansmith.compilers.dali.pipelines import PIPELINE_FILE, serialise_pipeline
+from plansmith.compilers.dali.pipelines import PIPELINE_FILE, run_pipeline, serialise_pipeline
 from plansmith.compilers.dali.recipe import Recipe
 from plansmith.parts import Part
 from plansmith.pipeline.drafts import DraftPart
 from plansmith.pipeline.served.encoded import EncodedStep
+from plansmith.scratch import scratch_folder
 from plansmith.types import BATCH, Device, Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ENCODED_PART, DALI_PART = "encoded", "dali"
 """The names of the parts, in their order."""
@@ -80,3 +86,21 @@ def write_dali_part(recipe: Recipe, out: Path, *, site: Path, device: Device, ma
         joins_requests=JOINS_REQUESTS,
         parameters=PARAMETERS,
     )
+
+
+def run_recipe(recipe: Recipe, encoded: NDArray[np.generic], *, site: Path) -> NDArray[np.generic]:
+    """What DALI makes of the first part's tensor, on the CPU whatever the target's device is.
+
+    Args:
+        recipe: what is done.
+        encoded: numbers, [batch, longest].
+        site: the folder of `serve_env.dali_folder`, of the target's version.
+
+    Raises:
+        EnvironmentFault: DALI cannot be loaded.
+        EngineError: DALI refuses the pipeline, or cannot decode an image.
+    """
+    with scratch_folder("dali") as scratch:
+        file = Path(scratch, PIPELINE_FILE)
+        serialise_pipeline(recipe, file, site=site, device="cpu", max_batch_size=1, input_name=ENCODED.name)
+        return run_pipeline(file, [row.tobytes() for row in encoded], site=site, input_name=ENCODED.name)

@@ -12,10 +12,11 @@ import pytest
 from PIL import Image, ImageOps
 
 from plansmith.compilers.dali.agreement import Difference, difference
-from plansmith.compilers.dali.parts import DALI_PART, ENCODED, PARAMETERS, write_dali_part
+from plansmith.compilers.dali.parts import DALI_PART, ENCODED, PARAMETERS, encoded_part, run_recipe, write_dali_part
 from plansmith.compilers.dali.pipelines import PIPELINE_FILE, run_pipeline, serialise_pipeline
 from plansmith.compilers.dali.recipe import Recipe, recipe_from_settings
 from plansmith.errors import EngineError, EnvironmentFault
+from plansmith.pipeline.drafts import run_parts, write_part
 from plansmith.targets import load_target, require_dali
 from plansmith.triton import serve_env
 from plansmith.types import Device
@@ -59,7 +60,7 @@ def test_the_same_recipe_gives_the_same_bytes_which_name_no_place_of_this_machin
     first, second = (written(recipe, site, tmp_path / name, device).read_bytes() for name in ("a", "b"))
     assert sha256(first).digest() == sha256(second).digest()
     assert (b"mixed" in first) == (device == "gpu")
-    for place in (b"/", b"serialise", b"child"):
+    for place in (bytes(tmp_path), b".py", b"serialise", b"plansmith"):
         assert place not in first
 
 
@@ -215,6 +216,19 @@ def test_a_resnet_gives_the_same_labels_and_all_but_the_same_embeddings(
     assert float(cosines.min()) > 0.9999
     assert labels[0] == labels[1]
     assert len(set(labels[0])) > 1
+
+
+def test_both_parts_in_this_process_make_the_tensors_that_the_pipeline_makes(
+    images: list[bytes], site: Path, tmp_path: Path
+) -> None:
+    recipe = recipe_from_settings(settings())
+    rows = np.empty((3, 1), object)
+    rows[:, 0] = images[:3]
+    draft = encoded_part(recipe)
+    write_part(draft, "1.26.4", tmp_path)
+    known = run_parts([draft], tmp_path, {"image": rows})
+    made = run_recipe(recipe, known[ENCODED.name], site=site)
+    np.testing.assert_array_equal(made, tensors(recipe, images[:3], site, tmp_path))
 
 
 def test_half_precision_is_what_single_precision_rounds_to(images: list[bytes], site: Path, tmp_path: Path) -> None:

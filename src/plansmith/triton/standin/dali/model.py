@@ -83,7 +83,7 @@ class TritonPythonModel:
             )
             pipeline.build()
         except (RuntimeError, ValueError) as error:
-            raise Refused(f"DALI {dali.__version__} cannot open its pipeline: {_first_line(error)}") from error
+            raise Refused(f"DALI {dali.__version__} cannot open its pipeline: {_words(error)}") from error
         return pipeline
 
 
@@ -126,13 +126,13 @@ def _parted(outputs: Mapping[str, Any], feeds: Sequence[Arrays]) -> Any:
 def _response(request: Any, answer: Arrays | Exception) -> Any:
     """An answer with an error of its own: Triton 2.51 ends with a segmentation fault where two answers share one."""
     if isinstance(answer, Exception):
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"DALI error: {_first_line(answer)}"))
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"DALI error: {_words(answer)}"))
     return pb_utils.InferenceResponse(
         [pb_utils.Tensor(name, answer[name]) for name in request.requested_output_names()]
     )
 
 
-def _first_line(error: Exception) -> str:
+def _words(error: Exception) -> str:
     """DALI's words without the lines that tell of its own code."""
     lines = [line.strip() for line in str(error).splitlines()]
     return " ".join(dict.fromkeys(line for line in lines if line and not line.startswith(("[", "C++ context"))))
