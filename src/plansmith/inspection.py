@@ -10,6 +10,7 @@ from typing import Any
 from plansmith.engines import Engine
 from plansmith.errors import UsageError, first_line
 from plansmith.manifest import LOWERED_FILE, LoweredGraph, Manifest
+from plansmith.pipeline_words import pipeline_lines
 from plansmith.plan_words import plan_lines
 from plansmith.precision_words import cosine_words, doubts, evaluation_lines, held_out_words, recipe_lines, speed_words
 from plansmith.reports import ValidationReport
@@ -114,6 +115,7 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
         **_plans(manifest.engine, validation),
         "lowering": _lowering(manifest.lowered),
         "interface": _interface(manifest.engine.components["model"]),
+        **_pipeline(manifest),
         "max_batch_size": manifest.package.max_batch_size,
         "gate": _gate(validation),
         "served": "not checked"
@@ -164,6 +166,19 @@ def _plans(engine: Engine, validation: ValidationReport) -> dict[str, Any]:
         **({"profiles": profiles} if profiles else {}),
         "plan files": {capability: plan.file for capability, plan in engine.plans.items()},
     }
+
+
+def _pipeline(manifest: Manifest) -> dict[str, Any]:
+    """What stands around the model; nothing where nothing does."""
+    if manifest.pipeline is None:
+        return {}
+    told = {
+        "inputs": [_tensor(t) for t in manifest.package.interface.inputs],
+        "outputs": [_tensor(t) for t in manifest.package.interface.outputs],
+        "members": {member.part: member.model for member in manifest.package.members},
+        "found": list(pipeline_lines(manifest.pipeline)),
+    }
+    return {"pipeline": told}
 
 
 def _gate(validation: ValidationReport) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from plansmith.fetching import require_unchanged
 from plansmith.parts import Pipeline
 from plansmith.pipeline.raw_agreement import refusals
 from plansmith.reports import ValidationReport
+from plansmith.sources.raw_kinds import refuse_raw
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner
 from plansmith.types import LoweredModel, OnnxModel, SourceModel
@@ -20,17 +21,27 @@ from plansmith.types import LoweredModel, OnnxModel, SourceModel
 _MOST_TOLD = 5
 
 
-def require_joinable(spec: ModelSpec, reference: SourceReference) -> None:
-    """See at once that a pipeline can be made around a source.
+def require_joinable(spec: ModelSpec, reference: SourceReference, folder: Path | None) -> None:
+    """See that a pipeline can be made around a source, as far as its files tell.
+
+    Args:
+        spec: says what the pipeline is to be.
+        reference: the source as typed.
+        folder: of the source, where it is here already.
 
     Raises:
         UsageError: it cannot.
+        SourceError: what makes the model's inputs is not there.
     """
-    if spec.pipeline is not None and reference.scheme == "onnx":
+    if spec.pipeline is None:
+        return
+    if reference.scheme == "onnx":
         raise UsageError(
             "an ONNX file brings no tokenizer or processor, so no pipeline can be made around it",
             remedy="leave `pipeline` out, or name the model that the file was exported from (hf:…, timm:…)",
         )
+    if folder is not None:
+        refuse_raw(reference.scheme, folder, spec.pipeline, task=spec.task)
 
 
 def join(

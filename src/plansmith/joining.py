@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from plansmith.sources.live import LiveModel
+
     Arrays = Mapping[str, NDArray[np.generic]]
 
 RAW_FOLDER = "reference/raw"
@@ -74,15 +76,28 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
     given = JoinJob.model_validate(job)
     folder, source = Path(given.folder), given.source
     live = load(source, folder, given.allow_pickle, given.inputs, given.outputs)
-    component, axes = given.engine.components["model"], given.onnx.axes
+    served = given.onnx.model_copy(update={"components": given.engine.components})
     progress("making the parts around the model")
-    draft = plan(live, folder, given.options, component, axes, trust_remote_code=source["trust_remote_code"])
+    draft = plan(
+        live,
+        folder,
+        given.options,
+        served,
+        scheme=source["scheme"],
+        task=source["task"] or "",
+        trust_remote_code=source["trust_remote_code"],
+    )
     written = {part.name: write_part(part, given.numpy, Path(out)) for part in (*draft.before, *draft.after)}
     progress("asking the source's own library")
-    cases = [_case(name, feed, draft.ask(feed), Path(out)) for name, feed in draft.questions.items()]
+    own = {name: draft.ask(feed) for name, feed in draft.questions.items()}
+    owed = (
+        {name: _owed(draft, live, Path(out), feed) for name, feed in draft.questions.items()} if draft.bounds else own
+    )
+    cases = [_case(name, feed, owed[name], Path(out)) for name, feed in draft.questions.items()]
     progress("asking the pipeline")
     with _asking(given, progress) as ask:
         agreements = [_agreement(draft, case, Path(out), ask, given.validation) for case in cases]
+    agreements = [_beside_source(found, own[found.case], owed[found.case], given) for found in agreements]
     record = Pipeline(
         input=draft.input,
         output=draft.output,
@@ -95,6 +110,23 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
         agreements=tuple(agreements),
     )
     return record.model_dump(mode="json")
+
+
+def _owed(draft: Draft, live: LiveModel, out: Path, feed: Arrays) -> Arrays:
+    """What the source model answers behind the parts' own preprocessing, which is as near to its own as they tell."""
+    known = run_parts(draft.before, out, feed)
+    # What is served in half precision gets such inputs; the source model has single precision.
+    inputs = {tensor.name: known[tensor.name].astype(tensor.dtype) for tensor in live.inputs.tensors}
+    known = run_parts(draft.after, out, {**known, **live.ask(inputs)})
+    return {tensor.name: known[tensor.name] for tensor in draft.outputs}
+
+
+def _beside_source(found: RawAgreement, own: Arrays, owed: Arrays, job: JoinJob) -> RawAgreement:
+    """With a word on whether the answer owed is also that of the source's own preprocessing."""
+    if own is owed:
+        return found
+    beside = compare(found.case, own, owed, limits_of(job.validation))
+    return found.model_copy(update={"same": found.same and beside.same})
 
 
 def _case(name: str, feed: Arrays, answer: Arrays, out: Path) -> RawCase:

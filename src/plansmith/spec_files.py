@@ -21,7 +21,10 @@ from plansmith.targets import is_target_file
 _FOLDERS = ("artifacts", "repository", "tritonserver")
 
 # Keys that are merged instead of replaced, and how many levels deep.
-_MERGED = {"shapes": 1, "tolerances": 2, "triton": 1, "data": 2, "lowering": 1, "tensorrt": 1}
+_MERGED = {"shapes": 1, "tolerances": 2, "triton": 1, "data": 2, "lowering": 1, "tensorrt": 1, "pipeline": 1}
+
+# Of these, the command line gives a part only.
+_ADDED_TO = ("tensorrt", "pipeline")
 
 # What says where data come from; another place replaces all of it.
 _PLACE = {"path", "dataset", "entry_point", "subset", "split"}
@@ -165,8 +168,9 @@ def _over(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, 
     found = {**values, **overrides}
     if isinstance(values.get("data"), dict) and "data" in overrides:
         found["data"] = _with_place(values["data"], overrides["data"])
-    if isinstance(values.get("tensorrt"), dict) and "tensorrt" in overrides:
-        found["tensorrt"] = values["tensorrt"] | overrides["tensorrt"]
+    for key in _ADDED_TO:
+        if isinstance(values.get(key), dict) and isinstance(overrides.get(key), dict):
+            found[key] = values[key] | overrides[key]
     return found
 
 

@@ -92,7 +92,7 @@ class Compilation(GraphSteps):
     ) -> None:
         super().__init__(spec, relative_to=relative_to, listener=listener, dry=dry, digester=digester, shared=shared)
         with self._locating("join"):
-            require_joinable(spec, self.reference)
+            require_joinable(spec, self.reference, self.reference.path)
         _require_available(spec, self.reference, self.name, self.target)
         require_served(spec, self.name, self.target.device, relative_to)
         self._plans = self._plan_steps() if spec.engine is EngineKind.TENSORRT else None
@@ -155,6 +155,8 @@ class Compilation(GraphSteps):
         self._require_buildable()
         before = None if self._stages.dry else self._surroundings()
         source = perform(self.fetch)
+        with self._locating("join"):
+            require_joinable(self.spec, self.reference, source.folder)
         onnx = perform(self.export, source)
         data = perform(self.sample, source, onnx) if needs_samples(self.spec, onnx.record) else None
         lowered = perform(self.lower, onnx, data)

@@ -34,6 +34,11 @@ _OPTIONS = (
         help="Kind of GPU that a TensorRT plan is for, such as L4; repeatable [this machine's].",
     ),
     click.option(
+        "--pipeline/--no-pipeline",
+        default=None,
+        help="Serve raw inputs and outputs around the model, such as text in, embedding out [off].",
+    ),
+    click.option(
         "--check-served/--no-check-served", default=None, help="Have a running Triton load and answer it first [on]."
     ),
     click.option(

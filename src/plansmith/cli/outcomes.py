@@ -141,6 +141,8 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
         "server_arguments": list(manifest.package.server_arguments),
         "validation": manifest.validation.worst(),
         "evaluation": evaluation and evaluation.model_dump(exclude={"worst"}),
+        "pipeline": manifest.pipeline and manifest.pipeline.model_dump(),
+        "members": {member.part: member.model for member in manifest.package.members},
         "lowering": manifest.lowered and _lowering(manifest.lowered),
         "plans": {capability: plan.model_dump() for capability, plan in manifest.engine.plans.items()},
         "ran": list(manifest.validation.ran),
@@ -184,6 +186,7 @@ def _lowering(lowered: LoweredModel) -> dict[str, Any] | None:
 
 def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
     from plansmith.cli.text import echo_lines, program, short
+    from plansmith.pipeline_words import pipeline_lines
     from plansmith.plan_words import plan_lines
     from plansmith.targets import load_target
 
@@ -197,6 +200,7 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
     )
     if manifest.source.random_weights:
         click.echo("  the weights are random: its answers mean nothing")
+    echo_lines(f"  {line}" for line in pipeline_lines(manifest.pipeline))
     echo_lines(f"  {line}" for line in accuracy_lines(manifest.lowered, manifest.validation))
     echo_lines(f"  {line}" for line in plan_lines(manifest.engine, manifest.validation))
     if manifest.served is None:

@@ -132,6 +132,8 @@ def given_values(options: dict[str, Any]) -> dict[str, Any]:
         given["shapes"] = parse_shapes(given["shapes"])
     if tensorrt := {key: given.pop(option) for option, key in _TENSORRT.items() if given.get(option)}:
         given["tensorrt"] = tensorrt
+    if "pipeline" in given:
+        given["pipeline"] = {} if given["pipeline"] else None
     if "data" in given:
         given["data"] = {"path": str(Path(given["data"]).absolute())}
     return given

@@ -96,6 +96,8 @@ class Draft:
         questions: requests of raw inputs by name, as clients send them.
         ask: the answer of the source's own library to one of them: its preprocessing, PyTorch, its postprocessing.
         source: that library, in words.
+        bounds: for inputs of the model that the parts before it make by another method than that library: how far their
+            values may be apart, the mean of the absolute differences of a row; of others, floats are rounded otherwise.
     """
 
     input: RawInput
@@ -107,6 +109,7 @@ class Draft:
     questions: Mapping[str, Arrays]
     ask: Callable[[Arrays], Arrays]
     source: str
+    bounds: Mapping[str, float] = field(default_factory=dict)
 
 
 def write_part(draft: DraftPart, numpy: str, out: Path) -> Part:

@@ -8,6 +8,7 @@ from typing import Any
 from plansmith import __version__
 from plansmith.engines import Engine
 from plansmith.manifest import Manifest, StepRecord
+from plansmith.parts import Pipeline
 from plansmith.plan_words import never_ran
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.types import (
@@ -42,6 +43,7 @@ class ReportFacts(Record):
     data: DataSet | None = None
     lowered: LoweredModel | None = None
     engine: Engine | None = None
+    pipeline: Pipeline | None = None
     served: ServedReport | None = None
     files: tuple[FileEntry, ...] = ()
     steps: tuple[StepRecord, ...] = ()

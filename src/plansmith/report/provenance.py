@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from plansmith.engines import Engine
+from plansmith.parts import Pipeline
+from plansmith.pipeline_words import agreement_words, route_words
 from plansmith.report import figures
 from plansmith.report.facts import ReportFacts
 from plansmith.report.verdict import ENGINES
@@ -53,6 +55,8 @@ def groups_of(facts: ReportFacts) -> tuple[Group, ...]:
         found.append(("Graph", _graph(facts.onnx)))
     if facts.validation is not None:
         found.append(("Comparison", _comparison(facts.validation, served=facts.served is not None)))
+    if facts.pipeline is not None:
+        found.append(("Raw inputs and outputs", _pipeline(facts.pipeline)))
     if facts.engine is not None:
         found.append(("Tools", _tools(facts.engine)))
     if facts.served is not None:
@@ -155,6 +159,13 @@ def _comparison(validation: ValidationReport, *, served: bool) -> Iterator[Fact]
     yield Fact("Compared on", validation.data)
     if not served:
         yield Fact("On Triton", "not checked")
+
+
+def _pipeline(pipeline: Pipeline) -> Iterator[Fact]:
+    yield Fact("Parts", route_words(pipeline))
+    for term, tensors in (("Input", pipeline.inputs), ("Output", pipeline.outputs)):
+        yield from (Fact(term, _tensor(tensor), exact=True) for tensor in tensors)
+    yield Fact("Asked", agreement_words(pipeline))
 
 
 def _tools(engine: Engine) -> Iterator[Fact]:

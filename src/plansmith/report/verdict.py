@@ -11,7 +11,7 @@ from plansmith.report.margins import Margin
 from plansmith.types import EngineKind, Precision, Trial
 from plansmith.units import bytes_in_words
 
-MODEL_FOLDER = "model/"
+MODEL_FOLDER, MEMBERS_FOLDER = "model/", "members/"
 ENGINES = {
     EngineKind.ONNXRUNTIME: "ONNX Runtime",
     EngineKind.TENSORRT: "TensorRT",
@@ -145,7 +145,7 @@ def _latency(facts: ReportFacts) -> Iterator[Tile]:
 def _size(facts: ReportFacts, chosen: Trial | None) -> Tile | None:
     """The size of what is served, beside that of FP32 where that is known."""
     if chosen is None:
-        served = [file.bytes for file in facts.files if file.path.startswith(MODEL_FOLDER)]
+        served = [file.bytes for file in facts.files if file.path.startswith((MODEL_FOLDER, MEMBERS_FOLDER))]
         note = figures.count(len(served), "file")
         return Tile("Size", bytes_in_words(sum(served)), f"{note} for Triton") if served else None
     full = facts.lowered.fp32_bytes if facts.lowered else 0

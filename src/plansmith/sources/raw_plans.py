@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from plansmith.pipeline.drafts import Draft
 from plansmith.pipeline_options import PipelineOptions
 from plansmith.sources.live import LiveModel
-from plansmith.types import AxisRange, Component
+from plansmith.sources.raw_kinds import raw_input
+from plansmith.types import OnnxModel
 
 
 def plan(
     live: LiveModel,
     folder: Path,
     options: PipelineOptions,
-    component: Component,
-    axes: Mapping[str, AxisRange],
+    served: OnnxModel,
     *,
+    scheme: Literal["hf", "timm"],
+    task: str,
     trust_remote_code: bool,
 ) -> Draft:
-    """Plan it.
+    """Plan it; see `raw_kinds.refuse_raw` for what is known to be impossible before.
 
     Args:
         live: the source model.
         folder: of the source.
         options: what the spec says.
-        component: what is served, whose inputs and outputs parts give and take.
-        axes: the ranges that it is served for.
-        trust_remote_code: as for the model.
+        served: what is served, whose inputs parts give and whose outputs they take.
+        scheme: of the source.
+        task: that was asked for; empty: none.
+        trust_remote_code: whether the model's own Python code may be run.
 
     Raises:
         SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
         UsageError: what the spec asks for does not fit the model.
     """
-    raise NotImplementedError
+    if raw_input(scheme, folder, options) == "image":
+        from plansmith.sources.pipeline_images import plan_images
+
+        return plan_images(live, folder, options, served, scheme=scheme, task=task, trust_remote_code=trust_remote_code)
+    from plansmith.sources.pipeline_text import plan_text
+
+    return plan_text(live, folder, options, served, task=task, trust_remote_code=trust_remote_code)

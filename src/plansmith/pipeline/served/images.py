@@ -1,0 +1,110 @@
+"""Makes the model's input of the bytes of images: JPEG, PNG and other files.
+
+What cannot be read, or is so large that reading it would harm others, is refused for its own request alone.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .framing import Unfit, framed
+from .requests import Arrays, Refusal
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_LEVELS = 256
+
+
+class ImagesStep:
+    """Decodes, brings to size, scales and normalises.
+
+    Settings:
+        input: name of the tensor of bytes, [batch, 1].
+        output: name of the model's input, [batch, channels, height, width].
+        dtype: of that, by NumPy's name.
+        mode: "RGB", or "L" for one channel.
+        upright: whether an image is turned as its EXIF orientation says.
+        whitened: whether the one transparent colour that some files name becomes white; what else is transparent shows.
+        steps: that bring it to size (see `framing`).
+        height, width: what they end with.
+        scale, mean, std: a level of 0 to 255 becomes (level * scale - mean) / std, by channel of the mode.
+        order: which channel of the mode goes to each channel of the output.
+        formats: that are read, by Pillow's names; no others are tried.
+        most_pixels: of an image, before and after any step.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
+        """See the class; nothing else lies in the folder that this needs."""
+        del folder
+        self._settings = settings
+        levels = np.arange(_LEVELS, dtype=np.float64)[None]
+        mean, std = (np.array(settings[name], np.float64)[:, None] for name in ("mean", "std"))
+        # Every pixel has one of 256 levels, so normalising is looking up.
+        self._values = ((levels * settings["scale"] - mean) / std).astype(settings["dtype"])
+
+    def answer(self, feeds: Sequence[Arrays]) -> Sequence[Arrays | Refusal]:
+        """The model's input for each request, or why there is none."""
+        return [self._answered(feed[self._settings["input"]]) for feed in feeds]
+
+    def _answered(self, files: np.ndarray[Any, Any]) -> Arrays | Refusal:
+        settings = self._settings
+        rows = files.reshape(-1).tolist()
+        shape = (len(rows), len(settings["order"]), settings["height"], settings["width"])
+        made = np.empty(shape, settings["dtype"])
+        for row, file in enumerate(rows):
+            try:
+                pixels = self._pixels(file)
+            except Unfit as problem:
+                return Refusal(f"{settings['input']}: the image in row {row} is refused: {problem}")
+            for to, channel in enumerate(settings["order"]):
+                made[row, to] = self._values[channel][pixels[..., channel]]
+        return {settings["output"]: made}
+
+    def _pixels(self, file: bytes) -> np.ndarray[Any, Any]:
+        """Levels of one image in its final size: [height, width, channels].
+
+        Raises:
+            Unfit: there is no such image in these bytes.
+        """
+        from PIL import Image, UnidentifiedImageError
+
+        most, formats = self._settings["most_pixels"], self._settings["formats"]
+        if not file:
+            raise Unfit("it has no bytes")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Pillow's words on odd files; those that count are errors
+                pixels = np.asarray(framed(self._decoded(file), self._settings["steps"], most))
+        except Unfit:
+            raise
+        except UnidentifiedImageError as error:
+            raise Unfit(f"it is no image of a format that is read ({', '.join(formats)}), or is damaged") from error
+        except Image.DecompressionBombError as error:
+            raise Unfit(f"it has more than {most} pixels") from error
+        except MemoryError as error:
+            raise Unfit("there is no memory for it") from error
+        except Exception as error:  # a damaged file makes decoders raise anything, such as struct.error
+            raise Unfit(f"it is damaged or cut off: {error or type(error).__name__}") from error
+        return pixels if pixels.ndim == 3 else pixels[..., None]
+
+    def _decoded(self, file: bytes) -> Image:
+        """An image in the mode, upright where that is asked for; of several in a file, the first."""
+        from PIL import Image, ImageOps
+
+        settings = self._settings
+        with Image.open(BytesIO(file), formats=settings["formats"]) as opened:
+            if opened.width * opened.height > settings["most_pixels"]:  # the header says so: nothing is decoded yet
+                raise Unfit(f"{opened.width} x {opened.height} pixels are more than {settings['most_pixels']}")
+            upright = ImageOps.exif_transpose(opened) if settings["upright"] else opened
+            image = upright.convert(settings["mode"])
+        if not settings["whitened"] or image.info.get("transparency") is None:
+            return image
+        over = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", over.size, "white"), over).convert(settings["mode"])

@@ -1,0 +1,65 @@
+"""A classifier's logits become names of classes and their scores, the likeliest first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .requests import Arrays, Refusal
+
+LABEL, SCORE = "label", "score"
+
+
+class LabelsStep:
+    """Gives the best classes of every row.
+
+    Settings:
+        logits: name of the model's output [batch, classes].
+        labels: names of the classes, in their order.
+        top_k: how many an answer has.
+        apply: what makes scores of logits: "softmax", "sigmoid" or "none".
+    """
+
+    def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
+        del folder
+        self._logits, self._count = settings["logits"], settings["top_k"]
+        self._apply = _FUNCTIONS[settings["apply"]]
+        self._labels = texts([name.encode() for name in settings["labels"]])
+
+    def answer(self, feeds: Sequence[Arrays]) -> list[Arrays | Refusal]:
+        """`label` [batch, k], and `score` [batch, k] of float32; of equal scores, the first class goes first."""
+        return [self._best(feed[self._logits].astype(np.float32)) for feed in feeds]
+
+    def _best(self, logits: np.ndarray[Any, Any]) -> Arrays:
+        scores = self._apply(logits)
+        order = np.argsort(-scores, axis=-1, kind="stable")[:, : self._count]
+        return {LABEL: self._labels[order], SCORE: np.take_along_axis(scores, order, axis=-1)}
+
+
+def softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Shares of the last axis."""
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    shares: np.ndarray[Any, Any] = powers / powers.sum(axis=-1, keepdims=True)
+    return shares
+
+
+def texts(values: Sequence[bytes]) -> np.ndarray[Any, Any]:
+    """An array of objects, as texts travel."""
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def _sigmoid(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    with np.errstate(over="ignore"):  # an infinite power is a score of 0
+        return np.asarray(1.0 / (1.0 + np.exp(-logits)), np.float32)
+
+
+def _plain(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return logits
+
+
+_FUNCTIONS = {"softmax": softmax, "sigmoid": _sigmoid, "none": _plain}

@@ -1,0 +1,63 @@
+"""What a pipeline around a source takes and answers, told by the source's files alone, before anything heavy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from plansmith.errors import SourceError, UsageError
+from plansmith.pipeline_options import PipelineOptions, RawInput, RawOutput
+from plansmith.sources.image_kinds import refuse_images, takes_images
+from plansmith.sources.preprocessors import has_tokenizer
+from plansmith.sources.text_kinds import refuse_text
+
+Scheme = Literal["hf", "timm", "onnx"]
+
+
+def raw_input(scheme: Scheme, folder: Path, options: PipelineOptions) -> RawInput:
+    """What clients send: what the spec says, or the one thing that the source can make inputs of.
+
+    Raises:
+        UsageError: it can make them of several, and the spec does not say which.
+        SourceError: it can make them of nothing.
+    """
+    if options.input:
+        return options.input
+    able: list[RawInput] = []
+    if scheme == "hf" and has_tokenizer(folder):
+        able.append("text")
+    if scheme != "onnx" and takes_images(scheme, folder):
+        able.append("image")
+    if not able:
+        raise SourceError(
+            f"{folder.name} has no tokenizer and no image processor: nothing makes inputs of raw ones",
+            remedy="save it beside the model (save_pretrained), or leave `pipeline` out",
+        )
+    if len(able) > 1:
+        raise UsageError(
+            f"the model can be sent {' or '.join(able)}, and `pipeline` does not say which",
+            remedy=f"write input: {able[0]} under `pipeline`",
+        )
+    return able[0]
+
+
+def refuse_raw(scheme: Scheme, folder: Path, options: PipelineOptions, *, task: str) -> RawOutput:
+    """See that the pipeline that a spec asks for can be made around a source: what it will answer with.
+
+    Args:
+        scheme: of the source.
+        folder: its directory.
+        options: what the spec says of the pipeline.
+        task: that was asked for; empty: none.
+
+    Raises:
+        UsageError: the kind of source, or of model, does not fit what the spec asks for.
+        SourceError: what makes the model's inputs is not there.
+    """
+    refuse = {"text": refuse_text, "image": refuse_images}.get(raw_input(scheme, folder, options))
+    if refuse is None:
+        raise UsageError(
+            f"pipeline.input is {options.input}, which plansmith makes no inputs of yet",
+            remedy="write text or image, or leave `pipeline` out",
+        )
+    return refuse(scheme, folder, options, task=task)
