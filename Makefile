@@ -73,7 +73,7 @@ debian:
 		$(SUDO) apt-get install -qq --yes --no-install-recommends $(DEBIAN); }
 
 test-gpu:        ## the tests that need a GPU or TensorRT, which must be here; ends with a table of figures
-test-gpu: $(VENV)/.served
+test-gpu: $(VENV)/.served $(VENV)/.dali
 	PLANSMITH_REQUIRE_GPU=1 $(BIN)/python -m pytest -m "gpu or tensorrt" tests/gpu
 
 check:           ## style, types, images

@@ -6,6 +6,7 @@ Nothing of plansmith is imported here: DALI comes with a NumPy of its own. Calle
 
 from __future__ import annotations
 
+import builtins
 import json
 import sys
 import traceback
@@ -56,12 +57,13 @@ def run(dali: Any, asked: Settings) -> dict[str, Any]:
     import numpy as np
 
     content = Path(asked["pipeline"]).read_bytes()
-    pipeline = dali.Pipeline.deserialize(serialized_pipeline=content, batch_size=1, num_threads=1)
+    device = {"device_id": 0} if asked["device"] == "gpu" else {}
+    pipeline = dali.Pipeline.deserialize(serialized_pipeline=content, batch_size=1, num_threads=1, **device)
     found = []
     for file in asked["images"]:
         pipeline.feed_input(asked["input"], [np.fromfile(file, np.uint8)])
         (tensors,) = pipeline.run()
-        found.append(np.array(tensors.as_array()))
+        found.append(np.array(tensors.as_cpu().as_array()))
     np.save(asked["out"], np.concatenate(found))
     return {"version": dali.__version__}
 
@@ -102,13 +104,19 @@ def _size(dali: Any, size: tuple[Any, Any], step: Settings) -> tuple[Any, Any]:
     if step["do"] == "exact":
         return step["height"], step["width"]
     if step["do"] == "shortest":
-        shorter = dali.math.min(height, width)
+        shorter = _extreme(dali, "min", height, width)
         return step["side"] * height // shorter, step["side"] * width // shorter
-    reached = dali.math.min if step["longest"] else dali.math.max
+    reached = "min" if step["longest"] else "max"
     return (
-        reached(_rounded(dali, height * step["width"], width), step["height"]),
-        reached(_rounded(dali, width * step["height"], height), step["width"]),
+        _extreme(dali, reached, _rounded(dali, height * step["width"], width), step["height"]),
+        _extreme(dali, reached, _rounded(dali, width * step["height"], height), step["width"]),
     )
+
+
+def _extreme(dali: Any, which: str, one: Any, other: Any) -> Any:
+    """The smaller or the larger of two sides; numbers alone are not for DALI."""
+    place = builtins if isinstance(one, int) and isinstance(other, int) else dali.math
+    return getattr(place, which)(one, other)
 
 
 def _rounded(dali: Any, total: Any, parts: Any) -> Any:

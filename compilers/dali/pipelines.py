@@ -61,8 +61,10 @@ def serialise_pipeline(
     return str(_ask(request, site)["version"])
 
 
-def run_pipeline(pipeline: Path, images: Sequence[bytes], *, site: Path, input_name: str) -> NDArray[np.generic]:
-    """What a pipeline that was written for the CPU makes of images, in a batch.
+def run_pipeline(
+    pipeline: Path, images: Sequence[bytes], *, site: Path, input_name: str, device: Device = "cpu"
+) -> NDArray[np.generic]:
+    """What a pipeline makes of images, in a batch, on the device that it was written for.
 
     Raises:
         EnvironmentFault: DALI cannot be loaded, or takes too long.
@@ -75,7 +77,7 @@ def run_pipeline(pipeline: Path, images: Sequence[bytes], *, site: Path, input_n
         for file, content in zip(files, images, strict=True):
             file.write_bytes(content)
         out = Path(scratch, "tensors.npy")
-        request = {"call": "run", "pipeline": str(pipeline), "images": [str(file) for file in files]}
+        request = {"call": "run", "pipeline": str(pipeline), "images": [str(file) for file in files], "device": device}
         _ask({**request, "input": input_name, "out": str(out)}, site)
         found: NDArray[np.generic] = np.load(out)
     return found

@@ -100,6 +100,17 @@ TIMM: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             ]
         },
     ),
+    "squashed, then scaled": (
+        {"crop_pct": 1.0, "interpolation": "bicubic", "crop_mode": "squash"},
+        {
+            "steps": [
+                {**EXACT, "filter": "bicubic"},
+                {"do": "shortest", "side": 224, "filter": "bicubic"},
+                {"do": "ratio", "height": 224, "width": 224, "longest": 0, "filter": "bicubic"},
+                CROP,
+            ]
+        },
+    ),
     "other means": (
         {"crop_pct": 0.95, "interpolation": "bicubic", "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.4, 0.3)},
         {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.4, 0.3]},
@@ -161,6 +172,16 @@ def test_sizes_and_crops_are_those_of_python_to_the_pixel(
     recipe = recipe_from_settings(settings(steps=steps, width=crop[0], height=crop[1], **PLAIN))
     found = difference(tensors(recipe, [image], site, tmp_path), by_pillow(image, (width, 230), at, crop)[None], recipe)
     assert found.is_within_bound, found
+
+
+def test_the_shorter_side_reaches_its_part_of_a_size_by_one_ratio(site: Path, tmp_path: Path) -> None:
+    """640 x 427 to at least 200 x 150: 224.82 x 150, rounded."""
+    (image,) = [one for one in real_images() if opened(one).size == (640, 427)][:1]
+    steps = [{"do": "ratio", "height": 150, "width": 200, "longest": 0.0, "filter": "lanczos"}]
+    steps.append({**CROP, "height": 150, "width": 225, "rounding": "down"})
+    recipe = recipe_from_settings(settings(steps=steps, width=225, height=150, **PLAIN))
+    expected = by_pillow(image, (225, 150), (0, 0), (225, 150))
+    assert difference(tensors(recipe, [image], site, tmp_path), expected[None], recipe).is_within_bound
 
 
 @pytest.mark.parametrize(("before", "begin"), [("less", 1), ("more", 2)])
