@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from plansmith.compilers.dali.agreement import MEAN_LEVELS
 from plansmith.compilers.dali.pipelines import PIPELINE_FILE, run_pipeline, serialise_pipeline
-from plansmith.compilers.dali.recipe import Recipe
-from plansmith.parts import Part
-from plansmith.pipeline.drafts import DraftPart
+from plansmith.compilers.dali.recipe import Recipe, recipe_from_settings
+from plansmith.errors import UsageError
+from plansmith.pipeline.drafts import Draft, DraftPart
 from plansmith.pipeline.served.encoded import EncodedStep
+from plansmith.pipeline.served.images import ImagesStep
+from plansmith.pipeline.served.requests import Refusal
 from plansmith.scratch import scratch_folder
 from plansmith.types import BATCH, Device, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[np.generic]]
 
 ENCODED_PART, DALI_PART = "encoded", "dali"
 """The names of the parts, in their order."""
@@ -36,6 +43,21 @@ PARAMETERS = {"num_threads": "4"}
 """Of its configuration: how many threads decode a batch. Without a word it is one."""
 
 
+@dataclass(frozen=True)
+class DaliPlace:
+    """Which DALI a pipeline is made with, and for what.
+
+    Args:
+        site: the folder of `serve_env.dali_folder`, of the target's version.
+        device: what the instances run on.
+        max_batch_size: of the configuration.
+    """
+
+    site: Path
+    device: Device
+    max_batch_size: int
+
+
 def encoded_part(recipe: Recipe) -> DraftPart:
     """The first one: takes the bytes of images, [batch, 1], and refuses what DALI could not decode."""
     return DraftPart(
@@ -45,6 +67,7 @@ def encoded_part(recipe: Recipe) -> DraftPart:
             "input": recipe.input,
             "output": ENCODED.name,
             "most_pixels": recipe.most_pixels,
+            "whitened": recipe.whitened,
             "steps": [step.model_dump(mode="json") for step in recipe.steps],
         },
         inputs=(Tensor(name=recipe.input, dtype="string", dims=(BATCH, 1)),),
@@ -53,54 +76,84 @@ def encoded_part(recipe: Recipe) -> DraftPart:
     )
 
 
-def write_dali_part(recipe: Recipe, out: Path, *, site: Path, device: Device, max_batch_size: int) -> Part:
-    """Write the folder of the second one.
+def dali_part(recipe: Recipe, place: DaliPlace) -> DraftPart:
+    """The second one. Writing it raises EnvironmentFault or EngineError, as `serialise_pipeline` does."""
 
-    Args:
-        recipe: what it does.
-        out: the pipeline's folder; the part's is made in it.
-        site: the folder of `serve_env.dali_folder`, of the target's version.
-        device: what its instances run on.
-        max_batch_size: of its configuration.
+    def write(folder: Path) -> None:
+        serialise_pipeline(
+            recipe,
+            folder / PIPELINE_FILE,
+            site=place.site,
+            device=place.device,
+            max_batch_size=place.max_batch_size,
+            input_name=ENCODED.name,
+        )
 
-    Raises:
-        EnvironmentFault: DALI cannot be loaded.
-        EngineError: DALI refuses the pipeline.
-    """
-    folder = out / DALI_PART
-    folder.mkdir(parents=True)
-    serialise_pipeline(
-        recipe,
-        folder / PIPELINE_FILE,
-        site=site,
-        device=device,
-        max_batch_size=max_batch_size,
-        input_name=ENCODED.name,
-    )
-    return Part(
+    return DraftPart(
         name=DALI_PART,
-        backend="dali",
-        files=(PIPELINE_FILE,),
+        step=DaliStep,
+        settings={"recipe": recipe.model_dump(mode="json"), "site": str(place.site)},
         inputs=(ENCODED,),
         outputs=(recipe.tensor,),
+        write=write,
+        backend="dali",
         joins_requests=JOINS_REQUESTS,
         parameters=PARAMETERS,
     )
 
 
-def run_recipe(recipe: Recipe, encoded: NDArray[np.generic], *, site: Path) -> NDArray[np.generic]:
-    """What DALI makes of the first part's tensor, on the CPU whatever the target's device is.
+class DaliStep:
+    """What the second part does, in this process: on the CPU, whatever the target's device is.
+
+    Settings:
+        recipe: the fields of a `Recipe`.
+        site: the folder of `serve_env.dali_folder`.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
+        """See the class; the pipeline in the folder may be for a GPU that is not here."""
+        del folder
+        self._recipe = Recipe.model_validate(settings["recipe"])
+        self._site = Path(settings["site"])
+
+    def answer(self, feeds: Sequence[Arrays]) -> Sequence[Arrays | Refusal]:
+        """The model's input for each request.
+
+        Raises:
+            EnvironmentFault: DALI cannot be loaded.
+            EngineError: DALI refuses the pipeline, or cannot decode an image.
+        """
+        with scratch_folder("dali") as scratch:
+            file = Path(scratch, PIPELINE_FILE)
+            serialise_pipeline(
+                self._recipe, file, site=self._site, device="cpu", max_batch_size=1, input_name=ENCODED.name
+            )
+            return [{self._recipe.output: self._run(file, feed[ENCODED.name])} for feed in feeds]
+
+    def _run(self, file: Path, encoded: NDArray[np.generic]) -> NDArray[np.generic]:
+        return run_pipeline(file, [row.tobytes() for row in encoded], site=self._site, input_name=ENCODED.name)
+
+
+def with_dali(draft: Draft, place: DaliPlace) -> Draft:
+    """The same pipeline with DALI in the place of the part that reads images with Pillow.
 
     Args:
-        recipe: what is done.
-        encoded: numbers, [batch, longest].
-        site: the folder of `serve_env.dali_folder`, of the target's version.
+        draft: whose first part is that one.
+        place: which DALI, for what.
 
     Raises:
-        EnvironmentFault: DALI cannot be loaded.
-        EngineError: DALI refuses the pipeline, or cannot decode an image.
+        UsageError: its first part reads no images.
+        EngineError: DALI cannot do what that part does.
     """
-    with scratch_folder("dali") as scratch:
-        file = Path(scratch, PIPELINE_FILE)
-        serialise_pipeline(recipe, file, site=site, device="cpu", max_batch_size=1, input_name=ENCODED.name)
-        return run_pipeline(file, [row.tobytes() for row in encoded], site=site, input_name=ENCODED.name)
+    first, *others = draft.before
+    if first.step is not ImagesStep:
+        raise UsageError(
+            f"preprocessing: dali is for images, and this pipeline's input is {draft.input}",
+            remedy="leave `preprocessing` out",
+        )
+    recipe = recipe_from_settings(first.settings)
+    return replace(
+        draft,
+        before=(encoded_part(recipe), dali_part(recipe, place), *others),
+        bounds={recipe.output: MEAN_LEVELS * recipe.largest_level},
+    )

@@ -70,6 +70,7 @@ class Recipe(Record):
     dtype: str
     mode: str
     upright: bool
+    whitened: bool
     steps: tuple[Step, ...]
     height: _Pixels
     width: _Pixels
@@ -79,6 +80,11 @@ class Recipe(Record):
     order: tuple[int, ...]
     formats: tuple[str, ...]
     most_pixels: _Pixels
+
+    @property
+    def largest_level(self) -> float:
+        """How much one level of 0 to 255 makes in the tensor, in the channel where it makes most."""
+        return max(self.scale / one for one in self.std)
 
     @property
     def tensor(self) -> Tensor:

@@ -22,6 +22,7 @@ def settings(**changes: Any) -> dict[str, Any]:
         "dtype": "float32",
         "mode": "RGB",
         "upright": False,
+        "whitened": False,
         "steps": [SHORTEST, CROP],
         "height": 224,
         "width": 224,

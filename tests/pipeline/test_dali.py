@@ -12,14 +12,16 @@ import pytest
 from PIL import Image, ImageOps
 
 from plansmith.compilers.dali.agreement import Difference, difference
-from plansmith.compilers.dali.parts import DALI_PART, ENCODED, PARAMETERS, encoded_part, run_recipe, write_dali_part
+from plansmith.compilers.dali.parts import DALI_PART, ENCODED, PARAMETERS, DaliPlace, dali_part, with_dali
 from plansmith.compilers.dali.pipelines import PIPELINE_FILE, run_pipeline, serialise_pipeline
 from plansmith.compilers.dali.recipe import Recipe, recipe_from_settings
-from plansmith.errors import EngineError, EnvironmentFault
-from plansmith.pipeline.drafts import run_parts, write_part
+from plansmith.errors import EngineError, EnvironmentFault, UsageError
+from plansmith.pipeline.drafts import Draft, DraftPart, run_parts, write_part
+from plansmith.pipeline.served.encoded import EncodedStep
+from plansmith.pipeline.served.images import ImagesStep
 from plansmith.targets import load_target, require_dali
 from plansmith.triton import serve_env
-from plansmith.types import Device
+from plansmith.types import Device, Tensor
 
 from .dali_settings import CROP, EXACT, real_images, settings
 
@@ -66,7 +68,7 @@ def test_the_same_recipe_gives_the_same_bytes_which_name_no_place_of_this_machin
 
 def test_the_part_holds_the_pipeline_and_what_its_configuration_needs(site: Path, tmp_path: Path) -> None:
     recipe = recipe_from_settings(settings())
-    part = write_dali_part(recipe, tmp_path, site=site, device="cpu", max_batch_size=4)
+    part = write_part(dali_part(recipe, DaliPlace(site, "cpu", 4)), "1.26.4", tmp_path)
     assert (part.backend, part.files, part.parameters) == ("dali", ("model.dali",), PARAMETERS)
     assert (part.inputs, part.outputs, part.joins_requests) == ((ENCODED,), (recipe.tensor,), False)
     assert [file.name for file in (tmp_path / DALI_PART).iterdir()] == ["model.dali"]
@@ -239,19 +241,6 @@ def test_a_resnet_gives_the_same_labels_and_all_but_the_same_embeddings(
     assert len(set(labels[0])) > 1
 
 
-def test_both_parts_in_this_process_make_the_tensors_that_the_pipeline_makes(
-    images: list[bytes], site: Path, tmp_path: Path
-) -> None:
-    recipe = recipe_from_settings(settings())
-    rows = np.empty((3, 1), object)
-    rows[:, 0] = images[:3]
-    draft = encoded_part(recipe)
-    write_part(draft, "1.26.4", tmp_path)
-    known = run_parts([draft], tmp_path, {"image": rows})
-    made = run_recipe(recipe, known[ENCODED.name], site=site)
-    np.testing.assert_array_equal(made, tensors(recipe, images[:3], site, tmp_path))
-
-
 def test_half_precision_is_what_single_precision_rounds_to(images: list[bytes], site: Path, tmp_path: Path) -> None:
     single, half = (
         tensors(recipe_from_settings(settings(dtype=dtype)), images[:4], site, tmp_path)
@@ -269,3 +258,34 @@ def test_a_folder_without_dali_is_told_with_what_to_type(tmp_path: Path) -> None
     with pytest.raises(EnvironmentFault, match="cannot be loaded") as fault:
         written(recipe_from_settings(settings()), tmp_path, tmp_path / PIPELINE_FILE)
     assert "plansmith serve-env add TARGET --dali" in fault.value.remedy
+
+
+def drafted(step: type[Any] = ImagesStep) -> Draft:
+    """A pipeline of a ResNet of timm, as whoever knows the source plans it."""
+    before = DraftPart("images", step, settings(), (RAW,), (Tensor(name="x", dtype="float32", dims=("batch",)),))
+    return Draft("image", "tensors", (before,), (), (RAW,), (), {}, dict, "timm")
+
+
+RAW = Tensor(name="image", dtype="string", dims=("batch", 1))
+
+
+def test_dali_takes_the_place_of_pillow_in_a_pipeline_and_both_parts_agree_with_it(
+    images: list[bytes], site: Path, tmp_path: Path
+) -> None:
+    draft = with_dali(drafted(), DaliPlace(site, "gpu", 4))
+    assert [part.name for part in draft.before] == ["encoded", "dali"]
+    for part in draft.before:
+        write_part(part, "1.26.4", tmp_path)
+    rows = np.empty((3, 1), object)
+    rows[:, 0] = images[:3]
+    known = run_parts(draft.before, tmp_path, {"image": rows})
+    (pillow,) = ImagesStep(settings(), tmp_path).answer([{"image": rows}])
+    assert isinstance(pillow, dict)
+    apart = np.abs(known["x"].astype(np.float64) - pillow["x"]).mean(axis=(1, 2, 3)).max()
+    assert 0 < apart < draft.bounds["x"]
+    assert difference(known["x"], pillow["x"], recipe_from_settings(settings())).is_within_bound
+
+
+def test_a_pipeline_that_reads_no_images_takes_no_dali(site: Path) -> None:
+    with pytest.raises(UsageError, match="is for images"):
+        with_dali(drafted(EncodedStep), DaliPlace(site, "cpu", 4))

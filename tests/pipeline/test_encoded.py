@@ -18,7 +18,13 @@ from plansmith.pipeline.served.requests import Refusal
 
 SHORTEST = {"do": "shortest", "side": 64, "filter": "bicubic"}
 CROP = {"do": "crop", "height": 64, "width": 64, "rounding": "even", "fill": [0], "before": "less"}
-SETTINGS = {"input": "image", "output": "encoded", "most_pixels": 100_000, "steps": [SHORTEST, CROP]}
+SETTINGS = {
+    "input": "image",
+    "output": "encoded",
+    "most_pixels": 100_000,
+    "whitened": False,
+    "steps": [SHORTEST, CROP],
+}
 
 
 def picture(mode: str = "RGB", size: tuple[int, int] = (97, 61)) -> Image.Image:
@@ -118,6 +124,15 @@ def test_what_cannot_or_must_not_be_decoded_is_refused_in_words(step: EncodedSte
     assert isinstance(bad, Refusal)
     assert bad.words.startswith("image: the image in row 1 is refused: ")
     assert words in bad.words
+
+
+def test_a_transparent_colour_is_refused_where_the_source_makes_it_white(step: EncodedStep) -> None:
+    file = encoded("PNG", transparency=(1, 2, 3))
+    (shown,) = step.answer([request(file)])
+    (refused,) = EncodedStep({**SETTINGS, "whitened": True}, Path()).answer([request(file)])
+    assert not isinstance(shown, Refusal)
+    assert isinstance(refused, Refusal)
+    assert "transparent colour" in refused.words
 
 
 RATIO = {"do": "ratio", "height": 100, "width": 50, "filter": "bilinear"}

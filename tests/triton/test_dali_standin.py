@@ -16,7 +16,7 @@ from PIL import Image
 from tritonclient.utils import InferenceServerException
 
 from plansmith.compilers.dali.agreement import difference
-from plansmith.compilers.dali.parts import DALI_PART, ENCODED, ENCODED_PART, encoded_part, write_dali_part
+from plansmith.compilers.dali.parts import DALI_PART, ENCODED, ENCODED_PART, DaliPlace, dali_part, encoded_part
 from plansmith.compilers.dali.recipe import recipe_from_settings
 from plansmith.pipeline.drafts import write_part
 from plansmith.targets import load_target
@@ -89,7 +89,7 @@ def server(installation: Installation, packages: Path, tmp_path_factory: pytest.
     folder = tmp_path_factory.mktemp("dali")
     parts, repository = folder / "parts", folder / "repository"
     write_part(encoded_part(RECIPE), "1.26.4", parts)
-    write_dali_part(RECIPE, parts, site=packages, device="cpu", max_batch_size=LARGEST)
+    write_part(dali_part(RECIPE, DaliPlace(packages, "cpu", LARGEST)), "1.26.4", parts)
     place(repository, "encoded", ENCODED_CONFIG, parts / ENCODED_PART)
     place(repository, "dali", DALI_CONFIG, parts / DALI_PART)
     place(repository, "merging", MERGING_CONFIG, parts / DALI_PART)

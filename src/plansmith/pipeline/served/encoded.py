@@ -23,7 +23,7 @@ class EncodedStep:
         input: name of the tensor of bytes, [batch, 1].
         output: name of the tensor of numbers, [batch, longest].
         most_pixels: of an image, before and after any resize.
-        steps: that bring it to size, as those of the part that reads images with Pillow.
+        whitened, steps: as those of the part that reads images with Pillow.
     """
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:  # noqa: ARG002 - every step is made like this
@@ -39,7 +39,7 @@ class EncodedStep:
         rows = files.reshape(-1).tolist()
         for row, file in enumerate(rows):
             try:
-                check_file(file, settings["steps"], settings["most_pixels"])
+                check_file(file, settings["steps"], settings["most_pixels"], whitened=settings["whitened"])
             except Unfit as problem:
                 return Refusal(f"{settings['input']}: the image in row {row} is refused: {problem}")
         laid = np.zeros((len(rows), max(map(len, rows), default=1)), np.uint8)

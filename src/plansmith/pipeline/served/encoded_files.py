@@ -25,8 +25,14 @@ class Unfit(Exception):
     """Why an image cannot be decoded, or must not be."""
 
 
-def check_file(file: bytes, steps: Sequence[Mapping[str, Any]], most_pixels: int) -> None:
+def check_file(file: bytes, steps: Sequence[Mapping[str, Any]], most_pixels: int, *, whitened: bool) -> None:
     """See that an image is whole, and small enough before and after it is resized.
+
+    Args:
+        file: its bytes.
+        steps: that bring it to size.
+        most_pixels: that it may have, before and after each of them.
+        whitened: whether a file's one transparent colour would have to become white, which DALI does not do.
 
     Raises:
         Unfit: it is not.
@@ -36,7 +42,7 @@ def check_file(file: bytes, steps: Sequence[Mapping[str, Any]], most_pixels: int
     if file.startswith(_JPEG):
         width, height = _jpeg(file)
     elif file.startswith(_PNG):
-        width, height = _png(file)
+        width, height = _png(file, whitened=whitened)
     else:
         raise Unfit("it is no image of a format that is read (JPEG, PNG), or is damaged")
     if min(width, height) < 1:
@@ -83,7 +89,7 @@ def _frame(header: bytes) -> tuple[int, int]:
     return int.from_bytes(header[3:5], "big"), int.from_bytes(header[1:3], "big")
 
 
-def _png(file: bytes) -> tuple[int, int]:
+def _png(file: bytes, *, whitened: bool) -> tuple[int, int]:
     """Width and height; all chunks must be whole, up to the one that ends the file."""
     size: tuple[int, int] | None = None
     at, has_pixels = len(_PNG), False
@@ -96,6 +102,8 @@ def _png(file: bytes) -> tuple[int, int]:
             if kind != b"IHDR" or end - at != 12 + _SIZES_OF_IHDR:
                 break
             size = _header(file[at + 8 : end - 4])
+        if kind == b"tRNS" and whitened:
+            raise Unfit("it is a PNG that names a transparent colour: make it one with an alpha channel, or without")
         has_pixels |= kind == b"IDAT"
         if kind == b"IEND" and has_pixels:
             return size
