@@ -45,20 +45,20 @@ def serialise(dali: Any, asked: Settings) -> dict[str, Any]:
     from nvidia.dali._utils.dali_trace import set_tracing
 
     set_tracing(enabled=False)  # the path and the lines of this program would be written into the file
-    pipeline = dali.Pipeline(batch_size=asked["batch"], num_threads=1, device_id=None, **QUEUE)
-    with pipeline:
-        pipeline.set_outputs(_defined(dali, asked["recipe"], asked["input"], on_gpu=asked["device"] == "gpu"))
-    Path(asked["out"]).write_bytes(pipeline.serialize())
+    Path(asked["out"]).write_bytes(_pipeline(dali, asked, None).serialize())
     return {"version": dali.__version__}
 
 
 def run(dali: Any, asked: Settings) -> dict[str, Any]:
-    """Have a pipeline answer: images one by one, each from a file, all tensors into one."""
+    """Have a pipeline, or that of a recipe, answer: images one by one, each from a file, all tensors into one."""
     import numpy as np
 
-    content = Path(asked["pipeline"]).read_bytes()
-    device = {"device_id": 0} if asked["device"] == "gpu" else {}
-    pipeline = dali.Pipeline.deserialize(serialized_pipeline=content, batch_size=1, num_threads=1, **device)
+    device_id = 0 if asked["device"] == "gpu" else None
+    if "pipeline" in asked:
+        content, device = Path(asked["pipeline"]).read_bytes(), {} if device_id is None else {"device_id": device_id}
+        pipeline = dali.Pipeline.deserialize(serialized_pipeline=content, batch_size=1, num_threads=1, **device)
+    else:
+        pipeline = _pipeline(dali, {**asked, "batch": 1}, device_id)
     found = []
     for file in asked["images"]:
         pipeline.feed_input(asked["input"], [np.fromfile(file, np.uint8)])
@@ -66,6 +66,14 @@ def run(dali: Any, asked: Settings) -> dict[str, Any]:
         found.append(np.array(tensors.as_cpu().as_array()))
     np.save(asked["out"], np.concatenate(found))
     return {"version": dali.__version__}
+
+
+def _pipeline(dali: Any, asked: Settings, device_id: int | None) -> Any:
+    """The pipeline of a recipe."""
+    pipeline = dali.Pipeline(batch_size=asked["batch"], num_threads=1, device_id=device_id, **QUEUE)
+    with pipeline:
+        pipeline.set_outputs(_defined(dali, asked["recipe"], asked["input"], on_gpu=asked["device"] == "gpu"))
+    return pipeline
 
 
 def _defined(dali: Any, recipe: Settings, name: str, *, on_gpu: bool) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ from plansmith.pipeline.drafts import Draft, DraftPart
 from plansmith.pipeline.served.encoded import EncodedStep
 from plansmith.pipeline.served.images import ImagesStep
 from plansmith.pipeline.served.requests import Refusal
-from plansmith.scratch import scratch_folder
 from plansmith.types import BATCH, Device, Tensor
 
 if TYPE_CHECKING:
@@ -123,15 +123,14 @@ class DaliStep:
             EnvironmentFault: DALI cannot be loaded.
             EngineError: DALI refuses the pipeline, or cannot decode an image.
         """
-        with scratch_folder("dali") as scratch:
-            file = Path(scratch, PIPELINE_FILE)
-            serialise_pipeline(
-                self._recipe, file, site=self._site, device="cpu", max_batch_size=1, input_name=ENCODED.name
-            )
-            return [{self._recipe.output: self._run(file, feed[ENCODED.name])} for feed in feeds]
+        rows = [tuple(row.tobytes() for row in feed[ENCODED.name]) for feed in feeds]
+        return [{self._recipe.output: _made(self._recipe, images, self._site)} for images in rows]
 
-    def _run(self, file: Path, encoded: NDArray[np.generic]) -> NDArray[np.generic]:
-        return run_pipeline(file, [row.tobytes() for row in encoded], site=self._site, input_name=ENCODED.name)
+
+@lru_cache(maxsize=16)
+def _made(recipe: Recipe, images: tuple[bytes, ...], site: Path) -> NDArray[np.generic]:
+    """The tensor of a request: a process is started for it, and whoever holds pipelines against sources asks twice."""
+    return run_pipeline(recipe, images, site=site, input_name=ENCODED.name)
 
 
 def with_dali(draft: Draft, place: DaliPlace) -> Draft:

@@ -62,9 +62,9 @@ def serialise_pipeline(
 
 
 def run_pipeline(
-    pipeline: Path, images: Sequence[bytes], *, site: Path, input_name: str, device: Device = "cpu"
+    pipeline: Path | Recipe, images: Sequence[bytes], *, site: Path, input_name: str, device: Device = "cpu"
 ) -> NDArray[np.generic]:
-    """What a pipeline makes of images, in a batch, on the device that it was written for.
+    """What a pipeline, or that of a recipe, makes of images, in a batch, on the device that it was written for.
 
     Raises:
         EnvironmentFault: DALI cannot be loaded, or takes too long.
@@ -77,7 +77,12 @@ def run_pipeline(
         for file, content in zip(files, images, strict=True):
             file.write_bytes(content)
         out = Path(scratch, "tensors.npy")
-        request = {"call": "run", "pipeline": str(pipeline), "images": [str(file) for file in files], "device": device}
+        what = (
+            {"recipe": pipeline.model_dump(mode="json")}
+            if isinstance(pipeline, Recipe)
+            else {"pipeline": str(pipeline)}
+        )
+        request = {"call": "run", "images": [str(file) for file in files], "device": device, **what}
         _ask({**request, "input": input_name, "out": str(out)}, site)
         found: NDArray[np.generic] = np.load(out)
     return found

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.asking import Progress
+from plansmith.compilers.dali.parts import DaliPlace, with_dali
 from plansmith.engines import Engine
 from plansmith.graph_answers import asking
 from plansmith.loading import load
@@ -18,7 +19,7 @@ from plansmith.pipeline.raw_cases import read_case, write_case
 from plansmith.pipeline_options import PipelineOptions
 from plansmith.python_gate import own_way
 from plansmith.reports import ValidationReport
-from plansmith.types import Case, EngineKind, OnnxModel, Record
+from plansmith.types import Case, Device, EngineKind, OnnxModel, Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,13 +33,21 @@ RAW_FOLDER = "reference/raw"
 """Where the cases lie, in the pipeline's folder and in the release."""
 
 
+class DaliJob(Record):
+    """Which DALI makes the model's input of images, on what, and the largest batch of its configuration."""
+
+    version: str
+    device: Device
+    max_batch_size: int
+
+
 class JoinJob(Record):
     """What the parts are made around.
 
     `source`, `folder`, `allow_pickle`, `inputs`, `outputs`: as for `loading.load`; `onnx`: the exported model, which
     knows its axes; `runnable`: the graph that ONNX Runtime can run here with the engine's numbers, empty for the
     engine's own; `validation`: the gate's verdict on the model, which has the tolerances; `numpy`: the version that
-    parts run with.
+    parts run with; `dali`: None where Pillow reads images; `dali_site`: the folder that it is installed in.
     """
 
     source: dict[str, Any]
@@ -53,6 +62,8 @@ class JoinJob(Record):
     runnable: str
     validation: ValidationReport
     numpy: str
+    dali: DaliJob | None = None
+    dali_site: str = ""
 
 
 def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, Any]:
@@ -69,6 +80,7 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
     Raises:
         SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
         UsageError: a pipeline that does not fit the model.
+        EngineError: DALI cannot do what the source does.
     """
     from plansmith.sources.raw_plans import plan
 
@@ -87,6 +99,9 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
         task=source["task"] or "",
         trust_remote_code=source["trust_remote_code"],
     )
+    if given.dali is not None:
+        place = DaliPlace(Path(given.dali_site), given.dali.device, given.dali.max_batch_size)
+        draft = with_dali(draft, place)
     written = {part.name: write_part(part, given.numpy, Path(out)) for part in (*draft.before, *draft.after)}
     progress("asking the source's own library")
     own = {name: draft.ask(feed) for name, feed in draft.questions.items()}
