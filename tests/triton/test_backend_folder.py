@@ -64,3 +64,11 @@ def test_what_stands_in_for_dali_is_found_or_told_how_to_get(
     (tmp_path / "env" / "dali-2.4.0").mkdir(parents=True)
     runtime = with_dali(ServingRuntime(server, None, "", "cpu"), target)
     assert runtime.dali_site == tmp_path / "env" / "dali-2.4.0"
+
+
+def test_a_pipeline_for_a_gpu_is_not_asked_where_there_is_none(server: Installation) -> None:
+    runtime = ServingRuntime(server, None, "", "cpu")
+    with pytest.raises(EnvironmentFault, match=r"for the GPU of triton-26\.08 cannot run here") as fault:
+        with_dali(runtime, load_target("triton-26.08"))
+    assert "--no-check-served" in fault.value.remedy
+    assert "tritonserver:26.08-py3" in fault.value.remedy
