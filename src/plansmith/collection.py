@@ -31,7 +31,7 @@ from plansmith.triton.serve_env import staging_place
 from plansmith.triton.views import versions_in
 from plansmith.units import seconds_of
 
-Kind = Literal["cache entry", "timing cache", "lock", "leftover", "log", "history record", "view", "release"]
+Kind = Literal["cache entry", "timing cache", "lock", "leftover", "log", "history record", "view", "part", "release"]
 
 RECORDS_KEPT = 1000
 
@@ -202,14 +202,27 @@ class Collector:
         marker = self._repository.marker()
         mirrors = marker is not None and bool(marker.mirrors)
         damaged = {} if mirrors else self._damaged(model)
+        views = [*self._views(model, damaged)]
+        yield from views
+        yield from self._parts(model, [view.path for view in views])
+        if not mirrors:
+            yield from self._releases(model, damaged)
+
+    def _views(self, model: str, damaged: Mapping[int, str]) -> Iterator[Garbage]:
         link = self._repository.root / model
         for view in self._repository.views(model).others():
             if self._is_old(view) and (self._is_old(link) or not link.is_symlink()):
                 yield Garbage("view", view, "not shown to Triton any more")
             elif harmed := damaged.keys() & set(versions_in(view)):
                 yield Garbage("view", view, f"not shown to Triton any more, and its version {min(harmed)} is damaged")
-        if not mirrors:
-            yield from self._releases(model, damaged)
+
+    def _parts(self, model: str, going: list[Path]) -> Iterator[Garbage]:
+        """Parts of ensembles that no view names once some have gone; those a killed publication left are young."""
+        configs = self._repository.views(model).configs(without=going)
+        already = {*self._repository.members(model).stale(self._repository.views(model).configs())}
+        for folder in self._repository.members(model).stale(configs):
+            if folder not in already or self._is_old(folder):
+                yield Garbage("part", folder, "no view of its ensemble names it")
 
     def _damaged(self, model: str) -> dict[int, str]:
         """What is wrong with the releases that are not whole and that Triton is not shown, by their numbers."""
@@ -261,6 +274,8 @@ class Collector:
             match one.kind:
                 case "cache entry":
                     self._cache.remove(one.path)
+                case "part":
+                    self._repository.members(one.path.parent.name).remove(one.path)
                 case "view" | "release":
                     self._repository.remove(one.path)
                 case "leftover" if one.path.parent.name == STAGING or one.path.parent in self._staging:

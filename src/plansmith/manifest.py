@@ -47,10 +47,11 @@ class Member(Record):
     version: int = 1
 
     @property
-    def files(self) -> tuple[str, ...]:
-        """Every file of it, from the release's folder."""
-        inner = (CONFIG_FILE, *self.support_files, *(f"{MODEL_FOLDER}/{file}" for file in self.model_files))
-        return tuple(f"{self.folder}/{file}" for file in inner)
+    def shown(self) -> dict[str, str]:
+        """What Triton is shown of it: by place in the folder of the member's own model, the path in the release."""
+        own = {name: f"{self.folder}/{name}" for name in (CONFIG_FILE, *self.support_files)}
+        model = f"{self.folder}/{MODEL_FOLDER}"
+        return own | {f"{self.version}/{name}": f"{model}/{name}" for name in self.model_files}
 
     def alone(self) -> Package:
         """The member as a release of its own, whose files lie in its folder."""
@@ -91,7 +92,7 @@ class Package(Record):
     def files(self) -> tuple[str, ...]:
         """Every file that Triton sees, from the release's folder: its own, and those of its members."""
         own = (self.config_file, *self.support_files, *(f"{MODEL_FOLDER}/{file}" for file in self.model_files))
-        return (*own, *(file for member in self.members for file in member.files))
+        return (*own, *(file for member in self.members for file in member.shown.values()))
 
     @property
     def has_dali(self) -> bool:

@@ -21,7 +21,7 @@ from plansmith.triton import model_config, plan_config
 from plansmith.triton.accelerators import add_profiles
 from plansmith.triton.checking.checker import check_package
 from plansmith.triton.configuring import by_place, configure, hidden_names, served_package, support_files
-from plansmith.triton.ensembles import member_folder, write_ensemble
+from plansmith.triton.ensemble_layout import member_folder, write_ensemble
 from plansmith.triton.option_rules import require_fitting
 from plansmith.triton.tensor_rules import ModelFacts, chosen_batch
 from plansmith.triton.warmup import Warmup, is_wanted, obstacle

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError, UsageError
-from plansmith.manifest import MODEL_FOLDER, Manifest
+from plansmith.manifest import Manifest
 from plansmith.process import Worker
 from plansmith.reports import ValidationReport
 from plansmith.scratch import scratch_folder, scratch_name
 from plansmith.stages import WORKER_MODULE
-from plansmith.triton.releases import MANIFEST_FILE, damaged_file, read_manifest
+from plansmith.triton.releases import MANIFEST_FILE, damaged_file, engine_folder, read_manifest
 from plansmith.triton.repository import ModelRepository
 
 
@@ -50,7 +50,7 @@ def revalidate(release: Path) -> ValidationReport:
             model=manifest.name,
             step="validate",
         )
-    folder = release / MODEL_FOLDER / manifest.engine.inner_folder
+    folder = engine_folder(release, manifest)
     descriptor, log = tempfile.mkstemp(prefix=scratch_name("validate-"), suffix=".log")
     os.close(descriptor)
     recipe = manifest.lowered.recipe if manifest.lowered else None

@@ -66,6 +66,9 @@ OFFERED: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "models to show": (("show", ""), ["tiny"]),
     "models to serve": (("serve", "t"), ["tiny"]),
     "models to ask": (("infer", "t"), ["tiny"]),
+    "no model to ask": (("infer", "x"), []),
+    "files to send": (("infer", "x", "--file", "ca"), ["<file>"]),
+    "lines to send": (("infer", "x", "--lines", "ca"), ["<file>"]),
     "models with a history": (("history", "t"), ["tiny"]),
     "models to validate": (("validate", "t"), ["tiny"]),
     "models with a report": (("report", "t"), ["tiny"]),
@@ -128,6 +131,12 @@ def test_a_shell_is_offered_what_fits(
     compiled: Compiled,
 ) -> None:
     assert sorted(shell(CommandLine(compiled.folder), words)) == sorted(offered)
+
+
+def test_versions_to_ask_are_those_of_the_repository_in_the_usual_place(compiled: Compiled) -> None:
+    run = CommandLine(compiled.folder)
+    assert zsh(run, ("infer", "tiny@")) == fish(run, ("infer", "tiny@")) == ["tiny@1"]
+    assert zsh(run, ("infer", "--repository", "none", "tiny@")) == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

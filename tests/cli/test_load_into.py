@@ -35,7 +35,7 @@ def test_a_release_that_stands_is_loaded_and_a_dry_run_says_where(
         address = f"grpc://{server.grpc_url}"
         planned = run(*finished.command, "--load-into", address, "--dry-run", "--json")
         assert planned.document["plan"]["publish"].endswith(f", and be loaded into {address}")
-        server.triton.unload("tiny")
+        server.triton.unload(Path("tiny"))
         answer = run(*finished.command, "--load-into", address, "--json")
         assert (answer.status, answer.document["version"], answer.document["unchanged"]) == (0, 1, True), answer.stderr
         assert server.triton.ready("tiny") == [1]

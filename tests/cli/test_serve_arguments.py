@@ -47,8 +47,8 @@ def test_what_any_shown_version_needs_is_passed_once(tmp_path: Path) -> None:
     released(root, "plain", ())
     released(root, "compatible", (COMPATIBLE,), (COMPATIBLE, PLUGINS), ())
     opened = ModelRepository(root)
-    assert serve._arguments(opened, ["plain"]) == []
-    assert serve._arguments(opened, ["plain", "compatible"]) == [COMPATIBLE, PLUGINS]
+    assert serve.server_arguments(opened, ["plain"]) == []
+    assert serve.server_arguments(opened, ["plain", "compatible"]) == [COMPATIBLE, PLUGINS]
 
 
 def test_a_server_that_runs_takes_up_no_model_that_needs_other_arguments_or_is_for_another_target(
@@ -81,17 +81,17 @@ def test_plans_alone_need_no_onnx_runtime_in_the_server(tmp_path: Path, monkeypa
     (root / "theirs" / "1").mkdir(parents=True)
     opened = ModelRepository(root)
     server = Installation(tmp_path / "tritonserver", (), tmp_path, tmp_path, None, "2.72.0", False, real_tensorrt=True)
-    assert serve._stand_in(server, opened, ["plans"]) is None
+    assert serve.stand_in_for(server, opened, ["plans"]) is None
     for others in (["plans", "graph"], ["graph"], ["plans", "theirs"]):
         with pytest.raises(EnvironmentFault, match="the stand-in backend runs models on the CPU only"):
-            serve._stand_in(server, opened, others)
+            serve.stand_in_for(server, opened, others)
     with pytest.raises(EnvironmentFault, match="has no TensorRT backend"):
-        serve._stand_in(replace(server, real_tensorrt=False), opened, ["plans"])
+        serve.stand_in_for(replace(server, real_tensorrt=False), opened, ["plans"])
 
 
 def test_a_model_that_somebody_else_put_there_needs_nothing_that_is_known(tmp_path: Path) -> None:
     (tmp_path / "repository" / "theirs" / "1").mkdir(parents=True)
-    assert serve._arguments(ModelRepository(tmp_path / "repository"), ["theirs"]) == []
+    assert serve.server_arguments(ModelRepository(tmp_path / "repository"), ["theirs"]) == []
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_log_that_cannot_be_kept_leaves_the_new_one_to_the_temporary_folder(
     monkeypatch.setattr(tempfile, "tempdir", None)
     (tmp_path / "models.serve.log").touch()
     (tmp_path / "models.serve.log.1" / "full").mkdir(parents=True)
-    log = serve._log_file(tmp_path / "models")
+    log = serve.log_file(tmp_path / "models")
     assert (log.parent, log.name.startswith("plansmith-")) == (tmp_path, True)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from plansmith.digest import digest_of_files
 from plansmith.engines import Engine
-from plansmith.manifest import MODEL_FOLDER, Interface, Manifest, Package, PublishedVersion
+from plansmith.manifest import MODEL_FOLDER, Interface, Manifest, Member, Package, PublishedVersion
+from plansmith.parts import MODEL_PART
 from plansmith.reports import ValidationReport
 from plansmith.triton.repository import ModelRepository, Servers
 from plansmith.types import (
@@ -35,6 +36,33 @@ def write_package(folder: Path, content: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{name} of {content}")
     return folder
+
+
+def write_ensemble(folder: Path, content: str) -> Manifest:
+    """The files of a release with two parts, of which one is the same in all; the draft of its manifest."""
+    write_package(folder, content)
+    members = (_write_part(folder, "tokens", "any"), _write_part(folder, MODEL_PART, content))
+    (folder / "config.pbtxt").write_text(f"config.pbtxt of {content}, which asks {[part.model for part in members]}")
+    draft = draft_of(folder)
+    return draft.model_copy(update={"package": draft.package.model_copy(update={"members": members})})
+
+
+def _write_part(package: Path, part: str, content: str) -> Member:
+    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
+    folder = package / "members" / part
+    for name in ("config.pbtxt", "labels.txt", f"{MODEL_FOLDER}/model.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"{name} of {content}")
+    return Member(
+        model=f"{MODEL}.{part}.{digest}",
+        part=part,
+        folder=f"members/{part}",
+        backend="python",
+        model_files=("model.py",),
+        support_files=("labels.txt",),
+        max_batch_size=32,
+        interface=Interface(inputs=(), outputs=()),
+    )
 
 
 def file_entries(folder: Path) -> tuple[FileEntry, ...]:

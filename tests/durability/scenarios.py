@@ -17,12 +17,13 @@ from plansmith.stores.pulling import pull
 from plansmith.stores.store import Store
 from plansmith.triton.repository import ModelRepository
 
-from .packages import MODEL, draft_of, publish, write_package
+from .packages import MODEL, draft_of, publish, write_ensemble, write_package
 from .runs import run_record
 from .wholeness import (
     cache_problems,
     release_numbers,
     repository_problems,
+    shown_parts,
     shown_versions,
     staging_problems,
     store_of,
@@ -132,6 +133,56 @@ class Release(Scenario):
         trials = ModelRepository(folder / "repository").withdrawals(MODEL).on_trial()
         problems += [f"still on trial: {trials}"] if trials else []
         return problems + ([f"shown are {shown}"] if shown != tuple(fitting) else [])
+
+
+class Ensemble(Scenario):
+    """Publishing one more version of an ensemble, or withdrawing the newest: each has one part of its own.
+
+    Args:
+        before: how many versions there are already.
+        withdrawn: withdraw the newest of them instead.
+    """
+
+    def __init__(self, before: int, *, withdrawn: bool = False) -> None:
+        self._before, self._withdrawn = before, withdrawn
+
+    def prepare(self, folder: Path) -> None:
+        for number in range(1, self._before + 1):
+            self._publish(folder, str(number))
+
+    def act(self, folder: Path) -> None:
+        if self._withdrawn:
+            ModelRepository(folder / "repository").withdraw(MODEL, self._before, "it answers too slowly")
+        else:
+            self._publish(folder, "new")
+
+    def torn(self, folder: Path) -> list[str]:
+        problems = repository_problems(folder / "repository")
+        shown = tuple(ModelRepository(folder / "repository").views(MODEL).shown())
+        if shown not in {self._shown_before(), self._shown_after()}:
+            problems.append(f"shown are {shown}")
+        return problems
+
+    def unfinished(self, folder: Path) -> list[str]:
+        root = folder / "repository"
+        problems = self.torn(folder) + staging_problems(store_of(root) / "staging")
+        shown = tuple(ModelRepository(root).views(MODEL).shown())
+        problems += [f"shown are {shown}"] if shown != self._shown_after() else []
+        views = [*store_of(root).glob(f"views/{MODEL}/*/config.pbtxt")]
+        named = sorted(part for part in shown_parts(root) if any(part in view.read_text() for view in views))
+        problems += [f"parts are left: {shown_parts(root)}"] if shown_parts(root) != named else []
+        folders = sorted(path.name for path in store_of(root).glob(f"members/{MODEL}/*"))
+        return problems + ([f"folders of parts are left: {folders}"] if folders != named else [])
+
+    def _publish(self, folder: Path, content: str) -> None:
+        package = folder / f"package-{content}"
+        publish(folder / "repository", package, write_ensemble(package, content))
+
+    def _shown_before(self) -> tuple[int, ...]:
+        return (self._before,) if self._before else ()
+
+    def _shown_after(self) -> tuple[int, ...]:
+        return (self._before + (-1 if self._withdrawn else 1),)
 
 
 class Withdrawal(Scenario):
@@ -287,6 +338,9 @@ SCENARIOS: dict[str, Scenario] = {
     "a second version that servers load": Release(1, servers=True),
     "a withdrawn version": Withdrawal(1),
     "a withdrawn version that is the only one": Withdrawal(0),
+    "a first version of an ensemble": Ensemble(0),
+    "a third version of an ensemble, whose first parts go": Ensemble(2),
+    "a withdrawn version of an ensemble": Ensemble(2, withdrawn=True),
     "a run in the history": Run(),
     "a collection of garbage": Collection(),
     "a second pulled version": Pull(1),

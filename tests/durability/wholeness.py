@@ -18,6 +18,8 @@ def repository_problems(root: Path) -> list[str]:
         problems += [f"release {release.name}: {p}" for p in _release_problems(release)]
     for view in store.glob("views/*/*"):
         problems += [f"view {view.name}: {p}" for p in _view_problems(view, store / "releases" / view.parent.name)]
+    for view in store.glob("views/*/*"):
+        problems += [f"view {view.name}: {p}" for p in _part_problems(view, root)]
     for link in root.iterdir() if root.is_dir() else []:
         if not link.is_symlink() or not (link / "config.pbtxt").is_file():
             problems.append(f"Triton sees {link.name}, which is no link to a view")
@@ -82,6 +84,31 @@ def _view_problems(view: Path, releases: Path) -> list[str]:
         if _manifest(releases / str(number)).package.interface != _manifest(newest).package.interface:
             problems.append(f"version {number} does not fit the configuration")
     return problems
+
+
+def _part_problems(view: Path, root: Path) -> list[str]:
+    """Parts that a view needs, which is shown or was so last, and that Triton does not find, or not whole."""
+    newest = max(int(p.name) for p in view.iterdir() if p.name.isdecimal())
+    release = store_of(root) / "releases" / view.parent.name / str(newest)
+    is_shown = (root / view.parent.name).resolve() == view.resolve()
+    problems = []
+    for member in _manifest(release).package.members if is_shown else ():
+        link, source = root / member.model, release / member.folder
+        names = {"config.pbtxt": "config.pbtxt", **{name: name for name in member.support_files}}
+        names |= {f"{member.version}/{name}": f"model/{name}" for name in member.model_files}
+        if not link.is_symlink():
+            problems.append(f"part {member.model} is not there")
+        problems += [
+            f"{there} of part {member.model} is torn"
+            for there, name in names.items()
+            if not (link / there).is_file() or (link / there).read_bytes() != (source / name).read_bytes()
+        ]
+    return problems
+
+
+def shown_parts(root: Path) -> list[str]:
+    """The parts of ensembles that Triton sees, sorted."""
+    return sorted(p.name for p in root.iterdir() if p.readlink().parent.parent.name == "members")
 
 
 def _manifest(release: Path) -> Manifest:

@@ -15,7 +15,7 @@ import pytest
 from plansmith.pipeline.served.answers import AnswersStep
 from plansmith.pipeline.served.requests import Refusal
 
-from .texts import SENTENCES, bert, byte_level, column, roberta, serve, split, word_piece
+from .texts import SENTENCES, Arrays, bert, byte_level, close, column, roberta, serve, split, word_piece
 
 CONTEXTS = [" ".join(SENTENCES[place : place + 3]) for place in range(0, 256, 4)]
 QUESTIONS = [f"{text[:-1]}?" for text in SENTENCES[1::4]]
@@ -25,7 +25,7 @@ def compare(folder: Path, out: Path, tolerance: float = 2e-6) -> None:
     served = serve(folder, out)
     sizes = [1, 5, 30, 2, 26]
     pairs = zip(split(QUESTIONS, sizes), split(CONTEXTS, sizes), strict=True)
-    requests = [{"question": column(*first), "context": column(*second)} for first, second in pairs]
+    requests: list[Arrays] = [{"question": column(*first), "context": column(*second)} for first, second in pairs]
     requests += list(served.draft.questions.values())
     answers = served.answers(requests)
     texts = []
@@ -34,7 +34,7 @@ def compare(folder: Path, out: Path, tolerance: float = 2e-6) -> None:
         owed = served.draft.ask(request)
         for name in ("answer", "start", "end"):
             assert answer[name].tolist() == owed[name].tolist()
-        np.testing.assert_allclose(answer["score"], owed["score"], atol=tolerance)
+        close(answer["score"], owed["score"], atol=tolerance)
         for row, (text,) in enumerate(answer["answer"]):
             context = request["context"][row, 0].decode()
             assert text.decode() == context[answer["start"][row, 0] : answer["end"][row, 0]]

@@ -11,7 +11,7 @@ import pytest
 from plansmith.pipeline.served.labels import LabelsStep
 from plansmith.pipeline.served.requests import Refusal
 
-from .texts import REQUESTS, SENTENCES, bert, column, roberta, serve
+from .texts import REQUESTS, SENTENCES, bert, close, column, roberta, serve
 
 
 def library(folder: Path, texts: Any, top_k: int) -> list[list[dict[str, Any]]]:
@@ -19,8 +19,9 @@ def library(folder: Path, texts: Any, top_k: int) -> list[list[dict[str, Any]]]:
     import transformers
 
     made = transformers.pipeline("text-classification", model=str(folder), device="cpu")
-    found: list[list[dict[str, Any]]] = made(texts, top_k=top_k, truncation=True)
-    return found
+    found: Any = made(texts, top_k=top_k, truncation=True)
+    answers: list[list[dict[str, Any]]] = found
+    return answers
 
 
 def compare(folder: Path, out: Path, *, top_k: int = 5) -> None:
@@ -32,7 +33,7 @@ def compare(folder: Path, out: Path, *, top_k: int = 5) -> None:
         for row in range(len(texts)):
             owed = next(expected)
             assert [label.decode() for label in answer["label"][row]] == [one["label"] for one in owed]
-            np.testing.assert_allclose(answer["score"][row], [one["score"] for one in owed], atol=2e-6)
+            close(answer["score"][row], [one["score"] for one in owed], atol=2e-6)
 
 
 def test_256_sentences_get_the_labels_and_scores_of_transformers(tmp_path: Path) -> None:
@@ -63,10 +64,10 @@ def test_what_makes_scores_follows_from_the_problem(kind: str | None, classes: i
     owed = library(folder, [SENTENCES[0]], 5)[0]
     answer = served.answer({"text": column(SENTENCES[0])})
     assert [label.decode() for label in answer["label"][0]] == [one["label"] for one in owed]
-    np.testing.assert_allclose(answer["score"][0], [one["score"] for one in owed], atol=2e-6)
+    close(answer["score"][0], [one["score"] for one in owed], atol=2e-6)
     asked = served.draft.ask({"text": column(SENTENCES[0])})
     assert asked["label"].tolist() == answer["label"].tolist()
-    np.testing.assert_allclose(asked["score"], answer["score"], atol=2e-6)
+    close(asked["score"], answer["score"], atol=2e-6)
 
 
 def step(**changed: Any) -> LabelsStep:

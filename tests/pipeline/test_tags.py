@@ -11,7 +11,7 @@ import pytest
 
 from plansmith.pipeline.served.requests import Refusal
 
-from .texts import REQUESTS, SENTENCES, TAG_NAMES, bert, byte_level, column, roberta, serve, word_piece
+from .texts import REQUESTS, SENTENCES, TAG_NAMES, bert, byte_level, close, column, roberta, serve, word_piece
 
 LABELS = dict(enumerate(TAG_NAMES))
 HARD = ["", "👩‍🚀 met Ana Müller in 東京, didn't she?", " ".join(SENTENCES), "[SEP] [UNK] ☃☃", "  two   spaces "]
@@ -30,7 +30,7 @@ def library(folder: Path, texts: list[str], longest: int) -> list[list[dict[str,
 
 def same(found: list[dict[str, Any]], owed: list[dict[str, Any]]) -> None:
     assert [one | {"score": 0} for one in found] == [{**one, "score": 0} for one in owed]
-    np.testing.assert_allclose([one["score"] for one in found], [one["score"] for one in owed], atol=2e-6)
+    close([one["score"] for one in found], [one["score"] for one in owed], atol=2e-6)
 
 
 def compare(folder: Path, out: Path) -> None:
@@ -75,7 +75,8 @@ def test_padding_on_either_side_moves_no_entity(side: str, tmp_path: Path) -> No
     import transformers
 
     model = transformers.AutoModelForTokenClassification.from_pretrained(folder)
-    own = transformers.TokenClassificationPipeline(model=model, tokenizer=words, device="cpu")
+    library: Any = transformers.TokenClassificationPipeline
+    own = library(model=model, tokenizer=words, device="cpu")
     strategy = transformers.pipelines.token_classification.AggregationStrategy.SIMPLE
     for row, text in enumerate(texts):
         (told,) = own.preprocess(text, is_split_into_words=False)

@@ -79,11 +79,17 @@ def byte_level(*, marks: bool = True, **changed: Any) -> Any:
     made = Tokenizer.from_str(_byte_level())
     if not marks:
         made.post_processor = processors.ByteLevel(trim_offsets=False)
-    names = {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>"}
+    names: dict[str, Any] = {
+        "bos_token": "<s>",
+        "cls_token": "<s>",
+        "eos_token": "</s>",
+        "sep_token": "</s>",
+        "pad_token": "<pad>",
+    }
     names |= {"unk_token": "<unk>", "mask_token": "<mask>"}
     fast: Any = PreTrainedTokenizerFast  # its signature is of another class
     options = {"model_max_length": 128, "model_input_names": ["input_ids", "attention_mask"]}
-    return fast(tokenizer_object=made, **names, **options | changed)
+    return fast(tokenizer_object=made, **names | options | changed)
 
 
 def bert(folder: Path, head: str, tokenizer: Any = None, **changed: Any) -> Path:
@@ -117,30 +123,24 @@ def load(folder: Path, *, task: str = "", outputs: tuple[str, ...] = ()) -> Live
     return hf_models.load(folder, trust_remote_code=False, allow_pickle=False, task=task, inputs={}, outputs=outputs)
 
 
-def graph(live: LiveModel, **axes: AxisRange) -> OnnxModel:
-    """The record of a graph with a model's interface."""
+def graph(live: LiveModel, fixed: int | None = None, **axes: AxisRange) -> OnnxModel:
+    """The record of a graph with a model's interface; `fixed`: the one length that it takes."""
     sizes = {axis: max(2, known.min) for axis, known in live.inputs.axes.items()} | {"sequence": 9}
     answer = live.ask(live.inputs.make(sizes))
-    names = {size: axis for axis, size in sizes.items()}
     outputs = [
         Tensor(
             name=name,
             dtype=str(array.dtype),
-            dims=(BATCH, *(names.get(size, size) if size == sizes["sequence"] else size for size in array.shape[1:])),
+            dims=(BATCH, *(fixed or "sequence" if size == sizes["sequence"] else size for size in array.shape[1:])),
         )
         for name, array in answer.items()
     ]
-    component = Component(
-        file="model.onnx",
-        external_files=(),
-        inputs=live.inputs.tensors,
-        outputs=tuple(outputs),
-        opset=20,
-        ir_version=10,
-    )
+    inputs = tuple(t.model_copy(update={"dims": (BATCH, fixed)}) if fixed else t for t in live.inputs.tensors)
+    told = {"inputs": inputs, "outputs": outputs, "opset": 20, "ir_version": 10}
+    component = Component.model_validate({"file": "model.onnx", "external_files": ()} | told)
     return OnnxModel(
         components={"model": component},
-        axes=live.inputs.axes | axes,
+        axes={axis: known for axis, known in (live.inputs.axes | axes).items() if not fixed or axis == BATCH},
         mask_input=live.inputs.mask_input,
         exporter="torchscript",
         attempts=(),
@@ -206,15 +206,28 @@ def _require_told(answer: Arrays, tensors: Mapping[str, Tensor], rows: int) -> N
 
 
 def serve(
-    folder: Path, out: Path, *, task: str = "", outputs: tuple[str, ...] = (), axes: Any = None, **options: Any
+    folder: Path,
+    out: Path,
+    *,
+    task: str = "",
+    outputs: tuple[str, ...] = (),
+    axes: Mapping[str, AxisRange] | None = None,
+    fixed: int | None = None,
+    **options: Any,
 ) -> Served:
     """Plan and write the pipeline around a model."""
     live = load(folder, task=task, outputs=outputs)
     told = PipelineOptions.model_validate({"input": "text"} | options)
-    draft = plan_text(live, folder, told, graph(live, **axes or {}), task=task, trust_remote_code=False)
+    onnx = graph(live, fixed, **axes or {})
+    draft = plan_text(live, folder, told, onnx, task=task, trust_remote_code=False)
     for part in (*draft.before, *draft.after):
         write_part(part, np.__version__, out)
     return Served(live, draft, out)
+
+
+def close(found: Any, owed: Any, atol: float) -> None:
+    """See that numbers are equal but for rounding."""
+    np.testing.assert_allclose(found, owed, atol=atol)
 
 
 def column(*texts: str | bytes) -> NDArray[Any]:

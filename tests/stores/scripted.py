@@ -50,9 +50,9 @@ class ScriptedTriton:
         assert version is None or version in versions
         return versions
 
-    def unload(self, model: str) -> None:
-        self.loads.append((model, []))
-        self.served.pop(model, None)
+    def unload(self, folder: Path) -> None:
+        self.loads.append((folder.name, []))
+        self.served.pop(folder.name, None)
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def found(old: Manifest, new: Manifest, section: str) -> dict[str, Difference]:
 def test_the_same_release_differs_in_nothing(manifest: Manifest) -> None:
     same = differences(Side("a", manifest, "x"), Side("b", manifest.model_copy(update={"version": 2}), "x"))
     assert same.is_empty
-    assert list(same.sections) == ["interface", "accuracy", "speed", "size", "provenance", "spec"]
+    assert list(same.sections) == ["interface", "accuracy", "speed", "size", "parts", "provenance", "spec"]
 
 
 def test_inputs_outputs_and_the_largest_batch_are_compared(manifest: Manifest) -> None:

@@ -27,12 +27,14 @@ class Clients:
     Attributes:
         answered: how many requests each version answered.
         lost: what was said to requests that were not answered.
+        torn: answers that hold more than one version.
         mixed: answers that hold more than one version, or another one than the response says.
     """
 
     def __init__(self, http_url: str, grpc_url: str, *, count: int = 8, model: str = MODEL) -> None:
         self.answered: Counter[int] = Counter()
         self.lost: list[str] = []
+        self.torn: list[str] = []
         self.mixed: list[str] = []
         self._urls = {"http": http_url, "grpc": grpc_url}
         self._model = model
@@ -83,9 +85,12 @@ class Clients:
         told = answer.get_response()
         version = int(told["model_version"] if protocol == "http" else told.model_version)
         whole, three = answer.as_numpy("whole"), answer.as_numpy("three")
-        found = {version, *map(int, whole.ravel()), *map(int, three.ravel())}
+        held = {*map(int, whole.ravel()), *map(int, three.ravel())}
+        found = {version, *held}
         with self._lock:
             self.answered[version] += 1
             self._news.notify_all()
+            if len(held) > 1 or whole.shape != (rows, 1) or three.shape != (rows, 3):
+                self.torn.append(f"{protocol}: {held}, {whole.shape}, {three.shape}")
             if len(found) > 1 or whole.shape != (rows, 1) or three.shape != (rows, 3):
                 self.mixed.append(f"{protocol}: {found}, {whole.shape}, {three.shape}")

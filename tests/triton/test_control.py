@@ -20,7 +20,7 @@ from tritonclient import grpc
 
 from plansmith.addresses import HEADER_VARIABLE
 from plansmith.errors import EnvironmentFault, ServedCheckError, UsageError
-from plansmith.triton import live, server_process
+from plansmith.triton import server_process, told_server
 from plansmith.triton.installation import Installation
 from plansmith.triton.live import RunningTriton
 from plansmith.triton.loaded_into import LoadedInto
@@ -213,7 +213,7 @@ def test_an_ensemble_that_fails_leaves_the_old_one_serving_and_nothing_behind(
         shown.show("ensemble", ENSEMBLE, number, source=None)
         assert triton.load(shown.root / "ensemble", version=number) == [number]
     assert by_http.ready("member") != []
-    assert "plansmith-rehearsal-of-ensemble" not in {row["name"] for row in by_http._index()}
+    assert "plansmith-rehearsal-of-ensemble" not in {row["name"] for row in by_http.index()}
 
 
 def test_a_member_that_its_ensemble_does_not_fit_is_refused_and_taking_it_back_restores_both(
@@ -243,9 +243,9 @@ def test_an_ensemble_that_names_its_versions_and_labels_is_loaded_and_a_rehearsa
     folder = shown.show(LABELLED, named, number, source=None)
     (folder / "labels.txt").write_text("good\n")
     assert by_grpc.load(folder, version=number) == [number]
-    assert left not in {one["name"] for one in by_grpc._index() if one.get("state") == "READY"}
+    assert left not in {one["name"] for one in by_grpc.index() if one.get("state") == "READY"}
     folder.unlink()
-    by_grpc.unload(LABELLED)
+    by_grpc.unload(shown.root / LABELLED)
 
 
 def test_of_two_servers_the_one_that_took_a_version_goes_back_where_the_other_refuses(
@@ -269,7 +269,7 @@ def test_of_two_servers_the_one_that_took_a_version_goes_back_where_the_other_re
 def test_a_server_of_which_no_answer_came_goes_back_too_and_is_named_where_it_cannot(
     server: TritonServer, by_grpc: RunningTriton, shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "_GONE_SECONDS", 0)
+    monkeypatch.setattr(told_server, "_GONE_SECONDS", 0)
     (before,) = by_grpc.ready("member")
     for spoiled in (["/load"], ["/load", "/load"]):
         with impatient(server, *spoiled) as address:
@@ -294,7 +294,7 @@ def test_a_load_that_succeeded_stands_though_the_server_is_slow_to_say_so(
     with impatient(server, "/index", "/index") as address:
         assert RunningTriton(address, load_seconds=30).load(folder, version=4) == [4]
     folder.unlink()
-    by_grpc.unload("alone")
+    by_grpc.unload(shown.root / "alone")
 
 
 def test_no_server_is_told_of_a_version_that_its_policy_leaves_out(shown: Shown) -> None:
@@ -434,7 +434,7 @@ def test_a_service_that_is_no_triton_is_a_fault_and_refuses_nothing(
     stranger: Callable[[int, bytes], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(live, "_GONE_SECONDS", 0.1)
+    monkeypatch.setattr(told_server, "_GONE_SECONDS", 0.1)
     address = stranger(status, content)
     with pytest.raises(EnvironmentFault, match=f"cannot be asked: {said}") as refused:
         RunningTriton(address).require_reachable()

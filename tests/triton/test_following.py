@@ -42,8 +42,8 @@ class Noted:
             raise ServedCheckError("it does not load", remedy="mend it")
         return self.ready(folder.name)
 
-    def unload(self, model: str) -> None:
-        self.calls.append(f"unload {model}")
+    def unload(self, folder: Path) -> None:
+        self.calls.append(f"unload {folder.name}")
 
 
 class Followed:

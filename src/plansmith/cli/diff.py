@@ -30,7 +30,7 @@ _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")
 @repository_option("Where MODEL[@VERSION] is looked up where no store is named.")
 @click.option("--json", "as_json", is_flag=True, help="Print the same as one JSON document.")
 def diff_command(old: str, new: str, *, store: Place | None, repository: Path, as_json: bool) -> None:
-    """What the release NEW has otherwise than OLD: interface, accuracy, speed, size, provenance and configuration.
+    """What the release NEW has otherwise than OLD: interface, accuracy, speed, size, parts, provenance, configuration.
 
     Each is MODEL[@VERSION], of a store also MODEL[@ALIAS], or the folder of a release. Only what differs is told; a
     speed was measured where its release was made, and the same machine is not taken for granted.

@@ -3,30 +3,53 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.options import complete_file, complete_folder, complete_model
+from plansmith.cli.options import DEFAULT_REPOSITORY, complete_file, complete_folder
+from plansmith.cli.store_completion import complete_served
 from plansmith.cli.text import short
+from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from plansmith.client import Client, Protocol
+    from plansmith.cli.infer_given import Given
+    from plansmith.client import Client, Parameter, Protocol
     from plansmith.manifest import Manifest
 
 
 @click.command("infer", short_help="Ask a served model.")
-@click.argument("model", metavar="MODEL[@VERSION]", shell_complete=complete_model)
+@click.argument("model", metavar="MODEL[@VERSION]", shell_complete=complete_served)
+@click.argument("others", nargs=-1, metavar="")
+@click.option("--text", "texts", metavar="[NAME=]TEXT", multiple=True, help="A text; each one is a row.")
+@click.option(
+    "--lines",
+    metavar="[NAME=]FILE",
+    multiple=True,
+    shell_complete=complete_file,
+    help="A file of texts, a row for each line; - for standard input.",
+)
+@click.option(
+    "--file",
+    "files",
+    metavar="[NAME=]FILE",
+    multiple=True,
+    shell_complete=complete_file,
+    help="A file as it is, such as an image or a sound; each one is a row.",
+)
 @click.option(
     "--input",
     "inputs",
     metavar="NAME=VALUE",
     multiple=True,
+    shell_complete=complete_file,
     help="A file (.npy, .npz, .json), - for JSON on standard input, JSON, or numbers with commas between them.",
 )
 @click.option(
@@ -37,8 +60,16 @@ if TYPE_CHECKING:
 )
 @click.option("--random", "draw", is_flag=True, help="Draw the inputs that are not given.")
 @click.option("--shape", "shapes", metavar="NAME=SIZES", multiple=True, help="Of a drawn input, batch first: 4x64.")
+@click.option(
+    "--parameter",
+    "parameters",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Beside the inputs: a number, true, false or text; what stands in double quotes is text.",
+)
 @click.option("--only", metavar="NAME", multiple=True, help="An output to ask for [all of them].")
 @click.option("--url", metavar="URL", help="Where Triton answers [127.0.0.1:8000, or :8001 for gRPC].")
+@click.option("--serve", is_flag=True, help="Start Triton with MODEL of the repository for this request.")
 @click.option("--protocol", type=click.Choice(["http", "grpc"]), help="[grpc where the URL says so, else http]")
 @click.option("--encoding", type=click.Choice(["binary", "json"]), default="binary", show_default=True)
 @click.option("--shared-memory", is_flag=True, help="Hand large tensors over in memory; Triton runs on this machine.")
@@ -49,7 +80,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     type=click.Path(path_type=Path),
     shell_complete=complete_folder,
-    help="Know the inputs by the release in DIR instead of asking the server.",
+    help=f"Know the inputs by the release in DIR; with --serve, where MODEL is [{DEFAULT_REPOSITORY}].",
 )
 @click.option("--repeat", type=click.IntRange(1), metavar="N", help="Ask N times more, and tell how long it took.")
 @click.option(
@@ -63,12 +94,10 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer as one JSON document.")
 def infer_command(
     model: str,
+    others: tuple[str, ...],
     *,
-    inputs: tuple[str, ...],
-    input_json: str | None,
-    draw: bool,
-    shapes: tuple[str, ...],
     repository: Path | None,
+    serve: bool,
     repeat: int | None,
     output: Path | None,
     as_json: bool,
@@ -76,79 +105,93 @@ def infer_command(
 ) -> None:
     """Ask MODEL on a running Triton and print what it answers, or write it to a file.
 
-    A value that lacks the batch is one sample; a batch above the model's largest is sent in parts. --random draws
-    values that are valid and mean nothing.
+    A text or file goes to the one input that takes strings; where there are several, NAME= before it says which. A
+    value of --input that lacks the batch is one sample; a batch above the model's largest is sent in parts. --random
+    draws values that are valid and mean nothing. Where no server runs, --serve starts one and ends it.
 
     \b
-    plansmith infer minilm --random
+    plansmith infer minilm --text "a cat" --text "a dog on a mat"
+    plansmith infer minilm --lines sentences.txt --output embeddings.npz
+    plansmith infer resnet@3 --file cat.jpg --serve
+    plansmith infer answers --text question="Who?" --text context="Ada wrote it." --parameter top_k=3
     plansmith infer minilm --input input_ids=101,4937,102 --input attention_mask=1,1,1
-    plansmith infer resnet@3 --input pixel_values=image.npy --url grpc://gpu-box:8001 --output logits.npz
-    plansmith infer minilm --random --shape input_ids=8x64 --repository artifacts/repository --repeat 100
+    plansmith infer minilm --random --shape input_ids=8x64 --url grpc://gpu-box:8001 --repeat 100
     """
     from plansmith.cli.infer_answer import Answered, latency_of, require_output
+    from plansmith.cli.infer_given import read_given, require_inputs
+    from plansmith.cli.infer_parameters import read_parameters
 
+    if others:
+        raise UsageError(
+            f"{others[0]!r} stands behind no option", remedy="pass --file, or --text, before each file or text"
+        )
     if output is not None:
         require_output(output, replace=asked["force"])
     name, _, version = model.partition("@")
-    manifest = None if repository is None else _manifest(repository, model)
-    given = _Given(inputs, input_json, shapes, draw=draw)
-    with _client(name, version, manifest, asked) as client:
-        feed = given.feed(client, manifest)
-        answer = client.ask(feed, outputs=asked["only"])
-        seconds = _times(client, feed, asked["only"], repeat or 0)
+    rows = asked["texts"], asked["lines"], asked["files"]
+    given = read_given(asked["inputs"], asked["input_json"], rows, asked["shapes"], draw=asked["draw"])
+    parameters = read_parameters(asked["parameters"])
+    opening = _on_own_server if serve else _on_running
+    with opening(name, version, repository, given, {**asked, "as_json": as_json}) as (client, sizes):
+        feed = given.feed(client.signature(), sizes)
+        if serve or repository is None:  # a release does not tell which inputs may be left out
+            require_inputs(client.signature(), feed)
+        answer = client.ask(feed, outputs=asked["only"], parameters=parameters)
+        seconds = _times(client, feed, asked["only"], parameters, repeat or 0)
         answered = Answered(name, answer, client.signature(), latency_of(seconds) if seconds else None)
-    if output is not None:
-        answered.write(output, replace=asked["force"])
-    if as_json:
-        click.echo(json.dumps(answered.document()))
-        return
-    for line in answered.lines(values=output is None):
-        click.echo(line)
-    if output is not None:
-        click.echo(f"written to {short(output.absolute())}")
+        if output is not None:
+            answered.write(output, replace=asked["force"])
+        if as_json:
+            click.echo(json.dumps(answered.document()))
+            return
+        names = given.names(client.signature(), answered.rows())
+        for line in answered.lines(names, width=_width(), values=output is None):
+            click.echo(line)
+        if output is not None:
+            click.echo(f"written to {short(output.absolute())}")
 
 
-@dataclass(frozen=True)
-class _Given:
-    """What a person said about the inputs.
+_Opened = tuple["Client", "Mapping[str, int]"]
+"""A client of the model, and the usual sizes of its axes as far as a release tells them."""
 
-    Args:
-        inputs: each NAME=VALUE.
-        document: a file of several.
-        shapes: each NAME=SIZES, of drawn ones.
-        draw: those that are not given.
-    """
 
-    inputs: tuple[str, ...]
-    document: str | None
-    shapes: tuple[str, ...]
-    draw: bool
+@contextmanager
+def _on_running(
+    name: str, version: str, repository: Path | None, given: Given, asked: Mapping[str, Any]
+) -> Iterator[_Opened]:
+    """The server that runs already."""
+    del given
+    manifest = None if repository is None else _manifest(repository, f"{name}{'@' * bool(version)}{version}")
+    with _client(name, version, manifest, asked) as client:
+        yield client, _sizes(manifest)
 
-    def feed(self, client: Client, manifest: Manifest | None) -> dict[str, object]:
-        """What is sent; a release says which sizes are usual.
 
-        Raises:
-            UsageError: nothing is given, or not as it has to be.
-        """
-        from plansmith.cli.infer_inputs import given_shapes, read_inputs, read_shapes
-        from plansmith.client.drawing import drawn_feed
-        from plansmith.errors import UsageError
-        from plansmith.types import BATCH
+@contextmanager
+def _on_own_server(
+    name: str, version: str, repository: Path | None, given: Given, asked: Mapping[str, Any]
+) -> Iterator[_Opened]:
+    """A server for this request; what a release tells is enough to refuse is refused before it starts."""
+    from plansmith.cli.infer_server import opened_model, served
+    from plansmith.client.feeds import checked_feed, missing_inputs
+    from plansmith.client.wire import Signature
 
-        if self.shapes and not self.draw:
-            raise UsageError("--shape is for drawn inputs", remedy="pass --random, or leave it out")
-        if not (self.inputs or self.document or self.draw):
-            words = client.signature().words()
-            raise UsageError(
-                f"no input is given. The model has:\n{words}", remedy="pass --input NAME=VALUE or --random"
-            )
-        feed = read_inputs(client.signature(), self.inputs, self.document)
-        if not self.draw:
-            return feed
-        sizes = {} if manifest is None else {axis: found.opt for axis, found in manifest.onnx.axes.items()}
-        shapes = given_shapes(client.signature(), feed) | read_shapes(self.shapes)
-        drawn = drawn_feed(client.signature(), shapes=shapes, sizes=sizes | {BATCH: 1})
-        return {**drawn, **feed}
+    if asked["url"]:
+        raise UsageError("--serve starts a server, and --url names another", remedy="leave one of the two out")
+    opened, manifest = opened_model(repository or DEFAULT_REPOSITORY, name, version)
+    if manifest is not None:
+        package = manifest.package
+        known = Signature(
+            inputs=package.interface.inputs, outputs=package.interface.outputs, max_batch_size=package.max_batch_size
+        )
+        feed = given.feed(known, _sizes(manifest))
+        lacks_only = missing_inputs(known, feed) and feed.keys() <= {tensor.name for tensor in known.inputs}
+        if not lacks_only:  # the server knows better which may be left out
+            checked_feed(known, feed)
+    with served(opened, name, quiet=asked["as_json"]) as server:
+        protocol = asked["protocol"] or "http"
+        url = f"{protocol}://{server.http_url if protocol == 'http' else server.grpc_url}"
+        with _client(name, version, None, {**asked, "url": url}) as client:
+            yield client, _sizes(manifest)
 
 
 def _manifest(repository: Path, model: str) -> Manifest:
@@ -161,6 +204,10 @@ def _manifest(repository: Path, model: str) -> Manifest:
 
     opened = ModelRepository(repository)
     return opened.manifest(*opened.find(model))
+
+
+def _sizes(manifest: Manifest | None) -> Mapping[str, int]:
+    return {} if manifest is None else {axis: found.opt for axis, found in manifest.onnx.axes.items()}
 
 
 def _client(name: str, version: str, manifest: Manifest | None, asked: Mapping[str, Any]) -> Client:
@@ -183,11 +230,20 @@ def _client(name: str, version: str, manifest: Manifest | None, asked: Mapping[s
     )
 
 
-def _times(client: Client, feed: Mapping[str, object], only: Sequence[str], repeat: int) -> list[float]:
+def _times(
+    client: Client, feed: Mapping[str, object], only: Sequence[str], parameters: Mapping[str, Parameter], repeat: int
+) -> list[float]:
     """Seconds of so many questions, one after the other, over the connection that there is."""
     seconds = []
     for _ in range(repeat):
         started = time.perf_counter()
-        client.ask(feed, outputs=only)
+        client.ask(feed, outputs=only, parameters=parameters)
         seconds.append(time.perf_counter() - started)
     return seconds
+
+
+def _width() -> int | None:
+    """Cells of a line of the terminal; None where standard output is none."""
+    from plansmith.cli.streams import columns
+
+    return columns(sys.stdout) if sys.stdout.isatty() else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import math
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plansmith.cli.infer_shown import Sheet, shown_outputs
 from plansmith.cli.text import write_output
 from plansmith.errors import UsageError
 
@@ -18,9 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from plansmith.client import Answer, Signature
-
-_SHOWN = 6
-_DIGITS = 6
 
 
 @dataclass(frozen=True)
@@ -80,31 +79,35 @@ class Answered:
     signature: Signature
     latency: Latency | None
 
-    def lines(self, *, values: bool) -> list[str]:
-        """Each output with its name, dtype and shape, and its first and last values where they are wanted."""
-        import numpy as np
+    def lines(self, names: Sequence[str] = (), *, width: int | None = None, values: bool = True) -> list[str]:
+        """Each output with its name, dtype and shape, and where they are wanted its values, shortened where many.
 
+        Args:
+            names: what a person knows each row of the batch by.
+            width: of the terminal; None for lines as long as they are.
+            values: show them.
+        """
         times = f" in {self.answer.requests} requests" if self.answer.requests > 1 else ""
         lines = [f"{self.model}, version {self.answer.version}, answered{times}"]
-        for name, array in self.answer.outputs.items():
-            lines.append(f"  {name}: {self._dtype(name)} {list(array.shape)}")
-            if values:
-                edge = _SHOWN // 2
-                text = np.array2string(_plain(array), precision=_DIGITS, threshold=_SHOWN, edgeitems=edge)
-                lines += [f"    {line}" for line in text.splitlines()]
+        dtypes = {tensor.name: tensor.dtype for tensor in self.signature.outputs}
+        sheet = Sheet(width, names, batches=self.signature.max_batch_size > 0)
+        lines += shown_outputs(self.answer.outputs, dtypes, sheet, values=values)
         return lines if self.latency is None else [*lines, self.latency.words()]
+
+    def rows(self) -> int:
+        """How many samples were answered; none that are told apart where the model does not batch."""
+        return len(next(iter(self.answer.outputs.values()))) if self.signature.max_batch_size else 0
 
     def document(self) -> dict[str, Any]:
         """The answer as JSON has it: nested lists; NaN and Inf are the words that protobuf's JSON has for them.
 
-        Raises:
-            UsageError: strings that are no UTF-8.
+        A string that is no UTF-8 is `{"base64": "…"}` in place of the text.
         """
         outputs = {
             name: {
                 "dtype": self._dtype(name),
                 "shape": list(array.shape),
-                "data": _json_values(_text(name, array).tolist()),
+                "data": _json_values(_plain(array).tolist()),
             }
             for name, array in self.answer.outputs.items()
         }
@@ -113,7 +116,7 @@ class Answered:
         return {**told, "outputs": outputs, **seconds}
 
     def write(self, path: Path, *, replace: bool) -> None:
-        """Write the outputs to a file that appears whole; errors as for `document` and `npz_of`."""
+        """Write the outputs to a file that appears whole; errors as for `npz_of`."""
         write_output(
             path, npz_of(self.answer) if path.suffix == ".npz" else json.dumps(self.document()), replace=replace
         )
@@ -149,7 +152,7 @@ def npz_of(answer: Answer) -> bytes:
             if array.dtype == object and written.astype(object).tolist() != array.tolist():
                 raise UsageError(
                     f"output {name!r} has strings that end in a zero byte, which .npz would drop",
-                    remedy="ask through plansmith.client, which gives them as they are",
+                    remedy="name an --output .json, which has them all",
                 )
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, written, allow_pickle=False)
@@ -157,31 +160,20 @@ def npz_of(answer: Answer) -> bytes:
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:
-    """The same values in a type of NumPy's own; strings as text, what is no UTF-8 in it as escapes."""
+    """The same values in a type of NumPy's own."""
     import numpy as np
 
-    if array.dtype == object:
-        text = [item.decode(errors="backslashreplace") for item in array.flat]
-        return np.array(text, dtype=object).reshape(array.shape)
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
-
-
-def _text(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    if array.dtype == object:
-        for item in array.flat:
-            try:
-                item.decode()
-            except UnicodeDecodeError as error:
-                raise UsageError(
-                    f"output {name!r} has bytes that are no UTF-8, for which JSON has no form",
-                    remedy="pass --output with an .npz file",
-                ) from error
-    return _plain(array)
 
 
 def _json_values(values: Any) -> Any:
     if isinstance(values, list):
         return [_json_values(value) for value in values]
+    if isinstance(values, bytes):
+        try:
+            return values.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(values).decode()}
     if isinstance(values, float) and not math.isfinite(values):
         return "NaN" if math.isnan(values) else "Infinity" if values > 0 else "-Infinity"
     return values

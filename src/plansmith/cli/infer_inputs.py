@@ -1,108 +1,26 @@
-"""What `plansmith infer` is given: values on the command line, in files and on standard input, as a feed."""
+"""Files of values for `plansmith infer`: NumPy's arrays and JSON, which may come on standard input, too."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zipfile import BadZipFile
 
+from plansmith.cli.infer_raw import STANDARD_INPUT
 from plansmith.errors import UsageError
 
-if TYPE_CHECKING:
-    from plansmith.client import Signature
-    from plansmith.types import Tensor
-
-_STANDARD_INPUT = "-"
-_SUFFIXES = {".npy", ".npz", ".json"}
+SUFFIXES = {".npy", ".npz", ".json"}
 # RuntimeError is an archive that is encrypted or packed in a way unknown here; MemoryError sizes that cannot be true.
 _UNREADABLE = (OSError, EOFError, ValueError, BadZipFile, zlib.error, RuntimeError, MemoryError)
-_SHAPE = re.compile(r"[1-9]\d*(x[1-9]\d*)*")
 
 
-def read_inputs(signature: Signature, given: Sequence[str], document: str | None) -> dict[str, object]:
-    """The feed that a person gave.
-
-    A value of one dim less than the input's is one sample, and gets its batch; a single number or text, all dims.
-
-    Args:
-        signature: what the model takes.
-        given: each NAME=VALUE; VALUE is a file (.npy, .npz, .json), - for JSON on standard input, JSON, numbers with
-            commas between them, or of an input of strings the text itself.
-        document: a file with the values of several inputs as JSON, by name or as a request of KServe's protocol.
-
-    Raises:
-        UsageError: another form, a file that cannot be read, an input that is given twice.
-    """
-    feed = {} if document is None else _document(document)
-    strings = {tensor.name for tensor in signature.inputs if tensor.dtype == "string"}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise UsageError(f"--input {text!r} is not NAME=VALUE", remedy="write it like --input input_ids=1,2,3")
-        if name in feed:
-            raise UsageError(f"input {name!r} is given twice", remedy="give each input once")
-        feed[name] = _value(name, value, is_string=name in strings)
-    batches = signature.max_batch_size > 0
-    for tensor in signature.inputs:
-        if tensor.name in feed:
-            feed[tensor.name] = _whole(tensor, feed[tensor.name], batches=batches)
-    return feed
-
-
-def given_shapes(signature: Signature, feed: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
-    """The shapes of what is given, which drawn inputs follow; of what the model will refuse, none."""
-    import numpy as np
-
-    from plansmith.client.drawing import fits
-
-    found = {}
-    for tensor in signature.inputs:
-        value: Any = feed.get(tensor.name)
-        with suppress(ValueError):
-            if value is not None and fits(tensor, np.shape(value)):
-                found[tensor.name] = np.shape(value)
-    return found
-
-
-def read_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The shapes of drawn inputs: each NAME=4x64, batch first.
-
-    Raises:
-        UsageError: another form.
-    """
-    found = {}
-    for text in given:
-        name, _, shape = text.partition("=")
-        if not name or not _SHAPE.fullmatch(shape):
-            raise UsageError(f"--shape {text!r} is not NAME=SIZES", remedy="write it like --shape input_ids=4x64")
-        found[name] = tuple(int(size) for size in shape.split("x"))
-    return found
-
-
-def _value(name: str, text: str, *, is_string: bool) -> object:
-    if text == _STANDARD_INPUT or Path(text).suffix in _SUFFIXES:
-        return _from_file(name, text)
-    if is_string and not text.startswith(("[", '"')):
-        return text
-    for form in (text, f"[{text}]"):
-        with suppress(ValueError, RecursionError):
-            found: object = json.loads(form)
-            return found
-    raise UsageError(
-        f"--input {name}={text} is neither a file nor numbers",
-        remedy=f"write it like {name}=1,2,3 or {name}='[[1, 2], [3, 4]]', or name a .npy, .npz or .json file",
-    )
-
-
-def _from_file(name: str, place: str) -> object:
+def read_value(name: str, place: str) -> object:
     """The value of an input from a file: the whole of it, or what stands there by the input's name."""
-    if place == _STANDARD_INPUT or Path(place).suffix == ".json":
+    if place == STANDARD_INPUT or Path(place).suffix == ".json":
         found = _json(place)
         value: object = _named(found, name, place) if isinstance(found, dict) else found
         return value
@@ -134,7 +52,7 @@ def _named(found: Mapping[str, object], name: str, place: str) -> object:
     return found[name]
 
 
-def _document(place: str) -> dict[str, object]:
+def read_document(place: str) -> dict[str, object]:
     """Values by input's name, or a request of KServe's protocol, whose data may be flat."""
     found = _json(place)
     if not isinstance(found, dict):
@@ -158,27 +76,9 @@ def _document(place: str) -> dict[str, object]:
 
 def _json(place: str) -> Any:
     try:
-        text = sys.stdin.read() if place == _STANDARD_INPUT else Path(place).read_text(encoding="utf-8")
+        text = sys.stdin.read() if place == STANDARD_INPUT else Path(place).read_text(encoding="utf-8")
         return json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        where = "standard input" if place == _STANDARD_INPUT else place
+        where = "standard input" if place == STANDARD_INPUT else place
         said = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{where} cannot be read as JSON: {said}", remedy="give a file that holds JSON") from error
-
-
-def _whole(tensor: Tensor, value: Any, *, batches: bool) -> object:
-    """The value with its batch; what is no array, or has still other dims, stays for the client to refuse."""
-    import numpy as np
-
-    try:
-        rank = np.ndim(value)
-    except ValueError:
-        return value
-    lacking = len(tensor.dims) - rank
-    if rank and (lacking != 1 or not batches):
-        return value
-    if isinstance(value, np.ndarray):
-        return value.reshape((1,) * lacking + value.shape)
-    for _ in range(lacking):
-        value = [value]
-    return value

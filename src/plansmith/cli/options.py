@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 _ARTIFACTS = Path("artifacts")
+DEFAULT_REPOSITORY = _ARTIFACTS / "repository"
 
 
 def repository_option(words: str) -> Callable[[Any], Any]:
@@ -18,7 +19,7 @@ def repository_option(words: str) -> Callable[[Any], Any]:
         "--repository",
         metavar="DIR",
         type=click.Path(path_type=Path),
-        default=_ARTIFACTS / "repository",
+        default=DEFAULT_REPOSITORY,
         show_default=True,
         help=words,
         shell_complete=complete_folder,

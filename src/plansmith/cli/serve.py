@@ -103,12 +103,12 @@ def serve_command(
         )
     installation = find_installation(tritonserver)
     served = [model for model in models or present if model not in missing]
-    site = _stand_in(installation, opened, served)
-    arguments = _arguments(opened, served)
+    site = stand_in_for(installation, opened, served)
+    arguments = server_arguments(opened, served)
     server = TritonServer(
         repository,
         installation,
-        _log_file(opened.root),
+        log_file(opened.root),
         site=site,
         dali_site=_dali_site(installation, opened, served),
         models=[] if follow else served,  # the follower loads each by itself: one that never loads holds up no other
@@ -158,13 +158,13 @@ def _obstacles(opened: ModelRepository, arguments: Sequence[str]) -> Needs:
         now = opened.load_target().name
         if now != target:
             return f"the repository is for target {now}, and this server was started for {target}: start it again"
-        lacking = [one for one in _arguments(opened, [model]) if one not in arguments]
+        lacking = [one for one in server_arguments(opened, [model]) if one not in arguments]
         return f"it needs a server that was started with {shlex.join(lacking)}: start it again" if lacking else None
 
     return obstacle
 
 
-def _stand_in(installation: Installation, repository: ModelRepository, models: Sequence[str]) -> Path | None:
+def stand_in_for(installation: Installation, repository: ModelRepository, models: Sequence[str]) -> Path | None:
     """The packages of the stand-in backend; None where the server has the real one, or nothing that it serves needs it.
 
     Raises:
@@ -176,8 +176,9 @@ def _stand_in(installation: Installation, repository: ModelRepository, models: S
 
     target = repository.load_target()
     kinds = _engines(repository, models)
-    if EngineKind.PYTHON in kinds:
+    if EngineKind.PYTHON in kinds or _has_python_parts(repository, models):
         require_python(installation)
+    if EngineKind.PYTHON in kinds:
         require_device(installation, target, EngineKind.PYTHON)
     if kinds and kinds <= {EngineKind.TENSORRT, EngineKind.PYTHON}:
         if EngineKind.TENSORRT in kinds:
@@ -209,7 +210,13 @@ def _engines(repository: ModelRepository, models: Sequence[str]) -> set[EngineKi
     return found if all(shown) else {*found, None}
 
 
-def _arguments(repository: ModelRepository, models: Sequence[str]) -> list[str]:
+def _has_python_parts(repository: ModelRepository, models: Sequence[str]) -> bool:
+    """Whether a shown version of a model is an ensemble with a part for Triton's Python backend."""
+    manifests = [manifest for model in models for manifest in _manifests(repository, model) if manifest]
+    return any(member.backend == "python" for manifest in manifests for member in manifest.package.members)
+
+
+def server_arguments(repository: ModelRepository, models: Sequence[str]) -> list[str]:
     """What the shown versions of models need the server to be started with, each once."""
     manifests = [manifest for model in models for manifest in _manifests(repository, model)]
     return list(dict.fromkeys(one for manifest in manifests if manifest for one in manifest.package.server_arguments))
@@ -236,20 +243,21 @@ def _announce(
     click.echo("Ctrl-C ends it.")
 
 
-def _log_file(root: Path) -> Path:
+def log_file(root: Path, command: str = "serve") -> Path:
     """Beside the repository, or where that takes no files, in the folder for temporary ones.
 
     The log of the server before becomes `.1`: it may say why that one ended.
 
     Args:
         root: the repository, an absolute path.
+        command: whose server it is.
     """
-    beside = root.with_name(f"{root.name}.serve.log")
+    beside = root.with_name(f"{root.name}.{command}.log")
     if os.access(root.parent, os.W_OK):
         with suppress(OSError):
             if beside.exists():
                 beside.replace(f"{beside}.1")
             return beside
-    descriptor, log = tempfile.mkstemp(prefix=f"plansmith-{os.getpid()}-", suffix=".serve.log")
+    descriptor, log = tempfile.mkstemp(prefix=f"plansmith-{os.getpid()}-", suffix=f".{command}.log")
     os.close(descriptor)
     return Path(log)

@@ -43,6 +43,14 @@ def complete_version(ctx: click.Context, param: click.Parameter, incomplete: str
     return _offer([f"{model}@{word}" for word in words], incomplete)
 
 
+def complete_served(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Models of the repository, and once there is an @ the versions of one."""
+    model, at, _ = incomplete.partition("@")
+    if not at:
+        return options.complete_model(ctx, param, incomplete)
+    return _offer([f"{model}@{word}" for word in _quietly(lambda: _local_versions(ctx.params, model))], incomplete)
+
+
 def complete_alias(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The aliases of the model that was named before."""
     del param
@@ -81,7 +89,7 @@ def _catalogue(place: str, reach: Mapping[str, Any], model: str) -> dict[str, An
 
 
 def _local_versions(params: Mapping[str, Any], model: str) -> list[str]:
-    root = Path(params["repository"]).resolve()
+    root = Path(params.get("repository") or options.DEFAULT_REPOSITORY).resolve()
     folders = (root.with_name(f"{root.name}.plansmith") / "releases" / model).iterdir()
     return sorted((folder.name for folder in folders if folder.name.isdecimal()), key=int)
 

@@ -2,7 +2,7 @@
 
 from plansmith.addresses import Protocol
 from plansmith.client.client import Answer, Client
-from plansmith.client.messages import Encoding
+from plansmith.client.messages import Encoding, Parameter
 from plansmith.client.wire import Signature
 
-__all__ = ["Answer", "Client", "Encoding", "Protocol", "Signature"]
+__all__ = ["Answer", "Client", "Encoding", "Parameter", "Protocol", "Signature"]

@@ -11,7 +11,7 @@ from plansmith.addresses import DEFAULT_ADDRESSES, Protocol, read_address
 from plansmith.client.connections import Connection
 from plansmith.client.feeds import checked_feed, expected_shapes, joined, missing_inputs, parts
 from plansmith.client.interfaces import signature_from_config
-from plansmith.client.messages import Encoding, Reply, Request, WireTensor
+from plansmith.client.messages import Encoding, Parameter, Reply, Request, WireTensor
 from plansmith.client.regions import SharedRegions
 from plansmith.client.wire import Signature, own_shape, wire_shape
 from plansmith.errors import ServedCheckError, UsageError
@@ -125,20 +125,34 @@ class Client:
             self._signature = signature_from_config(self.config())
         return self._signature
 
-    def infer(self, feed: Mapping[str, object], *, outputs: Collection[str] = ()) -> dict[str, NDArray[Any]]:
+    def infer(
+        self,
+        feed: Mapping[str, object],
+        *,
+        outputs: Collection[str] = (),
+        parameters: Mapping[str, Parameter] | None = None,
+    ) -> dict[str, NDArray[Any]]:
         """The model's answer to a feed: an array for each output; arguments and errors as for `ask`."""
-        return self.ask(feed, outputs=outputs).outputs
+        return self.ask(feed, outputs=outputs, parameters=parameters).outputs
 
-    def ask(self, feed: Mapping[str, object], *, outputs: Collection[str] = ()) -> Answer:
+    def ask(
+        self,
+        feed: Mapping[str, object],
+        *,
+        outputs: Collection[str] = (),
+        parameters: Mapping[str, Parameter] | None = None,
+    ) -> Answer:
         """The model's answer to a feed, and who gave it.
 
         Args:
             feed: an array for each input, batch first where the model batches; of dtypes that go into the input's
                 without loss. Lists and numbers take the input's dtype; strings are str or bytes.
             outputs: the outputs to ask for; all of them when empty.
+            parameters: values by name for the model's own code, beside its inputs; with each request of a batch.
 
         Raises:
-            UsageError: names, dtypes or shapes that the model does not take, with what it takes.
+            UsageError: names, dtypes or shapes that the model does not take, with what it takes; parameters that
+                cannot be sent.
             ServedCheckError: Triton refuses the request, with its reason, or the answer is not what it promises.
             EnvironmentFault: the server is not reached, or not in time.
         """
@@ -151,14 +165,21 @@ class Client:
             signature = self._completed(signature)
         # Triton's cache knows an answer by its inputs alone: who asks for other outputs later gets those of the first.
         asked = _chosen(signature, ()) if signature.is_cached else wanted
-        answer = self._ask_all(signature, checked_feed(signature, feed), asked)
+        answer = self._ask_all(signature, checked_feed(signature, feed), asked, parameters or {})
         return replace(answer, outputs={name: answer.outputs[name] for name in wanted})
 
-    def _ask_all(self, signature: Signature, arrays: Mapping[str, NDArray[Any]], wanted: Collection[str]) -> Answer:
+    def _ask_all(
+        self,
+        signature: Signature,
+        arrays: Mapping[str, NDArray[Any]],
+        wanted: Collection[str],
+        parameters: Mapping[str, Parameter],
+    ) -> Answer:
         """Send the parts of a feed; anew where another version was loaded meanwhile, as no answer mixes two."""
         versions: set[str] = set()
         for _ in range(_ATTEMPTS):
-            found = [self._send(signature, part, wanted) for part in parts(arrays, signature.max_batch_size)]
+            sent = parts(arrays, signature.max_batch_size)
+            found = [self._send(signature, part, wanted, parameters) for part in sent]
             versions = {version for version, _ in found}
             if len(versions) == 1:
                 return Answer(joined([outputs for _, outputs in found]), versions.pop(), len(found))
@@ -169,7 +190,11 @@ class Client:
         )
 
     def _send(
-        self, signature: Signature, arrays: Mapping[str, NDArray[Any]], wanted: Collection[str]
+        self,
+        signature: Signature,
+        arrays: Mapping[str, NDArray[Any]],
+        wanted: Collection[str],
+        parameters: Mapping[str, Parameter],
     ) -> tuple[str, dict[str, NDArray[Any]]]:
         """Send one request; the version that answered, and its outputs in the shapes of the signature."""
         batch = signature.max_batch_size
@@ -184,7 +209,7 @@ class Client:
         if self._regions is not None:
             inputs = self._regions.place_inputs(inputs)
             outputs = self._regions.place_outputs(outputs, expected_shapes(signature, asked, arrays))
-        reply = self._reply(Request(self.model, self.version, inputs, outputs, self._encoding))
+        reply = self._reply(Request(self.model, self.version, inputs, outputs, self._encoding, parameters))
         answered = {}
         for tensor, output in zip(asked, outputs, strict=True):
             values, shape = reply.values[tensor.name], reply.shapes[tensor.name]

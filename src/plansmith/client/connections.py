@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from plansmith.addresses import Address
-from plansmith.client.messages import Reply, Request, read_reply, require_json, their_inputs, their_outputs
+from plansmith.client.messages import (
+    Reply,
+    Request,
+    read_reply,
+    require_json,
+    require_parameters,
+    their_inputs,
+    their_outputs,
+)
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, first_line
 
 if TYPE_CHECKING:
@@ -72,18 +80,24 @@ class Connection:
         """Send a request and wait for the answer.
 
         Raises:
-            UsageError: a dtype or value that JSON cannot carry.
+            UsageError: a dtype or value that JSON cannot carry, or a parameter that cannot be sent.
             ServedCheckError: Triton refuses it, with its reason.
             EnvironmentFault: the server is not reached, or not in time.
         """
         if request.encoding == "json":
             require_json(request)
+        require_parameters(request.parameters)
         form = {} if self._is_grpc else {"binary_data": request.encoding == "binary"}
         inputs = their_inputs(self._library, request, form)
         outputs = their_outputs(self._library, request, form)
         with self._errors(f"a request to {request.model}"):
             result = self._client.infer(
-                request.model, inputs, model_version=request.version, outputs=outputs, **self._options
+                request.model,
+                inputs,
+                model_version=request.version,
+                outputs=outputs,
+                parameters=dict(request.parameters),
+                **self._options,
             )
             return read_reply(result, request, is_grpc=self._is_grpc)
 
@@ -157,7 +171,7 @@ class Connection:
             return self._stranger(said)
         return ServedCheckError(
             f"Triton at {self.address} refused {what}: {said}",
-            remedy=self._names() if _UNKNOWN_MODEL in said else "read the log of the server",
+            remedy=self._names() if _UNKNOWN_MODEL in said else "correct what it names, or read the log of the server",
             transient=status in {"StatusCode.UNAVAILABLE", "503"},
         )
 
@@ -187,7 +201,8 @@ class Connection:
     def _unreachable(self, said: str) -> EnvironmentFault:
         return EnvironmentFault(
             f"no server is reached at {self.address}: {said}",
-            remedy="see that Triton runs there (plansmith serve), or give its address (--url)",
+            remedy="see that Triton runs there (plansmith serve), or give its address (--url); plansmith infer --serve"
+            " starts one for its request",
             transient=True,
         )
 

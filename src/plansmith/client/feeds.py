@@ -37,7 +37,10 @@ def checked_feed(signature: Signature, feed: Mapping[str, object]) -> dict[str, 
     """
     by_name = {t.name: t for t in signature.inputs}
     problems = [_unknown(name, sorted(by_name)) for name in feed if name not in by_name]
-    problems += [f"input {name!r} is missing" for name in missing_inputs(signature, feed)]
+    problems += [
+        f"input {name!r} is missing: it takes {by_name[name].dtype} {dims_words(by_name[name].dims)}"
+        for name in missing_inputs(signature, feed)
+    ]
     arrays: dict[str, NDArray[Any]] = {}
     for tensor in signature.inputs:
         if tensor.name in feed:

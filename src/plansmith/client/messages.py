@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from plansmith.client.wire import STRING, wire_name
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Encoding = Literal["binary", "json"]
+
+Parameter = str | int | float | bool
+"""A value that goes with a request, beside its tensors."""
+
+# Both as tritonclient has them: it, or Triton, gives them a meaning of its own.
+_RESERVED = {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"}
+_RESERVED_PREFIX = "triton_"
+_INTEGERS = range(-(2**63), 2**63)
 
 # "receiving FP16 data via JSON is not supported", says Triton 2.51; NaN and Inf it takes and gives, though no JSON has.
 _NOT_IN_JSON = {"float16", "bfloat16"}
@@ -42,6 +51,7 @@ class Request:
     inputs: Sequence[WireTensor]
     outputs: Sequence[WireTensor]
     encoding: Encoding = "binary"
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,24 @@ def require_json(request: Request) -> None:
         if tensor.values is not None and tensor.dtype == STRING:
             for item in tensor.values.flat:
                 _require_text(tensor.name, item)
+
+
+def require_parameters(parameters: Mapping[str, Parameter]) -> None:
+    """See that values can go with a request.
+
+    Raises:
+        UsageError: a name that is Triton's own, or a value that its protocol has no form for.
+    """
+    for name, value in parameters.items():
+        if not name or name in _RESERVED or name.startswith(_RESERVED_PREFIX):
+            raise UsageError(
+                f"{name!r} cannot be the name of a parameter: it means something to Triton itself",
+                remedy="name it as the model does",
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"parameter {name!r} is {value}, which is no number", remedy="send it as text")
+        if isinstance(value, int) and value not in _INTEGERS:
+            raise UsageError(f"parameter {name!r} does not fit into 64 bits", remedy="send it as text")
 
 
 def their_inputs(kinds: Any, request: Request, form: dict[str, bool]) -> list[Any]:

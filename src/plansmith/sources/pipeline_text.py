@@ -63,7 +63,7 @@ def plan_text(
             empty=len(wording.columns) > 1 or bool(wording.tokenizer("")["input_ids"]),
         ),
         ask=behind.ask,
-        source=f"{_release()}: {type(wording.tokenizer).__name__}, PyTorch in FP32{behind.library}",
+        source=f"{_release()}: its tokenizer, PyTorch in FP32{behind.library}",
     )
 
 

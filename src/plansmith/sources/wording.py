@@ -182,29 +182,23 @@ def read_wording(
 
 
 def fast_tokenizer(tokenizer: Any, folder: Path) -> Any:
-    """The tokenizer as the library `tokenizers` runs it; converted by transformers where it can be.
+    """The tokenizer, if the library `tokenizers` can run it; what transformers can convert, it did while reading it.
 
     Raises:
-        SourceError: it has no such form.
+        SourceError: it cannot.
     """
-    from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
-    from transformers.convert_slow_tokenizer import convert_slow_tokenizer
-
-    kind = type(tokenizer).__name__
-    try:
-        if not getattr(tokenizer, "is_fast", False):
-            backend = convert_slow_tokenizer(tokenizer)
-            sides = {"padding_side": tokenizer.padding_side, "truncation_side": tokenizer.truncation_side}
-            names = {"model_input_names": tokenizer.model_input_names, "model_max_length": tokenizer.model_max_length}
-            fast: Any = PreTrainedTokenizerFast  # its signature is of another class
-            tokenizer = fast(tokenizer_object=backend, **tokenizer.special_tokens_map, **sides, **names)
-        Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    except Exception as error:  # whatever a tokenizer of Python lacks; `tokenizers` raises nothing more special
+    problem = "" if getattr(tokenizer, "is_fast", False) else "it is written in Python"
+    if not problem:
+        try:
+            tokenizer.backend_tokenizer.to_str()
+        except Exception as error:  # noqa: BLE001 - `tokenizers` raises nothing more special
+            problem = first_line(error)
+    if problem:
         raise SourceError(
-            f"the tokenizer in {folder.name} ({kind}) has no fast form, which is what is served: {first_line(error)}",
+            f"the tokenizer in {folder.name} ({type(tokenizer).__name__}) has no fast form, which is what is served:"
+            f" {problem}",
             remedy="save a fast one with the model (tokenizer.json), or leave `pipeline` out",
-        ) from error
+        )
     return tokenizer
 
 

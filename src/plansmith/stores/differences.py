@@ -97,6 +97,7 @@ def differences(old: Side, new: Side) -> Differences:
             ("accuracy", _accuracy),
             ("speed", _speed),
             ("size", _size),
+            ("parts", _parts),
             ("provenance", _provenance),
             ("spec", _spec),
         )
@@ -184,10 +185,18 @@ def _speed(manifest: Manifest) -> _Facts:
 
 def _size(manifest: Manifest) -> _Facts:
     files = manifest.files
-    model = sum(file.bytes for file in files if file.path.startswith(f"{MODEL_FOLDER}/"))
+    own = (f"{MODEL_FOLDER}/", *(f"{member.folder}/" for member in manifest.package.members))
+    model = sum(file.bytes for file in files if file.path.startswith(own))
     yield "model", _Fact(bytes_in_words(model), model)
     total = sum(file.bytes for file in files)
     yield "release", _Fact(bytes_in_words(total), total)
+
+
+def _parts(manifest: Manifest) -> _Facts:
+    """Of an ensemble, whose parts tell by their names whether they are the same, and how large each is."""
+    for member in manifest.package.members:
+        held = sum(file.bytes for file in manifest.files if file.path.startswith(f"{member.folder}/"))
+        yield member.part, _Fact(f"{member.model}, {member.backend} backend, {bytes_in_words(held)}", held)
 
 
 def _provenance(manifest: Manifest) -> _Facts:

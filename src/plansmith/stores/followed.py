@@ -238,7 +238,7 @@ class FollowedModel:
             if proven in numbers:
                 self._mirror.show(self._model, proven, set(numbers) - set(known.refused))
             else:
-                self._views.hide()
+                repository.showing(self._model).hide()
 
     def _report(self, *, is_reached: bool) -> bool:
         if self._pointer is None:

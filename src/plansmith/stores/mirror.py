@@ -25,12 +25,19 @@ from plansmith.durable import (
     sweep,
 )
 from plansmith.errors import RepositoryError
-from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Manifest
+from plansmith.manifest import CONFIG_FILE, Manifest
 from plansmith.report import REPORT_FILE, facts_of, render
 from plansmith.stores.notes import read_note, write_note
 from plansmith.stores.records import StoredRelease, StoredVersion
 from plansmith.stores.store import Store
-from plansmith.triton.releases import MANIFEST_FILE, damaged_file, misfit, policy_of, read_manifest
+from plansmith.triton.members import require_named
+from plansmith.triton.releases import (
+    MANIFEST_FILE,
+    damaged_file,
+    misfit,
+    policy_of,
+    read_manifest,
+)
 from plansmith.triton.repository import ModelRepository
 from plansmith.types import FileEntry
 
@@ -172,12 +179,12 @@ class Mirror:
         Raises:
             RepositoryError: somebody else's model has the name.
         """
-        views = self.repository.views(model)
-        views.require_ours()
+        showing = self.repository.showing(model)
         newest = self.repository.manifest(model, number)
+        showing.require_ours(newest)
         served = policy_of(newest).served(sorted({number, *(other for other in beside if other < number)}))
         others = [self.repository.manifest(model, other) for other in sorted(served - {number})]
-        views.show(newest, [*(one for one in others if misfit(one, newest) is None), newest])
+        showing.show(newest, [*(one for one in others if misfit(one, newest) is None), newest])
 
     def collect(self, model: str, *, spared: Iterable[int] = ()) -> None:
         """Remove what a pull left, and the releases that are neither shown, nor were shown last, nor spared."""
@@ -210,13 +217,14 @@ def _numbered(staged: Path, release: StoredRelease, number: int) -> Manifest:
     listed = {file.path: file.sha256 for file in release.files}
     package = manifest.package
     # What a view of it is made of: names that lead elsewhere are in no list.
-    shown = {CONFIG_FILE, *package.support_files, *(f"{MODEL_FOLDER}/{name}" for name in package.model_files)}
+    shown = {CONFIG_FILE, *package.files}
     is_theirs = all(listed.get(file.path) == file.sha256 for file in manifest.files)
     if manifest.name != release.model or not is_theirs or not shown <= listed.keys():
         raise RepositoryError(
             f"release {release.digest[:12]}… of {release.model} holds other files than its manifest says",
             remedy="publish it again, or use another version",
         )
+    require_named(release.model, package.members)
     if manifest.version != number:
         manifest = manifest.model_copy(update={"version": number})
         _rewrite(staged / MANIFEST_FILE, manifest.model_dump_json(indent=1))

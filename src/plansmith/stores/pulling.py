@@ -70,7 +70,7 @@ def pull(
     """
     model, number, repository = catalogue.model, version.version, mirror.repository
     release = store.release(model, version)
-    repository.views(model).require_ours()
+    repository.showing(model).require_ours()
     with storage_errors(repository.root), repository.exclusive(model):
         manifest, fetched = _bring(store, mirror, version, release, moved)
         beside = _beside(catalogue, number, line, manifest or repository.manifest(model, number))

@@ -21,13 +21,14 @@ from importlib.util import find_spec
 
 from plansmith.destinations import CURRENT, Alias
 from plansmith.errors import EnvironmentFault, RepositoryError
-from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Manifest
+from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Manifest, Member
 from plansmith.stores.documents import change, new_token, read_document
 from plansmith.stores.layout import VIEW, object_key, view_key
 from plansmith.stores.objects import Held
 from plansmith.stores.reading import read_file, read_stored_manifest
 from plansmith.stores.records import Catalogue, Pointer, StoredRelease, StoredVersion
 from plansmith.stores.store import Store
+from plansmith.triton.members import names_of_parts
 from plansmith.triton.model_config import parse_config, text_of
 from plansmith.triton.releases import misfit, policy_of
 from plansmith.types import Record
@@ -107,12 +108,15 @@ class _Exchange:
             names = {f"{number}/{name}": f"{MODEL_FOLDER}/{name}" for name in manifest.package.model_files}
             self._copy(release, names, there)
         release, manifest = releases[max(releases)]
+        for member in manifest.package.members:
+            self._copy_part(release, member)
         self._copy(release, {name: name for name in manifest.package.support_files}, there, replace=True)
         content = _naming(read_file(self._objects, release, CONFIG_FILE).decode(), sorted(releases)).encode()
         if before is None or before.content != content:
             self._configure(content, there)
         if before is not None:
             self._tidy({*_named(before.content), *releases}, there)
+            self._tidy_parts({*_parts(before.content), *_parts(content)}, there)
         return tuple(releases)
 
     def _releases(self) -> dict[int, tuple[StoredRelease, Manifest]]:
@@ -136,7 +140,13 @@ class _Exchange:
         return release, read_stored_manifest(self._objects, release)
 
     def _copy(
-        self, release: StoredRelease, names: dict[str, str], there: dict[str, Held], *, replace: bool = False
+        self,
+        release: StoredRelease,
+        names: dict[str, str],
+        there: dict[str, Held],
+        *,
+        root: str = "",
+        replace: bool = False,
     ) -> None:
         """Copy files of a release to their places, but for those that are there.
 
@@ -144,14 +154,24 @@ class _Exchange:
             release: whose they are.
             names: their paths in the release, by their places in the view.
             there: what the view holds.
+            root: the view's, where it is not the model's own.
             replace: their places belong to no version, so that another release's may be there.
         """
         files = {file.path: file for file in release.files}
         for place, path in names.items():
-            key, file = f"{self._root}{place}", files[path]
+            key, file = f"{root or self._root}{place}", files[path]
             held = there.get(key)
             if held is None or held.bytes != file.bytes or (replace and self._objects.sha256(key) != file.sha256):
                 self._objects.copy(object_key(file.sha256), key)
+
+    def _copy_part(self, release: StoredRelease, member: Member) -> None:
+        """Copy a part of an ensemble to its place beside it, where it never changes; its configuration comes last."""
+        root = f"{VIEW}{member.model}/"
+        there = {held.key: held for held in self._objects.below(root)}
+        files = member.shown
+        configuration = {CONFIG_FILE: files.pop(CONFIG_FILE)}
+        self._copy(release, files, there, root=root)
+        self._copy(release, configuration, there, root=root)
 
     def _configure(self, content: bytes, there: dict[str, Held]) -> None:
         """Write the configuration, until its time is later than any before."""
@@ -176,14 +196,44 @@ class _Exchange:
         Only where that of before stood for a while: so nobody reads any more what was shown before it. What is younger
         than that is left, too: another process may be about to show it.
         """
-        limit = self._objects.now() - _GRACE_SECONDS
-        config = there.get(self._config)  # another process may just have written the first one
-        if config is None or config.changed >= limit:
+        limit = self._limit(there)
+        if limit is None:
             return
         old = [key.removeprefix(self._root) for key, held in there.items() if held.changed < limit]
         folders = {name: name.partition("/")[0] for name in old}
         stale = [name for name, folder in folders.items() if folder.isdecimal() and int(folder) not in needed]
         self._objects.remove(f"{self._root}{name}" for name in stale)
+
+    def _tidy_parts(self, needed: Collection[str], there: dict[str, Held]) -> None:
+        """Remove the parts that neither configuration names, under the same terms as versions.
+
+        Args:
+            needed: those that one names.
+            there: what the model's own view held.
+        """
+        limit = self._limit(there)
+        if limit is None:
+            return
+        looks = names_of_parts(self._catalogue.model)
+        beside = self._objects.below(f"{VIEW}{self._catalogue.model}.")
+        old = [held.key for held in beside if held.changed < limit]
+        folders = {key: key.removeprefix(VIEW).partition("/")[0] for key in old}
+        self._objects.remove(key for key, name in folders.items() if name not in needed and looks.fullmatch(name))
+
+    def _limit(self, there: dict[str, Held]) -> float | None:
+        """What is older than this may be removed; None where nothing may.
+
+        Args:
+            there: what the model's own view held.
+        """
+        limit = self._objects.now() - _GRACE_SECONDS
+        config = there.get(self._config)  # another process may just have written the first one
+        return None if config is None or config.changed >= limit else limit
+
+
+def _parts(config: bytes) -> list[str]:
+    """The models that a configuration of an ensemble names; none of another model's."""
+    return [step.model_name for step in parse_config(config.decode()).ensemble_scheduling.step]
 
 
 def _named(config: bytes) -> list[int]:

@@ -151,8 +151,8 @@ def _strays(
         return []
     words = "what Triton is shown there is not what was published"
     return [
-        Damage(model=model, version=whole[-1].version, path=name, key=str(views.path / name), problem=words)
-        for name in views.strays(whole[-1], whole, quick=quick)
+        Damage(model=model, version=whole[-1].version, path=name, key=str(place), problem=words)
+        for name, place in repository.showing(model).strays(whole[-1], whole, quick=quick).items()
     ]
 
 

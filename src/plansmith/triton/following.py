@@ -12,6 +12,7 @@ from threading import Thread
 
 from plansmith.errors import PlansmithError, ServedCheckError, in_one_line
 from plansmith.triton.live import RunningTriton
+from plansmith.triton.members import is_part
 from plansmith.triton.server_log import unread_configuration
 
 Needs = Callable[[str], str | None]
@@ -213,7 +214,7 @@ class Follower:
         yield f"{new}{_versions(after)} serves{was}"
 
     def _let_go(self, model: str) -> Iterator[str]:
-        self._triton.unload(model)
+        self._triton.unload(self._root / model)
         self._known.discard(model)
         yield "not shown any more, unloaded"
 
@@ -230,12 +231,12 @@ def _shown(place: Path) -> Shown | None:
     """A view of ours by its link, which is a new one for each view; the folder of somebody else by all its times.
 
     Returns:
-        None of what is no folder.
+        None of what is no folder, and of the parts of ensembles, which come and go with them.
 
     Raises:
         OSError: it cannot be looked at now, or its link leads nowhere.
     """
-    if not stat.S_ISDIR(place.stat().st_mode):
+    if not stat.S_ISDIR(place.stat().st_mode) or is_part(place):
         return None
     if place.is_symlink():
         link = place.lstat()

@@ -8,40 +8,35 @@ What was measured with Triton 2.51, under requests without pause, and what follo
 - An ensemble is the exception: one that fails is unloaded, the old one too. So it is rehearsed under another name.
   (Each load or unload of a model that shares a member with it loads it again, too: from the versions of its folder, but
   with the configuration that was read last. So the old one may answer under the number of the new one.)
+- The load of an ensemble loads its new members first, and changes over once they serve. Those that it does not name any
+  more stay loaded until they are told to go.
 - An ensemble whose member is loaded with other inputs or outputs is unloaded, though the load of the member succeeds.
 - A folder that is not younger than the one loaded last counts as unchanged: the load succeeds and does nothing. So
   `views` makes each view younger than the one before, and the versions that serve are looked up afterwards.
 - The Python backend writes its bytecode into the folder of the version that it loads, which counts as a change: the
-  load after that loads the same version once more.
+  load after that loads the same version once more. (`members` keeps it out of the folders of an ensemble's parts.)
 - A Python model without its model.py never finishes loading, nor does any later load of it; hence a deadline.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from plansmith.addresses import HEADER_VARIABLE, read_address, read_header
-from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
-from plansmith.manifest import CONFIG_FILE
-from plansmith.triton.control_calls import Forbidden, Refused, Rehearsal, StillLoading, Unreachable, calls_to
-from plansmith.triton.model_config import parse_config
+from plansmith.errors import PlansmithError, ServedCheckError
+from plansmith.triton.control_calls import Rehearsal
+from plansmith.triton.ensembles import ensembles_of, parts_not_needed, read_config, steps_of
+from plansmith.triton.members import names_of_parts
+from plansmith.triton.told_server import PAUSE_SECONDS, REHEARSAL, ToldServer
 
 LOAD_SECONDS = 900
 
-_UNCONTROLLED = "explicit model load / unload is not allowed"
-_REHEARSAL = "plansmith-rehearsal-of-"
 _REHEARSAL_FIELDS = ("version_policy", "model_warmup")  # they name versions and files, and a rehearsal has none
-_UNLOAD_REHEARSAL_SECONDS = 30
-
-# While it loads, a server may be slow to say what it has; one that nobody reaches for so long is taken for gone.
-_GONE_SECONDS = 10
-_PAUSE_SECONDS = 0.5
+_UNLOAD_SECONDS = 30
+_DRAIN_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ class Held:
     reason: str
 
 
-class RunningTriton:
+class RunningTriton(ToldServer):
     """A server that somebody started with --model-control-mode=explicit.
 
     Args:
@@ -71,13 +66,7 @@ class RunningTriton:
     """
 
     def __init__(self, url: str, *, load_seconds: float = LOAD_SECONDS) -> None:
-        address = read_address(url)
-        if find_spec("tritonclient") is None:
-            raise EnvironmentFault("tritonclient is not installed", remedy="pip install 'plansmith[client]'")
-        self.url = url
-        self.may_have_changed = False
-        self._load_seconds = load_seconds
-        self._calls = calls_to(address, _header())
+        super().__init__(url, load_seconds=load_seconds)
 
     def require_reachable(self) -> None:
         """See that the server answers and lets its models be seen.
@@ -85,7 +74,7 @@ class RunningTriton:
         Raises:
             EnvironmentFault: it does not.
         """
-        self._index()
+        self.index()
 
     def held(self, model: str) -> list[Held]:
         """The versions of a model that the server has or had, ascending.
@@ -93,7 +82,7 @@ class RunningTriton:
         Raises:
             EnvironmentFault: the server cannot be asked.
         """
-        return _held(self._index(), model)
+        return _held(self.index(), model)
 
     def ready(self, model: str) -> list[int]:
         """The versions of a model that answer requests, ascending."""
@@ -117,14 +106,19 @@ class RunningTriton:
         model = folder.name
         self.may_have_changed = False
         deadline = time.monotonic() + self._load_seconds
-        ensembles = ensembles_of(folder)
-        before = _serving(self._index(deadline)) if ensembles else set()
-        config = _read_config(folder)
-        if config is not None and config.HasField("ensemble_scheduling"):
-            self._rehearse(model, config, deadline)
-        self.may_have_changed = True
-        self._change("load", model)
-        rows = self._index(deadline)
+        ensembles, config = ensembles_of(folder), read_config(folder)
+        is_ensemble = config is not None and config.HasField("ensemble_scheduling")
+        before = _serving(self.index(deadline)) if ensembles or is_ensemble else set()
+        try:
+            if is_ensemble:
+                self._rehearse(model, config, before)
+            self.may_have_changed = True
+            self.change("load", model)
+        except ServedCheckError:
+            if is_ensemble and not self.may_have_changed:
+                self._let_go_of_what_came(model, config, before, deadline)
+            raise
+        rows = self.index(deadline)
         lost = sorted((before - _serving(rows)).intersection(ensembles))
         if lost:
             raise ServedCheckError(
@@ -138,94 +132,97 @@ class RunningTriton:
                 f"the Triton at {self.url} was told to load version {version} of {model}, and {serves} of it",
                 remedy=f"start it with --model-repository={folder.parent}, or with a copy that is up to date",
             )
+        if config is not None:  # what is not seen from here may need every part
+            self._let_go_of_parts(folder, rows)
         return ready
 
-    def unload(self, model: str) -> None:
-        """Have the server let go of a model.
+    def unload(self, folder: Path) -> None:
+        """Have the server let go of a model, and of the parts that it had as an ensemble.
+
+        Args:
+            folder: the model's, which may be gone.
 
         Raises:
             ServedCheckError: it refuses.
             EnvironmentFault: it cannot be asked.
         """
-        self._change("unload", model)
+        self.change("unload", folder.name)
+        with suppress(PlansmithError):  # the model is gone, which was asked for
+            self._let_go_of_parts(folder, self.index())
 
-    def _rehearse(self, model: str, config: Any, deadline: float) -> None:
-        """Load an ensemble under another name first: one that fails under its own would take the old one with it."""
+    def _let_go_of_parts(self, folder: Path, rows: list[dict[str, str]]) -> None:
+        """Have the server let go of the parts that no ensemble in the repository asks any more.
+
+        First the requests end that came to the version before; where that takes too long, the next load does it.
+
+        Args:
+            folder: the ensemble's.
+            rows: what the server says of its models.
+        """
+        parts = parts_not_needed(folder, _serving(rows))
+        if not parts or not self._has_drained(folder.name):
+            return
+        changed = self.may_have_changed
+        for part in parts:
+            with suppress(PlansmithError):  # what was asked for is done, and the next load lets go of it
+                self.change("unload", part, seconds=_UNLOAD_SECONDS)
+        self.may_have_changed = changed
+
+    def _has_drained(self, model: str) -> bool:
+        """Wait until no version of a model is on its way out; whether that is so.
+
+        The server tells nothing of an ensemble that was exchanged under one number, as happens where the two share a
+        part. So there is a pause for requests that came to it and have not reached its parts yet: those that have,
+        hold their parts themselves (core, EnsembleContext in ensemble_scheduler.cc).
+        """
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(PAUSE_SECONDS)
+            with suppress(PlansmithError):
+                if all(one.state != "UNLOADING" for one in _held(self.index(), model)):
+                    return True
+        return False
+
+    def _let_go_of_what_came(self, model: str, config: Any, before: set[str], deadline: float) -> None:
+        """Of an ensemble that did not load, and leaves the one before serving, let go of the parts that came with it.
+
+        Args:
+            model: its name.
+            config: its configuration.
+            before: the models that the server had.
+            deadline: until when the server may take to say what it has.
+        """
+        looks = names_of_parts(model)
+        with suppress(PlansmithError):  # the next load lets go of them
+            came = steps_of(config) & _serving(self.index(deadline)) - before
+            for part in sorted(name for name in came if looks.fullmatch(name)):
+                self.change("unload", part, seconds=_UNLOAD_SECONDS)
+        self.may_have_changed = False
+
+    def _rehearse(self, model: str, config: Any, before: set[str]) -> None:
+        """Load an ensemble under another name first: one that fails under its own would take the old one with it.
+
+        Args:
+            model: its name.
+            config: its configuration, which is changed.
+            before: the models that the server has.
+        """
         from google.protobuf import json_format
 
-        name = f"{_REHEARSAL}{model}"
+        name = f"{REHEARSAL}{model}"
         config.name = name
         for field in _REHEARSAL_FIELDS:
             config.ClearField(field)
         for output in config.output:
             output.ClearField("label_filename")
-        if name in _serving(self._index(deadline)):  # its publication was killed
-            self._change("unload", name, seconds=_UNLOAD_REHEARSAL_SECONDS)
+        if name in before:  # its publication was killed
+            self.change("unload", name, seconds=_UNLOAD_SECONDS)
         rehearsal = Rehearsal(json_format.MessageToJson(config, preserving_proto_field_name=True))
         try:
-            self._change("load", name, rehearsal)
+            self.change("load", name, rehearsal)
         finally:
             with suppress(PlansmithError):  # it serves nobody, and the next rehearsal lets go of it first
-                self._change("unload", name, seconds=_UNLOAD_REHEARSAL_SECONDS)
-
-    def _change(
-        self, what: str, model: str, rehearsal: Rehearsal | None = None, *, seconds: float | None = None
-    ) -> None:
-        own = model.removeprefix(_REHEARSAL)
-        seconds = self._load_seconds if seconds is None else seconds
-        try:
-            if what == "unload":
-                self._calls.unload(model, seconds)
-            else:
-                self._calls.load(model, seconds, rehearsal)
-        except Refused as said:
-            self.may_have_changed = False
-            if _UNCONTROLLED in str(said):
-                raise self._fault(
-                    "takes no calls to load models", "start it with --model-control-mode=explicit"
-                ) from None
-            raise ServedCheckError(
-                f"the Triton at {self.url} does not {what} {own}: {_in_words(str(said), model, own)}",
-                remedy="correct what it says, and publish again; what it served before, it serves on",
-            ) from None
-        except StillLoading:
-            raise ServedCheckError(
-                f"the Triton at {self.url} was still {what}ing {own} after {seconds:g} s",
-                remedy="look into its log; if it only needs longer, raise --load-seconds; if it never ends, start it"
-                " again; until then it serves what it did before",
-            ) from None
-        except Forbidden as error:
-            self.may_have_changed = False
-            raise self._unasked(error) from None
-        except Unreachable as error:
-            raise self._unasked(error) from None
-
-    def _index(self, deadline: float = 0) -> list[dict[str, str]]:
-        """What the server says of its models; asked again until a moment of `time.monotonic` where it says nothing."""
-        gone = time.monotonic() + _GONE_SECONDS
-        while True:
-            try:
-                return self._calls.index()
-            except StillLoading:
-                if time.monotonic() >= deadline:
-                    raise self._fault("does not answer", "see that it runs, and that the port is right") from None
-            except Unreachable as error:
-                if time.monotonic() >= min(deadline, gone):
-                    raise self._unasked(error) from None
-            except (Forbidden, Refused) as error:
-                raise self._unasked(error) from None
-            time.sleep(_PAUSE_SECONDS)
-
-    def _unasked(self, error: Exception) -> PlansmithError:
-        if isinstance(error, Forbidden):
-            return self._fault(
-                f"does not let its models be controlled: {error}",
-                f"set {HEADER_VARIABLE} to the header that it asks for, as in 'admin-key: secret'",
-            )
-        return self._fault(f"cannot be asked: {error}", "see that it runs, and that host, port and scheme are right")
-
-    def _fault(self, what: str, remedy: str) -> EnvironmentFault:
-        return EnvironmentFault(f"the Triton at {self.url} {what}", remedy=remedy)
+                self.change("unload", name, seconds=_UNLOAD_SECONDS)
 
 
 def _held(rows: list[dict[str, str]], model: str) -> list[Held]:
@@ -237,35 +234,3 @@ def _held(rows: list[dict[str, str]], model: str) -> list[Held]:
 def _serving(rows: list[dict[str, str]]) -> set[str]:
     """The models of which a version answers requests."""
     return {row["name"] for row in rows if row.get("state") == "READY"}
-
-
-def _header() -> tuple[str, str] | None:
-    """The header that the environment has for requests that control models."""
-    written = os.environ.get(HEADER_VARIABLE)
-    return read_header(written, f"what {HEADER_VARIABLE} holds") if written else None
-
-
-def _read_config(folder: Path) -> Any:
-    """The configuration in a model's folder; None where there is none, or none that can be read: Triton will tell."""
-    from google.protobuf.text_format import ParseError
-
-    try:
-        return parse_config((folder / CONFIG_FILE).read_text())
-    except (OSError, ValueError, ParseError):
-        return None
-
-
-def ensembles_of(folder: Path) -> list[str]:
-    """The ensembles beside a model that have it for a member."""
-    found = []
-    for other in sorted(folder.parent.iterdir()) if folder.parent.is_dir() else ():
-        config = _read_config(other)
-        if config is not None and any(step.model_name == folder.name for step in config.ensemble_scheduling.step):
-            found.append(other.name)
-    return found
-
-
-def _in_words(said: str, model: str, own: str) -> str:
-    """Triton's reason, without the words around it that say again which model it is."""
-    text = said.strip().removeprefix(f"load failed for model '{model}':").strip()
-    return text.replace(model, own)

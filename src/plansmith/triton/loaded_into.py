@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from plansmith.errors import PlansmithError, in_one_line
-from plansmith.triton.live import LOAD_SECONDS, RunningTriton, ensembles_of
+from plansmith.triton.ensembles import ensembles_of
+from plansmith.triton.live import LOAD_SECONDS, RunningTriton
 
 
 class LoadedInto:
@@ -89,7 +90,7 @@ def go_back(server: RunningTriton, folder: Path, *, version: int | None = None) 
         EnvironmentFault: it cannot be asked.
     """
     if not folder.is_dir():
-        server.unload(folder.name)
+        server.unload(folder)
         return
     server.load(folder, version=version)
     for ensemble in ensembles_of(folder):

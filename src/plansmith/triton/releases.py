@@ -7,7 +7,8 @@ from pathlib import Path
 
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError, first_line
-from plansmith.manifest import Interface, Manifest
+from plansmith.manifest import MODEL_FOLDER, Interface, Manifest
+from plansmith.parts import MODEL_PART
 from plansmith.triton_options.serving import Latest, VersionPolicy
 
 MANIFEST_FILE = "manifest.json"
@@ -18,6 +19,7 @@ OWN_NAMES = {
     "configs",
     "initial_state",
     "manifest.json",
+    "members",
     "model",
     "reference",
     "report.html",
@@ -26,6 +28,12 @@ OWN_NAMES = {
     "warmup",
 }
 """What is called so in a release, or by Triton beside a configuration; no file of the user's own may be."""
+
+
+def engine_folder(release: Path, manifest: Manifest) -> Path:
+    """Where the files of the model itself lie in a release, which may be one part among others."""
+    own = next((release / one.folder for one in manifest.package.members if one.part == MODEL_PART), release)
+    return own / MODEL_FOLDER / manifest.engine.inner_folder
 
 
 def read_manifest(release: Path) -> Manifest:
@@ -59,6 +67,8 @@ def misfit(manifest: Manifest, newest: Manifest) -> str | None:
         return f"other inputs or outputs than {version}"
     if own.named_files != its.named_files:
         return f"other files than {version}"
+    if _parts(manifest) != _parts(newest):
+        return f"other parts than {version}"
     if own.max_batch_size < its.max_batch_size:
         return f"its largest batch is {own.max_batch_size}, and {its.max_batch_size} in {version}"
     if _profiles(manifest) < _profiles(newest):
@@ -70,6 +80,11 @@ def policy_of(manifest: Manifest | None) -> VersionPolicy:
     """Which of the versions that Triton is shown it serves; a release without a policy of its own has the usual one."""
     given = manifest.spec.get("triton", {}).get("version_policy") if manifest is not None else None
     return VersionPolicy.model_validate(given) if given else VersionPolicy(latest=Latest())
+
+
+def _parts(manifest: Manifest) -> set[str]:
+    """The names of the models that an ensemble asks, which tell their content."""
+    return {member.model for member in manifest.package.members}
 
 
 def _profiles(manifest: Manifest) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from plansmith.digest import Digester, digest_of
@@ -19,12 +18,10 @@ from plansmith.durable import (
 )
 from plansmith.errors import RepositoryError
 from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Manifest
+from plansmith.triton.shown_files import is_same, make_younger
 
 # A Triton that began to load before an exchange still reads the view before.
 _OTHERS_KEPT = 1
-
-# One second, in nanoseconds: no file system of Linux that has links notes times more coarsely.
-_FILE_TIME_STEP = 10**9
 
 
 class ModelViews:
@@ -62,6 +59,15 @@ class ModelViews:
             (view for view in found if view.resolve() != current), key=lambda view: (_number(view), view.name)
         )
 
+    def configs(self, *, without: Collection[Path] = ()) -> list[str]:
+        """The configurations of all views, the one that is shown and those before, but for some."""
+        found = self._folder.iterdir() if self._folder.is_dir() else ()
+        return [
+            (view / CONFIG_FILE).read_text(errors="replace")
+            for view in found
+            if view not in without and (view / CONFIG_FILE).is_file()
+        ]
+
     def require_ours(self) -> None:
         """See that what Triton finds under the model's name, if anything, is a view of ours.
 
@@ -98,7 +104,7 @@ class ModelViews:
                     link_or_copy(path, staged / name)
                 fsync_tree(staged)
                 move_into_place(staged, fresh)
-        _make_younger(fresh, [view for view in self._folder.iterdir() if view != fresh])
+        make_younger(fresh, [view for view in self._folder.iterdir() if view != fresh])
         with staging_folder(self._staging) as staged:
             (staged / "link").symlink_to(os.path.relpath(fresh, self._link.parent))
             move_into_place(staged / "link", self._link)
@@ -119,7 +125,9 @@ class ModelViews:
             quick: compare sizes, and read nothing.
         """
         files = self._files(newest, fitting)
-        return [name for name, path in files.items() if not self._is_same(self._link / name, path, quick=quick)]
+        return [
+            name for name, path in files.items() if not is_same(self._digester, self._link / name, path, quick=quick)
+        ]
 
     def hide(self) -> None:
         """Show nothing of the model any more."""
@@ -138,34 +146,12 @@ class ModelViews:
 
     def _holds(self, view: Path, files: Mapping[str, Path]) -> bool:
         """Whether a view holds these files, unharmed."""
-        return all(self._is_same(view / name, path) for name, path in files.items())
-
-    def _is_same(self, shown: Path, released: Path, *, quick: bool = False) -> bool:
-        if not shown.is_file():
-            return False
-        if shown.samefile(released):
-            return True
-        if quick:
-            return shown.stat().st_size == released.stat().st_size
-        return self._digester.file(shown) == self._digester.file(released)
+        return all(is_same(self._digester, view / name, path) for name, path in files.items())
 
 
 def versions_in(view: Path) -> list[int]:
     """The versions in a view, ascending; none where it is not there."""
     return sorted(int(f.name) for f in view.iterdir() if f.name.isdecimal()) if view.is_dir() else []
-
-
-def _make_younger(view: Path, others: list[Path]) -> None:
-    """Give a view a later time than any file of those shown before it, whatever the clock says.
-
-    A running Triton takes a folder whose youngest file is no younger than that of its last load for unchanged: it
-    answers a load with success and does nothing (core, ModelTimestamp::IsModified in model_repository_manager.cc; seen
-    with 2.51 where an older view was shown again).
-    """
-    before = max((path.stat().st_mtime_ns for other in others for path in (other, *other.rglob("*"))), default=0)
-    moment = max(time.time_ns(), before + _FILE_TIME_STEP)
-    os.utime(view, ns=(moment, moment))
-    fsync_path(view)
 
 
 def _number(view: Path) -> int:

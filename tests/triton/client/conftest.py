@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from plansmith.triton.server import TritonServer
 
-from . import served
+from ...cli.in_process import InProcess
+from . import raw_models, served
 
 if TYPE_CHECKING:
     import onnx
@@ -29,13 +30,14 @@ def repository(
     graph: Callable[[int | str], onnx.ModelProto],
     write_model: Callable[[Path, str, str, onnx.ModelProto | None], Path],
 ) -> Path:
-    """`tiny` and `cached` halve and double in the stand-in; `echo`, `moody` and `changing` are Python models."""
+    """`tiny` and `cached` halve and double in the stand-in; others are Python models."""
     folder = tmp_path_factory.mktemp("served")
     write_model(folder, "tiny", config, graph("n"))
     write_model(folder, "cached", f"{config}response_cache {{ enable: true }}\n", graph("n"))
     served.write_echo(folder, site)
     served.write_moody(folder, site)
     served.write_changing(folder, site)
+    raw_models.write_raw_models(folder, site)
     return folder
 
 
@@ -52,3 +54,17 @@ def server(
 def address(server: TritonServer) -> Address:
     """Where the server answers a protocol."""
     return lambda protocol: server.http_url if protocol == "http" else server.grpc_url
+
+
+@pytest.fixture
+def infer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], server: TritonServer
+) -> Callable[..., Any]:
+    """`plansmith infer`, in a folder of its own and asking the server over HTTP unless told otherwise."""
+    command = InProcess(tmp_path, monkeypatch, capfd)
+
+    def run(*words: str | Path) -> Any:
+        urls = () if "--url" in words else ("--url", server.http_url)
+        return command("infer", *words, *urls)
+
+    return run

@@ -92,7 +92,7 @@ def write_echo(repository: Path, site: Path) -> None:
     inputs = ", ".join(f'{{ name: "{name}" {rest} optional: true }}' for name, rest in rows)
     outputs = ", ".join(f'{{ name: "their_{name}" {rest} }}' for name, rest in rows)
     text = f'backend: "python"\nmax_batch_size: 4\ninput [ {inputs} ]\noutput [ {outputs} ]\n'
-    _write(repository, "echo", text + "instance_group [ { kind: KIND_CPU } ]\n", _ECHO, site)
+    write_python_model(repository, "echo", text + "instance_group [ { kind: KIND_CPU } ]\n", _ECHO, site)
 
 
 def write_moody(repository: Path, site: Path) -> None:
@@ -102,7 +102,7 @@ def write_moody(repository: Path, site: Path) -> None:
         'input { name: "mood" data_type: TYPE_INT32 dims: [ 1 ] reshape: { shape: [ ] } }\n'
         'output { name: "said" data_type: TYPE_FP32 dims: [ -1 ] }\ninstance_group [ { kind: KIND_CPU } ]\n'
     )
-    _write(repository, "moody", text, _MOODY, site)
+    write_python_model(repository, "moody", text, _MOODY, site)
 
 
 def write_changing(repository: Path, site: Path, version: int = 1) -> None:
@@ -112,10 +112,11 @@ def write_changing(repository: Path, site: Path, version: int = 1) -> None:
         'backend: "python"\nmax_batch_size: 2\nversion_policy: { all: {} }\n'
         f'input {{ name: "x" {value} }}\noutput {{ name: "which" {value} }}\ninstance_group [ {{ kind: KIND_CPU }} ]\n'
     )
-    _write(repository, "changing", text, _CHANGING, site, version)
+    write_python_model(repository, "changing", text, _CHANGING, site, version)
 
 
-def _write(repository: Path, name: str, config: str, code: str, site: Path, version: int = 1) -> None:
+def write_python_model(repository: Path, name: str, config: str, code: str, site: Path, version: int = 1) -> None:
+    """Put a model of this code into a repository."""
     folder = repository / name / str(version)
     folder.mkdir(parents=True)
     (repository / name / "config.pbtxt").write_text(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import zipfile
@@ -19,7 +20,6 @@ from plansmith.triton.server import TritonServer
 from plansmith.types import AxisRange
 
 from ...cli.command import check_refusal
-from ...cli.in_process import InProcess
 from ...durability.packages import draft_of, publish, write_package
 from .served import TINY
 
@@ -27,20 +27,6 @@ pytestmark = pytest.mark.xdist_group("client")
 
 DEEP = "[" * 100_000
 """JSON that is nested more deeply than Python's reader goes."""
-
-
-@pytest.fixture
-def infer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], server: TritonServer
-) -> Callable[..., Any]:
-    """`plansmith infer`, in a folder of its own and asking the server over HTTP unless told otherwise."""
-    command = InProcess(tmp_path, monkeypatch, capfd)
-
-    def run(*words: str | Path) -> Any:
-        urls = () if "--url" in words else ("--url", server.http_url)
-        return command("infer", *words, *urls)
-
-    return run
 
 
 def test_the_answer_is_printed_with_dtypes_shapes_and_values(infer: Callable[..., Any]) -> None:
@@ -110,15 +96,18 @@ def test_answers_are_written_to_files_that_hold_all_of_them(infer: Callable[...,
     assert infer("echo", *given, "--output", "o.json", "--force").status == 0
 
 
-def test_bytes_that_are_no_text_are_printed_as_escapes_and_never_written_as_something_else(
-    infer: Callable[..., Any],
+def test_bytes_that_are_no_text_are_printed_as_escapes_and_marked_as_base64_in_json(
+    infer: Callable[..., Any], tmp_path: Path
 ) -> None:
     given = ("echo", "--input", "string=no text", "--only", "their_string")
     printed = infer(*given)
     assert printed.status == 0, printed
-    assert r"\xff" in printed.stdout
-    check_refusal(infer(*given, "--json"), 2, ("'their_string' has bytes that are no UTF-8", ".npz"))
-    check_refusal(infer(*given, "--output", "o.npz", "--json"), 2, ("strings that end in a zero byte",))
+    assert r"2 bytes that are no text: \xff\x00" in printed.stdout
+    data = infer(*given, "--json").document["outputs"]["their_string"]["data"]
+    assert [[base64.b64decode(item["base64"]) for item in row] for row in data] == [[b"\xff\x00"]]
+    check_refusal(infer(*given, "--output", "o.npz", "--json"), 2, ("strings that end in a zero byte", ".json"))
+    assert infer(*given, "--output", "o.json").status == 0
+    assert json.loads((tmp_path / "o.json").read_text())["outputs"]["their_string"]["data"] == data
 
 
 def test_drawn_inputs_have_the_shapes_that_are_wanted(infer: Callable[..., Any]) -> None:
@@ -225,9 +214,11 @@ def test_outputs_of_any_name_are_written() -> None:
 
 
 def test_a_refusal_of_triton_and_a_server_that_is_away_have_exit_codes_of_their_own(infer: Callable[..., Any]) -> None:
-    check_refusal(infer("moody", "--input", "mood=-1", "--json"), 8, ("not in the mood",))
+    check_refusal(infer("moody", "--input", "mood=-1", "--json"), 8, ("not in the mood", "correct what it names"))
     check_refusal(infer("tiny@9", "--random", "--json"), 8, ("version",))
-    check_refusal(infer("tiny", "--random", "--url", "127.0.0.1:1", "--json"), 9, ("no server is reached", "--url"))
+    check_refusal(
+        infer("tiny", "--random", "--url", "127.0.0.1:1", "--json"), 9, ("no server is reached", "--url", "--serve")
+    )
     check_refusal(infer("tiny", "--random", "--url", "grpc://127.0.0.1:1", "--json"), 9, ("grpc://127.0.0.1:1",))
 
 

@@ -17,7 +17,7 @@ from .framing import Unfit, framed
 from .requests import Arrays, Refusal
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from PIL import Image
 
 _LEVELS = 256
 
@@ -94,16 +94,20 @@ class ImagesStep:
             raise Unfit(f"it is damaged or cut off: {error or type(error).__name__}") from error
         return pixels if pixels.ndim == 3 else pixels[..., None]
 
-    def _decoded(self, file: bytes) -> Image:
+    def _decoded(self, file: bytes) -> Image.Image:
         """An image in the mode, upright where that is asked for; of several in a file, the first."""
         from PIL import Image, ImageOps
 
         settings = self._settings
         with Image.open(BytesIO(file), formats=settings["formats"]) as opened:
-            if opened.width * opened.height > settings["most_pixels"]:  # the header says so: nothing is decoded yet
-                raise Unfit(f"{opened.width} x {opened.height} pixels are more than {settings['most_pixels']}")
-            upright = ImageOps.exif_transpose(opened) if settings["upright"] else opened
-            image = upright.convert(settings["mode"])
+            image: Image.Image = opened
+            if image.width * image.height > settings["most_pixels"]:  # the header says so: nothing is decoded yet
+                raise Unfit(f"{image.width} x {image.height} pixels are more than {settings['most_pixels']}")
+            image.load()
+            if settings["upright"]:
+                ImageOps.exif_transpose(image, in_place=True)
+        if image.mode != settings["mode"]:  # a copy of the same mode would be memory for nothing
+            image = image.convert(settings["mode"])
         if not settings["whitened"] or image.info.get("transparency") is None:
             return image
         over = image.convert("RGBA")

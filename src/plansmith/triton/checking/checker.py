@@ -132,7 +132,8 @@ def check_package(package: Package, folder: Path, *, target: Target, arguments: 
 
     Args:
         package: what it holds.
-        folder: with its configuration, the files beside that, and the model's files in `releases.MODEL_FOLDER`.
+        folder: with its configuration, the files beside that, and the model's files in `releases.MODEL_FOLDER`; the
+            same of each part of an ensemble in a folder of its own.
         target: what it will be served by.
         arguments: what the server is started with besides what the package asks for.
     """

@@ -69,7 +69,12 @@ def read_model(folder: Path, config_file: str = CONFIG_FILE) -> ModelFolder:
 
 
 def read_package(name: str, folder: Path) -> ModelFolder:
-    """A model as a release will show it, of a release in the making: its first version lies in MODEL_FOLDER."""
+    """A model as a release will show it, of a release in the making: its first version lies in MODEL_FOLDER.
+
+    Args:
+        name: the model's.
+        folder: of the release, or of one of its parts.
+    """
     model = read_model(folder)
     completed = complete(name, folder, model.config)
     return replace(

@@ -1,0 +1,232 @@
+"""`plansmith infer` with what people have: texts, lines, files and parameters, sent to models that take strings."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plansmith.cli.infer import infer_command
+from plansmith.client import Client, Protocol
+from plansmith.errors import UsageError
+from plansmith.triton.server import TritonServer
+
+from ...cli.command import check_refusal
+
+pytestmark = pytest.mark.xdist_group("client")
+
+README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+Infer = Callable[..., Any]
+
+
+def data_of(answer: Any, output: str) -> Any:
+    """The values of one output of an answer that is a JSON document."""
+    assert answer.status == 0, answer
+    return answer.document["outputs"][output]["data"]
+
+
+def on_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def test_each_text_is_a_row_whatever_is_in_it(infer: Infer) -> None:
+    texts = ["a cat", "", "żółw 🐢, [1, 2]", "x=1", "two\nlines"]
+    words = [word for text in texts for word in ("--text", text)]
+    assert data_of(infer("shout", *words, "--json"), "said") == [[text.upper()] for text in texts]
+
+
+def test_a_name_before_a_text_says_which_input_is_meant(infer: Infer) -> None:
+    for words in (
+        ("--text", "question=Who wrote?", "--text", "context=Ada wrote = it."),
+        ("--text", "question=Who wrote?", "--input", "context=Ada wrote = it."),
+    ):
+        ((found,),) = data_of(infer("answers", *words, "--json"), "entities")
+        assert json.loads(found) == []
+    assert data_of(infer("shout", "--text", "text=text=a", "--json"), "said") == [["TEXT=A"]]
+
+
+def test_one_question_goes_with_all_contexts(infer: Infer, tmp_path: Path) -> None:
+    (tmp_path / "contexts.txt").write_text("Ada\nBob wrote Ada\n")
+    answer = infer("answers", "--text", "question=wrote Ada", "--lines", "context=contexts.txt", "--json")
+    found = [[record["word"] for record in json.loads(row)] for (row,) in data_of(answer, "entities")]
+    assert found == [["Ada"], ["wrote", "Ada"]]
+    shown = infer("answers", "--text", "question=Ada", "--lines", "context=contexts.txt").stdout.splitlines()
+    assert [line[:17].strip() for line in shown[2:]] == ["Ada", "", "Bob wrote Ada", ""]
+
+
+def test_each_line_is_a_row_from_a_file_or_standard_input(
+    infer: Infer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = "\ufeffone\n\nthree\u2028still three\r\nvier 東京".encode()
+    (tmp_path / "lines.txt").write_bytes(content)
+    on_standard_input(monkeypatch, content)
+    for words in (("--lines", "lines.txt"), ("--lines", "text=lines.txt"), ("--lines", "-")):
+        rows = data_of(infer("shout", *words, "--json"), "said")
+        assert rows == [["ONE"], [""], ["THREE\u2028STILL THREE"], ["VIER 東京"]]
+    both = infer("shout", "--text", "first", "--lines", "lines.txt", "--json")
+    assert [row for (row,) in data_of(both, "said")][:2] == ["FIRST", "ONE"]
+    assert both.document["requests"] == 2
+
+
+def test_files_go_as_the_bytes_that_they_are(infer: Infer, tmp_path: Path) -> None:
+    (tmp_path / "a=b.jpg").write_bytes(bytes(range(256)) * 3)
+    (tmp_path / "dog.jpg").write_bytes(b"\0\xff")
+    labels = data_of(infer("classes", "--file", "a=b.jpg", "--file", "image=dog.jpg", "--json"), "label")
+    assert [row[0] for row in labels] == ["768 bytes", "2 bytes"]
+    assert data_of(infer("pixels", "--file", "dog.jpg", "--file", "dog.jpg", "--json"), "count") == [[2], [2]]
+
+
+def test_the_request_carries_parameters_of_their_own_kinds(infer: Infer, server: TritonServer) -> None:
+    given = {"count": "3", "below": "-2", "share": "1.5e-3", "sample": "true", "text": "a=b", "quoted": '"12"', "e": ""}
+    words = [word for name, value in given.items() for word in ("--parameter", f"{name}={value}")]
+    right = {"count": 3, "below": -2, "share": 0.0015, "sample": True, "text": "a=b", "quoted": "12", "e": ""}
+    for url in (server.http_url, f"grpc://{server.grpc_url}"):
+        ((told,),) = data_of(infer("shout", "--text", "a", *words, "--url", url, "--json"), "told")
+        assert json.loads(told) == right
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_parameters_go_with_each_part_of_a_batch(address: Callable[[Protocol], str], protocol: Protocol) -> None:
+    texts = np.array([["a"], ["b"], ["c"], ["d"], ["e"]], dtype=object)
+    with Client(address(protocol), model="shout", protocol=protocol) as client:
+        answer = client.ask({"text": texts}, parameters={"most": 2**62, "warm": 0.5, "on": False})
+        assert answer.requests == 2
+        assert [json.loads(row) for row in answer.outputs["told"].ravel()] == [
+            {"most": 2**62, "warm": 0.5, "on": False}
+        ] * 5
+        assert [json.loads(row) for row in client.infer({"text": texts}, outputs=["told"])["told"].ravel()] == [{}] * 5
+        for wrong in ({"priority": 1}, {"triton_x": "a"}, {"a": 2**63}, {"a": float("nan")}, {"": 1}):
+            with pytest.raises(UsageError, match="parameter"):
+                client.ask({"text": texts}, parameters=wrong)
+
+
+def test_labels_stand_beside_their_scores(infer: Infer, tmp_path: Path) -> None:
+    (tmp_path / "cat.jpg").write_bytes(b"cat")
+    (tmp_path / "hound.jpg").write_bytes(b"a hound")
+    alone = infer("classes", "--file", "cat.jpg")
+    assert alone.stdout.splitlines() == [
+        "classes, version 1, answered",
+        "  label: string [1, 3] with score: float32 [1, 3]",
+        "    0.7500  3 bytes",
+        "    0.2000  tabby, tabby cat",
+        "    0.0500  Egyptian cat",
+    ]
+    two = infer("classes", "--file", "cat.jpg", "--file", "hound.jpg")
+    assert two.stdout.splitlines()[2:] == [
+        "    cat.jpg    0.7500 3 bytes  0.2000 tabby, tabby cat  0.0500 Egyptian cat",
+        "    hound.jpg  0.7500 7 bytes  0.2000 tabby, tabby cat  0.0500 Egyptian cat",
+    ]
+
+
+def test_what_stands_in_json_is_laid_out_and_embeddings_are_shortened(infer: Infer) -> None:
+    found = infer("answers", "--text", "question=Ada wrote", "--text", "context=wrote Ada")
+    assert found.stdout.splitlines()[2:] == [
+        "    word   start  score",
+        "    Ada    6      0.5000",
+        "    wrote  0      0.5000",
+    ]
+    vector = infer("pipe", "--text", "four", "--text", "")
+    assert vector.stdout.splitlines()[1:] == [
+        "  embedding: float32 [2, 16]",
+        "    four  norm 4.0000   4.0000   0.0000   0.0000   0.0000   0.0000   0.0000 …",
+        '    ""    norm 0.0000   0.0000   0.0000   0.0000   0.0000   0.0000   0.0000 …',
+    ]
+
+
+def test_strings_are_written_to_files_that_hold_all_of_them(infer: Infer, tmp_path: Path) -> None:
+    words = ("shout", "--text", "ä", "--text", "", "--only", "said", "--output")
+    assert infer(*words, "o.npz").status == 0
+    with np.load(tmp_path / "o.npz", allow_pickle=False) as found:
+        assert found["said"].tolist() == [["Ä".encode()], [b""]]
+    assert infer(*words, "o.json").status == 0
+    assert json.loads((tmp_path / "o.json").read_text())["outputs"]["said"]["data"] == [["Ä"], [""]]
+
+
+FILES = {
+    "a folder": (("--file", "."), (". is a folder", "--file")),
+    "a folder of lines": (("--lines", "."), (". is a folder",)),
+    "no file": (("--file", "nope.jpg"), ("nope.jpg cannot be read: No such file", "name a file")),
+    "no file by name": (("--file", "text=nope.jpg"), ("nope.jpg cannot be read: No such file",)),
+    "no lines": (("--lines", "nope.txt"), ("nope.txt cannot be read: No such file",)),
+    "an empty file": (("--file", "empty"), ("empty is empty",)),
+    "an empty file of lines": (("--lines", "empty"), ("empty is empty: there is no line",)),
+    "nothing on standard input": (("--lines", "-"), ("standard input is empty",)),
+    "lines of bytes": (("--lines", "latin.txt"), ("latin.txt is no text in UTF-8: line 2 has the byte 0xe4", "iconv")),
+    "standard input twice": (("--lines", "-", "--input-json", "-"), ("standard input is to be read twice",)),
+    "a name with a zero": (("--file", "a\0b"), ("cannot be read",)),
+    "a parameter without a value": (("--text", "a", "--parameter", "x"), ("--parameter 'x' is not NAME=VALUE",)),
+    "a parameter twice": (("--text", "a", "--parameter", "x=1", "--parameter", "x=2"), ("'x' is given twice",)),
+    "a parameter of Triton's": (("--text", "a", "--parameter", "timeout=1"), ("'timeout' cannot be the name",)),
+    "a parameter with half a quote": (("--text", "a", "--parameter", 'x="1'), ("begins with a quote",)),
+    "a file behind no option": (
+        ("--file", "latin.txt", "other.jpg"),
+        ("'other.jpg' stands behind no option", "--file"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "says"), FILES.values(), ids=FILES.keys())
+def test_what_cannot_be_read_is_told_before_anything_is_asked(
+    infer: Infer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: tuple[str, ...]
+) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "latin.txt").write_bytes(b"one\n\xe4\n")
+    on_standard_input(monkeypatch, b"")
+    monkeypatch.setattr("plansmith.client.Client", None)
+    monkeypatch.setattr("plansmith.triton.server.TritonServer", None)
+    check_refusal(infer("shout", *words, "--json"), 2, says)
+
+
+MEANT = {
+    "nothing": (("shout",), ("no input is given", "input text: string [batch, 1]", '--text "…"', "--file")),
+    "nothing of two": (("answers",), ("no input is given", '--text question="…" --text context="…"')),
+    "one of two": (
+        ("answers", "--text", "question=a"),
+        ("input 'context' is missing: it takes string [batch, 1]", 'pass --text context="…", too'),
+    ),
+    "none of two": (("answers", "--text", "a"), ("several inputs", "question, context", "--text question=…")),
+    "a wrong name": (("answers", "--text", "contxt=a"), ("no input 'contxt'; 'context' is meant, perhaps",)),
+    "a close name": (("shout", "--text", "texts=a"), ("no input 'texts'; 'text' is meant", "--text text=texts=…")),
+    "a wrong name of a file": (("classes", "--file", "picture=a.txt"), ("no input 'picture'",)),
+    "numbers": (("echo", "--text", "value=3"), ("'value' takes int64", "--input value=VALUE")),
+    "no strings": (("moody", "--text", "hi"), ("takes no text and no bytes", "input mood: int32")),
+    "given twice": (("shout", "--text", "a", "--input", "text=b"), ("'text' is given twice",)),
+    "uneven": (
+        ("answers", "--text", "question=a", "--text", "question=b", "--lines", "context=a.txt"),
+        ("different numbers of rows: question 2, context 3", "a single one"),
+    ),
+    "of two sizes": (("pixels", "--file", "a.txt", "--file", "b.txt"), ("of 1 to 6 bytes", "one by one")),
+    "a wrong output": (("shout", "--text", "a", "--only", "sad"), ("no output 'sad'",)),
+    "missing numbers": (("tiny", "--input", "a=1,2,3"), ("'ids' is missing", "--input ids=VALUE", "--random")),
+}
+
+
+@pytest.mark.parametrize(("words", "says"), MEANT.values(), ids=MEANT.keys())
+def test_what_no_input_takes_is_told_by_names_with_what_to_type(
+    infer: Infer, tmp_path: Path, words: tuple[str, ...], says: tuple[str, ...]
+) -> None:
+    (tmp_path / "a.txt").write_text("x\ny\nz\n")
+    (tmp_path / "b.txt").write_text("b")
+    check_refusal(infer(*words, "--json"), 2, says)
+
+
+def test_a_refusal_has_the_words_of_the_model(infer: Infer) -> None:
+    says = ("refused a request to shout: row 0 asks for a refusal", "correct what it names, or read the log")
+    check_refusal(infer("shout", "--text", "refuse", "--json"), 8, says)
+
+
+def test_the_commands_of_the_readme_and_the_help_are_such_as_it_takes() -> None:
+    section = README.partition("### Asking a model")[2].partition("\n### ")[0]
+    lines = re.findall(r"^\s*(?:\$ )?plansmith infer (.*)$", f"{section}\n{infer_command.help}", re.MULTILINE)
+    assert len(lines) > 10
+    for line in lines:
+        context = infer_command.make_context("infer", shlex.split(line))
+        assert not context.params["others"], line

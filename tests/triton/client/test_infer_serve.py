@@ -1,0 +1,116 @@
+"""`plansmith infer --serve` starts a Triton for one request, where none runs, and ends it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ...cli.command import check_refusal
+from ...cli.in_process import InProcess
+from ...cli.screen import in_terminal
+from ...durability.packages import draft_of, publish, write_package
+from .served import TINY
+
+if TYPE_CHECKING:
+    from ..conftest import Started
+
+pytestmark = pytest.mark.xdist_group("client")
+
+Alone = Callable[..., Any]
+
+
+@pytest.fixture
+def alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], repository: Path
+) -> Alone:
+    """`plansmith infer` where no server is named, beside a copy of the repository in the usual place."""
+    shutil.copytree(repository, tmp_path / "artifacts" / "repository")
+    command = InProcess(tmp_path, monkeypatch, capfd)
+    return lambda *words: command("infer", *words)
+
+
+def test_a_request_is_answered_by_a_server_of_its_own_with_that_one_model(
+    alone: Alone, tmp_path: Path, started: Started
+) -> None:
+    answer = alone("shout@1", "--text", "a cat", "--parameter", "n=1", "--serve")
+    assert answer.status == 0, answer
+    assert answer.stdout.splitlines()[:3] == ["shout, version 1, answered", "  said: string [1, 1]", "    A CAT"]
+    said = answer.stderr.splitlines()
+    assert said[0] == "starting Triton with shout; log: artifacts/repository.infer.log"
+    assert said[1].startswith("Triton 2.")
+    assert " serves shout for this request, after " in said[1]
+    log = (tmp_path / "artifacts" / "repository.infer.log").read_text()
+    assert "successfully loaded 'shout'" in log
+    assert "'vectors'" not in log
+    assert not [child for child in started() if "tritonserver" in child.name()]
+
+
+def test_an_ensemble_brings_its_members_and_json_comes_alone(alone: Alone, tmp_path: Path) -> None:
+    answer = alone("pipe", "--text", "four", "--serve", "--protocol", "grpc", "--json")
+    assert answer.status == 0, answer
+    assert answer.document["outputs"]["embedding"]["data"][0][0] == 4
+    assert answer.stderr == ""
+    log = (tmp_path / "artifacts" / "repository.infer.log").read_text()
+    assert all(f"successfully loaded '{model}'" in log for model in ("pipe", "shout", "vectors"))
+    assert "'classes'" not in log
+
+
+def test_a_refusal_shows_what_triton_said_and_where_its_log_is(alone: Alone, started: Started) -> None:
+    refused = alone("shout", "--text", "refuse", "--serve", "--json")
+    check_refusal(refused, 8, ("row 0 asks for a refusal", "correct what it names", "repository.infer.log"))
+    assert not [child for child in started() if "tritonserver" in child.name()]
+
+
+def test_a_model_that_does_not_load_is_told_with_the_reason(alone: Alone, tmp_path: Path) -> None:
+    code = tmp_path / "artifacts" / "repository" / "shout" / "1" / "model.py"
+    code.write_text("raise RuntimeError('broken on purpose')\n")
+    check_refusal(alone("shout", "--text", "a", "--serve", "--json"), 8, ("broken on purpose", "repository.infer.log"))
+
+
+WRONG = {
+    "a model": (("shoud", "--text", "a"), 7, ("shows no model 'shoud'", "choose from", "shout")),
+    "a version": (("shout@3", "--text", "a"), 7, ("does not show version 3 of shout", "one that is shown: 1")),
+    "a repository": (("shout", "--text", "a", "--repository", "no"), 7, ("no does not exist",)),
+    "an address": (("shout", "--text", "a", "--url", "127.0.0.1:8000"), 2, ("--serve starts a server", "--url")),
+    "a file": (("shout", "--file", "nope"), 2, ("nope cannot be read",)),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "says"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_wrong_before_is_told_before_a_server_starts(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: int, says: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("plansmith.triton.server.TritonServer", None)
+    check_refusal(alone(*words, "--serve", "--json"), code, says)
+
+
+def test_what_a_release_tells_is_enough_to_refuse_before_a_server_starts(
+    alone: Alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "released"
+    package = write_package(tmp_path / "package", "tiny")
+    draft = draft_of(package, model="tiny")
+    packed = draft.package.model_copy(update={"interface": TINY, "max_batch_size": 8})
+    publish(root, package, draft.model_copy(update={"package": packed}))
+    monkeypatch.setattr("plansmith.triton.server.TritonServer", None)
+    given = ("tiny", "--serve", "--repository", root, "--json")
+    check_refusal(alone(*given), 2, ("no input is given", "input ids: int64 [batch, length]"))
+    check_refusal(alone(*given, "--input", "b=1"), 2, ("no input 'b'",))
+    check_refusal(alone(*given, "--input", "a=1,2", "--input", "ids=1"), 2, ("takes [batch, 3]",))
+    check_refusal(alone(*given, "--text", "a"), 2, ("takes no text",))
+
+
+def test_a_terminal_sees_a_line_while_the_server_starts_and_keeps_none_of_it(alone: Alone, tmp_path: Path) -> None:
+    del alone
+    shown = in_terminal(tmp_path, "infer", "shout", "--text", "a", "--serve", "--only", "said", columns=80)
+    assert shown.status == 0, shown.screen
+    assert "starting Triton with shout" in shown.written
+    assert [line for line in shown.screen if line][1:] == [
+        "shout, version 1, answered",
+        "  said: string [1, 1]",
+        "    A",
+    ]
