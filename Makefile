@@ -25,6 +25,10 @@ $(VENV)/.served: $(VENV)/.installed configs/targets/local-cpu.yaml src/plansmith
 	$(BIN)/plansmith serve-env add local-cpu
 	touch $@
 
+$(VENV)/.dali: $(VENV)/.served
+	$(BIN)/plansmith serve-env add local-cpu --dali
+	touch $@
+
 MINILM := artifacts/models/all-MiniLM-L6-v2
 $(MINILM): $(VENV)/.installed
 	@mkdir -p $(@D)
@@ -53,7 +57,7 @@ test: $(VENV)/.served
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "$(HERE) and not slow"
 
 test-slow:       ## the slow ones
-test-slow: $(VENV)/.served
+test-slow: $(VENV)/.served $(VENV)/.dali
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "$(HERE) and slow"
 
 # The browser that the tests look through and the database behind Prefect are Debian packages, fetched on first use.
@@ -69,7 +73,7 @@ debian:
 		$(SUDO) apt-get install -qq --yes --no-install-recommends $(DEBIAN); }
 
 test-gpu:        ## the tests that need a GPU or TensorRT, which must be here; ends with a table of figures
-test-gpu: $(VENV)/.served
+test-gpu: $(VENV)/.served $(VENV)/.dali
 	PLANSMITH_REQUIRE_GPU=1 $(BIN)/python -m pytest -m "gpu or tensorrt" tests/gpu
 
 check:           ## style, types, images

@@ -83,7 +83,7 @@ NO_SAY_IN = {
     "ask_model": {"compilers/precision", "lowering_options"},
     "take_graph": {"compilers/precision", "lowering_options"},
     "sample": {"lowering_options"},
-    "join": {"lowering_options"},
+    "join": {"lowering_options", "process", "process_groups"},
 }
 _ABOUT_STEPS = {
     "stages",

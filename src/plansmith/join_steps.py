@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from plansmith.reports import ValidationReport
 from plansmith.sources.raw_kinds import refuse_raw
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner
+from plansmith.targets import Target, require_dali
+from plansmith.triton.model_config import max_batch_size
+from plansmith.triton.serve_env import dali_folder
 from plansmith.types import EngineKind, LoweredModel, OnnxModel, SourceModel
 
 _MOST_TOLD = 5
@@ -50,9 +54,30 @@ def require_joinable(spec: ModelSpec, reference: SourceReference, folder: Path |
         )
 
 
+def uses_dali(spec: ModelSpec) -> bool:
+    """Whether images are preprocessed by DALI."""
+    return spec.pipeline is not None and spec.pipeline.preprocessing == "dali"
+
+
+def require_dali_here(spec: ModelSpec, target: Target) -> None:
+    """See that the target's DALI is here, where a spec asks for it.
+
+    Raises:
+        EnvironmentFault: it is not installed.
+        EngineError: nothing says which one the target has.
+    """
+    if uses_dali(spec):
+        _dali_site(target)
+
+
+def _dali_site(target: Target) -> Path:
+    return dali_folder(require_dali(target), target=shlex.quote(target.name))
+
+
 def join(
     stages: StageRunner,
     spec: ModelSpec,
+    target: Target,
     source: Finished[SourceModel],
     onnx: Finished[OnnxModel],
     lowered: Finished[LoweredModel],
@@ -64,6 +89,7 @@ def join(
     Args:
         stages: the compile's steps.
         spec: says what the pipeline is to be.
+        target: what it is served by.
         source: the model.
         onnx: knows its axes.
         lowered: has the graph that this machine can run.
@@ -74,6 +100,8 @@ def join(
         SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
         UsageError: a pipeline that does not fit the model.
         GateError: the answers are not those of the source's own library.
+        EnvironmentFault: the target's DALI is not here.
+        EngineError: DALI cannot do what the source does.
     """
     assert spec.pipeline is not None
     runnable = _runnable(engine.record, lowered)
@@ -85,6 +113,12 @@ def join(
         "options": spec.pipeline.model_dump(mode="json"),
         "numpy": NUMPY,
     }
+    if uses_dali(spec):
+        parameters["dali"] = {
+            "version": require_dali(target),
+            "device": target.device,
+            "max_batch_size": max_batch_size(engine.record.components["model"], onnx.record.axes),
+        }
 
     def build(out: Path) -> Any:
         job = {
@@ -94,6 +128,7 @@ def join(
             "engine_folder": str(engine.folder),
             "runnable": runnable,
             "validation": validation.record.model_dump(mode="json"),
+            "dali_site": str(_dali_site(target)) if uses_dali(spec) else "",
         }
         record = stages.heavy("join", job=job | parameters, out=str(out))
         require_unchanged(stages, spec, source)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.asking import Progress
+from plansmith.compilers.dali.parts import DaliPlace, with_dali
 from plansmith.engines import Engine
 from plansmith.graph_answers import asking
 from plansmith.loading import load
@@ -19,7 +20,7 @@ from plansmith.pipeline.raw_cases import read_case, write_case
 from plansmith.pipeline_options import PipelineOptions
 from plansmith.python_gate import own_generator, own_way
 from plansmith.reports import ValidationReport
-from plansmith.types import BATCH, Case, EngineKind, OnnxModel, Record
+from plansmith.types import BATCH, Case, Device, EngineKind, OnnxModel, Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,13 +34,21 @@ RAW_FOLDER = "reference/raw"
 """Where the cases lie, in the pipeline's folder and in the release."""
 
 
+class DaliJob(Record):
+    """Which DALI makes the model's input of images, on what, and the largest batch of its configuration."""
+
+    version: str
+    device: Device
+    max_batch_size: int
+
+
 class JoinJob(Record):
     """What the parts are made around.
 
     `source`, `folder`, `allow_pickle`, `inputs`, `outputs`: as for `loading.load`; `onnx`: the exported model, which
     knows its axes; `runnable`: the graph that ONNX Runtime can run here with the engine's numbers, empty for the
     engine's own; `validation`: the gate's verdict on the model, which has the tolerances; `numpy`: the version that
-    parts run with.
+    parts run with; `dali`: None where Pillow reads images; `dali_site`: the folder that it is installed in.
     """
 
     source: dict[str, Any]
@@ -54,6 +63,8 @@ class JoinJob(Record):
     runnable: str
     validation: ValidationReport
     numpy: str
+    dali: DaliJob | None = None
+    dali_site: str = ""
 
 
 def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, Any]:
@@ -70,6 +81,7 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
     Raises:
         SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
         UsageError: a pipeline that does not fit the model.
+        EngineError: DALI cannot do what the source does.
     """
     progress("loading the model")
     given = JoinJob.model_validate(job)
@@ -134,6 +146,8 @@ def _parts(job: JoinJob, progress: Progress) -> tuple[Draft, LiveModel]:
         task=source["task"] or "",
         trust_remote_code=source["trust_remote_code"],
     )
+    if job.dali is not None:
+        draft = with_dali(draft, DaliPlace(Path(job.dali_site), job.dali.device, job.dali.max_batch_size))
     return draft, live
 
 

@@ -100,6 +100,11 @@ class Package(Record):
         own = (self.config_file, *self.support_files, *(f"{MODEL_FOLDER}/{file}" for file in self.model_files))
         return (*own, *(file for member in self.members for file in member.shown.values()))
 
+    @property
+    def has_dali(self) -> bool:
+        """Whether one of the members is a DALI pipeline."""
+        return any(member.backend == "dali" for member in self.members)
+
     def part(self, name: str) -> Member:
         """The member of a name in the pipeline; raises KeyError where there is none."""
         found = {member.part: member for member in self.members}

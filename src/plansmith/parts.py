@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from plansmith.pipeline_options import RawInput, RawOutput
 from plansmith.types import Record, Tensor
 
@@ -18,7 +20,8 @@ class Part(Record):
 
     `name`: also that of its folder in the pipeline's; `files`: in that folder, as they lie in a version's folder, the
     first one being what the backend opens; `inputs` and `outputs`: batch first, with names that are those of the
-    ensemble's tensors: what one part gives, another takes by the same name.
+    ensemble's tensors: what one part gives, another takes by the same name. `joins_requests`: whether Triton may answer
+    several requests in one execution; `parameters`: of its configuration.
     """
 
     name: str
@@ -26,6 +29,8 @@ class Part(Record):
     files: tuple[str, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    joins_requests: bool = True
+    parameters: dict[str, str] = Field(default_factory=dict)
 
 
 class RawCase(Record):

@@ -23,7 +23,7 @@ from plansmith.engines import Engine
 from plansmith.errors import EngineError, ExportError, GateError, PlansmithError
 from plansmith.graph_steps import GraphSteps, require_kernels
 from plansmith.history import HISTORY, History
-from plansmith.join_steps import join, require_joinable
+from plansmith.join_steps import join, require_dali_here, require_joinable, uses_dali
 from plansmith.manifest import Manifest, Package, PublishedVersion, StepRecord
 from plansmith.packaging import lay_out, require_servable
 from plansmith.parts import Pipeline
@@ -93,6 +93,7 @@ class Compilation(GraphSteps):
         super().__init__(spec, relative_to=relative_to, listener=listener, dry=dry, digester=digester, shared=shared)
         with self._locating("join"):
             require_joinable(spec, self.reference, self.reference.path)
+            require_dali_here(spec, self.target)
         _require_available(spec, self.reference, self.name, self.target)
         require_served(spec, self.name, self.target.device, relative_to)
         self._plans = self._plan_steps() if spec.engine is EngineKind.TENSORRT else None
@@ -144,8 +145,9 @@ class Compilation(GraphSteps):
 
     def _find_runtime(self, *, dry: bool) -> tuple[ServingRuntime | None, PlansmithError | None]:
         """What answers the served check; why nothing does, for whoever only looks at what a build would be told."""
+        spec = self.spec
         try:
-            return find_serving_runtime(self.spec.tritonserver, self.target, self.spec.engine), None
+            return find_serving_runtime(spec.tritonserver, self.target, spec.engine, dali=uses_dali(spec)), None
         except PlansmithError as error:
             if dry and self._plans:
                 return None, error
@@ -344,7 +346,7 @@ class Compilation(GraphSteps):
             UsageError: a pipeline that does not fit the model.
             GateError: the answers are not those of the source's own library.
         """
-        return join(self._stages, self.spec, source, onnx, lowered, engine, validation)
+        return join(self._stages, self.spec, self.target, source, onnx, lowered, engine, validation)
 
     def package(
         self, engine: Finished[Engine], onnx: Finished[OnnxModel], pipeline: Finished[Pipeline] | None

@@ -43,8 +43,8 @@ class Runtime(Record):
 
     `devices`: what its models can run on; the first is meant where nothing else is said.
     `images`: the container image for each device.
-    `triton`, `cuda`, `driver`, `python`, `tensorrt`, `onnxruntime`: what the container has (the driver: what it was
-    made for); None where that is not known.
+    `triton`, `cuda`, `driver`, `python`, `tensorrt`, `onnxruntime`, `dali`: what the container has (the driver: what
+    it was made for); None where that is not known.
     `min_compute_capability`: of the GPU, such as "7.5".
     `sources`: where the values come from.
     `inferred`: fields that nothing states and that must be verified in the image.
@@ -61,6 +61,7 @@ class Runtime(Record):
     tensorrt: Version | None = None
     min_compute_capability: Version | None = None
     onnxruntime: OnnxRuntime | None = None
+    dali: Version | None = None
     sources: tuple[str, ...] = ()
     inferred: tuple[str, ...] = ()
 
@@ -107,17 +108,36 @@ def require_onnxruntime(target: Target) -> OnnxRuntime:
         EngineError: nothing says which one it has.
     """
     if target.onnxruntime is None:
-        image = target.images.get(target.device, "its image")
-        place = (
-            f"{target.name}, as `onnxruntime:`"
-            if is_target_file(target.name)
-            else f"a copy of `plansmith targets {target.name} --yaml`, and pass --target COPY.yaml"
-        )
         raise EngineError(
             f"nothing says which ONNX Runtime {target.name} has, so that its models cannot be made and checked for it",
-            remedy=f"take another --target; or find the version in {image} and write it into {place}",
+            remedy=f"take another --target; or {_to_find(target, 'onnxruntime')}",
         )
     return target.onnxruntime
+
+
+def require_dali(target: Target) -> str:
+    """The version of the target's DALI.
+
+    Raises:
+        EngineError: nothing says which one it has, or that it has one.
+    """
+    if target.dali is None:
+        raise EngineError(
+            f"nothing says which DALI {target.name} has, so that no pipeline can be made and checked for it",
+            remedy="write preprocessing: python into the spec; or take another --target; or"
+            f" {_to_find(target, 'dali')}",
+        )
+    return target.dali
+
+
+def _to_find(target: Target, field: str) -> str:
+    """What to do where the file of a target does not say what has to be known."""
+    place = (
+        f"{target.name}, as `{field}:`"
+        if is_target_file(target.name)
+        else f"a copy of `plansmith targets {target.name} --yaml`, and pass --target COPY.yaml"
+    )
+    return f"find the version in {target.images.get(target.device, 'its image')} and write it into {place}"
 
 
 def is_target_file(name: str) -> bool:

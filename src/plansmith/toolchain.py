@@ -140,7 +140,15 @@ _CODE = {
         *_EXPORT_CODE,
         *_JUDGING_CODE,
     ),
-    "join": ("joining.py", "python_gate.py", "pipeline", *_PYTHON_CODE, *_EXPORT_CODE, *_JUDGING_CODE),
+    "join": (
+        "joining.py",
+        "python_gate.py",
+        "pipeline",
+        "compilers/dali",
+        *_PYTHON_CODE,
+        *_EXPORT_CODE,
+        *_JUDGING_CODE,
+    ),
     "package": (
         "packaging.py",
         "client/wire.py",

@@ -60,6 +60,35 @@ def test_one_target_is_explained_with_its_sources_and_marks(run: CommandLine) ->
     assert document == {**target.model_dump(mode="json"), "stand_in_installed": False}
 
 
+def test_the_dali_of_a_target_is_told_and_refused_in_words_where_nothing_says_it(run: CommandLine) -> None:
+    assert "DALI          2.4.0" in run("targets", "local-cpu").stdout
+    refused = run("serve-env", "add", "triton-26.05", "--dali", PLANSMITH_SERVE_ENV="env")
+    assert refused.status == 6
+    for words in (
+        "which DALI triton-26.05 has",
+        "preprocessing: python",
+        "tritonserver:26.05-py3",
+        "targets triton-26",
+    ):
+        assert words in refused.message
+    assert not (run.folder / "env").exists(), "what is refused installs nothing"
+
+
+def test_dali_is_listed_with_its_targets_and_removed(run: CommandLine) -> None:
+    for name in ("dali-2.4.0", "onnxruntime-1.31.1"):
+        (run.folder / "env" / name).mkdir(parents=True)
+    listed = run("serve-env", "list", PLANSMITH_SERVE_ENV="env").stdout.splitlines()
+    assert [line.split()[0] for line in listed[1:]] == ["dali-2.4.0", "onnxruntime-1.31.1"]
+    assert listed[1].endswith("for local-cpu")
+    removed = run("serve-env", "remove", "local-cpu", "--dali", PLANSMITH_SERVE_ENV="env")
+    assert removed.status == 0
+    left = run("serve-env", "list", "--json", PLANSMITH_SERVE_ENV="env").document["installed"]
+    assert [(part["onnxruntime"], part["dali"]) for part in left] == [("1.31.1", None)]
+    again = run("serve-env", "remove", "local-cpu", "--dali", PLANSMITH_SERVE_ENV="env")
+    assert again.status == 9
+    assert "plansmith serve-env add local-cpu --dali" in again.message
+
+
 def test_the_file_of_a_target_is_printed_to_start_ones_own_from(run: CommandLine) -> None:
     text = run("targets", "triton-26.09", "--yaml").stdout
     runtime = {"version": "1.29.0", "max_opset": 26, "max_ir_version": 13}

@@ -135,7 +135,7 @@ def test_the_server_that_a_release_was_checked_by_is_asked_where_it_is_there(
     monkeypatch.setattr(ModelRepository, "readable", lambda *_: checked)
     asked: list[str] = []
 
-    def find(named: str, *_: object) -> None:
+    def find(named: str, *_: object, **__: object) -> None:
         asked.append(named)
         raise EnvironmentFault("none here", remedy="install one")
 

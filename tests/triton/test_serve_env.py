@@ -118,6 +118,21 @@ def test_numpy_is_installed_alone_for_models_that_bring_their_own_packages(pip: 
     assert [(part.folder, part.onnxruntime) for part in serve_env.installed_parts(private=tmp_path)] == [(folder, None)]
 
 
+def test_dali_brings_the_numpy_that_the_server_understands_and_goes_whole(pip: FakePip, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFault, match=r"DALI 2\.4\.0 is not installed") as fault:
+        serve_env.dali_folder("2.4.0", private=tmp_path)
+    assert fault.value.remedy == "plansmith serve-env add <target> --dali, or write preprocessing: python into the spec"
+    folder = serve_env.install_dali("2.4.0", lambda _: None, private=tmp_path)
+    assert pip.commands[0][-2:] == ["nvidia-dali-cuda130==2.4.0", "numpy==1.26.4"]
+    assert serve_env.dali_folder("2.4.0", private=tmp_path) == folder
+    assert [(p.folder, p.onnxruntime, p.dali) for p in serve_env.installed_parts(private=tmp_path)] == [
+        (folder, None, "2.4.0")
+    ]
+    serve_env.remove_dali("2.4.0", private=tmp_path)
+    assert not serve_env.has_dali("2.4.0", private=tmp_path)
+    assert left_in(tmp_path) == []
+
+
 def test_what_is_installed_is_listed_and_a_runtime_taken_away_whole(pip: FakePip, tmp_path: Path) -> None:
     assert serve_env.installed_parts(private=tmp_path / "nothing") == []
     server = serve_env.install_server(lambda _: None, private=tmp_path)

@@ -110,6 +110,7 @@ def serve_command(
         installation,
         log_file(opened.root),
         site=site,
+        dali_site=_dali_site(installation, opened, served),
         models=[] if follow else served,  # the follower loads each by itself: one that never loads holds up no other
         deadline_seconds=_LOAD_SECONDS,
         ports=(http_port, grpc_port, metrics_port),
@@ -185,6 +186,21 @@ def stand_in_for(installation: Installation, repository: ModelRepository, models
         return None
     require_device(installation, target)
     return stand_in_site(installation, target)
+
+
+def _dali_site(installation: Installation, repository: ModelRepository, models: Sequence[str]) -> Path | None:
+    """The packages of the stand-in for the DALI backend; None where the real one is here, or nothing needs it.
+
+    Raises:
+        EnvironmentFault: they are not installed.
+        EngineError: nothing says which DALI the target has.
+    """
+    from plansmith.triton.installation import dali_site
+
+    manifests = [manifest for model in models for manifest in _manifests(repository, model)]
+    if not any(manifest is not None and manifest.package.has_dali for manifest in manifests):
+        return None
+    return dali_site(installation, repository.load_target())
 
 
 def _engines(repository: ModelRepository, models: Sequence[str]) -> set[EngineKind | None]:

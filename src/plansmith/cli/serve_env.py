@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+from typing import TYPE_CHECKING
 
 import click
 
 from plansmith.cli.options import complete_target
+
+if TYPE_CHECKING:
+    from plansmith.triton.serve_env import InstalledPart
 
 
 @click.group("serve-env", short_help="Install what releases are checked with.")
@@ -24,23 +28,28 @@ def serve_env_group() -> None:
 
 @serve_env_group.command("add", short_help="Install Triton and the ONNX Runtime of a target.")
 @click.argument("target", default="local-cpu", shell_complete=complete_target)
-def add_command(target: str) -> None:
+@click.option("--dali", "with_dali", is_flag=True, help="Install its DALI as well, for pipelines that preprocess so.")
+def add_command(target: str, with_dali: bool) -> None:
     """Install Triton and the ONNX Runtime of TARGET [local-cpu] beside this Python environment.
 
-    Some 370 MB from the package index for the first target, 150 MB for each further version of ONNX Runtime;
-    nothing else is touched.
+    Some 370 MB from the package index for the first target, 150 MB for each further version of ONNX Runtime, 810 MB
+    for each DALI; nothing else is touched.
 
     \b
     plansmith serve-env add
     plansmith serve-env add triton-26.08
+    plansmith serve-env add --dali
     """
-    from plansmith.targets import load_target, require_onnxruntime
-    from plansmith.triton.serve_env import install_numpy, install_runtime, install_server
+    from plansmith.targets import load_target, require_dali, require_onnxruntime
+    from plansmith.triton.serve_env import install_dali, install_numpy, install_runtime, install_server
 
-    version = require_onnxruntime(load_target(target)).version
+    chosen = load_target(target)
+    version, dali = require_onnxruntime(chosen).version, require_dali(chosen) if with_dali else None
     install_server(click.echo)
     install_numpy(click.echo)
     install_runtime(version, click.echo)
+    if dali is not None:
+        install_dali(dali, click.echo)
     click.echo(f"ready to check releases for {target}")
 
 
@@ -58,10 +67,16 @@ def list_command(as_json: bool) -> None:
     from plansmith.units import bytes_in_words
 
     parts = installed_parts()
-    targets = [_targets_of(part.onnxruntime) if part.onnxruntime else [] for part in parts]
+    targets = [_targets_of(part) for part in parts]
     if as_json:
         found = [
-            {"folder": str(p.folder), "onnxruntime": p.onnxruntime, "bytes": p.bytes, "targets": names}
+            {
+                "folder": str(p.folder),
+                "onnxruntime": p.onnxruntime,
+                "dali": p.dali,
+                "bytes": p.bytes,
+                "targets": names,
+            }
             for p, names in zip(parts, targets, strict=True)
         ]
         click.echo(json.dumps({"folder": str(private_folder()), "installed": found}))
@@ -69,7 +84,7 @@ def list_command(as_json: bool) -> None:
     click.echo(f"{private_folder()}:" if parts else f"nothing is installed in {private_folder()}")
     for part, names in zip(parts, targets, strict=True):
         what = "for PyTorch models" if part.folder.name == NUMPY_FOLDER else "the Triton server, for all"
-        if part.onnxruntime:
+        if part.onnxruntime or part.dali:
             what = f"for {', '.join(names) or 'no known target'}"
         click.echo(f"  {part.folder.name:<20}{bytes_in_words(part.bytes):>10}  {what}")
     if not parts:
@@ -78,25 +93,35 @@ def list_command(as_json: bool) -> None:
 
 @serve_env_group.command("remove", short_help="Take away the ONNX Runtime of a target.")
 @click.argument("target", shell_complete=complete_target)
-def remove_command(target: str) -> None:
-    """Take away the ONNX Runtime of TARGET, which other targets may share; the server stays.
+@click.option("--dali", "of_dali", is_flag=True, help="Take away its DALI instead.")
+def remove_command(target: str, of_dali: bool) -> None:
+    """Take away the ONNX Runtime of TARGET, or its DALI, which other targets may share; the server stays.
 
     \b
     plansmith serve-env remove triton-26.08
+    plansmith serve-env remove triton-26.08 --dali
     """
-    from plansmith.targets import load_target, require_onnxruntime
-    from plansmith.triton.serve_env import remove_runtime, runtime_folder
+    from plansmith.targets import load_target, require_dali, require_onnxruntime
+    from plansmith.triton.serve_env import dali_folder, installed_parts, remove_dali, remove_runtime, runtime_folder
 
-    version = require_onnxruntime(load_target(target)).version
-    folder = runtime_folder(version, target=shlex.quote(target))
-    remove_runtime(version)
-    shared = [name for name in _targets_of(version) if name != target]
-    click.echo(f"removed {folder}" + (f", which was for {', '.join(shared)} too" if shared else ""))
+    chosen, quoted = load_target(target), shlex.quote(target)
+    version = require_dali(chosen) if of_dali else require_onnxruntime(chosen).version
+    folder = (dali_folder if of_dali else runtime_folder)(version, target=quoted)
+    shared = next((_targets_of(part) for part in installed_parts() if part.folder == folder), [])
+    (remove_dali if of_dali else remove_runtime)(version)
+    others = [name for name in shared if name != target]
+    click.echo(f"removed {folder}" + (f", which was for {', '.join(others)} too" if others else ""))
 
 
-def _targets_of(version: str) -> list[str]:
+def _targets_of(part: InstalledPart) -> list[str]:
+    """The targets that a runtime or a DALI is for; none of what is for all."""
     from plansmith.target_names import runtime_names
     from plansmith.targets import load_target
 
-    runtimes = {name: load_target(name).onnxruntime for name in runtime_names()}
-    return [name for name, runtime in runtimes.items() if runtime is not None and runtime.version == version]
+    targets = [load_target(name) for name in runtime_names()]
+    versions = {one.name: (one.onnxruntime.version if one.onnxruntime else None, one.dali) for one in targets}
+    return [
+        name
+        for name, (onnxruntime, dali) in versions.items()
+        if (part.onnxruntime and part.onnxruntime == onnxruntime) or (part.dali and part.dali == dali)
+    ]

@@ -146,6 +146,7 @@ def _facts(target: Target) -> list[str]:
         f" {runtime.max_ir_version}"
         if runtime
         else "- (not known: no ONNX Runtime engines for this target)",
+        "DALI": _shown(target, "dali"),
         "stand-in": "installed" if _is_installed(target) else "not installed",
     }
     lines = [f"{target.name}: {target.description}", *(f"  {key:<14}{value}" for key, value in facts.items())]

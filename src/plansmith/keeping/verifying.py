@@ -177,7 +177,8 @@ def _ask(repository: ModelRepository, manifest: Manifest, tritonserver: str) -> 
         return answered.model_copy(update={"problem": reason})
     try:
         named = tritonserver or _server_of(manifest)
-        runtime = find_serving_runtime(named, load_target(manifest.target), manifest.engine.kind)
+        target, kind = load_target(manifest.target), manifest.engine.kind
+        runtime = find_serving_runtime(named, target, kind, dali=manifest.package.has_dali)
         with _log() as log, _scratch(repository) as scratch:
             report = ask_release(manifest, release, runtime, scratch=Path(scratch) / "repository", log=log)
     except ServedCheckError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.errors import GateError
-from plansmith.parts import Part
+from plansmith.parts import Part, PartBackend
 from plansmith.pipeline import served
 from plansmith.pipeline.served.requests import SETTINGS_FILE, Refusal
 from plansmith.pipeline_options import RawInput, RawOutput
@@ -70,6 +70,10 @@ class DraftPart:
         modules: of `pipeline.served` that the class's own module imports.
         requirements: distributions that it needs beside NumPy, in the versions that are installed here.
         write: writes its other files into a folder.
+        backend: that serves it; of another than Triton's Python backend, `write` writes all files, the first by name
+            being what the backend opens, and the class is for this process alone.
+        joins_requests: whether Triton may answer several requests in one execution.
+        parameters: of its configuration.
     """
 
     name: str
@@ -80,6 +84,9 @@ class DraftPart:
     modules: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     write: Callable[[Path], None] = field(default=lambda _: None)
+    backend: PartBackend = "python"
+    joins_requests: bool = True
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,25 @@ def write_part(draft: DraftPart, numpy: str, out: Path) -> Part:
         out: the pipeline's folder; the part's is made in it.
     """
     folder = out / draft.name
-    (folder / SERVED_FOLDER).mkdir(parents=True)
+    folder.mkdir(parents=True)
+    if draft.backend == "python":
+        _write_model(draft, numpy, folder)
+    draft.write(folder)
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return Part(
+        name=draft.name,
+        backend=draft.backend,
+        files=tuple(sorted(files, key=lambda file: file != MODEL_FILE)),
+        inputs=draft.inputs,
+        outputs=draft.outputs,
+        joins_requests=draft.joins_requests,
+        parameters=dict(draft.parameters),
+    )
+
+
+def _write_model(draft: DraftPart, numpy: str, folder: Path) -> None:
+    """What Triton's Python backend runs."""
+    (folder / SERVED_FOLDER).mkdir()
     module = draft.step.__module__.rpartition(".")[2]
     for name in ("__init__", "requests", module, *draft.modules):
         text = Path(served.__path__[0], f"{name}.py").read_text()
@@ -130,15 +155,6 @@ def write_part(draft: DraftPart, numpy: str, out: Path) -> Part:
     (folder / MODEL_FILE).write_text(_MODEL.format(module=module, step=draft.step.__name__))
     (folder / SETTINGS_FILE).write_text(json.dumps(draft.settings, indent=1, ensure_ascii=False) + "\n")
     (folder / REQUIREMENTS_FILE).write_text("".join(f"{name}=={number}\n" for name, number in pinned.items()))
-    draft.write(folder)
-    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return Part(
-        name=draft.name,
-        backend="python",
-        files=(MODEL_FILE, *(file for file in files if file != MODEL_FILE)),
-        inputs=draft.inputs,
-        outputs=draft.outputs,
-    )
 
 
 def run_parts(parts: Sequence[DraftPart], folders: Path, feed: Arrays) -> Arrays:
@@ -158,7 +174,8 @@ def run_parts(parts: Sequence[DraftPart], folders: Path, feed: Arrays) -> Arrays
     known = dict(feed)
     for part in parts:
         folder = folders / part.name
-        step = part.step(json.loads((folder / SETTINGS_FILE).read_text()), folder)
+        written = folder / SETTINGS_FILE
+        step = part.step(json.loads(written.read_text()) if written.is_file() else part.settings, folder)
         (answer,) = step.answer([{tensor.name: known[tensor.name] for tensor in part.inputs}])
         if isinstance(answer, Refusal):
             raise GateError(f"the part {part.name!r} refuses it: {answer.words}", remedy=_REPORT)

@@ -137,8 +137,10 @@ def _part_config(part: Part, largest: int, device: Device) -> pb.ModelConfig:
     config.default_model_filename = part.files[0]
     _put_tensors(part.inputs, config.input)
     _put_tensors(part.outputs, config.output)
-    if largest > 1:
+    if largest > 1 and part.joins_requests:
         config.dynamic_batching.SetInParent()
+    for key, value in sorted(part.parameters.items()):
+        config.parameters[key].string_value = value
     kind = device if part.backend == "dali" else "cpu"
     config.instance_group.add(kind=f"KIND_{kind.upper()}", count=1)
     config.version_policy.latest.num_versions = 1

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from plansmith.errors import EnvironmentFault
 from plansmith.target_names import CPU_SUFFIX
-from plansmith.targets import Target, is_target_file, require_onnxruntime
+from plansmith.targets import Target, is_target_file, require_dali, require_onnxruntime
 from plansmith.triton import serve_env
 from plansmith.types import Device, EngineKind
 
@@ -41,6 +41,7 @@ class Installation:
         version: such as "2.51.0", or "" where the installation does not say.
         real_onnxruntime: it has Triton's own ONNX Runtime backend.
         real_tensorrt: it has Triton's TensorRT backend, for which there is no stand-in.
+        real_dali: it has Triton's DALI backend.
     """
 
     binary: Path
@@ -51,6 +52,7 @@ class Installation:
     version: str
     real_onnxruntime: bool
     real_tensorrt: bool = False
+    real_dali: bool = False
 
     @property
     def lends_python(self) -> bool:
@@ -111,6 +113,23 @@ def stand_in_site(installation: Installation, target: Target) -> Path | None:
     if installation.real_onnxruntime:
         return None
     return serve_env.runtime_folder(require_onnxruntime(target).version, target=shlex.quote(target.name))
+
+
+def dali_site(installation: Installation, target: Target) -> Path | None:
+    """The packages of the stand-in for Triton's DALI backend for a target; None where the server has the real one.
+
+    Raises:
+        EnvironmentFault: they are not installed, or nothing can run them; says what to do.
+        EngineError: nothing says which DALI the target has.
+    """
+    if installation.real_dali:
+        return None
+    if installation.stub is None:
+        raise EnvironmentFault(
+            f"{installation.binary} has no DALI backend, and no Python backend for Python {_PYTHON} to stand in for it",
+            remedy="use a Triton installation with backends/dali, or write preprocessing: python into the spec",
+        )
+    return serve_env.dali_folder(require_dali(target), target=shlex.quote(target.name))
 
 
 def require_python(installation: Installation) -> None:
@@ -242,6 +261,7 @@ def _installation_at(root: Path) -> Installation:
         version=stated.read_text().strip() if stated.is_file() else _wheel_version(wheel),
         real_onnxruntime=(root / "backends" / "onnxruntime" / "libtriton_onnxruntime.so").is_file(),
         real_tensorrt=(root / "backends" / "tensorrt" / "libtriton_tensorrt.so").is_file(),
+        real_dali=(root / "backends" / "dali" / "libtriton_dali.so").is_file(),
     )
 
 

@@ -27,7 +27,11 @@ SERVER_FOLDER = "pytriton-0.7.0"
 TRITON_VERSION = "2.51.0"
 NUMPY_REQUIREMENT = "numpy==1.26.4"
 NUMPY_FOLDER = "numpy-1.26.4"
+DALI_DISTRIBUTION = "nvidia-dali-cuda130"
+"""The one of NVIDIA's wheels of DALI that is on PyPI; it runs where there is no GPU, too."""
+
 _RUNTIME_PREFIX = "onnxruntime-"
+_DALI_PREFIX = "dali-"
 _STAGING = ".staging"
 
 
@@ -37,13 +41,15 @@ class InstalledPart:
 
     Args:
         folder: where it lies.
-        onnxruntime: the version of a runtime; None for the server and for NumPy.
+        onnxruntime: the version of a runtime; None for all else.
         bytes: what it takes on the disk.
+        dali: the version of a DALI; None for all else.
     """
 
     folder: Path
     onnxruntime: str | None
     bytes: int
+    dali: str | None = None
 
 
 def private_folder() -> Path:
@@ -150,6 +156,37 @@ def remove_runtime(onnxruntime_version: str, *, private: Path | None = None) -> 
     remove_folder(folder, staging_place(private=private))
 
 
+def install_dali(dali_version: str, progress: Callable[[str], None], *, private: Path | None = None) -> Path:
+    """Install NVIDIA DALI with a NumPy that the server's Python backend understands; as `install_runtime`."""
+    target = _dali_path(dali_version, private)
+    return _install(target, [f"{DALI_DISTRIBUTION}=={dali_version}", NUMPY_REQUIREMENT], progress)
+
+
+def dali_folder(dali_version: str, *, target: str = "<target>", private: Path | None = None) -> Path:
+    """The folder that `install_dali` made for this version; `target` is what the message says to add.
+
+    Raises:
+        EnvironmentFault: there is none yet.
+    """
+    folder = _dali_path(dali_version, private)
+    if not folder.is_dir():
+        raise EnvironmentFault(
+            f"DALI {dali_version} is not installed: {folder} does not exist",
+            remedy=f"plansmith serve-env add {target} --dali, or write preprocessing: python into the spec",
+        )
+    return folder
+
+
+def has_dali(dali_version: str, *, private: Path | None = None) -> bool:
+    """Whether `install_dali` made a folder for this version."""
+    return _dali_path(dali_version, private).is_dir()
+
+
+def remove_dali(dali_version: str, *, private: Path | None = None) -> None:
+    """Take away what `install_dali` made for this version, whole or not at all."""
+    remove_folder(_dali_path(dali_version, private), staging_place(private=private))
+
+
 def installed_parts(*, private: Path | None = None) -> list[InstalledPart]:
     """The server and the runtimes that are installed, sorted by name."""
     place = private or private_folder()
@@ -157,8 +194,9 @@ def installed_parts(*, private: Path | None = None) -> list[InstalledPart]:
     return [
         InstalledPart(
             folder,
-            folder.name.removeprefix(_RUNTIME_PREFIX) if folder.name.startswith(_RUNTIME_PREFIX) else None,
+            _version_of(folder, _RUNTIME_PREFIX),
             sum(file.lstat().st_size for file in folder.rglob("*") if not file.is_dir()),
+            _version_of(folder, _DALI_PREFIX),
         )
         for folder in sorted(folders)
     ]
@@ -166,6 +204,14 @@ def installed_parts(*, private: Path | None = None) -> list[InstalledPart]:
 
 def _runtime_path(version: str, private: Path | None) -> Path:
     return (private or private_folder()) / f"{_RUNTIME_PREFIX}{version}"
+
+
+def _dali_path(version: str, private: Path | None) -> Path:
+    return (private or private_folder()) / f"{_DALI_PREFIX}{version}"
+
+
+def _version_of(folder: Path, prefix: str) -> str | None:
+    return folder.name.removeprefix(prefix) if folder.name.startswith(prefix) else None
 
 
 def _install(target: Path, requirements: Sequence[str], progress: Callable[[str], None]) -> Path:

@@ -127,6 +127,7 @@ def check_served(  # noqa: PLR0913 - what is served, what it is asked, and where
             runtime.installation,
             log,
             site=runtime.site,
+            dali_site=runtime.dali_site,
             models=[package.model],
             arguments=package.server_arguments,
             library_folders=libraries,

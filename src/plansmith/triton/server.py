@@ -7,7 +7,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +21,7 @@ from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
 from plansmith.memory import Watch
 from plansmith.python_options import OWNER_FILE, OWNER_VARIABLE, SITE_VARIABLE
 from plansmith.scratch import scratch_name
+from plansmith.triton.backend_folder import lay_out_backends
 from plansmith.triton.installation import Installation, python_library_folder, python_site
 from plansmith.triton.server_log import is_port_taken, reasons
 from plansmith.triton.server_memory import MemoryLimit
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 HOST = "127.0.0.1"
-STANDIN = Path(__file__).parent / "standin" / "onnxruntime"
 
 _PORT_ATTEMPTS = 5
 _POLL_SECONDS = 0.1
@@ -56,6 +55,7 @@ class TritonServer:
         log: takes what the server prints; it is emptied first.
         site: the folder of `runtime_folder`, for the stand-in that serves ONNX models where there is no real backend;
             without it such models do not load.
+        dali_site: the folder of `dali_folder`, likewise for DALI pipelines.
         models: the models to load, `*` for every folder of the repository.
         exit_on_error: a model that does not load is an error; otherwise the repository index says what happened.
         deadline_seconds: how long loading may take.
@@ -79,6 +79,7 @@ class TritonServer:
         log: Path,
         *,
         site: Path | None = None,
+        dali_site: Path | None = None,
         models: Sequence[str] = ("*",),
         exit_on_error: bool = True,
         deadline_seconds: float = 60,
@@ -92,6 +93,7 @@ class TritonServer:
         self._repository = repository.absolute()
         self._installation = installation
         self._site = site
+        self._dali_site = dali_site
         self._models = tuple(models)
         self._exit_on_error = exit_on_error
         self._deadline_seconds = deadline_seconds
@@ -109,7 +111,7 @@ class TritonServer:
             scratch = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix=f"{self._token}-", dir=place)))
             # The Python backend puts both paths into a shell command without quoting them.
             (scratch / _REPOSITORY).symlink_to(self._repository)
-            _lay_out_backends(scratch / _BACKENDS, self._installation, self._site)
+            lay_out_backends(scratch / _BACKENDS, self._installation, self._site, self._dali_site)
             for _ in range(_PORT_ATTEMPTS):
                 attempt = undo.enter_context(ExitStack())
                 self._launch(scratch, attempt)
@@ -253,22 +255,6 @@ class TritonServer:
             remedy="correct what the lines name, or read the log",
             log=self.log,
         )
-
-
-def _lay_out_backends(folder: Path, installation: Installation, site: Path | None) -> None:
-    """Make a backend directory: Triton refuses a library that a link leads out of it, but follows a linked folder."""
-    folder.mkdir()
-    for backend in installation.backends.iterdir():
-        replaced = backend.name == STANDIN.name and site is not None and not installation.real_onnxruntime
-        if not replaced and (backend.name != "python" or installation.stub is None):
-            (folder / backend.name).symlink_to(backend)
-    if installation.stub is not None:
-        shutil.copytree(installation.backends / "python", folder / "python")
-        shutil.copy2(installation.stub, folder / "python")
-    if site is not None and not installation.real_onnxruntime:
-        shutil.copytree(STANDIN, folder / STANDIN.name, ignore=shutil.ignore_patterns("__*"))
-        shutil.copy2(STANDIN.parent / "batching.py", folder / STANDIN.name)
-        (folder / STANDIN.name / "site").symlink_to(site.absolute())
 
 
 def _plain_temporary_folder() -> str:

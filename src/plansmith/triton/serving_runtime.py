@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from plansmith.errors import EnvironmentFault
 from plansmith.targets import Target, require_onnxruntime
 from plansmith.triton.installation import (
     Installation,
+    dali_site,
     find_installation,
     require_python,
     require_tensorrt,
@@ -33,6 +35,7 @@ class ServingRuntime:
             ones: Triton does not load those on a machine without a GPU. The release itself stays as it is.
         library_folders: as for `TritonServer`.
         load_seconds: how long loading may take.
+        dali_site: the packages of the stand-in for the DALI backend; None where nothing needs it.
     """
 
     installation: Installation
@@ -41,15 +44,29 @@ class ServingRuntime:
     device: Device
     library_folders: tuple[Path, ...] = ()
     load_seconds: float = 60
+    dali_site: Path | None = None
 
 
-def find_serving_runtime(tritonserver: str, target: Target, engine: EngineKind) -> ServingRuntime:
+def find_serving_runtime(
+    tritonserver: str, target: Target, engine: EngineKind, *, dali: bool = False
+) -> ServingRuntime:
     """The Triton that is named, or that of this machine, and the backend that stands for a target's.
+
+    Args:
+        tritonserver: its program or folder; empty for that of this machine.
+        target: what a release is for.
+        engine: what serves the model.
+        dali: whether the release has a DALI pipeline in it.
 
     Raises:
         EnvironmentFault: one of them is not there; says how to get it.
-        EngineError: nothing says which ONNX Runtime the target has.
+        EngineError: nothing says which ONNX Runtime, or which DALI, the target has.
     """
+    runtime = _without_dali(tritonserver, target, engine)
+    return with_dali(runtime, target) if dali else runtime
+
+
+def _without_dali(tritonserver: str, target: Target, engine: EngineKind) -> ServingRuntime:
     server = find_installation(Path(tritonserver) if tritonserver else None)
     if engine is EngineKind.TENSORRT:
         require_tensorrt(server, target)
@@ -62,3 +79,19 @@ def find_serving_runtime(tritonserver: str, target: Target, engine: EngineKind) 
     site = stand_in_site(server, target)
     words = f"ONNX Runtime {require_onnxruntime(target).version}" if site else f"that of Triton {server.version}"
     return ServingRuntime(server, site, words, serving_device(server, target))
+
+
+def with_dali(runtime: ServingRuntime, target: Target) -> ServingRuntime:
+    """The same, for a release that has a DALI pipeline in it.
+
+    Raises:
+        EnvironmentFault: DALI is not there, or has no GPU for a pipeline that needs one; says what to do.
+        EngineError: nothing says which DALI the target has.
+    """
+    if target.device == "gpu" and (runtime.device == "cpu" or not runtime.installation.real_dali):
+        raise EnvironmentFault(
+            f"a DALI pipeline for the GPU of {target.name} cannot run here: Triton's DALI backend and a GPU are needed",
+            remedy=f"check it in {target.images.get('gpu', 'the container of the target')}, on a machine with a GPU; a"
+            " compile without this check takes --no-check-served",
+        )
+    return replace(runtime, dali_site=dali_site(runtime.installation, target))

@@ -1,0 +1,36 @@
+"""DALI on a GPU makes of real images what it makes of them on a CPU, within the bound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plansmith.compilers.dali.agreement import difference
+from plansmith.compilers.dali.pipelines import PIPELINE_FILE, run_pipeline, serialise_pipeline
+from plansmith.compilers.dali.recipe import recipe_from_settings
+from plansmith.targets import load_target, require_dali
+from plansmith.triton import serve_env
+from plansmith.types import Device
+
+from ..pipeline.dali_settings import EXACT, SHORTEST, real_images, settings
+
+pytestmark = pytest.mark.gpu
+
+DEVICES: tuple[Device, ...] = ("gpu", "cpu")
+
+
+@pytest.mark.parametrize("step", [SHORTEST, EXACT], ids=lambda step: str(step["do"]))
+def test_tensors_of_the_gpu_are_those_of_the_cpu_within_the_bound(step: dict[str, object], tmp_path: Path) -> None:
+    site = serve_env.dali_folder(require_dali(load_target("local-cpu")))
+    steps = [step, settings()["steps"][1]]
+    recipe, images = recipe_from_settings(settings(steps=steps)), real_images()
+    made: list[np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = []
+    for device in DEVICES:
+        file = tmp_path / device / PIPELINE_FILE
+        file.parent.mkdir()
+        serialise_pipeline(recipe, file, site=site, device=device, max_batch_size=1, input_name="encoded")
+        made.append(run_pipeline(file, images, site=site, input_name="encoded", device=device))
+    found = difference(made[0], made[1], recipe)
+    assert found.is_within_bound, found
