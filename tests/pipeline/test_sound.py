@@ -19,7 +19,8 @@ from plansmith.pipeline.served.sound import SoundStep
 from plansmith.pipeline.served.wav import read_wav, resampled
 from plansmith.pipeline_options import PipelineOptions
 from plansmith.sources.image_questions import bytes_array
-from plansmith.sources.pipeline_sound import AUDIO, plan_sound, refuse_sound
+from plansmith.sources.pipeline_sound import AUDIO, plan_sound
+from plansmith.sources.sound_kinds import refuse_sound
 from plansmith.sources.sound_questions import drawn_sound, wav
 from plansmith.sources.sound_recipes import FILTERS_FILE, sound_recipe_of
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from plansmith.errors import SourceError, UsageError
 from plansmith.pipeline.drafts import Draft, DraftPart
 from plansmith.pipeline.label_parts import Scoring, labels_part
 from plansmith.pipeline.served.sound import SoundStep
 from plansmith.pipeline.served.wav import read_wav
-from plansmith.pipeline_options import PipelineOptions, RawOutput
-from plansmith.sources.directory import read_config
-from plansmith.sources.heads import read_json
+from plansmith.pipeline_options import PipelineOptions
 from plansmith.sources.image_questions import files_of
 from plansmith.sources.live import LiveModel
-from plansmith.sources.preprocessors import PROCESSOR_FILES, read_preprocessors
+from plansmith.sources.preprocessors import read_preprocessors
+from plansmith.sources.sound_kinds import refuse_sound
 from plansmith.sources.sound_questions import sound_questions
 from plansmith.sources.sound_recipes import FILTERS_FILE, SoundRecipe, sound_recipe_of
 from plansmith.types import BATCH, Component, OnnxModel, Tensor
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 
 AUDIO = "audio"
 """The ensemble's input: WAV files."""
-
-_TASK = "audio-classification"
-_CLASSIFIERS = ("ForSequenceClassification", "ForAudioClassification")
 
 
 @dataclass(frozen=True)
@@ -47,47 +43,6 @@ class _Model:
     mask: Tensor | None
     fewest: int
     most: int
-
-
-def refuse_sound(
-    scheme: Literal["hf", "timm", "onnx"], folder: Path, options: PipelineOptions, *, task: str
-) -> RawOutput:
-    """See, before anything heavy is loaded, that a source can have sounds as its pipeline's input.
-
-    Args:
-        scheme: of the source.
-        folder: its directory; of an ONNX file, the one that it lies in.
-        options: what the spec says of the pipeline.
-        task: that was asked for; empty: none.
-
-    Returns:
-        What the pipeline answers with.
-
-    Raises:
-        UsageError: the kind of source, or of model, does not fit what the spec asks for.
-        SourceError: nothing says how sounds become the model's input, or a file is no JSON.
-    """
-    if scheme != "hf":
-        raise UsageError(
-            f"pipeline.input is audio, and {'an ONNX file' if scheme == 'onnx' else 'timm'} has no feature extractor",
-            remedy="name a model of transformers as the source (hf:<id or directory>), or leave `pipeline` out",
-        )
-    found = [read_json(folder / name) for name in PROCESSOR_FILES if (folder / name).is_file()]
-    if not any("sampling_rate" in str(one) for one in found):
-        raise SourceError(
-            f"pipeline.input is audio, and {folder.name} has no feature extractor",
-            remedy="save it beside the model (feature_extractor.save_pretrained), or leave `pipeline` out",
-        )
-    named = str((read_config(folder).get("architectures") or [""])[0])
-    told: RawOutput = "labels" if task == _TASK or (not task and named.endswith(_CLASSIFIERS)) else "tensors"
-    wanted = options.output or told
-    if wanted not in {told, "tensors"}:
-        raise UsageError(
-            f"pipeline.output is {wanted}, and the model's {'task' if task else 'configuration'} makes it"
-            f" {told} of sounds",
-            remedy=f"write output: {told}, or tensors for the model's own outputs",
-        )
-    return wanted
 
 
 def plan_sound(

@@ -9,9 +9,12 @@ from plansmith.errors import SourceError, UsageError
 from plansmith.pipeline_options import PipelineOptions, RawInput, RawOutput
 from plansmith.sources.image_kinds import refuse_images, takes_images
 from plansmith.sources.preprocessors import has_tokenizer
+from plansmith.sources.sound_kinds import refuse_sound, takes_sounds
 from plansmith.sources.text_kinds import refuse_text
 
 Scheme = Literal["hf", "timm", "onnx"]
+
+_REFUSE = {"text": refuse_text, "image": refuse_images, "audio": refuse_sound}
 
 
 def raw_input(scheme: Scheme, folder: Path, options: PipelineOptions) -> RawInput:
@@ -28,9 +31,11 @@ def raw_input(scheme: Scheme, folder: Path, options: PipelineOptions) -> RawInpu
         able.append("text")
     if scheme != "onnx" and takes_images(scheme, folder):
         able.append("image")
+    if scheme == "hf" and takes_sounds(folder):
+        able.append("audio")
     if not able:
         raise SourceError(
-            f"{folder.name} has no tokenizer and no image processor: nothing makes inputs of raw ones",
+            f"{folder.name} has no tokenizer, image processor or feature extractor: nothing makes inputs of raw ones",
             remedy="save it beside the model (save_pretrained), or leave `pipeline` out",
         )
     if len(able) > 1:
@@ -54,10 +59,4 @@ def refuse_raw(scheme: Scheme, folder: Path, options: PipelineOptions, *, task: 
         UsageError: the kind of source, or of model, does not fit what the spec asks for.
         SourceError: what makes the model's inputs is not there.
     """
-    refuse = {"text": refuse_text, "image": refuse_images}.get(raw_input(scheme, folder, options))
-    if refuse is None:
-        raise UsageError(
-            f"pipeline.input is {options.input}, which plansmith makes no inputs of yet",
-            remedy="write text or image, or leave `pipeline` out",
-        )
-    return refuse(scheme, folder, options, task=task)
+    return _REFUSE[raw_input(scheme, folder, options)](scheme, folder, options, task=task)

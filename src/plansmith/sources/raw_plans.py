@@ -37,10 +37,15 @@ def plan(
         SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
         UsageError: what the spec asks for does not fit the model.
     """
-    if raw_input(scheme, folder, options) == "image":
+    kind = raw_input(scheme, folder, options)
+    if kind == "image":
         from plansmith.sources.pipeline_images import plan_images
 
         return plan_images(live, folder, options, served, scheme=scheme, task=task, trust_remote_code=trust_remote_code)
+    if kind == "audio":
+        from plansmith.sources.pipeline_sound import plan_sound
+
+        return plan_sound(live, folder, options, served, task=task, trust_remote_code=trust_remote_code)
     from plansmith.sources.pipeline_text import plan_text
 
     return plan_text(live, folder, options, served, task=task, trust_remote_code=trust_remote_code)

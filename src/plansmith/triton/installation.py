@@ -126,7 +126,8 @@ def dali_site(installation: Installation, target: Target) -> Path | None:
         return None
     if installation.stub is None:
         raise EnvironmentFault(
-            f"{installation.binary} has no DALI backend, and no Python backend for Python {_PYTHON} to stand in for it",
+            f"{installation.binary} has no DALI backend, and no Python backend for Python {RUNNING_PYTHON} to stand in"
+            " for it",
             remedy="use a Triton installation with backends/dali, or write preprocessing: python into the spec",
         )
     return serve_env.dali_folder(require_dali(target), target=shlex.quote(target.name))
