@@ -39,9 +39,10 @@ $(SENTENCES): $(VENV)/.installed tests/real_sentences.py
 	@mkdir -p $(@D)
 	@$(BIN)/python -m tests.real_sentences >$@.new && mv $@.new $@
 
-demo:            ## the main job on real weights: export, gate, Triton, publish
+demo:            ## the main job on real weights: export, gate, Triton, publish; then a text in, its embedding out
 demo: $(VENV)/.served $(MINILM)
 	@$(BIN)/plansmith compile configs/models/all-MiniLM-L6-v2.yaml
+	@$(BIN)/plansmith infer all-MiniLM-L6-v2 --text "a cat on a mat" --serve --repository artifacts/repository
 
 demo-int8:       ## the same in INT8, judged on held-out sentences
 demo-int8: $(VENV)/.served $(MINILM) $(SENTENCES)
