@@ -33,6 +33,7 @@ OTHERS: dict[str, Any] = {
     "tolerances": {"y": {"max_relative": 0.1}},
     "tensorrt": {"optimization_level": 5},
     "python": {"torch_compile": True},
+    "pipeline": {"input": "text"},
     "triton": {"max_batch_size": 4},
     "task": "fill-mask",
     "inputs": {"x": {"low": 0, "high": 1}},
