@@ -20,6 +20,8 @@ from plansmith.stages import Finished, StageRunner
 from plansmith.targets import Target, require_dali
 from plansmith.triton.model_config import max_batch_size
 from plansmith.triton.serve_env import dali_folder
+from plansmith.triton_options import TritonOptions
+from plansmith.triton_options.serving import Latest, VersionPolicy
 from plansmith.types import EngineKind, LoweredModel, OnnxModel, SourceModel
 
 _MOST_TOLD = 5
@@ -44,6 +46,8 @@ def require_joinable(spec: ModelSpec, reference: SourceReference, folder: Path |
             "an ONNX file brings no tokenizer or processor, so no pipeline can be made around it",
             remedy="leave `pipeline` out, or name the model that the file was exported from (hf:…, timm:…)",
         )
+    if spec.engine is not EngineKind.PYTHON or spec.pipeline.output != "text":
+        _require_plain(spec.triton)
     if folder is None:
         return
     wanted = refuse_raw(reference.scheme, folder, spec.pipeline, task=spec.task)
@@ -51,6 +55,27 @@ def require_joinable(spec: ModelSpec, reference: SourceReference, folder: Path |
         raise UsageError(
             f"the model generates text token by token, which engine {spec.engine} does not",
             remedy="use --engine python, or write output: tensors under `pipeline`",
+        )
+
+
+def _require_plain(options: TritonOptions) -> None:
+    """See that Triton's configuration of the model is one that an ensemble can have in it.
+
+    Raises:
+        UsageError: it is not.
+    """
+    wrong = {
+        "max_batch_size: 0": options.max_batch_size == 0,
+        "sequence_batching": options.sequence_batching is not None,
+        "model_transaction_policy: {decoupled: true}": options.is_decoupled,
+        # Another release has other parts, and the configuration names those of one.
+        "version_policy": options.version_policy not in {None, VersionPolicy(latest=Latest())},
+    }
+    found = [what for what, is_so in wrong.items() if is_so]
+    if found:
+        raise UsageError(
+            f"a pipeline serves one version of a model that answers batches, and `triton` asks for {', '.join(found)}",
+            remedy=f"leave {found[0]} out of `triton`, or `pipeline` out of the spec",
         )
 
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from plansmith.asking import Progress
+from plansmith.compilers.dali.agreement import difference
 from plansmith.compilers.dali.parts import DaliPlace, with_dali
+from plansmith.compilers.dali.recipe import recipe_from_settings
 from plansmith.engines import Engine
+from plansmith.errors import EngineError
 from plansmith.graph_answers import asking
 from plansmith.loading import load
 from plansmith.parts import Pipeline, RawAgreement, RawCase
-from plansmith.pipeline.drafts import Draft, run_parts, write_part
+from plansmith.pipeline.drafts import Draft, DraftPart, run_parts, write_part
 from plansmith.pipeline.generation import GENERATES
-from plansmith.pipeline.raw_agreement import compare, limits_of
+from plansmith.pipeline.raw_agreement import compare, exact_limits, limits_of
 from plansmith.pipeline.raw_cases import read_case, write_case
 from plansmith.pipeline_options import PipelineOptions
 from plansmith.python_gate import own_generator, own_way
 from plansmith.reports import ValidationReport
-from plansmith.types import BATCH, Case, Device, EngineKind, OnnxModel, Record
+from plansmith.types import BATCH, Case, Device, EngineKind, OnnxModel, Precision, Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,7 +91,11 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
     given = JoinJob.model_validate(job)
     generates = GENERATES in given.engine.options
     draft, live = (_generation(given), None) if generates else _parts(given, progress)
+    plain, draft = draft, _with_dali(draft, given)
     written = {part.name: write_part(part, given.numpy, Path(out)) for part in (*draft.before, *draft.after)}
+    if draft is not plain:
+        progress("holding DALI against the source's preprocessing")
+        _require_near(draft, plain.before[0], given.numpy, Path(out))
     progress("asking the source's own library")
     own = {name: draft.ask(feed) for name, feed in draft.questions.items()}
     owed = own
@@ -98,6 +106,9 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
     with _asking(given, progress) as ask:
         agreements = [_agreement(draft, case, Path(out), ask, given.validation) for case in cases]
     agreements = [_beside_source(found, own[found.case], owed[found.case], given) for found in agreements]
+    if live is not None and not draft.bounds and given.engine.precision is not Precision.FP32:
+        progress("asking the parts around the FP32 model")
+        agreements += [_around_source(draft, live, case, own[case.name], given, Path(out)) for case in cases]
     record = Pipeline(
         input=draft.input,
         output=draft.output,
@@ -110,6 +121,39 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
         agreements=tuple(agreements),
     )
     return record.model_dump(mode="json")
+
+
+def _with_dali(draft: Draft, job: JoinJob) -> Draft:
+    """The same, with DALI for images where the spec asks for that."""
+    if job.dali is None:
+        return draft
+    return with_dali(draft, DaliPlace(Path(job.dali_site), job.dali.device, job.dali.max_batch_size))
+
+
+def _require_near(draft: Draft, pillow: DraftPart, numpy: str, out: Path) -> None:
+    """See that DALI makes of images what the part for Pillow does, which was held against the source's own.
+
+    Raises:
+        EngineError: it is farther from it than its other rounding explains.
+    """
+    recipe = recipe_from_settings(pillow.settings)
+    with TemporaryDirectory() as scratch:
+        write_part(pillow, numpy, Path(scratch))
+        for name, feed in draft.questions.items():
+            ours = run_parts(draft.before, out, feed)[recipe.output]
+            found = difference(ours, run_parts((pillow,), Path(scratch), feed)[recipe.output], recipe)
+            if not found.is_within_bound:
+                raise EngineError(
+                    f"DALI makes other pixels of the images of request {name!r} than the source does: levels of 255 differ"
+                    f" by {found.mean_levels:.2g} in the mean, and 99 of 100 by at most {found.quantile_levels:.2g}",
+                    remedy="write preprocessing: python under `pipeline`",
+                )
+
+
+def _around_source(draft: Draft, live: LiveModel, case: RawCase, own: Arrays, job: JoinJob, out: Path) -> RawAgreement:
+    """The parts around the source model in FP32: what rounding cannot excuse, as it does in a lower precision."""
+    made = _owed(draft, live, out, read_case(out / case.file)[0])
+    return compare(f"{case.name}, around the FP32 model", own, made, exact_limits(job.validation))
 
 
 def _owed(draft: Draft, live: LiveModel, out: Path, feed: Arrays) -> Arrays:
@@ -146,8 +190,6 @@ def _parts(job: JoinJob, progress: Progress) -> tuple[Draft, LiveModel]:
         task=source["task"] or "",
         trust_remote_code=source["trust_remote_code"],
     )
-    if job.dali is not None:
-        draft = with_dali(draft, DaliPlace(Path(job.dali_site), job.dali.device, job.dali.max_batch_size))
     return draft, live
 
 

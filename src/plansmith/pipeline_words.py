@@ -20,7 +20,7 @@ def agreement_words(pipeline: Pipeline) -> str:
     if not pipeline.agreements:
         return f"{asked}; not compared with {pipeline.source} here"
     others = [one for one in pipeline.agreements if not one.same]
-    less = f", but for texts in {len(others)} of them" if others else ""
+    less = f"; not quite the same in {len(others)} of them" if others else ""
     return f"{asked} answered as by {pipeline.source}{less}"
 
 

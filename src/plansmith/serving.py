@@ -70,6 +70,7 @@ def ask_server(
     parameters = {
         "server": server.version or stages.digester.file(server.binary, foreign=True),
         "real": runtime.site is None,
+        "real_dali": runtime.dali_site is None,
         "runtime": runtime.words,
         "device": runtime.device,
         "profiles": [profile.model_dump(mode="json") for profile in (build.profiles if build is not None else ())],

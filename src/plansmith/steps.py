@@ -147,7 +147,8 @@ class Compilation(GraphSteps):
         """What answers the served check; why nothing does, for whoever only looks at what a build would be told."""
         spec = self.spec
         try:
-            return find_serving_runtime(spec.tritonserver, self.target, spec.engine, dali=uses_dali(spec)), None
+            around = {"dali": uses_dali(spec), "parts": spec.pipeline is not None}
+            return find_serving_runtime(spec.tritonserver, self.target, spec.engine, **around), None
         except PlansmithError as error:
             if dry and self._plans:
                 return None, error

@@ -98,3 +98,9 @@ def test_answers_to_a_question_need_the_same_text_place_and_score() -> None:
         "start of row 0 is '4', and should be '3'",
     )
     assert compare("one", answer(3, 0.5), answer(3, 0.6), limits()).failures == ("score is off by 0.1, allowed 0.01",)
+
+
+@pytest.mark.parametrize("wrong", [ranked(((b"cat", float("nan")), (b"dog", float("nan")))), entities(float("nan"))])
+def test_a_score_that_is_no_number_is_no_answer(wrong: dict[str, Any]) -> None:
+    owed = entities() if "entities" in wrong else ranked(((b"cat", 0.9), (b"dog", 0.1)))
+    assert compare("one", owed, wrong, limits()).failures

@@ -177,7 +177,7 @@ def stand_in_for(installation: Installation, repository: ModelRepository, models
     target = repository.load_target()
     kinds = _engines(repository, models)
     if EngineKind.PYTHON in kinds or _has_python_parts(repository, models):
-        require_python(installation)
+        require_python(installation, torch=EngineKind.PYTHON in kinds)
     if EngineKind.PYTHON in kinds:
         require_device(installation, target, EngineKind.PYTHON)
     if kinds and kinds <= {EngineKind.TENSORRT, EngineKind.PYTHON}:

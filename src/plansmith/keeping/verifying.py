@@ -178,7 +178,9 @@ def _ask(repository: ModelRepository, manifest: Manifest, tritonserver: str) -> 
     try:
         named = tritonserver or _server_of(manifest)
         target, kind = load_target(manifest.target), manifest.engine.kind
-        runtime = find_serving_runtime(named, target, kind, dali=manifest.package.has_dali)
+        runtime = find_serving_runtime(
+            named, target, kind, dali=manifest.package.has_dali, parts=bool(manifest.package.members)
+        )
         with _log() as log, _scratch(repository) as scratch:
             report = ask_release(manifest, release, runtime, scratch=Path(scratch) / "repository", log=log)
     except ServedCheckError as error:

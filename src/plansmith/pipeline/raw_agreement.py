@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plansmith.comparison import compare_output, other_shape
+from plansmith.comparison import LIMITS, compare_output, other_shape
 from plansmith.parts import Pipeline, RawAgreement
 from plansmith.reports import Tolerance, ValidationReport
 from plansmith.types import Precision
@@ -65,6 +65,14 @@ def limits_of(report: ValidationReport) -> RawLimits:
     return RawLimits(tolerances, usual, max(_SMALLEST_SCORE_LIMIT, widest / 2), exact)
 
 
+def exact_limits(report: ValidationReport) -> RawLimits:
+    """What FP32 is allowed, whatever the precision of the model that the gate judged."""
+    tolerance = LIMITS[Precision.FP32].tolerance
+    largest = max((one.magnitude for one in report.comparisons), default=0.0)
+    score = max(_SMALLEST_SCORE_LIMIT, tolerance.max_relative * largest / 2)
+    return RawLimits({}, tolerance, score, exact=True)
+
+
 def compare(case: str, expected: Arrays, answer: Arrays, limits: RawLimits) -> RawAgreement:
     """One request's answer beside the one that was expected.
 
@@ -106,7 +114,7 @@ def _ranks(expected: Arrays, answer: Arrays, limit: float) -> Iterator[str]:
         last = min(owed.values())
         for label, score in found.items():
             wanted = owed.get(label, last)  # one that is not among the first may be as likely as the last of them
-            if abs(score - wanted) > limit:
+            if not abs(score - wanted) <= limit:  # which NaN is not
                 yield f"row {row}: {_text(label)!r} has {score:.6f}, and should have {wanted:.6f}"
 
 
@@ -114,7 +122,7 @@ def _scores(expected: NDArray[Any], answer: NDArray[Any], limit: float) -> Itera
     import numpy as np
 
     worst = float(np.abs(expected.astype(np.float64) - answer.astype(np.float64)).max(initial=0.0))
-    if worst > limit:
+    if not worst <= limit:
         yield f"{SCORE} is off by {worst:.3g}, allowed {limit:.3g}"
 
 
@@ -135,7 +143,7 @@ def _same_entities(owed: bytes, found: bytes, limit: float) -> bool:
     if len(wanted) != len(made):
         return False
     for one, other in zip(wanted, made, strict=True):
-        if {**one, SCORE: 0} != {**other, SCORE: 0} or abs(one[SCORE] - other[SCORE]) > limit:
+        if {**one, SCORE: 0} != {**other, SCORE: 0} or not abs(one[SCORE] - other[SCORE]) <= limit:
             return False
     return True
 

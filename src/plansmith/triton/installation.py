@@ -133,8 +133,12 @@ def dali_site(installation: Installation, target: Target) -> Path | None:
     return serve_env.dali_folder(require_dali(target), target=shlex.quote(target.name))
 
 
-def require_python(installation: Installation) -> None:
-    """See that a server can run Python models here, with all that PyTorch ones need.
+def require_python(installation: Installation, *, torch: bool = True) -> None:
+    """See that a server can run Python models here.
+
+    Args:
+        installation: the server.
+        torch: they need PyTorch, as parts of a pipeline do not.
 
     Raises:
         EnvironmentFault: it has no backend for them, or lacks the NumPy that this backend understands, or PyTorch.
@@ -147,7 +151,7 @@ def require_python(installation: Installation) -> None:
     if not installation.lends_python:
         return
     serve_env.numpy_folder()
-    if find_spec("torch") is None:
+    if torch and find_spec("torch") is None:
         raise EnvironmentFault(
             "PyTorch models run on the server here with the packages of this environment, and torch is not installed",
             remedy="pip install 'plansmith[compile]'",

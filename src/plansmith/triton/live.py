@@ -109,13 +109,17 @@ class RunningTriton(ToldServer):
         ensembles, config = ensembles_of(folder), read_config(folder)
         is_ensemble = config is not None and config.HasField("ensemble_scheduling")
         before = _serving(self.index(deadline)) if ensembles or is_ensemble else set()
+        rehearsed = False
         try:
             if is_ensemble:
                 self._rehearse(model, config, before)
+                rehearsed = True
             self.may_have_changed = True
             self.change("load", model)
         except ServedCheckError:
-            if is_ensemble and not self.may_have_changed:
+            if is_ensemble and rehearsed:
+                self.may_have_changed = True  # one that fails under its own name takes the one before with it
+            elif is_ensemble and not self.may_have_changed:
                 self._let_go_of_what_came(model, config, before, deadline)
             raise
         rows = self.index(deadline)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plansmith.digest import Digester
 from plansmith.errors import RepositoryError, first_line
-from plansmith.manifest import MODEL_FOLDER, Interface, Manifest
+from plansmith.manifest import MODEL_FOLDER, Interface, Manifest, Package
 from plansmith.parts import MODEL_PART
 from plansmith.triton_options.serving import Latest, VersionPolicy
 
@@ -63,12 +63,16 @@ def misfit(manifest: Manifest, newest: Manifest) -> str | None:
     one of a smaller batch would be asked for more than it takes.
     """
     version, own, its = f"version {newest.version}", manifest.package, newest.package
-    if (own.interface, own.reshaped) != (its.interface, its.reshaped):
-        return f"other inputs or outputs than {version}"
-    if own.named_files != its.named_files:
-        return f"other files than {version}"
-    if _parts(manifest) != _parts(newest):
-        return f"other parts than {version}"
+    same: dict[str, tuple[object, object]] = {
+        "inputs or outputs": ((own.interface, own.reshaped), (its.interface, its.reshaped)),
+        "files": (own.named_files, its.named_files),
+        "parts": (_parts(manifest), _parts(newest)),
+        # They share what lies beside the newest configuration.
+        "Python packages": (_environment(own), _environment(its)),
+    }
+    for what, (mine, other) in same.items():
+        if mine != other:
+            return f"other {what} than {version}"
     if own.max_batch_size < its.max_batch_size:
         return f"its largest batch is {own.max_batch_size}, and {its.max_batch_size} in {version}"
     if _profiles(manifest) < _profiles(newest):
@@ -85,6 +89,12 @@ def policy_of(manifest: Manifest | None) -> VersionPolicy:
 def _parts(manifest: Manifest) -> set[str]:
     """The names of the models that an ensemble asks, which tell their content."""
     return {member.model for member in manifest.package.members}
+
+
+def _environment(package: Package) -> object:
+    """What the Python of a release has that brings its packages with it."""
+    found = package.environment
+    return found and (found.python, found.distributions)
 
 
 def _profiles(manifest: Manifest) -> int:

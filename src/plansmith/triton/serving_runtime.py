@@ -48,7 +48,7 @@ class ServingRuntime:
 
 
 def find_serving_runtime(
-    tritonserver: str, target: Target, engine: EngineKind, *, dali: bool = False
+    tritonserver: str, target: Target, engine: EngineKind, *, dali: bool = False, parts: bool = False
 ) -> ServingRuntime:
     """The Triton that is named, or that of this machine, and the backend that stands for a target's.
 
@@ -57,12 +57,15 @@ def find_serving_runtime(
         target: what a release is for.
         engine: what serves the model.
         dali: whether the release has a DALI pipeline in it.
+        parts: whether it has parts for the Python backend around the model.
 
     Raises:
         EnvironmentFault: one of them is not there; says how to get it.
         EngineError: nothing says which ONNX Runtime, or which DALI, the target has.
     """
     runtime = _without_dali(tritonserver, target, engine)
+    if parts:
+        require_python(runtime.installation, torch=False)
     return with_dali(runtime, target) if dali else runtime
 
 
