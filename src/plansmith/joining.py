@@ -144,8 +144,9 @@ def _require_near(draft: Draft, pillow: DraftPart, numpy: str, out: Path) -> Non
             found = difference(ours, run_parts((pillow,), Path(scratch), feed)[recipe.output], recipe)
             if not found.is_within_bound:
                 raise EngineError(
-                    f"DALI makes other pixels of the images of request {name!r} than the source does: levels of 255 differ"
-                    f" by {found.mean_levels:.2g} in the mean, and 99 of 100 by at most {found.quantile_levels:.2g}",
+                    f"DALI makes other pixels of the images of request {name!r} than the source does: levels of"
+                    f" 255 differ by {found.mean_levels:.2g} in the mean, and 99 of 100 by at most"
+                    f" {found.quantile_levels:.2g}",
                     remedy="write preprocessing: python under `pipeline`",
                 )
 
