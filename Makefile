@@ -85,12 +85,13 @@ check: $(VENV)/.installed
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml docker/compose.sync.yaml docker/compose.flows.yaml
 
-bench:           ## CPU seconds, memory, accuracy, speed, size, serving, stores and plans, beside plain scripts and other tools
-bench: $(VENV)/.served
+bench:           ## CPU seconds, memory, accuracy, speed, size, serving, pipelines, stores and plans, beside plain scripts and other tools
+bench: $(VENV)/.served $(VENV)/.dali
 	$(BIN)/python -m benchmarks.compile_cost
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.precision
 	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.pipelines
 	$(BIN)/python -m benchmarks.stores
 	$(BIN)/python -m benchmarks.planning
 

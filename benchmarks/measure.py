@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from statistics import median
 
@@ -53,6 +54,16 @@ def compare(ours: list[Cost], theirs: list[Cost], label: str, other: str = "plai
             f"{label:<28} {unit:<9} plansmith {median(a):8.2f}   {other} {median(b):8.2f}"
             f"   ratio {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         )
+
+
+def cpu_seconds(*, without: Collection[int]) -> float:
+    """CPU seconds so far of all processes that this one has started, and those started, but for these by their ids."""
+    total = 0.0
+    for process in psutil.Process().children(recursive=True):
+        if process.pid not in without:
+            used = process.cpu_times()
+            total += used.user + used.system
+    return total
 
 
 def _ended(pid: int) -> bool:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
@@ -29,7 +29,9 @@ from typing import Any
 
 import numpy as np
 from benchmarks.compile_cost import MINILM
-from benchmarks.load_client import Record, Task
+from benchmarks.load_client import Record, Task, question
+from benchmarks.measure import cpu_seconds
+from numpy.typing import NDArray
 from tests.real_sentences import real_sentences
 
 from plansmith.compilers.precision import speed
@@ -48,6 +50,8 @@ READY_SECONDS = 120
 OUTPUT = "sentence_embedding"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 WORKPLACE = Path("artifacts") / "benchmarks"
+REPOSITORY = WORKPLACE / "repository"
+SHAPES = "input_ids=1x1:8x64:32x256"
 
 # An answer may be so far from PyTorch's, in parts of its length: roundings of FP32, and what the gate lets INT8 do.
 EXACT, LOWERED = 1e-3, 0.25
@@ -81,13 +85,21 @@ class Row:
         url: host and port.
         model: the name that it is asked for.
         limit: how far an answer may be from PyTorch's.
+        questions: how many there are.
+        tokenizer: see `Task`.
+        padded_to: see `Task`.
         records: of each round, one a client.
+        cpu_seconds: of each round, of clients and servers.
     """
 
     url: str
     model: str
     limit: float
+    questions: int = QUESTIONS
+    tokenizer: str = ""
+    padded_to: int = 0
     records: list[list[Record]] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -152,7 +164,7 @@ def main(options: argparse.Namespace) -> None:
             f" {held.rounds} rounds; Triton {server.version}, ONNX Runtime in {backend} backend; {speed.machine()}"
         )
         print_rows(rows, held.rounds, server)
-        print_contrasts(held)
+        print_contrasts("times as many requests a second", rates_of(held), CONTRASTS)
 
 
 def race(
@@ -180,12 +192,16 @@ def one_round(name: str, row: Row, clients: Sequence[subprocess.Popen[str]], req
     Raises:
         SystemExit: a request was refused, or an answer is wrong.
     """
+    used = partial(cpu_seconds, without=[client.pid for client in clients])
+    before = used()
     for place, client in enumerate(clients):
-        questions = [number % QUESTIONS for number in range(place, requests, len(clients))]
+        questions = [number % row.questions for number in range(place, requests, len(clients))]
+        task = Task(row.url, f"/v2/models/{row.model}/infer", questions, row.tokenizer, row.padded_to)
         assert client.stdin is not None
-        client.stdin.write(json.dumps(asdict(Task(row.url, f"/v2/models/{row.model}/infer", questions))) + "\n")
+        client.stdin.write(json.dumps(asdict(task)) + "\n")
         client.stdin.flush()
     records = [read_record(client) for client in clients]
+    row.cpu_seconds.append(used() - before + sum(record.cpu_seconds for record in records))
     for record in records:
         if record.refusal:
             sys.exit(f"{name} refused a request: {record.refusal[:500]}")
@@ -203,9 +219,11 @@ def read_record(client: subprocess.Popen[str]) -> Record:
     return Record(**json.loads(line))
 
 
-def print_rows(rows: Mapping[str, Row], rounds: int, server: TritonServer) -> None:
+def print_rows(rows: Mapping[str, Row], rounds: int, server: TritonServer | None = None) -> None:
+    """What each showed; with a server, what that counted, too."""
     print(
-        f"{'':<28}{'requests/s':>12}{'p50 ms':>9}{'p95 ms':>9}{'rows a run':>12}{'from cache':>12}{'worst error':>13}"
+        f"{'':<28}{'requests/s':>12}{'p50 ms':>9}{'p95 ms':>9}{'CPU ms':>9}{'rows a run':>12}{'from cache':>12}"
+        f"{'worst error':>13}"
     )
     for name, row in rows.items():
         measured = row.records[-rounds:]
@@ -217,8 +235,9 @@ def print_rows(rows: Mapping[str, Row], rounds: int, server: TritonServer) -> No
         latencies = [1000 * seconds for records in measured for record in records for seconds in record.latencies]
         p50, p95 = np.percentile(latencies, [50, 95])
         error = max(record.error for records in row.records for record in records)
-        batch, hits = counted(row) if row.url == server.http_url else ("-", "-")
-        print(f"{name:<28}{median(rates):>12.1f}{p50:>9.1f}{p95:>9.1f}{batch:>12}{hits:>12}{error:>13.1e}")
+        cpu = 1000 * median(row.cpu_seconds[-rounds:]) / sum(len(record.latencies) for record in measured[0])
+        batch, hits = counted(row) if server is not None and row.url == server.http_url else ("-", "-")
+        print(f"{name:<28}{median(rates):>12.1f}{p50:>9.1f}{p95:>9.1f}{cpu:>9.1f}{batch:>12}{hits:>12}{error:>13.1e}")
 
 
 def counted(row: Row) -> tuple[str, str]:
@@ -228,35 +247,41 @@ def counted(row: Row) -> tuple[str, str]:
     return f"{told['inference_count'] / max(told['execution_count'], 1):.2f}", f"{hits / requests:.0%}"
 
 
-def print_contrasts(held: speed.Race) -> None:
-    """How many times as many requests a second, by the ratios of the same rounds."""
-    print("times as many requests a second (95 %)")
-    rates = {held.baseline: [1.0] * held.rounds, **held.ratios}
-    for label, one, other in CONTRASTS:
-        if one in rates and other in rates:
-            paired = [a / b for a, b in zip(rates[one], rates[other], strict=True)]
-            told = speed.Race((one, other), other, held.setting, held.rounds, {one: paired}).result[one]
-            print(f"  {label:<46}{told.ratio:>7.2f} ({told.low:.2f} to {told.high:.2f})")
+def rates_of(held: speed.Race) -> dict[str, list[float]]:
+    """What each was, round by round, in parts of the baseline."""
+    return {held.baseline: [1.0] * held.rounds, **held.ratios}
+
+
+def print_contrasts(
+    title: str, values: Mapping[str, Sequence[float]], contrasts: Iterable[tuple[str, str, str]]
+) -> None:
+    """Median ratios of one thing to another, by the values of the same rounds, and their intervals."""
+    print(f"{title} (95 %)")
+    for label, one, other in contrasts:
+        if one in values and other in values:
+            paired = [a / b for a, b in zip(values[one], values[other], strict=True)]
+            held = speed.Race((one, other), other, title, len(paired), {one: paired})
+            ratio, low, high = held.interval(one)
+            print(f"  {label:<46}{ratio:>7.2f} ({low:.2f} to {high:.2f})")
 
 
 def write_questions(folder: Path) -> None:
     """The bodies of the requests, and PyTorch's answers to them."""
-    import transformers
     from benchmarks.plain_server import Embedder
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(MINILM)
-    sentences = list(real_sentences()[-QUESTIONS:])
-    made = tokenizer(sentences, truncation=True, padding="max_length", max_length=LENGTH, return_tensors="np")
-    feed = {name: made[name].astype(np.int64) for name in INPUTS}
+    feed = tokens(real_sentences()[-QUESTIONS:])
     np.save(folder / "expected.npy", Embedder().embed(feed))
-    bodies = []
-    for number in range(QUESTIONS):
-        inputs = [
-            {"name": name, "datatype": "INT64", "shape": [1, LENGTH], "data": array[number].tolist()}
-            for name, array in feed.items()
-        ]
-        bodies.append(json.dumps({"inputs": inputs, "outputs": [{"name": OUTPUT}]}))
-    (folder / "bodies.json").write_text(json.dumps(bodies))
+    rows = [{name: array[number].tolist() for name, array in feed.items()} for number in range(QUESTIONS)]
+    (folder / "bodies.json").write_text(json.dumps([question(row, "INT64", OUTPUT) for row in rows]))
+
+
+def tokens(texts: Sequence[str]) -> dict[str, NDArray[np.int64]]:
+    """The model's inputs, all of one length."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MINILM)
+    made = tokenizer(list(texts), truncation=True, padding="max_length", max_length=LENGTH, return_tensors="np")
+    return {name: made[name].astype(np.int64) for name in INPUTS}
 
 
 def lay_out(repository: Path, wanted: Sequence[str]) -> None:
@@ -276,7 +301,7 @@ def lay_out(repository: Path, wanted: Sequence[str]) -> None:
 
 @cache
 def released(kind: str) -> Path:
-    """The view of the release of a kind, which plansmith compiles unless it is there already."""
+    """The view of the release of a kind."""
     sentences = WORKPLACE / "sentences.txt"
     sentences.write_text("\n".join(real_sentences()[:-QUESTIONS]) + "\n")
     arguments = {
@@ -284,9 +309,13 @@ def released(kind: str) -> Path:
         "int8": ["--precision", "int8", "--data", str(sentences)],
         "python": ["--engine", "python"],
     }[kind]
-    name, repository = f"minilm-{kind}", WORKPLACE / "repository"
-    command = ["compile", f"hf:{MINILM}", "--name", name, "--shapes", "input_ids=1x1:8x64:32x256", *arguments]
-    places = ["--artifacts", str(WORKPLACE), "--repository", str(repository)]
+    return compiled(f"minilm-{kind}", f"hf:{MINILM}", "--shapes", SHAPES, *arguments)
+
+
+def compiled(name: str, source: str, *arguments: str) -> Path:
+    """The view of a release, which plansmith compiles unless it is there already."""
+    command = ["compile", source, "--name", name, *arguments]
+    places = ["--artifacts", str(WORKPLACE), "--repository", str(REPOSITORY)]
     done = subprocess.run(
         [sys.executable, "-m", "plansmith", *command, *places, "--no-check-served", "--quiet"],
         stdout=subprocess.DEVNULL,
@@ -296,7 +325,7 @@ def released(kind: str) -> Path:
     )
     if done.returncode:
         sys.exit(f"plansmith {' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    return (repository / name).resolve()
+    return (REPOSITORY / name).resolve()
 
 
 def triton(folder: Path, installation: Installation, wanted: Sequence[str]) -> TritonServer:

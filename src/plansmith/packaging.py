@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.durable import link_or_copy
 from plansmith.engines import Engine
-from plansmith.environments.packing import WantedEnvironment, add_environment, place_environment
+from plansmith.environments.packing import Packer, WantedEnvironment
 from plansmith.errors import EngineError
 from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Package
-from plansmith.packed import PackedEnvironment
 from plansmith.parts import MODEL_PART, Pipeline
 from plansmith.pipeline.generation import GENERATES
 from plansmith.reference import StoredCases
@@ -44,13 +43,11 @@ class Laid:
         package: with the model's own interface and its largest batch.
         placed: the place in the version folder of every file of the engine.
         make: makes the configuration of such a package for a device.
-        environment: that it brings with it, if it does.
     """
 
     package: Package
     placed: dict[str, str]
     make: Callable[[Package, Device], pb.ModelConfig]
-    environment: Finished[PackedEnvironment] | None = None
 
 
 def lay_out(
@@ -62,7 +59,7 @@ def lay_out(
     onnx: Finished[OnnxModel],
     *,
     pipeline: Finished[Pipeline] | None = None,
-    environment: WantedEnvironment | None = None,
+    environments: Mapping[str, WantedEnvironment] | None = None,
 ) -> Finished[Package]:
     """Write the configuration of a model and put the engine's files where Triton looks for them.
 
@@ -74,7 +71,8 @@ def lay_out(
         engine: made for the backend.
         onnx: what the engine was made from; it knows the ranges of the axes, and the reference's inputs.
         pipeline: what stands around the model, which is a member of an ensemble then, unless it does all by itself.
-        environment: what the model brings with it, where that is not left to the image.
+        environments: what the model and the parts around it bring with them, by part; none of those that leave it to
+            the image.
 
     Raises:
         EngineError: an input or output that Triton cannot carry, a plan that it cannot load, a pipeline around a model
@@ -82,7 +80,7 @@ def lay_out(
         UsageError: options that do not fit the model.
         EnvironmentFault: the environment cannot be packed.
     """
-    device = target.device
+    device, packer = target.device, Packer(stages, environments or {})
     laid = _plans(name, engine.record) if engine.record.plans else _graph(name, engine.record, onnx)
 
     def build(out: Path) -> Any:
@@ -101,13 +99,13 @@ def lay_out(
                 device=device,
                 digester=stages.digester,
                 policy=options.version_policy,
+                bring=packer.bring,
             )
         _require_sound(package, out, target)
         return package.model_dump(mode="json")
 
     def write_model(out: Path, options: TritonOptions) -> Package:
-        packed = environment.pack(stages) if environment is not None else None
-        package, skipped = _write(replace(laid, environment=packed), options, device, engine.record, onnx, out)
+        package, skipped = _write(laid, options, device, engine.record, onnx, out, packer)
         for words in skipped:
             stages.notice(f"no warm-up {words}")
         for file, place in laid.placed.items():
@@ -121,7 +119,7 @@ def lay_out(
         "triton": by_place(options).model_dump(mode="json"),
         "files": {place: stages.digester.file(path, foreign=True) for place, path in files.items() if path.is_file()},
         "axes": {axis: r.model_dump() for axis, r in onnx.record.axes.items()},
-        "environment": environment.parameters if environment is not None else None,
+        "environments": packer.parameters,
     }
     inputs = [engine.digest, onnx.digest, *([pipeline.digest] if pipeline is not None else [])]
     return stages.stage("package", Package, inputs, parameters, build)
@@ -179,7 +177,13 @@ def _facts(package: Package, engine: Engine, device: Device) -> ModelFacts:
 
 
 def _write(
-    laid: Laid, options: TritonOptions, device: Device, engine: Engine, onnx: Finished[OnnxModel], out: Path
+    laid: Laid,
+    options: TritonOptions,
+    device: Device,
+    engine: Engine,
+    onnx: Finished[OnnxModel],
+    out: Path,
+    packer: Packer,
 ) -> tuple[Package, list[str]]:
     """Write config.pbtxt and the files beside it; the release, and what was left out of the warm-up."""
     package = laid.package.model_copy(update={"max_batch_size": chosen_batch(options, laid.package.max_batch_size)})
@@ -208,11 +212,10 @@ def _write(
         else:
             warmup.add()
     beside = [*files, *warmup.files]
-    if laid.environment is not None:
-        add_environment(config)
-        beside.append(place_environment(laid.environment, out))
+    brought = packer.bring(MODEL_PART, config, out)
+    if brought is not None:
+        beside.append(brought.file)
     (out / package.config_file).write_text(model_config.text_of(config))
-    brought = laid.environment.record if laid.environment is not None else None
     decoupled = config.model_transaction_policy.decoupled
     update = {"support_files": tuple(beside), "environment": brought, "decoupled": decoupled}
     return served_package(package, config).model_copy(update=update), warmup.skipped

@@ -1,4 +1,4 @@
-"""The step that lays out a PyTorch model for Triton's Python backend, as the light parent sees it."""
+"""Steps for Triton's Python backend, as the light parent sees them: a PyTorch model laid out, and what it brings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from plansmith.engines import Engine
 from plansmith.environments.packing import WantedEnvironment, wanted_environment
 from plansmith.errors import EngineError, UsageError
 from plansmith.fetching import require_unchanged
+from plansmith.parts import MODEL_PART, Pipeline
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner
 from plansmith.targets import Target
@@ -90,12 +91,21 @@ def lay_out_model(
     return stages.stage("compile", Engine, inputs, parameters, build, tools="compile_python")
 
 
-def environment_of(spec: ModelSpec, engine: Finished[Engine], target: Target) -> WantedEnvironment | None:
-    """What a PyTorch model brings with it; None where that is left to the image, or for another engine.
+def environments_of(
+    spec: ModelSpec, engine: Finished[Engine], pipeline: Finished[Pipeline] | None, target: Target
+) -> dict[str, WantedEnvironment]:
+    """What Python models bring with them, by part: a PyTorch model, and parts around any model.
+
+    Nothing where a spec leaves it to the image.
 
     Raises:
         EnvironmentFault: a requirement that nothing can be packed of.
     """
-    if engine.record.kind is not EngineKind.PYTHON or spec.python.environment == "image":
-        return None
-    return wanted_environment((engine.folder / REQUIREMENTS_FILE).read_text(), target)
+    if spec.python.environment == "image":
+        return {}
+    folders = {MODEL_PART: engine.folder} if engine.record.kind is EngineKind.PYTHON else {}
+    if pipeline is not None:
+        parts = (*pipeline.record.before, *pipeline.record.after)
+        folders |= {part.name: pipeline.folder / part.name for part in parts if part.backend == "python"}
+    texts = {part: (folder / REQUIREMENTS_FILE).read_text() for part, folder in folders.items()}
+    return {part: wanted_environment(text, target) for part, text in texts.items()}

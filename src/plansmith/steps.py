@@ -40,7 +40,7 @@ from plansmith.precision_steps import (
 )
 from plansmith.provenance import surroundings
 from plansmith.publishing import Made, publish
-from plansmith.python_steps import environment_of, lay_out_model, require_pytorch
+from plansmith.python_steps import environments_of, lay_out_model, require_pytorch
 from plansmith.recording import Run, recorded
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.serving import ask_server
@@ -356,10 +356,10 @@ class Compilation(GraphSteps):
 
         Raises:
             EngineError: an input or output that Triton cannot carry.
-            EnvironmentFault: the environment that the model shall bring with it cannot be packed.
+            EnvironmentFault: an environment that the release shall bring with it cannot be packed.
         """
         options = self.spec.triton.found_from(self._relative_to)
-        environment = environment_of(self.spec, engine, self.target)
+        environments = environments_of(self.spec, engine, pipeline, self.target)
         return lay_out(
             self._stages,
             self.name,
@@ -368,7 +368,7 @@ class Compilation(GraphSteps):
             engine,
             onnx,
             pipeline=pipeline,
-            environment=environment,
+            environments=environments,
         )
 
     def check_served(

@@ -1,4 +1,4 @@
-"""An index that is a folder."""
+"""An index that is a folder, and a model that needs a package of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+
+from plansmith.engines import Engine
+from plansmith.stages import Finished
+from plansmith.types import OnnxModel
+
+from .releases import make_engine, make_reference
 
 
 @pytest.fixture
@@ -16,3 +22,15 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
     (tmp_path / "index").mkdir()
     return tmp_path / "index"
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Finished[Engine]:
+    """A model for the Python backend that needs a package."""
+    return make_engine(tmp_path / "engine")
+
+
+@pytest.fixture
+def reference(engine: Finished[Engine], tmp_path: Path) -> Finished[OnnxModel]:
+    """One case."""
+    return make_reference(engine, tmp_path)

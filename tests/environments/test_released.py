@@ -2,105 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from plansmith.cli.environments import environment_lines
-from plansmith.config import ModelSpec
 from plansmith.engines import Engine
 from plansmith.environments.packing import PARAMETER
 from plansmith.errors import EnvironmentFault
-from plansmith.manifest import Package
-from plansmith.packaging import lay_out
-from plansmith.python_steps import environment_of
-from plansmith.reference import StoredCase, store_case
 from plansmith.reports import Tolerance
-from plansmith.stages import Finished, Listener, StageRunner
-from plansmith.targets import load_target
+from plansmith.stages import Finished
 from plansmith.triton.installation import find_installation
 from plansmith.triton.model_config import parse_config
 from plansmith.triton.served_check import check_served
 from plansmith.triton.serving_runtime import ServingRuntime
-from plansmith.triton_options import TritonOptions
-from plansmith.types import AxisRange, Component, EngineKind, OnnxModel, Precision, ReferenceSet, Tensor
+from plansmith.types import OnnxModel
 
+from .releases import CASE, release
 from .tiny import write_wheel
-
-IMAGE = load_target("triton-26.08-cpu")
-MODEL = """
-import ape
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        found = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x * np.float32(ape.FACTOR))]) for x in found]
-"""
-X = np.arange(6, dtype=np.float32).reshape(2, 3)
-CASE = StoredCase("opt", {"x": X}, {"y": X * 7}, np.arange(2))
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Finished[Engine]:
-    """A model for the Python backend that needs a package."""
-    folder = tmp_path / "engine"
-    folder.mkdir()
-    (folder / "model.py").write_text(MODEL)
-    (folder / "requirements.txt").write_text("ape==1.0\n")
-    component = Component(
-        file="model.py",
-        external_files=("requirements.txt",),
-        inputs=(Tensor(name="x", dtype="float32", dims=("batch", 3)),),
-        outputs=(Tensor(name="y", dtype="float32", dims=("batch", 3)),),
-        opset=0,
-        ir_version=0,
-    )
-    record = Engine(
-        kind=EngineKind.PYTHON,
-        components={"model": component},
-        precision=Precision.FP32,
-        options={},
-        toolchain={},
-    )
-    return Finished(record, folder, hashlib.sha256(MODEL.encode()).hexdigest(), cached=False)
-
-
-@pytest.fixture
-def reference(engine: Finished[Engine], tmp_path: Path) -> Finished[OnnxModel]:
-    """One case."""
-    stored = store_case("opt", {"batch": 2}, CASE.feed, CASE.answer, tmp_path / "reference")
-    record = OnnxModel(
-        components=engine.record.components,
-        axes={"batch": AxisRange(min=1, opt=2, max=4)},
-        mask_input=None,
-        exporter="none",
-        attempts=(),
-        precision=Precision.FP32,
-        reference=ReferenceSet(runtime="none", data="none", cases=(stored,)),
-    )
-    return Finished(record, tmp_path, "onnx", cached=False)
-
-
-def release(
-    engine: Finished[Engine], reference: Finished[OnnxModel], tmp_path: Path, *, environment: str, dry: bool = False
-) -> Finished[Package]:
-    """The package step of a spec that says this of the environment."""
-    fields: dict[str, Any] = {"source": "hf:odd", "name": "odd", "python": {"environment": environment}}
-    spec = ModelSpec.model_validate(fields)
-    stages = StageRunner("odd", tmp_path / "artifacts", listener=Listener(), force=False, dry=dry)
-    try:
-        wanted = environment_of(spec, engine, IMAGE)
-        return lay_out(stages, "odd", IMAGE, TritonOptions(), engine, reference, environment=wanted)
-    finally:
-        stages.close()
 
 
 def test_a_release_brings_the_environment_that_its_spec_has_packed(

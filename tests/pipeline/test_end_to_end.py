@@ -22,6 +22,7 @@ from .test_raw_cases import texts
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end-to-end")]
 
+SHIPPED = Path(__file__).parents[2] / "configs" / "models"
 SENTENCES = 256
 AT_ONCE = 4
 
@@ -105,3 +106,24 @@ def test_images_as_files_get_the_labels_that_timm_gives_them(tmp_path: Path) -> 
     for row, own in enumerate(places.tolist()):
         tied = np.diff(scores.numpy()[row]) > -2e-5
         assert tied.any() or [label.decode() for label in answer["label"][row]] == [str(place) for place in own]
+
+
+def test_the_shipped_spec_that_needs_no_hub_finds_other_entities_in_every_sentence(tmp_path: Path) -> None:
+    made = compile_model(tmp_path / "artifacts", str(SHIPPED / "bert-entities-random.yaml"))
+    assert (made["verdict"], list(made["members"])) == ("passed", ["text", "model", "tags"])
+    asked = real_sentences()[:32]
+    with (
+        serve(made["repository"], "bert-entities-random", tmp_path / "said") as (http, _),
+        Client(http, model="bert-entities-random") as client,
+    ):
+        answers = [
+            client.infer({"text": texts(*(text.encode() for text in asked[start : start + 16]))})["entities"]
+            for start in (0, 16)
+        ]
+    found = [json.loads(text) for text in np.concatenate(answers).reshape(-1)]
+    assert {one["entity_group"] for entities in found for one in entities} == {"PER", "ORG", "LOC", "MISC"}
+    assert len({tuple((one["entity_group"], one["word"]) for one in entities) for entities in found}) == len(asked)
+    for text, entities in zip(asked, found, strict=True):
+        places = [(one["start"], one["end"]) for one in entities]
+        assert places == sorted(places)
+        assert all(0 <= start < end <= len(text) for start, end in places)

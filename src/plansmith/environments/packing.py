@@ -112,6 +112,55 @@ def wanted_environment(requirements: str, target: Target) -> WantedEnvironment:
     return WantedEnvironment(asked, platform, installed_versions(asked, platform))
 
 
+class Packer:
+    """Packs the environments of a release, each one once, and puts them beside the models that bring them.
+
+    Args:
+        stages: the compile's steps.
+        wanted: by the names of the parts.
+    """
+
+    def __init__(self, stages: StageRunner, wanted: Mapping[str, WantedEnvironment]) -> None:
+        self._stages = stages
+        self._wanted = wanted
+        self._packed: list[tuple[dict[str, Any], Finished[PackedEnvironment]]] = []
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """All that decides them, as JSON values."""
+        return {part: wanted.parameters for part, wanted in self._wanted.items()}
+
+    def bring(self, part: str, config: pb.ModelConfig, folder: Path) -> PackedEnvironment | None:
+        """Put a part's environment beside its configuration, and have it run in that.
+
+        Args:
+            part: its name.
+            config: of its model.
+            folder: takes config.pbtxt.
+
+        Returns:
+            Its record, whose `file` is one of the model's `support_files`; None for a part that brings none.
+
+        Raises:
+            EnvironmentFault: a wheel cannot be got, or they do not go together.
+        """
+        if part not in self._wanted:
+            return None
+        packed = self._pack(self._wanted[part])
+        add_environment(config)
+        place_environment(packed, folder)
+        return packed.record
+
+    def _pack(self, wanted: WantedEnvironment) -> Finished[PackedEnvironment]:
+        """Parts that need the same have one, even where the cache has no say (`--force`)."""
+        parameters = wanted.parameters
+        for known, packed in self._packed:
+            if known == parameters:
+                return packed
+        self._packed.append((parameters, wanted.pack(self._stages)))
+        return self._packed[-1][1]
+
+
 def add_environment(config: pb.ModelConfig) -> None:
     """Have a model of the Python backend run in the archive beside its configuration (see `place_environment`)."""
     config.parameters[PARAMETER].string_value = f"$$TRITON_MODEL_DIRECTORY/{ENVIRONMENT_FILE}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from plansmith.digest import Digester, digest_of
 from plansmith.durable import link_or_copy
 from plansmith.errors import EngineError
 from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Interface, Member, Package
+from plansmith.packed import PackedEnvironment
 from plansmith.parts import MODEL_PART, Part, Pipeline
 from plansmith.triton.model_config import data_type, parse_config, text_of
 from plansmith.triton_options.serving import VersionPolicy
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 MEMBERS_FOLDER = "members"
 PIPELINE_FILE = "pipeline.json"
 _DIGEST_LETTERS = 8
+
+Bring = Callable[[str, "pb.ModelConfig", Path], PackedEnvironment | None]
+"""Puts the environment of a part into a folder and names it in a configuration; None where the part brings none."""
 
 
 def member_folder(part: str) -> str:
@@ -39,6 +44,7 @@ def write_ensemble(
     device: Device,
     digester: Digester,
     policy: VersionPolicy | None,
+    bring: Bring,
 ) -> Package:
     """Put a model that lies in its member's folder, and the parts around it, together to one release.
 
@@ -51,19 +57,22 @@ def write_ensemble(
         device: what the target's instances run on.
         digester: hashes files.
         policy: which versions of the ensemble Triton serves; the newest one when None.
+        bring: puts what a part brings with it beside its configuration.
 
     Raises:
         EngineError: the model does not batch.
+        EnvironmentFault: an environment cannot be packed.
     """
     if not model.max_batch_size:
         raise EngineError(
             "a pipeline joins the samples of several requests, and the model has no batch axis that moves",
             remedy="leave `pipeline` out of the spec, or give shapes with a batch that moves",
         )
+    write = partial(_write_part, model, parts=parts, out=out, device=device, digester=digester, bring=bring)
     members = [
-        *(_write_part(model, part, parts, out, device, digester) for part in pipeline.before),
+        *(write(part) for part in pipeline.before),
         _name_model(model, backend, out, digester),
-        *(_write_part(model, part, parts, out, device, digester) for part in pipeline.after),
+        *(write(part) for part in pipeline.after),
     ]
     config = _ensemble(model, pipeline, members, policy)
     (out / CONFIG_FILE).write_text(text_of(config))
@@ -85,19 +94,24 @@ def write_ensemble(
     )
 
 
-def _write_part(model: Package, part: Part, parts: Path, out: Path, device: Device, digester: Digester) -> Member:
+def _write_part(
+    model: Package, part: Part, *, parts: Path, out: Path, device: Device, digester: Digester, bring: Bring
+) -> Member:
     folder = out / member_folder(part.name)
     for file in part.files:
         link_or_copy(parts / part.name / file, folder / MODEL_FOLDER / file)
     config = _part_config(part, model.max_batch_size, device)
+    brought = bring(part.name, config, folder)
     member = Member(
         model="",
         part=part.name,
         folder=member_folder(part.name),
         backend=part.backend,
         model_files=part.files,
+        support_files=(brought.file,) if brought is not None else (),
         max_batch_size=model.max_batch_size,
         interface=Interface(inputs=part.inputs, outputs=part.outputs),
+        environment=brought,
     )
     return _named(model.model, member, config, folder, digester)
 
@@ -115,6 +129,7 @@ def _name_model(model: Package, backend: str, out: Path, digester: Digester) -> 
         max_batch_size=model.max_batch_size,
         interface=model.interface,
         reshaped=model.reshaped,
+        environment=model.environment,
     )
     return _named(model.model, member, config, folder, digester)
 
