@@ -53,7 +53,7 @@ def serve(
     Args:
         config: the service; runs work in its directory.
         deployments: as `deployments_of` has them for one process.
-        ready: called with the URL of the API when all are registered.
+        ready: called with the URL of the API when all are registered, and signals end it as they should.
         tell: told in words what is unusual.
 
     Raises:
@@ -103,8 +103,7 @@ def _serve(
             runner.add_deployment(_served(one))
         with asking(url, retries=CHANGING_RETRIES) as client:
             remove_schedules(client, deployments)
-        ready(url)
-        told = asyncio.run(_until_told(runner, tell))
+        told = asyncio.run(_until_told(runner, partial(ready, url), tell))
     if told != signal.SIGINT:
         sys.exit(_EXIT_SIGNALLED + told)
 
@@ -127,16 +126,19 @@ def _prepare(
         tell(f"{name} had not been heard of for too long, and counts as crashed now")
 
 
-async def _until_told(runner: PatientRunner, tell: Callable[[str], None]) -> int:
+async def _until_told(runner: PatientRunner, ready: Callable[[], None], tell: Callable[[str], None]) -> int:
     """Run what is due until a signal comes, which is the answer; the second one ends it at once.
 
-    Prefect's own handler kills the runs before they can say how they ended, and leaves the schedules on.
+    Prefect's own handler kills the runs before they can say how they ended, and leaves the schedules on. The one that
+    the command line has before raises SystemExit wherever it is called: in the callback of a weak reference, of which
+    there are many here, Python prints and forgets it.
     """
     loop, told = asyncio.get_running_loop(), asyncio.Queue[int]()
     serving = asyncio.create_task(runner.start())
     await asyncio.sleep(0)  # it sets Prefect's handler now
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.put_nowait, number)
+    ready()
     first = asyncio.create_task(told.get())
     await asyncio.wait({serving, first}, return_when=asyncio.FIRST_COMPLETED)
     if not first.done():

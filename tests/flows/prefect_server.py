@@ -19,6 +19,7 @@ from .programs import Program, free_port, own_environment
 USER, PASSWORD = "admin", "a pass:word"
 LOGIN = f"{USER}:{PASSWORD}"
 _START_SECONDS = 180
+_BUSY_ATTEMPTS, _BUSY_SECONDS = 20, 1.0
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,19 @@ class PrefectServer:
         }
 
     def ask(self, path: str, body: Any = None, /, **fields: Any) -> Any:
-        """POST fields, or a body of another form, to the API and read its JSON answer; None where it says nothing."""
+        """POST fields, or a body of another form, to the API and read its JSON answer; None where it says nothing.
+
+        A server whose SQLite is being written to by another request answers 503 and has done nothing; its own clients
+        ask again, too.
+        """
         with httpx.Client(base_url=f"http://127.0.0.1:{self.port}/api", auth=(USER, PASSWORD), timeout=30) as client:
-            answer = client.post(
-                path, json=fields if body is None else body, headers=_token(client) if self.csrf else None
-            )
+            for _ in range(_BUSY_ATTEMPTS):
+                answer = client.post(
+                    path, json=fields if body is None else body, headers=_token(client) if self.csrf else None
+                )
+                if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                    break
+                time.sleep(_BUSY_SECONDS)
             answer.raise_for_status()
             return answer.json() if answer.content else None
 
