@@ -50,12 +50,12 @@ from plansmith.triton.server import TritonServer
 REQUESTS, QUICK_REQUESTS = 96, 16
 SECONDS, QUICK_SECONDS = 75.0, 0.0
 SEVERAL = 8
-AT_ONCE, REPEATS = 32, 20
+AT_ONCE, REPEATS = 32, 100
 JPEG_QUALITY = 90
 
 # Half a level of an image's 256, everywhere in it, moves the tiny model's answer by a hundredth of its length; the next
 # photograph's answer is nine hundredths away.
-HALF_A_LEVEL = 0.03
+HALF_A_LEVEL = 0.01
 
 PICTURES = "test_resnet"
 LOGITS = "logits"
