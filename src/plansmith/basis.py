@@ -31,7 +31,7 @@ class Basis(Record):
     `revision`: the commit of a hub, and `hub_id` the model's name there. `data`: a digest, or a commit, of the data
     set; empty without one. `target`: a digest of the target's description. `tools`: by distribution its version, and by
     step, as "code of export", the digest of plansmith's own code. `destinations`: where the version was published to;
-    `stored`: by destination the digest of the release there.
+    `stored`: by destination the digest of the release there. `beside`: by name, the release's other models.
 
     What is empty is not known here, or there is none.
     """
@@ -48,3 +48,4 @@ class Basis(Record):
     weights: tuple[str, ...] = ()
     hub_id: str = ""
     stored: dict[str, str] = Field(default_factory=dict)
+    beside: dict[str, Basis] = Field(default_factory=dict)

@@ -24,8 +24,8 @@ from plansmith.addresses import wrong_triton
 from plansmith.data_spec import DataSpec
 from plansmith.destinations import Destinations, WrittenPlace
 from plansmith.errors import UsageError
-from plansmith.lowering_options import LoweringOptions
-from plansmith.pipeline_options import PipelineOptions
+from plansmith.lowering_options import LoweringOptions, WrittenPrecision
+from plansmith.pipeline_spec import PipelineSpec
 from plansmith.problems import words_of
 from plansmith.python_options import PythonOptions
 from plansmith.reports import ToleranceChange
@@ -107,14 +107,6 @@ def _check_triton(value: str) -> str:
     return value
 
 
-def _check_precision(value: Any) -> Any:
-    """Refuses what is neither a precision nor "auto" with one error instead of one for each of the two."""
-    known = (*map(str, Precision), "auto")
-    if value not in known:
-        raise ValueError(f"must be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}")
-    return value
-
-
 class ModelSpec(Record):
     """One model to compile. Every field but `source` has a default."""
 
@@ -131,7 +123,7 @@ class ModelSpec(Record):
         json_schema_extra={"pattern": f"^({_NAME.pattern})?$"},
     )
     engine: EngineKind = Field(default=EngineKind.ONNXRUNTIME, description="Which Triton backend serves the model.")
-    precision: Annotated[Precision | Literal["auto"], BeforeValidator(_check_precision)] = Field(
+    precision: WrittenPrecision = Field(
         default=Precision.FP32,
         description="What the graph is stored and computed in; auto takes the fastest that is accurate enough.",
     )
@@ -203,7 +195,7 @@ class ModelSpec(Record):
         default=PythonOptions(),
         description="How models run in the Python backend: a PyTorch model (engine python), parts of a pipeline.",
     )
-    pipeline: PipelineOptions | None = Field(
+    pipeline: PipelineSpec | None = Field(
         default=None,
         description="Serve raw inputs and outputs around the model: text or images in, labels or embeddings out; {}"
         " takes what the model suggests.",

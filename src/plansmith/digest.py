@@ -104,6 +104,10 @@ class Digester:
             for p in sorted(found)
         )
 
+    def entry(self, path: Path, name: str) -> FileEntry:
+        """Size and digest of a file of our own, under a name."""
+        return FileEntry(path=name, bytes=path.stat().st_size, sha256=self.file(path))
+
     def _connect(self) -> sqlite3.Connection:
         if self._read_only:
             return sqlite3.connect(f"file:{quote(str(self._memo))}?mode=ro", uri=True)

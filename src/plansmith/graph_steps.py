@@ -35,6 +35,7 @@ class GraphSteps:
         dry: look only; raise `WouldRun` at the first step that would do something.
         digester: hashes files; one of its own when None.
         shared: what other machines have done, for a dry run ahead of a real one; found when None.
+        stages: those of a compile that this model is a part of; its own when None.
 
     Raises:
         PlansmithError: what can be known to be wrong before any work is done.
@@ -49,6 +50,7 @@ class GraphSteps:
         dry: bool = False,
         digester: Digester | None = None,
         shared: SharedCache | None = None,
+        stages: StageRunner | None = None,
     ) -> None:
         self._relative_to = relative_to
         self.reference = parse_reference(spec.source, relative_to=relative_to)
@@ -58,6 +60,9 @@ class GraphSteps:
         refuse_unfitting(self.reference, spec)
         self._onnxruntime = require_onnxruntime(self.target) if spec.engine is EngineKind.ONNXRUNTIME else None
         self._artifacts = Path(spec.artifacts).absolute()
+        if stages is not None:
+            self._stages, self._shared = stages, stages.shared
+            return
         listener = listener or Listener()
         place = None if shared else find_shared_place(spec.shared_cache, relative_to, listener.notice, only_looks=dry)
         self._shared = SharedCache(place, listener.moving) if place else shared

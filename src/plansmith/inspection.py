@@ -9,14 +9,14 @@ from typing import Any
 
 from plansmith.engines import Engine
 from plansmith.errors import UsageError, first_line
-from plansmith.manifest import LOWERED_FILE, LoweredGraph, Manifest
+from plansmith.manifest import LOWERED_FILE, LoweredGraph, Manifest, ReleasedModel
 from plansmith.pipeline_words import pipeline_lines
 from plansmith.plan_words import plan_lines
 from plansmith.precision_words import cosine_words, doubts, evaluation_lines, held_out_words, recipe_lines, speed_words
 from plansmith.reports import ValidationReport
 from plansmith.triton.releases import MANIFEST_FILE, policy_of, read_manifest
 from plansmith.triton.repository import ModelRepository
-from plansmith.types import Component, DataSet, LoweredModel, Tensor
+from plansmith.types import Component, DataSet, LoweredModel, SourceModel, Tensor
 
 _MOST_REASONS = 8
 
@@ -94,15 +94,13 @@ def explain(path: Path) -> dict[str, Any]:
 
 
 def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
-    validation, served, source = manifest.validation, manifest.served, manifest.source
-    weights = "random weights" if source.random_weights else f"digest {source.digest[:12]}"
+    validation, served = manifest.validation, manifest.served
     return {
         "release": str(folder),
         "model": f"{manifest.name}, version {manifest.version}",
         "made": f"{manifest.created} by plansmith {manifest.plansmith}",
         "target": manifest.target,
-        "source": f"{source.scheme}:{source.location}, revision {source.revision or 'none'}, {weights},"
-        f" licence {source.licence or 'not stated'}",
+        "source": _source(manifest.source),
         "export": {
             "exporter": manifest.onnx.exporter_words,
             "refused": [f"{a.exporter}: {a.problem}" for a in manifest.onnx.attempts if a.problem],
@@ -178,7 +176,27 @@ def _pipeline(manifest: Manifest) -> dict[str, Any]:
         "members": {member.part: member.model for member in manifest.package.members},
         "found": list(pipeline_lines(manifest.pipeline)),
     }
-    return {"pipeline": told}
+    beside = {name: _beside(one) for name, one in manifest.beside.items()}
+    return {"pipeline": told, **({"beside": beside} if beside else {})}
+
+
+def _beside(one: ReleasedModel) -> dict[str, Any]:
+    """A model beside the release's own."""
+    return {
+        "source": _source(one.source),
+        "engine": f"{one.engine.kind}, {one.engine.precision}",
+        **_plans(one.engine, one.validation),
+        "found": list(pipeline_lines(one.pipeline)),
+        "gate": _gate(one.validation),
+    }
+
+
+def _source(source: SourceModel) -> str:
+    weights = "random weights" if source.random_weights else f"digest {source.digest[:12]}"
+    return (
+        f"{source.scheme}:{source.location}, revision {source.revision or 'none'}, {weights},"
+        f" licence {source.licence or 'not stated'}"
+    )
 
 
 def _gate(validation: ValidationReport) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def join(
         "allow_pickle": spec.allow_pickle,
         "inputs": {k: v.model_dump() for k, v in spec.inputs.items()},
         "outputs": spec.outputs,
-        "options": spec.pipeline.model_dump(mode="json"),
+        "options": spec.pipeline.around_one.model_dump(mode="json"),
         "numpy": NUMPY,
     }
     if uses_dali(spec):

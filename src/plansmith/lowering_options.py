@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from plansmith.reports import ToleranceChange
 from plansmith.types import Device, EngineKind, Precision, Record
@@ -14,6 +14,18 @@ from plansmith.written import Count, Switch
 
 Calibration = Literal["auto", "minmax", "entropy", "percentile"]
 Quantisation = Literal["auto", "dynamic", "static"]
+
+
+def _check_precision(value: Any) -> Any:
+    """Refuses what is neither a precision nor "auto" with one error instead of one for each of the two."""
+    known = (*map(str, Precision), "auto")
+    if value not in known:
+        raise ValueError(f"must be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}")
+    return value
+
+
+WrittenPrecision = Annotated[Precision | Literal["auto"], BeforeValidator(_check_precision)]
+"""What a graph is to be stored and computed in; auto takes the fastest that is accurate enough."""
 
 
 class LoweringOptions(Record):

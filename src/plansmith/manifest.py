@@ -27,6 +27,9 @@ CONFIG_FILE = "config.pbtxt"
 MODEL_FOLDER = "model"
 """Holds, in a release, what a version's folder shows to Triton."""
 
+BESIDE_FOLDER = "beside"
+"""Holds, in a release, by name what is kept of how the models beside its own were judged."""
+
 
 class Member(Record):
     """One Triton model of a release that is an ensemble.
@@ -131,6 +134,18 @@ class StepRecord(Record):
     cached: bool
 
 
+class ReleasedModel(Record):
+    """A model of a release beside the release's own: what it came from, and what was found of it."""
+
+    source: SourceModel
+    onnx: OnnxModel
+    data: DataSet | None
+    lowered: LoweredModel
+    engine: Engine
+    validation: ValidationReport
+    pipeline: Pipeline
+
+
 class Manifest(Record):
     """Everything about one release, as one JSON file in it."""
 
@@ -148,6 +163,7 @@ class Manifest(Record):
     lowered: LoweredModel | None = None  # of releases older than this field
     engine: Engine
     pipeline: Pipeline | None = None
+    beside: dict[str, ReleasedModel] = Field(default_factory=dict)
     package: Package
     validation: ValidationReport
     served: ServedReport | None

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from plansmith.durable import link_or_copy
 from plansmith.engines import Engine
 from plansmith.environments.packing import Packer, WantedEnvironment
-from plansmith.errors import EngineError
+from plansmith.errors import EngineError, UsageError
+from plansmith.made import MadeModel
 from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Package
-from plansmith.parts import MODEL_PART, Pipeline
+from plansmith.packed import PackedEnvironment
+from plansmith.parts import MODEL_PART
 from plansmith.pipeline.generation import GENERATES
 from plansmith.reference import StoredCases
 from plansmith.stages import Finished, StageRunner
@@ -23,7 +25,7 @@ from plansmith.triton import model_config, plan_config
 from plansmith.triton.accelerators import add_profiles
 from plansmith.triton.checking.checker import check_package
 from plansmith.triton.configuring import by_place, configure, hidden_names, served_package, support_files
-from plansmith.triton.ensemble_layout import member_folder, write_ensemble
+from plansmith.triton.ensemble_layout import Branch, chains_of, member_folder, part_name, write_ensemble
 from plansmith.triton.generation import require_uncached, text_package
 from plansmith.triton.option_rules import require_fitting
 from plansmith.triton.tensor_rules import ModelFacts, chosen_batch
@@ -55,10 +57,9 @@ def lay_out(
     name: str,
     target: Target,
     options: TritonOptions,
-    engine: Finished[Engine],
-    onnx: Finished[OnnxModel],
+    model: MadeModel,
     *,
-    pipeline: Finished[Pipeline] | None = None,
+    beside: Mapping[str, MadeModel] | None = None,
     environments: Mapping[str, WantedEnvironment] | None = None,
 ) -> Finished[Package]:
     """Write the configuration of a model and put the engine's files where Triton looks for them.
@@ -68,61 +69,112 @@ def lay_out(
         name: of the model.
         target: what it will be served by.
         options: what the configuration says beyond what the model determines, with the paths of files absolute.
-        engine: made for the backend.
-        onnx: what the engine was made from; it knows the ranges of the axes, and the reference's inputs.
-        pipeline: what stands around the model, which is a member of an ensemble then, unless it does all by itself.
-        environments: what the model and the parts around it bring with them, by part; none of those that leave it to
+        model: a member of an ensemble where something stands around it, unless it does all by itself.
+        beside: by name, the models that the same requests go to.
+        environments: what the models and the parts around them bring with them, by part; none of those that leave it to
             the image.
 
     Raises:
         EngineError: an input or output that Triton cannot carry, a plan that it cannot load, a pipeline around a model
             that does not batch, or a release of which `plansmith check` would say so.
-        UsageError: options that do not fit the model.
+        UsageError: options that do not fit the model, or models that do not answer the same requests.
         EnvironmentFault: the environment cannot be packed.
     """
-    device, packer = target.device, Packer(stages, environments or {})
-    laid = _plans(name, engine.record) if engine.record.plans else _graph(name, engine.record, onnx)
+    device, packer, beside = target.device, Packer(stages, environments or {}), beside or {}
+    writer = _Writer(stages, name, device, packer)
+    laid = laid_out(name, model)
 
     def build(out: Path) -> Any:
-        require_fitting(options, _facts(laid.package, engine.record, device))
-        if GENERATES in engine.record.options:
+        require_fitting(options, _facts(laid.package, model.engine.record, device))
+        if GENERATES in model.engine.record.options:
             require_uncached(options)
-        if pipeline is None or not (pipeline.record.before or pipeline.record.after):
-            package = write_model(out, options)
+        if not (is_ensemble(model) or beside):
+            package = writer.model(model, MODEL_PART, options, out)
         else:
-            folder = out / member_folder(MODEL_PART)
-            folder.mkdir(parents=True)
             # Which versions are served is said of the ensemble: a member has one.
-            model = write_model(folder, options.model_copy(update={"version_policy": None}))
-            package = write_ensemble(
-                *(model, str(engine.record.kind), pipeline.record, pipeline.folder, out),
-                device=device,
-                digester=stages.digester,
-                policy=options.version_policy,
-                bring=packer.bring,
-            )
+            own = writer.branch("", model, options.model_copy(update={"version_policy": None}), out)
+            branches = [own, *(writer.branch(one, made, TritonOptions(), out) for one, made in beside.items())]
+            chains = chains_of(branches, out, device=device, digester=stages.digester, bring=packer.bring)
+            package = write_ensemble(branches, chains, out, options.version_policy)
         _require_sound(package, out, target)
         return package.model_dump(mode="json")
 
-    def write_model(out: Path, options: TritonOptions) -> Package:
-        package, skipped = _write(laid, options, device, engine.record, onnx, out, packer)
-        for words in skipped:
-            stages.notice(f"no warm-up {words}")
-        for file, place in laid.placed.items():
-            link_or_copy(engine.folder / file, out / MODEL_FOLDER / place)
-        return package
-
     files = support_files(options)
+    models = (model, *beside.values())
     parameters = {
         "package": laid.package.model_dump(mode="json"),
+        "beside": list(beside),
         "target": target.model_dump(mode="json"),
         "triton": by_place(options).model_dump(mode="json"),
         "files": {place: stages.digester.file(path, foreign=True) for place, path in files.items() if path.is_file()},
-        "axes": {axis: r.model_dump() for axis, r in onnx.record.axes.items()},
+        "axes": [{axis: r.model_dump() for axis, r in one.onnx.record.axes.items()} for one in models],
         "environments": packer.parameters,
     }
-    inputs = [engine.digest, onnx.digest, *([pipeline.digest] if pipeline is not None else [])]
+    steps = [step for one in models for step in (one.engine, one.onnx, one.pipeline)]
+    inputs = [step.digest if step is not None else "" for step in steps]
     return stages.stage("package", Package, inputs, parameters, build)
+
+
+def is_ensemble(model: MadeModel) -> bool:
+    """Whether something stands around a model that does not do all by itself."""
+    pipeline = model.pipeline
+    return pipeline is not None and bool(pipeline.record.before or pipeline.record.after)
+
+
+def laid_out(name: str, model: MadeModel) -> Laid:
+    """What a model's engine becomes in a release.
+
+    Args:
+        name: of the release.
+        model: what was made.
+
+    Raises:
+        EngineError: an input or output that Triton cannot carry, or a plan that it cannot load.
+    """
+    engine = model.engine.record
+    return _plans(name, engine) if engine.plans else _graph(name, engine, model.onnx)
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Writes the models of a release.
+
+    Args:
+        stages: told what is left out.
+        name: of the release.
+        device: what the target's instances run on.
+        packer: packs what they bring with them.
+    """
+
+    stages: StageRunner
+    name: str
+    device: Device
+    packer: Packer
+
+    def model(self, made: MadeModel, part: str, options: TritonOptions, out: Path) -> Package:
+        """Write a model's configuration and files into a folder, as a release of its own."""
+        laid = laid_out(self.name, made)
+        package, skipped = _write(
+            laid, options, self.device, made.engine.record, made.onnx, out, partial(self.packer.bring, part)
+        )
+        for words in skipped:
+            self.stages.notice(f"no warm-up {words}")
+        for file, place in laid.placed.items():
+            link_or_copy(made.engine.folder / file, out / MODEL_FOLDER / place)
+        return package
+
+    def branch(self, name: str, made: MadeModel, options: TritonOptions, out: Path) -> Branch:
+        """Write a model into the folder of its member; what stands around it is to be written yet."""
+        if made.pipeline is None or not is_ensemble(made):
+            raise UsageError(
+                f"{name or self.name} generates text by itself, and answers no requests beside another model",
+                remedy="leave `beside` out of `pipeline`",
+            )
+        part = part_name(name, MODEL_PART)
+        folder = out / member_folder(part)
+        folder.mkdir(parents=True)
+        package, kind = self.model(made, part, options, folder), str(made.engine.record.kind)
+        return Branch(name, package, kind, made.pipeline.record, made.pipeline.folder)
 
 
 def _require_sound(package: Package, folder: Path, target: Target) -> None:
@@ -183,7 +235,7 @@ def _write(
     engine: Engine,
     onnx: Finished[OnnxModel],
     out: Path,
-    packer: Packer,
+    bring: Callable[[pb.ModelConfig, Path], PackedEnvironment | None],
 ) -> tuple[Package, list[str]]:
     """Write config.pbtxt and the files beside it; the release, and what was left out of the warm-up."""
     package = laid.package.model_copy(update={"max_batch_size": chosen_batch(options, laid.package.max_batch_size)})
@@ -212,7 +264,7 @@ def _write(
         else:
             warmup.add()
     beside = [*files, *warmup.files]
-    brought = packer.bring(MODEL_PART, config, out)
+    brought = bring(config, out)
     if brought is not None:
         beside.append(brought.file)
     (out / package.config_file).write_text(model_config.text_of(config))

@@ -8,12 +8,13 @@ is taken before its first step: what changes meanwhile is another thing at the n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from plansmith.basis import Basis
+from plansmith.beside import specs_beside
 from plansmith.compile_tools import tools_of
 from plansmith.config import ModelSpec
 from plansmith.data_spec import DataSpec
@@ -21,15 +22,14 @@ from plansmith.destinations import CURRENT, Destination
 from plansmith.digest import Digester, digest_of, digest_of_files
 from plansmith.errors import EnvironmentFault, SourceError
 from plansmith.fetching import model_paths
+from plansmith.made import MadeModel
 from plansmith.sources.data_places import find_data
 from plansmith.sources.directory import described
 from plansmith.sources.hub import known_commit, newest_commit
 from plansmith.sources.hub_datasets import CONVERTED
 from plansmith.sources.reference import SourceReference, parse_reference
-from plansmith.stages import Finished
 from plansmith.targets import is_target_file, load_target
 from plansmith.triton_options import TritonOptions
-from plansmith.types import DataSet, SourceModel
 
 NO_SAY = {
     *("name", "target", "repository", "artifacts", "shared_cache", "publish", "allow_interface_change", "force"),
@@ -140,11 +140,27 @@ def basis_of(
         found = {"revision": commit, "hub_id": hub_id}
     if spec.data is not None and not spec.data.entry_point:
         found["data"] = _data(spec.data, relative_to, digester, hub, _known_data(known, spec.data))
-    return surroundings(spec, reference, relative_to=relative_to, digester=digester).model_copy(update=found)
+    noted = known.beside if known is not None else {}
+    found["beside"] = {
+        name: basis_of(one, relative_to=relative_to, digester=digester, hub=hub, known=noted.get(name))
+        for name, one in specs_beside(spec).items()
+    }
+    return _surroundings(spec, reference, relative_to, digester).model_copy(update=found)
 
 
 def surroundings(spec: ModelSpec, reference: SourceReference, *, relative_to: Path, digester: Digester) -> Basis:
     """The part of a basis that no step of a compile finds; arguments and errors as for `basis_of`."""
+    beside = {
+        name: surroundings(
+            one, parse_reference(one.source, relative_to=relative_to), relative_to=relative_to, digester=digester
+        )
+        for name, one in specs_beside(spec).items()
+    }
+    return _surroundings(spec, reference, relative_to, digester).model_copy(update={"beside": beside})
+
+
+def _surroundings(spec: ModelSpec, reference: SourceReference, relative_to: Path, digester: Digester) -> Basis:
+    """As `surroundings`, of a spec's own model alone."""
     is_drawn = spec.random_weights and reference.path is not None
     return Basis(
         version=0,
@@ -158,15 +174,23 @@ def surroundings(spec: ModelSpec, reference: SourceReference, *, relative_to: Pa
     )
 
 
-def completed(basis: Basis, spec: ModelSpec, source: Finished[SourceModel], data: DataSet | None) -> Basis:
-    """A basis with what a compile itself found: the model's files or commit, and the data.
+def completed(basis: Basis, spec: ModelSpec, model: MadeModel, beside: Mapping[str, MadeModel]) -> Basis:
+    """A basis with what a compile itself found: the models' files or commits, and the data.
 
     Args:
         basis: its surroundings.
         spec: what was wanted.
-        source: what was fetched.
-        data: what was sampled; None where nothing was.
+        model: what was made.
+        beside: by name, the models that were made beside it.
     """
+    specs = specs_beside(spec)
+    own = {name: _completed(basis.beside[name], specs[name], one) for name, one in beside.items()}
+    return _completed(basis, spec, model).model_copy(update={"beside": own})
+
+
+def _completed(basis: Basis, spec: ModelSpec, model: MadeModel) -> Basis:
+    """As `completed`, of one model."""
+    source, data = model.source, model.data.record if model.data is not None else None
     record = source.record
     found: dict[str, Any] = {}
     if record.revision is not None:
@@ -207,6 +231,8 @@ def _deciding(spec: ModelSpec, relative_to: Path, digester: Digester) -> dict[st
     for key, silent in _NO_SAY_IN.items():
         if values.get(key) is not None:
             values[key] = {name: value for name, value in values[key].items() if name not in silent}
+    if spec.pipeline is not None and spec.pipeline.script:
+        values["pipeline"]["script"] = _content(relative_to / spec.pipeline.script, digester)
     if spec.triton != _NO_OPTIONS:
         named = spec.triton.with_files(lambda _, path: _content(relative_to / path, digester))
         values["triton"] = named.model_dump(mode="json")

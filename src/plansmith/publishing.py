@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -12,35 +13,27 @@ from plansmith.basis import Basis
 from plansmith.config import ModelSpec
 from plansmith.delivering import Deliveries
 from plansmith.digest import digest_of_files
-from plansmith.engines import Engine
-from plansmith.manifest import Manifest, Package, PublishedVersion
-from plansmith.parts import Pipeline
+from plansmith.made import MadeModel
+from plansmith.manifest import BESIDE_FOLDER, Manifest, Package, PublishedVersion
 from plansmith.provenance import completed
 from plansmith.report import REPORT_FILE, facts_of, render
-from plansmith.reports import ServedReport, ValidationReport
+from plansmith.reports import ServedReport
 from plansmith.reproduction import reproduction
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner, WouldRun
 from plansmith.triton.loaded_into import LoadedInto
 from plansmith.triton.repository import ModelRepository
-from plansmith.types import DataSet, LoweredModel, OnnxModel, SourceModel
 
 
 @dataclass(frozen=True)
 class Made:
     """What the steps before have made, and what the first of them began with.
 
-    `data` is None where no samples were needed, `pipeline` where nothing stands around the model,
-    `served` without a server, `before` in a dry run.
+    `served` is None without a server, `before` in a dry run; `beside`: by name, the models beside the model.
     """
 
-    source: Finished[SourceModel]
-    onnx: Finished[OnnxModel]
-    data: Finished[DataSet] | None
-    lowered: Finished[LoweredModel]
-    engine: Finished[Engine]
-    validation: Finished[ValidationReport]
-    pipeline: Finished[Pipeline] | None
+    model: MadeModel
+    beside: Mapping[str, MadeModel]
     package: Finished[Package]
     served: Finished[ServedReport] | None
     before: Basis | None
@@ -77,13 +70,12 @@ def publish(
         ServedCheckError: one does not load it; the release was withdrawn.
     """
     with stages.timed("publish") as clock:
-        package = made.package
+        package, model = made.package, made.model
         names = package.record.files
         files = stages.digester.entries(package.folder, [package.folder / name for name in names])
-        told = {name: made.engine.folder / name for plan in made.engine.record.plans.values() for name in plan.told}
-        references = {case.file: made.onnx.folder / case.file for case in made.onnx.record.reference.cases}
-        pipeline = made.pipeline
-        raw = {case.file: pipeline.folder / case.file for case in pipeline.record.cases} if pipeline else {}
+        kept = model.kept()
+        for name, one in made.beside.items():
+            kept |= {f"{BESIDE_FOLDER}/{name}/{place}": path for place, path in one.kept().items()}
         manifest = Manifest(
             name=package.record.model,
             version=0,
@@ -92,21 +84,17 @@ def publish(
             target=spec.target,
             release_digest=digest_of_files(files),
             spec=spec.model_dump(mode="json"),
-            source=made.source.record,
-            onnx=made.onnx.record,
-            data=made.data.record if made.data else None,
-            lowered=made.lowered.record,
-            engine=made.engine.record,
-            pipeline=pipeline.record if pipeline else None,
+            source=model.source.record,
+            onnx=model.onnx.record,
+            data=model.data.record if model.data else None,
+            lowered=model.lowered.record,
+            engine=model.engine.record,
+            pipeline=model.pipeline.record if model.pipeline else None,
+            beside={name: one.released() for name, one in made.beside.items()},
             package=package.record,
-            validation=made.validation.record,
+            validation=model.validation.record,
             served=made.served.record if made.served else None,
-            files=(
-                *files,
-                *stages.digester.entries(made.onnx.folder, [*references.values()]),
-                *stages.digester.entries(made.engine.folder, [*told.values()]),
-                *(stages.digester.entries(pipeline.folder, [*raw.values()]) if pipeline else ()),
-            ),
+            files=(*files, *(stages.digester.entry(path, place) for place, path in sorted(kept.items()))),
             steps=tuple(stages.records),
         )
         if stages.dry:
@@ -117,10 +105,12 @@ def publish(
             return published, newest
         servers = LoadedInto(spec.load_into, stages.progress, load_seconds=spec.load_seconds, serves=spec.triton.serves)
         servers.require_reachable()
-        again = reproduction(spec, reference, made.source.record, relative_to=relative_to, data=manifest.data)
+        again = reproduction(
+            spec, reference, manifest.source, relative_to=relative_to, data=manifest.data, beside=manifest.beside
+        )
         published = repository.publish(
             manifest,
-            {name: package.folder / name for name in names} | references | told | raw,
+            {name: package.folder / name for name in names} | kept,
             {**again, "build.log": stages.worker_log()},
             allow_interface_change=spec.allow_interface_change,
             force=spec.force,
@@ -129,7 +119,7 @@ def publish(
             servers=servers if spec.load_into else None,
         )
         assert made.before is not None
-        basis = completed(made.before, spec, made.source, manifest.data)
+        basis = completed(made.before, spec, model, made.beside)
         note = partial(_note, stages, repository, basis)
         note(published)
         published = deliveries.deliver(published, note)

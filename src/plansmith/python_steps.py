@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from plansmith.engines import Engine
 from plansmith.environments.packing import WantedEnvironment, wanted_environment
 from plansmith.errors import EngineError, UsageError
 from plansmith.fetching import require_unchanged
-from plansmith.parts import MODEL_PART, Pipeline
+from plansmith.made import MadeModel
+from plansmith.parts import MODEL_PART
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner
 from plansmith.targets import Target
+from plansmith.triton.ensemble_layout import part_name
 from plansmith.types import EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
 
 
@@ -71,7 +74,7 @@ def lay_out_model(
     }
 
     if spec.pipeline is not None:
-        parameters["pipeline"] = spec.pipeline.model_dump()
+        parameters["pipeline"] = spec.pipeline.around_one.model_dump()
 
     def build(out: Path) -> Any:
         record = stages.heavy(
@@ -92,9 +95,9 @@ def lay_out_model(
 
 
 def environments_of(
-    spec: ModelSpec, engine: Finished[Engine], pipeline: Finished[Pipeline] | None, target: Target
+    spec: ModelSpec, model: MadeModel, beside: Mapping[str, MadeModel], target: Target
 ) -> dict[str, WantedEnvironment]:
-    """What Python models bring with them, by part: a PyTorch model, and parts around any model.
+    """What Python models bring with them, by part: PyTorch models, and parts around any model.
 
     Nothing where a spec leaves it to the image.
 
@@ -103,9 +106,13 @@ def environments_of(
     """
     if spec.python.environment == "image":
         return {}
-    folders = {MODEL_PART: engine.folder} if engine.record.kind is EngineKind.PYTHON else {}
-    if pipeline is not None:
-        parts = (*pipeline.record.before, *pipeline.record.after)
-        folders |= {part.name: pipeline.folder / part.name for part in parts if part.backend == "python"}
+    folders: dict[str, Path] = {}
+    for name, made in {"": model, **beside}.items():
+        if made.engine.record.kind is EngineKind.PYTHON:
+            folders[part_name(name, MODEL_PART)] = made.engine.folder
+        if made.pipeline is not None:
+            parts, place = made.pipeline.record, made.pipeline.folder
+            own = [part.name for part in (*parts.before, *parts.after) if part.backend == "python"]
+            folders |= {part_name(name, part): place / part for part in own}
     texts = {part: (folder / REQUIREMENTS_FILE).read_text() for part, folder in folders.items()}
     return {part: wanted_environment(text, target) for part, text in texts.items()}

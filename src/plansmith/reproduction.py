@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
+from plansmith.beside import specs_beside
 from plansmith.config import ModelSpec, escaped
-from plansmith.sources.reference import SourceReference
+from plansmith.data_spec import DataSpec
+from plansmith.manifest import ReleasedModel
+from plansmith.sources.reference import SourceReference, parse_reference
 from plansmith.types import DataSet, SourceModel
 
 _SCRIPT = """\
@@ -23,7 +27,13 @@ export PYTHONPATH={folder}"${{PYTHONPATH:+:$PYTHONPATH}}"
 
 
 def reproduction(
-    spec: ModelSpec, reference: SourceReference, source: SourceModel, *, relative_to: Path, data: DataSet | None
+    spec: ModelSpec,
+    reference: SourceReference,
+    source: SourceModel,
+    *,
+    relative_to: Path,
+    data: DataSet | None,
+    beside: Mapping[str, ReleasedModel] | None = None,
 ) -> dict[str, str]:
     """spec.yaml, with every default written out, paths in full, source and data set at their commits; reproduce.sh.
 
@@ -33,15 +43,19 @@ def reproduction(
         source: what was found there.
         relative_to: the folder that paths in the spec start from, and where a function that yields samples may lie.
         data: the samples; None where none were taken.
+        beside: by name, the models beside the spec's own.
     """
     import yaml
 
     artifacts = Path(spec.artifacts).absolute()
     values = spec.model_dump(mode="json")
-    if reference.full_path is not None:
-        values["source"] = f"{reference.scheme}:{reference.full_path}"
-    elif source.revision is not None:
-        values["source"] = f"{reference.scheme}:{reference.location}@{source.revision}"
+    values["source"] = _pinned(reference, source) or spec.source
+    for name, one in specs_beside(spec).items():
+        made, given = (beside or {})[name], values["pipeline"]["beside"][name]
+        given["source"] = _pinned(parse_reference(one.source, relative_to=relative_to), made.source) or one.source
+        given["lowering"]["autocast"] = _in_full(one.lowering.autocast, relative_to)
+        if one.data is not None:
+            given["data"] |= _data(one.data, relative_to, made.data)
     values["artifacts"] = str(artifacts)
     values["repository"] = str(Path(spec.repository or artifacts / "repository").resolve())
     # Who makes a release again wants it, and not the servers and stores of then changed.
@@ -49,18 +63,33 @@ def reproduction(
     values["shared_cache"] = None
     own_code = ""
     if spec.data is not None:
-        values["data"]["path"] = _in_full(spec.data.path, relative_to)
-        if spec.data.dataset and data is not None and data.revision:
-            values["data"]["dataset"] = f"{spec.data.dataset.partition('@')[0]}@{data.revision}"
+        values["data"] |= _data(spec.data, relative_to, data)
         if spec.data.entry_point:
             folder = shlex.quote(str(relative_to.resolve()))
             own_code = _OWN_CODE.format(entry_point=spec.data.entry_point, folder=folder)
     values["triton"] = spec.triton.found_from(relative_to).model_dump(mode="json")
+    if spec.pipeline is not None:
+        values["pipeline"]["script"] = _in_full(spec.pipeline.script, relative_to)
     values["lowering"]["autocast"] = _in_full(spec.lowering.autocast, relative_to)
     return {
         "spec.yaml": yaml.safe_dump(escaped(values), sort_keys=False, allow_unicode=True),
         "reproduce.sh": _SCRIPT.format(own_code=own_code),
     }
+
+
+def _pinned(reference: SourceReference, source: SourceModel) -> str:
+    """The source as it stays, at its commit or with its path in full; "" where it is named for good."""
+    if reference.full_path is not None:
+        return f"{reference.scheme}:{reference.full_path}"
+    return f"{reference.scheme}:{reference.location}@{source.revision}" if source.revision is not None else ""
+
+
+def _data(spec: DataSpec, relative_to: Path, data: DataSet | None) -> dict[str, str]:
+    """Where data are found again: the path in full, a data set at its commit."""
+    found = {"path": _in_full(spec.path, relative_to)}
+    if spec.dataset and data is not None and data.revision:
+        found["dataset"] = f"{spec.dataset.partition('@')[0]}@{data.revision}"
+    return found
 
 
 def _in_full(path: str, relative_to: Path) -> str:

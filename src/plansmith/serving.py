@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from plansmith.client.wire import numpy_dtype
 from plansmith.engines import BuildSpec
 from plansmith.errors import ServedCheckError
-from plansmith.manifest import Manifest, Package
+from plansmith.made import MadeModel
+from plansmith.manifest import BESIDE_FOLDER, Manifest, Package
 from plansmith.parts import MODEL_PART, Pipeline
 from plansmith.pipeline.raw_agreement import compare, limits_of
 from plansmith.pipeline.raw_cases import read_case as read_raw_case
 from plansmith.reference import StoredCase, read_case
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.stages import Finished, StageRunner
+from plansmith.triton.ensemble_layout import tensor_name
 from plansmith.triton.model_config import parse_config
 from plansmith.triton.plan_config import instances_take
 from plansmith.triton.serving_runtime import ServingRuntime
@@ -37,27 +39,26 @@ def ask_server(
     stages: StageRunner,
     runtime: ServingRuntime,
     package: Finished[Package],
-    onnx: Finished[OnnxModel],
-    validation: Finished[ValidationReport],
-    build: BuildSpec | None = None,
-    pipeline: Finished[Pipeline] | None = None,
+    model: MadeModel,
+    beside: Mapping[str, MadeModel] | None = None,
 ) -> Finished[ServedReport]:
     """Have a server load a release, and compare its answers with the reference's.
+
+    Plans are asked nothing that none of their profiles takes, and their plugins are looked for where they were when the
+    plans were built. An ensemble is asked the questions of all its pipelines, too.
 
     Args:
         stages: runs the step.
         runtime: the server and the backend that answers.
         package: what is served.
-        onnx: has the reference.
-        validation: has the tolerances.
-        build: of the release's plans, if it has any: they are asked nothing that none of their profiles takes, and
-            their plugins are looked for where they were when the plans were built.
-        pipeline: what stands around the model, if anything does; the ensemble is asked its questions, too.
+        model: has the reference, the tolerances, and what stands around the model, if anything does.
+        beside: by name, the models of the release beside its own.
 
     Raises:
         ServedCheckError: it does not load, answers wrongly, or Triton understood another configuration.
     """
-    server = runtime.installation
+    server, onnx, validation, build = runtime.installation, model.onnx, model.validation, model.engine.record.build
+    models = {"": model, **(beside or {})}
     asked = _Asked(
         package=package.record,
         folder=package.folder,
@@ -65,7 +66,11 @@ def ask_server(
         reference=onnx.folder,
         validation=validation.record,
         build=build,
-        raw=(pipeline.record, pipeline.folder) if pipeline is not None else None,
+        raw=tuple(
+            _Raw(name, one.pipeline.record, one.pipeline.folder, one.validation.record)
+            for name, one in models.items()
+            if one.pipeline is not None
+        ),
     )
     parameters = {
         "server": server.version or stages.digester.file(server.binary, foreign=True),
@@ -81,7 +86,8 @@ def ask_server(
         log = stages.log_file("triton")
         return asked.ask(runtime, scratch=out / "repository", log=log, progress=stages.progress).model_dump(mode="json")
 
-    inputs = [package.digest, onnx.digest, validation.digest, *([pipeline.digest] if pipeline is not None else [])]
+    steps = [step for one in models.values() for step in (one.onnx, one.validation, one.pipeline)]
+    inputs = [package.digest, *(step.digest if step is not None else "" for step in steps)]
     tools = "check_served_python" if onnx.record.exporter == UNEXPORTED else ""
     return stages.stage("check_served", ServedReport, inputs, parameters, check, tools=tools)
 
@@ -131,8 +137,46 @@ def _asked_of(manifest: Manifest, release: Path) -> _Asked:
         reference=release,
         validation=manifest.validation,
         build=manifest.engine.build,
-        raw=(manifest.pipeline, release) if manifest.pipeline is not None else None,
+        raw=tuple(_raw_of(manifest, release)),
     )
+
+
+def _raw_of(manifest: Manifest, release: Path) -> Iterator[_Raw]:
+    """The questions of raw inputs that a release keeps."""
+    if manifest.pipeline is not None:
+        yield _Raw("", manifest.pipeline, release, manifest.validation)
+    for name, one in manifest.beside.items():
+        yield _Raw(name, one.pipeline, release / BESIDE_FOLDER / name, one.validation)
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """What a release is asked of one of its models, whose answers have its own names there.
+
+    Args:
+        name: of the model, empty for the release's own.
+        pipeline: names the cases.
+        folder: that their files start from.
+        validation: has the tolerances.
+    """
+
+    name: str
+    pipeline: Pipeline
+    folder: Path
+    validation: ValidationReport
+
+    def questions(self) -> RawQuestions:
+        """The same, read."""
+        from plansmith.triton.served_check import RawQuestion, RawQuestions
+
+        limits = limits_of(self.validation)
+
+        def judge(name: str, expected: Arrays, answer: Arrays) -> Sequence[str]:
+            own = {output: answer[tensor_name(self.name, output)] for output in expected}
+            return compare(name, expected, own, limits).failures
+
+        read = [(case.name, *read_raw_case(self.folder / case.file)) for case in self.pipeline.cases]
+        return RawQuestions([RawQuestion(*one) for one in read], judge)
 
 
 @dataclass(frozen=True)
@@ -146,7 +190,7 @@ class _Asked:
         reference: the folder that their files start from.
         validation: has the tolerances, by output.
         build: of the release's plans, if it has any.
-        raw: what stands around the model, if anything does, and the folder that the files of its cases start from.
+        raw: what it is asked besides, for each of its models that something stands around.
     """
 
     package: Package
@@ -155,7 +199,7 @@ class _Asked:
     reference: Path
     validation: ValidationReport
     build: BuildSpec | None
-    raw: tuple[Pipeline, Path] | None = None
+    raw: tuple[_Raw, ...] = ()
 
     @property
     def model(self) -> Package:
@@ -165,7 +209,7 @@ class _Asked:
     @property
     def takes_raw(self) -> bool:
         """Whether the model takes raw inputs itself, as one that generates text does."""
-        return self.raw is not None and not (self.raw[0].before or self.raw[0].after)
+        return any(not (one.pipeline.before or one.pipeline.after) for one in self.raw)
 
     def ask(
         self, runtime: ServingRuntime, *, scratch: Path, log: Path, progress: Callable[[str], None]
@@ -186,21 +230,7 @@ class _Asked:
             scratch=scratch,
             log=log,
             progress=progress,
-            raw=self._raw(),
-        )
-
-    def _raw(self) -> RawQuestions | None:
-        """What the ensemble is asked, if it is one."""
-        from plansmith.triton.served_check import RawQuestion, RawQuestions
-
-        if self.raw is None:
-            return None
-        pipeline, folder = self.raw
-        limits = limits_of(self.validation)
-        read = [(case.name, *read_raw_case(folder / case.file)) for case in pipeline.cases]
-        return RawQuestions(
-            [RawQuestion(*one) for one in read],
-            lambda name, expected, answer: compare(name, expected, answer, limits).failures,
+            raw=[one.questions() for one in self.raw],
         )
 
     def cases(self) -> list[StoredCase]:

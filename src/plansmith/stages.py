@@ -82,13 +82,33 @@ class Listener:
 
 
 class _Aside(Listener):
-    """Passes on what is being done, and nothing of what comes of it."""
+    """Passes on what is being done, and nothing of what comes of it.
 
-    def __init__(self, listener: Listener) -> None:
-        self.progress = listener.progress  # type: ignore[method-assign]
-        self.moving = listener.moving  # type: ignore[method-assign]
-        self.waiting = listener.waiting  # type: ignore[method-assign]
-        self.notice = listener.notice  # type: ignore[method-assign]
+    Args:
+        listener: told.
+        step: named as the one that does it; the one that does when empty.
+        of: what it is done for, in front of the words; nothing when empty.
+    """
+
+    def __init__(self, listener: Listener, step: str = "", of: str = "") -> None:
+        self._listener = listener
+        self._step = step
+        self._of = of
+
+    def progress(self, step: str, text: str) -> None:
+        self._listener.progress(self._step or step, self._said(step, text))
+
+    def moving(self, step: str, text: str, share: float) -> None:
+        self._listener.moving(self._step or step, self._said(step, text), share)
+
+    def waiting(self, step: str, text: str) -> None:
+        self._listener.waiting(self._step or step, self._said(step, text))
+
+    def notice(self, text: str) -> None:
+        self._listener.notice(f"{self._of}: {text}" if self._of else text)
+
+    def _said(self, step: str, text: str) -> str:
+        return ", ".join(filter(None, (f"{self._of}: {step}", text))) if self._of else text
 
 
 class StageRunner:
@@ -228,15 +248,22 @@ class StageRunner:
         self._listener.finished(self.records[-1])
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """The surroundings of steps whose results are for a comparison, and no part of what the compile makes."""
+    def aside(self, of: str = "") -> Iterator[None]:
+        """The surroundings of steps that are a part of the current one: what they make is not the compile's own.
+
+        Args:
+            of: the model that they are about, where it is not the compile's.
+        """
         records, made, listener = list(self.records), dict(self.made), self._listener
-        self._listener = _Aside(listener)
+        model, step = self._model, self.step
+        self._listener = _Aside(listener, step, of) if of else _Aside(listener)
+        self._model = f"{model}, {of} beside it" if of else model
         try:
             yield
         finally:
             self.records[:] = records
             self.made, self._listener = made, listener
+            self._model, self.step = model, step
 
     def progress(self, text: str, share: float | None = None) -> None:
         """Tell what the current step is doing, and which part of it, from 0 to 1, is done where that is known."""

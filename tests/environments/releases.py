@@ -20,6 +20,8 @@ from plansmith.targets import load_target
 from plansmith.triton_options import TritonOptions
 from plansmith.types import AxisRange, Component, EngineKind, OnnxModel, Precision, ReferenceSet, Tensor
 
+from ..made import made_model
+
 IMAGE = load_target("triton-26.08-cpu")
 MODEL = """
 import ape
@@ -94,8 +96,8 @@ def release(
     """The package step of such a spec."""
     stages = StageRunner("odd", artifacts, listener=listener or Listener(), force=force, dry=dry)
     try:
-        wanted = environments_of(spec_of(environment), engine, pipeline, IMAGE)
-        options = TritonOptions()
-        return lay_out(stages, "odd", IMAGE, options, engine, reference, pipeline=pipeline, environments=wanted)
+        made = made_model(engine=engine, onnx=reference, pipeline=pipeline)
+        wanted = environments_of(spec_of(environment), made, {}, IMAGE)
+        return lay_out(stages, "odd", IMAGE, TritonOptions(), made, environments=wanted)
     finally:
         stages.close()

@@ -23,6 +23,7 @@ from plansmith.stages import Finished, Listener, WouldRun
 from plansmith.triton.model_config import parse_config
 from plansmith.types import EngineKind, OnnxModel, Tensor
 
+from ..made import made_model
 from ..pipeline.test_raw_cases import texts
 from ..real_sentences import real_sentences
 from ..test_end_to_end import compile_model, run, serve
@@ -139,9 +140,10 @@ def test_parts_bring_theirs_whatever_serves_the_model_and_dali_brings_none(
     before = pipeline.record.before[0].model_copy(update={"backend": "dali", "files": ("model.dali",)})
     record = pipeline.record.model_copy(update={"before": (before,)})
     (pipeline.folder / "before" / "requirements.txt").unlink()
-    found = environments_of(spec_of("packed"), other, Finished(record, pipeline.folder, "dali", cached=False), IMAGE)
+    dali = Finished(record, pipeline.folder, "dali", cached=False)
+    found = environments_of(spec_of("packed"), made_model(engine=other, pipeline=dali), {}, IMAGE)
     assert [*found] == ["behind", "last"]
-    assert environments_of(spec_of("packed"), other, None, IMAGE) == {}
+    assert environments_of(spec_of("packed"), made_model(engine=other), {}, IMAGE) == {}
 
 
 @contextmanager

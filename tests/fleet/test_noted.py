@@ -23,6 +23,7 @@ from plansmith.stages import Listener
 from plansmith.steps import Compilation
 
 from ..cli.in_process import InlineWorker
+from ..made import made_model
 from ..sources.graphs import save_product
 
 STORE = "store"
@@ -179,7 +180,7 @@ def _fetched(folder: Path, spec: ModelSpec) -> tuple[Basis, Basis]:
         surroundings = provenance.surroundings(
             spec, compilation.reference, relative_to=folder, digester=Digester(folder / "memo")
         )
-        noted = completed(surroundings, spec, compilation.fetch(), None)
+        noted = completed(surroundings, spec, made_model(source=compilation.fetch()), {})
     return noted, basis_of(spec, relative_to=folder, digester=Digester(folder / "memo"), known=noted)
 
 

@@ -25,6 +25,7 @@ from plansmith.triton_options.batching import DynamicBatching
 from plansmith.triton_options.instances import InstanceGroup
 from plansmith.types import Component, Device, Dim, EngineKind, InputRange, OnnxModel, Precision, ReferenceSet, Tensor
 
+from ..made import made_model
 from ..test_plan_header import plan as plan_bytes
 
 LINEAR = "Row major linear FP32 format (kLINEAR)"
@@ -390,8 +391,9 @@ def test_a_release_has_each_plan_under_the_name_that_its_configuration_says(tmp_
         (tmp_path / "engine" / capability).mkdir(parents=True)
         (tmp_path / "engine" / plan.file).write_bytes(plan_bytes("10.16.0.72") + capability.encode())
     stages = StageRunner("tiny", tmp_path / "artifacts", listener=Listener(), force=False, dry=False)
-    made = Finished(several, tmp_path / "engine", "a digest", cached=False)
-    package = lay_out(stages, "tiny", load_target("triton-26.03"), TritonOptions(), made, exported(several, tmp_path))
+    compiled = Finished(several, tmp_path / "engine", "a digest", cached=False)
+    made = made_model(engine=compiled, onnx=exported(several, tmp_path))
+    package = lay_out(stages, "tiny", load_target("triton-26.03"), TritonOptions(), made)
     assert package.record == plan_package("tiny", several)
     config = parse_config((package.folder / "config.pbtxt").read_text())
     placed = {
@@ -400,17 +402,17 @@ def test_a_release_has_each_plan_under_the_name_that_its_configuration_says(tmp_
     }
     assert placed == {"8.9": b"8.9", "8.6": b"8.6"}
     with pytest.raises(EngineError, match="CPU instances"):
-        lay_out(stages, "tiny", load_target("triton-26.03-cpu"), TritonOptions(), made, exported(several, tmp_path))
+        lay_out(stages, "tiny", load_target("triton-26.03-cpu"), TritonOptions(), made)
     stages.close()
 
 
 def test_a_release_whose_instances_do_not_take_its_largest_batch_is_refused(tmp_path: Path) -> None:
     of = engine(profiles=[FEW, LONG])
     options = TritonOptions.model_validate({"instance_group": [{}, {"profile": [0]}]})
-    made = Finished(of, tmp_path, "a digest", cached=False)
+    made = made_model(engine=Finished(of, tmp_path, "a digest", cached=False), onnx=exported(of, tmp_path))
     stages = StageRunner("tiny", tmp_path / "artifacts", listener=Listener(), force=False, dry=False)
     with pytest.raises(UsageError, match=r"instance_group\.1\.profile: these take batches up to 2"):
-        lay_out(stages, "tiny", load_target("triton-26.03"), options, made, exported(of, tmp_path))
+        lay_out(stages, "tiny", load_target("triton-26.03"), options, made)
     stages.close()
 
 

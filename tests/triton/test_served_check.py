@@ -11,8 +11,9 @@ import numpy as np
 import onnx
 import pytest
 
-from plansmith.engines import BuildSpec, OptimizationProfile
+from plansmith.engines import BuildSpec, Engine, OptimizationProfile
 from plansmith.errors import EnvironmentFault, ServedCheckError
+from plansmith.made import MadeModel
 from plansmith.manifest import Interface, Package
 from plansmith.reference import StoredCase, store_case
 from plansmith.reports import ServedReport, Tolerance, ValidationReport
@@ -24,6 +25,8 @@ from plansmith.triton.model_config import make_config, text_of
 from plansmith.triton.served_check import check_served
 from plansmith.triton.serving_runtime import ServingRuntime
 from plansmith.types import Component, EngineKind, InputRange, OnnxModel, Precision, ReferenceSet, Tensor
+
+from ..made import made_model
 
 if TYPE_CHECKING:
     from .conftest import Started
@@ -114,9 +117,7 @@ def test_an_integer_that_is_off_by_one_fails_the_check(
 
 
 @pytest.fixture
-def finished(
-    folder: Path, case: StoredCase, tmp_path: Path
-) -> tuple[Finished[Package], Finished[OnnxModel], Finished[ValidationReport]]:
+def finished(folder: Path, case: StoredCase, tmp_path: Path) -> tuple[Finished[Package], MadeModel]:
     """What the step is given: the package, a reference of one case, and the tolerances."""
     named = ("half", "twice")
     stored = store_case("opt", {"batch": 4, "length": 5}, case.feed, case.answer, tmp_path / "reference")
@@ -145,11 +146,15 @@ def finished(
         tolerances=dict.fromkeys(named, TOLERANCE),
         comparisons=(),
     )
-    return (
-        Finished(PACKAGE, folder, "package", cached=False),
-        Finished(onnx_model, tmp_path, "onnx", cached=False),
-        Finished(validation, tmp_path, "validation", cached=False),
+    return Finished(PACKAGE, folder, "package", cached=False), made_model(
+        onnx=Finished(onnx_model, tmp_path, "onnx", cached=False),
+        validation=Finished(validation, tmp_path, "validation", cached=False),
     )
+
+
+def of_plan(made: MadeModel, build: BuildSpec) -> MadeModel:
+    """The same, of an engine that was built so."""
+    return replace(made, engine=Finished(Engine.model_construct(build=build), Path(), "engine", cached=False))
 
 
 def batches(low: int, high: int) -> OptimizationProfile:
@@ -161,25 +166,26 @@ def batches(low: int, high: int) -> OptimizationProfile:
 
 
 def test_what_no_profile_takes_is_not_asked_and_other_profiles_ask_anew(
-    finished: tuple[Finished[Package], Finished[OnnxModel], Finished[ValidationReport]],
+    finished: tuple[Finished[Package], MadeModel],
     installation: Installation,
     site: Path,
     tmp_path: Path,
 ) -> None:
     stages = StageRunner("tiny", tmp_path / "artifacts", listener=Listener(), force=False, dry=False)
     runtime = ServingRuntime(installation, site, "ONNX Runtime", "cpu")
-    whole = ask_server(stages, runtime, *finished, build=BuildSpec(profiles=(batches(2, 4),)))
+    package, made = finished
+    whole = ask_server(stages, runtime, package, of_plan(made, BuildSpec(profiles=(batches(2, 4),))))
     assert {check.batch for check in whole.record.checks} == {4}
-    single = ask_server(stages, runtime, *finished, build=BuildSpec(profiles=(batches(1, 2),)))
+    single = ask_server(stages, runtime, package, of_plan(made, BuildSpec(profiles=(batches(1, 2),))))
     assert {check.batch for check in single.record.checks} == {1}
     assert [step.cached for step in stages.records] == [False, False]
     with pytest.raises(ServedCheckError, match="no case of the reference") as refused:
-        ask_server(stages, runtime, *finished, build=BuildSpec(profiles=(batches(5, 8),)))
+        ask_server(stages, runtime, package, of_plan(made, BuildSpec(profiles=(batches(5, 8),))))
     assert "optimization profile" in refused.value.remedy
 
 
 def test_the_server_looks_for_plugins_where_they_were_when_the_plan_was_built(
-    finished: tuple[Finished[Package], Finished[OnnxModel], Finished[ValidationReport]],
+    finished: tuple[Finished[Package], MadeModel],
     installation: Installation,
     site: Path,
     started: Started,
@@ -195,7 +201,8 @@ def test_the_server_looks_for_plugins_where_they_were_when_the_plan_was_built(
 
     stages = StageRunner("tiny", tmp_path / "artifacts", listener=Watching(), force=False, dry=False)
     build = BuildSpec(profiles=(), plugins=("/plugins/liba.so", "/more/libb.so", "/plugins/libc.so"))
-    ask_server(stages, ServingRuntime(installation, site, "ONNX Runtime", "cpu"), *finished, build=build)
+    package, made = finished
+    ask_server(stages, ServingRuntime(installation, site, "ONNX Runtime", "cpu"), package, of_plan(made, build))
     (path,) = found
     assert [folder for folder in path.split(":") if folder in {"/plugins", "/more"}] == ["/plugins", "/more"]
 

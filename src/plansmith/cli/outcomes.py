@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from plansmith.cli.publications import publication_words
 if TYPE_CHECKING:
     from plansmith.destinations import Publication
     from plansmith.errors import PlansmithError
-    from plansmith.manifest import Manifest, PublishedVersion, StepRecord
+    from plansmith.manifest import Manifest, PublishedVersion, ReleasedModel, StepRecord
     from plansmith.plan_outlook import BuildOutlook
     from plansmith.types import LoweredModel
 
@@ -143,6 +143,7 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
         "validation": manifest.validation.worst(),
         "evaluation": evaluation and evaluation.model_dump(exclude={"worst"}),
         "pipeline": manifest.pipeline and manifest.pipeline.model_dump(),
+        "beside": {name: _beside(one) for name, one in manifest.beside.items()},
         "members": {member.part: member.model for member in manifest.package.members},
         "lowering": manifest.lowered and _lowering(manifest.lowered),
         "plans": {capability: plan.model_dump() for capability, plan in manifest.engine.plans.items()},
@@ -187,8 +188,6 @@ def _lowering(lowered: LoweredModel) -> dict[str, Any] | None:
 
 def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
     from plansmith.cli.text import echo_lines, program, short
-    from plansmith.pipeline_words import pipeline_lines
-    from plansmith.plan_words import plan_lines
     from plansmith.targets import load_target
 
     target = load_target(manifest.target)
@@ -199,11 +198,11 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
         f"{published.name} {state} version {published.version}: {manifest.engine.kind}, {manifest.engine.precision},"
         f" gate {manifest.validation.verdict}"
     )
-    if manifest.source.random_weights:
-        click.echo("  the weights are random: its answers mean nothing")
-    echo_lines(f"  {line}" for line in pipeline_lines(manifest.pipeline))
-    echo_lines(f"  {line}" for line in accuracy_lines(manifest.lowered, manifest.validation))
-    echo_lines(f"  {line}" for line in plan_lines(manifest.engine, manifest.validation))
+    echo_lines(f"  {line}" for line in _model_lines(manifest))
+    for name, one in manifest.beside.items():
+        source = f"{one.source.scheme}:{one.source.location}"
+        click.echo(f"  {name}, beside it, is {source}: {one.engine.precision}, gate {one.validation.verdict}")
+        echo_lines(f"    {line}" for line in _model_lines(one))
     if manifest.served is None:
         click.echo("  not checked on a running Triton (--no-check-served)")
     else:
@@ -235,3 +234,26 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
     where = "on a machine with a GPU, " if device == "gpu" else ""
     click.echo(f"Next: {where}{program()} serve {published.name} --repository {short(Path(published.repository))}")
     click.echo(f"      {program()} inspect {release}")
+
+
+def _model_lines(found: Manifest | ReleasedModel) -> Iterator[str]:
+    """What was found of one model of a release, before any server was asked."""
+    from plansmith.pipeline_words import pipeline_lines
+    from plansmith.plan_words import plan_lines
+
+    if found.source.random_weights:
+        yield "the weights are random: its answers mean nothing"
+    yield from pipeline_lines(found.pipeline)
+    yield from accuracy_lines(found.lowered, found.validation)
+    yield from plan_lines(found.engine, found.validation)
+
+
+def _beside(one: ReleasedModel) -> dict[str, Any]:
+    """A model beside a release's own, as JSON values."""
+    return {
+        "source": f"{one.source.scheme}:{one.source.location}",
+        "precision": one.engine.precision,
+        "verdict": one.validation.verdict,
+        "validation": one.validation.worst(),
+        "pipeline": one.pipeline.model_dump(),
+    }

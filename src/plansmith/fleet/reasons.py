@@ -31,6 +31,7 @@ def differences(then: Basis, now: Basis) -> Iterator[Reason]:
     changed = list(_changed_wishes(then, now))
     yield from changed
     yield from _changed_tools(_tools_beside(then, now) if changed else then.tools, now.tools)
+    yield from _changed_beside(then, now)
     absent = [place for place in now.destinations if place not in then.destinations]
     if absent:
         yield Reason(cause="destination", words=f"not yet in {_listed(absent)}")
@@ -48,6 +49,15 @@ def _changed_wishes(then: Basis, now: Basis) -> Iterator[Reason]:
         yield Reason(cause="data", words=_changed_data(then, now))
     if then.target != now.target:
         yield Reason(cause="target", words="the description of the target changed")
+
+
+def _changed_beside(then: Basis, now: Basis) -> Iterator[Reason]:
+    """What changed of models beside the model, but for what the spec says of them: the spec is told as a whole."""
+    common = set(_changed_tools(then.tools, now.tools))
+    for name, one in now.beside.items():
+        for reason in differences(then.beside.get(name, one), one):
+            if reason.cause in {"source", "data"} or (reason.cause == "tools" and reason not in common):
+                yield reason.model_copy(update={"words": f"{name}: {reason.words}"})
 
 
 def _changed_values(then: Any, now: Any, keys: tuple[str, ...] = ()) -> Iterator[str]:

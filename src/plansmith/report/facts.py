@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import Field
+
 from plansmith import __version__
 from plansmith.engines import Engine
-from plansmith.manifest import Manifest, StepRecord
+from plansmith.manifest import Manifest, ReleasedModel, StepRecord
 from plansmith.parts import Pipeline
 from plansmith.plan_words import never_ran
 from plansmith.reports import ServedReport, ValidationReport
@@ -44,6 +46,7 @@ class ReportFacts(Record):
     lowered: LoweredModel | None = None
     engine: Engine | None = None
     pipeline: Pipeline | None = None
+    beside: dict[str, ReleasedModel] = Field(default_factory=dict)
     served: ServedReport | None = None
     files: tuple[FileEntry, ...] = ()
     steps: tuple[StepRecord, ...] = ()

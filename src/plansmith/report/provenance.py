@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from plansmith.engines import Engine
+from plansmith.manifest import ReleasedModel
 from plansmith.parts import Pipeline
 from plansmith.pipeline_words import agreement_words, route_words
 from plansmith.report import figures
@@ -57,6 +58,8 @@ def groups_of(facts: ReportFacts) -> tuple[Group, ...]:
         found.append(("Comparison", _comparison(facts.validation, served=facts.served is not None)))
     if facts.pipeline is not None:
         found.append(("Raw inputs and outputs", _pipeline(facts.pipeline)))
+    for name, one in facts.beside.items():
+        found.append((f"{name}, beside it", _beside(one)))
     if facts.engine is not None:
         found.append(("Tools", _tools(facts.engine)))
     if facts.served is not None:
@@ -159,6 +162,16 @@ def _comparison(validation: ValidationReport, *, served: bool) -> Iterator[Fact]
     yield Fact("Compared on", validation.data)
     if not served:
         yield Fact("On Triton", "not checked")
+
+
+def _beside(one: ReleasedModel) -> Iterator[Fact]:
+    """A model of the release beside its own."""
+    yield from _source(one.source)
+    yield Fact("Engine", f"{ENGINES[one.engine.kind]}, {one.engine.precision.upper()}")
+    yield Fact("Gate", one.validation.verdict)
+    for output, worst in one.validation.worst().items():
+        yield Fact(f"Largest error of {output}", f"{worst['max_relative']:.1e} of its magnitude")
+    yield from _pipeline(one.pipeline)
 
 
 def _pipeline(pipeline: Pipeline) -> Iterator[Fact]:

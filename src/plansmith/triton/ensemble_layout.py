@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plansmith.digest import Digester, digest_of
 from plansmith.durable import link_or_copy
-from plansmith.errors import EngineError
+from plansmith.errors import EngineError, UsageError
 from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Interface, Member, Package
 from plansmith.packed import PackedEnvironment
 from plansmith.parts import MODEL_PART, Part, Pipeline
@@ -34,96 +35,198 @@ def member_folder(part: str) -> str:
     return f"{MEMBERS_FOLDER}/{part}"
 
 
-def write_ensemble(
-    model: Package,
-    backend: str,
-    pipeline: Pipeline,
-    parts: Path,
-    out: Path,
-    *,
-    device: Device,
-    digester: Digester,
-    policy: VersionPolicy | None,
-    bring: Bring,
-) -> Package:
-    """Put a model that lies in its member's folder, and the parts around it, together to one release.
+def part_name(branch: str, part: str) -> str:
+    """What a part is called in a release: the name of the model beside that it belongs to in front; "" the own one."""
+    return f"{branch}-{part}" if branch else part
+
+
+def tensor_name(branch: str, tensor: str) -> str:
+    """What a tensor that a model and its parts make is called in a release, likewise."""
+    return f"{branch}_{tensor}" if branch else tensor
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A model of a release, and the parts around it, before they have names on Triton.
 
     Args:
-        model: as a release of its own under the ensemble's name; its files lie in `out / member_folder(MODEL_PART)`.
+        name: what its parts and tensors begin with; empty for the release's own model.
+        model: as a release of its own under the ensemble's name; its files lie in the folder of its member.
         backend: Triton's name of what serves it.
         pipeline: what stands around it.
         parts: the pipeline's folder, with a folder for each part.
+    """
+
+    name: str
+    model: Package
+    backend: str
+    pipeline: Pipeline
+    parts: Path
+
+    def part(self, name: str) -> str:
+        """What a part of it is called in the release."""
+        return part_name(self.name, name)
+
+    def tensor(self, name: str) -> str:
+        """What a tensor that it makes is called in the release."""
+        return tensor_name(self.name, name)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A member that is asked: its inputs and outputs by its own names, and what the release calls these tensors."""
+
+    member: Member
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+
+def chains_of(
+    branches: Sequence[Branch], out: Path, *, device: Device, digester: Digester, bring: Bring
+) -> dict[str, list[Step]]:
+    """Write the members of a release, and tell in which order they are asked for each of its models.
+
+    What makes the same of the same tensors is there once.
+
+    Args:
+        branches: the release's own model, and those beside it, whose files lie in `out` already.
         out: the release's folder.
         device: what the target's instances run on.
         digester: hashes files.
-        policy: which versions of the ensemble Triton serves; the newest one when None.
         bring: puts what a part brings with it beside its configuration.
 
     Raises:
-        EngineError: the model does not batch.
+        EngineError: a model does not batch.
+        UsageError: the models take different raw inputs.
         EnvironmentFault: an environment cannot be packed.
     """
-    if not model.max_batch_size:
+    for branch in branches:
+        _require_together(branch, branches[0])
+    largest = largest_batch(branches)
+    write = partial(_write_part, largest=largest, out=out, device=device, digester=digester, bring=bring)
+    shared: dict[str, Step] = {}
+    found: dict[str, list[Step]] = {}
+    for branch in branches:
+        chain = found[branch.name] = []
+        names = {tensor.name: tensor.name for tensor in branch.pipeline.inputs}
+        for part in branch.pipeline.before:
+            key = _content(branch, part, names, digester)
+            if key not in shared:
+                shared[key] = _step(branch, write(branch, part), names)
+            chain.append(shared[key])
+            names |= chain[-1].outputs
+        chain.append(_step(branch, _name_model(branch, out, digester), names))
+        names |= chain[-1].outputs
+        for part in branch.pipeline.after:
+            chain.append(_step(branch, write(branch, part), names))
+            names |= chain[-1].outputs
+    return found
+
+
+def write_ensemble(
+    branches: Sequence[Branch], chains: Mapping[str, Sequence[Step]], out: Path, policy: VersionPolicy | None
+) -> Package:
+    """Put models, and the parts around them, together to one release that every request goes through.
+
+    Args:
+        branches: the release's own model, and those beside it.
+        chains: as `chains_of` told them.
+        out: the release's folder.
+        policy: which versions of the ensemble Triton serves; the newest one when None.
+    """
+    model = branches[0].model
+    steps = list({step.member.model: step for chain in chains.values() for step in chain}.values())
+    outputs = tuple(
+        tensor.model_copy(update={"name": branch.tensor(tensor.name)})
+        for branch in branches
+        for tensor in branch.pipeline.outputs
+    )
+    package = Package(
+        model=model.model,
+        config_file=CONFIG_FILE,
+        model_files=(PIPELINE_FILE,),
+        max_batch_size=largest_batch(branches),
+        interface=Interface(inputs=branches[0].pipeline.inputs, outputs=outputs),
+        server_arguments=tuple(dict.fromkeys(arg for one in branches for arg in one.model.server_arguments)),
+        members=tuple(step.member for step in steps),
+    )
+    (out / CONFIG_FILE).write_text(text_of(_ensemble(package, steps, policy)))
+    told = {
+        "input": branches[0].pipeline.input,
+        "output": {branch.name or MODEL_PART: branch.pipeline.output for branch in branches},
+        "parts": [{"part": step.member.part, "model": step.member.model} for step in steps],
+    }
+    (out / MODEL_FOLDER).mkdir()
+    (out / MODEL_FOLDER / PIPELINE_FILE).write_text(json.dumps(told, indent=1) + "\n")
+    return package
+
+
+def largest_batch(branches: Sequence[Branch]) -> int:
+    """What all models of a release take."""
+    return min(branch.model.max_batch_size for branch in branches)
+
+
+def _require_together(branch: Branch, first: Branch) -> None:
+    """See that a model can stand in a release beside the first."""
+    if not branch.model.max_batch_size:
         raise EngineError(
             "a pipeline joins the samples of several requests, and the model has no batch axis that moves",
             remedy="leave `pipeline` out of the spec, or give shapes with a batch that moves",
         )
-    write = partial(_write_part, model, parts=parts, out=out, device=device, digester=digester, bring=bring)
-    members = [
-        *(write(part) for part in pipeline.before),
-        _name_model(model, backend, out, digester),
-        *(write(part) for part in pipeline.after),
-    ]
-    config = _ensemble(model, pipeline, members, policy)
-    (out / CONFIG_FILE).write_text(text_of(config))
-    told = {
-        "input": pipeline.input,
-        "output": pipeline.output,
-        "parts": [{"part": member.part, "model": member.model} for member in members],
-    }
-    (out / MODEL_FOLDER).mkdir()
-    (out / MODEL_FOLDER / PIPELINE_FILE).write_text(json.dumps(told, indent=1) + "\n")
-    return Package(
-        model=model.model,
-        config_file=CONFIG_FILE,
-        model_files=(PIPELINE_FILE,),
-        max_batch_size=model.max_batch_size,
-        interface=Interface(inputs=pipeline.inputs, outputs=pipeline.outputs),
-        server_arguments=model.server_arguments,
-        members=tuple(members),
-    )
+    if branch.pipeline.inputs != first.pipeline.inputs:
+        theirs, ours = (", ".join(t.name for t in one.pipeline.inputs) for one in (branch, first))
+        raise UsageError(
+            f"the models of a pipeline answer the same requests, and {branch.name} takes {theirs} where the spec's own"
+            f" model takes {ours}",
+            remedy=f"leave {branch.name} out of `pipeline: beside`, or give it the same `input`",
+        )
+
+
+def _content(branch: Branch, part: Part, names: Mapping[str, str], digester: Digester) -> str:
+    """A digest that two parts share which make the same of the same tensors."""
+    made = [branch.tensor(t.name) for t in part.outputs if t in branch.pipeline.outputs]  # clients read these
+    files = [[file, digester.file(branch.parts / part.name / file)] for file in part.files]
+    inputs = [[tensor.name, names[tensor.name]] for tensor in part.inputs]
+    return digest_of([part.model_dump(mode="json", exclude={"name"}), files, inputs, made])
+
+
+def _step(branch: Branch, member: Member, names: Mapping[str, str]) -> Step:
+    inputs = {tensor.name: names[tensor.name] for tensor in member.interface.inputs}
+    return Step(member, inputs, {tensor.name: branch.tensor(tensor.name) for tensor in member.interface.outputs})
 
 
 def _write_part(
-    model: Package, part: Part, *, parts: Path, out: Path, device: Device, digester: Digester, bring: Bring
+    branch: Branch, part: Part, *, largest: int, out: Path, device: Device, digester: Digester, bring: Bring
 ) -> Member:
-    folder = out / member_folder(part.name)
+    name = branch.part(part.name)
+    folder = out / member_folder(name)
     for file in part.files:
-        link_or_copy(parts / part.name / file, folder / MODEL_FOLDER / file)
-    config = _part_config(part, model.max_batch_size, device)
-    brought = bring(part.name, config, folder)
+        link_or_copy(branch.parts / part.name / file, folder / MODEL_FOLDER / file)
+    config = _part_config(part, largest, device)
+    brought = bring(name, config, folder)
     member = Member(
         model="",
-        part=part.name,
-        folder=member_folder(part.name),
+        part=name,
+        folder=member_folder(name),
         backend=part.backend,
         model_files=part.files,
         support_files=(brought.file,) if brought is not None else (),
-        max_batch_size=model.max_batch_size,
+        max_batch_size=largest,
         interface=Interface(inputs=part.inputs, outputs=part.outputs),
         environment=brought,
     )
-    return _named(model.model, member, config, folder, digester)
+    return _named(branch.model.model, member, config, folder, digester)
 
 
-def _name_model(model: Package, backend: str, out: Path, digester: Digester) -> Member:
-    folder = out / member_folder(MODEL_PART)
+def _name_model(branch: Branch, out: Path, digester: Digester) -> Member:
+    name, model = branch.part(MODEL_PART), branch.model
+    folder = out / member_folder(name)
     config = parse_config((folder / CONFIG_FILE).read_text())
     member = Member(
         model="",
-        part=MODEL_PART,
-        folder=member_folder(MODEL_PART),
-        backend=backend,
+        part=name,
+        folder=member_folder(name),
+        backend=branch.backend,
         model_files=model.model_files,
         support_files=model.support_files,
         max_batch_size=model.max_batch_size,
@@ -169,22 +272,20 @@ def _put_tensors(tensors: Sequence[Tensor], entries: Sequence[pb.ModelInput | pb
         entries.add(name=tensor.name, data_type=data_type(tensor), dims=dims or [1])  # type: ignore[attr-defined]
 
 
-def _ensemble(
-    model: Package, pipeline: Pipeline, members: Sequence[Member], policy: VersionPolicy | None
-) -> pb.ModelConfig:
+def _ensemble(package: Package, steps: Sequence[Step], policy: VersionPolicy | None) -> pb.ModelConfig:
     from tritonclient.grpc import model_config_pb2 as pb
 
-    config = pb.ModelConfig(name=model.model, platform="ensemble", max_batch_size=model.max_batch_size)
+    config = pb.ModelConfig(name=package.model, platform="ensemble", max_batch_size=package.max_batch_size)
     _put_policy(config, policy)
-    _put_tensors(pipeline.inputs, config.input)
-    _put_tensors(pipeline.outputs, config.output)
-    read = {tensor.name for tensor in pipeline.outputs}
-    read |= {tensor.name for member in members for tensor in member.interface.inputs}
-    for member in members:
-        step = config.ensemble_scheduling.step.add(model_name=member.model, model_version=-1)
-        step.input_map.update(_same(member.interface.inputs))
+    _put_tensors(package.interface.inputs, config.input)
+    _put_tensors(package.interface.outputs, config.output)
+    read = {tensor.name for tensor in package.interface.outputs}
+    read |= {name for step in steps for name in step.inputs.values()}
+    for step in steps:
+        asked = config.ensemble_scheduling.step.add(model_name=step.member.model, model_version=-1)
+        asked.input_map.update(step.inputs)
         # Triton refuses a tensor that nobody reads.
-        step.output_map.update(_same([t for t in member.interface.outputs if t.name in read]))
+        asked.output_map.update({own: name for own, name in step.outputs.items() if name in read})
     return config
 
 
@@ -196,7 +297,3 @@ def _put_policy(config: pb.ModelConfig, policy: VersionPolicy | None) -> None:
     else:
         given = policy.model_dump(mode="json", exclude_none=True)
         json_format.ParseDict(given, config.version_policy)
-
-
-def _same(tensors: Sequence[Tensor]) -> Mapping[str, str]:
-    return {tensor.name: tensor.name for tensor in tensors}

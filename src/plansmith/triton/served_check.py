@@ -83,7 +83,7 @@ def check_served(  # noqa: PLR0913 - what is served, what it is asked, and where
     scratch: Path,
     log: Path,
     progress: Callable[[str], None],
-    raw: RawQuestions | None = None,
+    raw: Sequence[RawQuestions] = (),
 ) -> ServedReport:
     """Load the release into a server of its own, ask it, and compare answers and configuration.
 
@@ -99,7 +99,7 @@ def check_served(  # noqa: PLR0913 - what is served, what it is asked, and where
         scratch: a folder for the server's repository, made and removed here; best where `folder` lies.
         log: takes the server's output.
         progress: told what is being done.
-        raw: what an ensemble is asked besides.
+        raw: what an ensemble is asked besides, about each of its models.
 
     Raises:
         ServedCheckError: the model does not load, answers wrongly, or Triton understood another configuration.
@@ -107,7 +107,7 @@ def check_served(  # noqa: PLR0913 - what is served, what it is asked, and where
     """
     model = package.part(MODEL_PART).alone() if package.members else package
     questions = [question for question in _questions(cases, model) if takes(question.feed)]
-    if not questions and not (raw and raw.questions):
+    if not questions and not any(one.questions for one in raw):
         raise ServedCheckError(
             "no case of the reference can be sent to a server, so that nothing would be checked",
             remedy="have an optimization profile of the plan take the usual sizes of `shapes`; without profiles, please"
@@ -138,9 +138,9 @@ def check_served(  # noqa: PLR0913 - what is served, what it is asked, and where
             completed = {one.model: _compare_config(one, config, server) for one, config in configs}[model.model]
             progress("asking Triton")
             checks = _ask_all(server, model, questions, Padding(model.interface.inputs, mask_input), tolerances)
-            if raw is not None:
+            if raw:
                 progress("asking Triton with raw inputs")
-                checks += _ask_raw(server, package, raw)
+                checks += [check for one in raw for check in _ask_raw(server, package, one)]
             seconds = [c.seconds for c in checks]
             progress("stopping Triton")
             return ServedReport(

@@ -1,0 +1,228 @@
+"""The steps from a source to an engine that was judged, and to what stands around it; a release is made of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from plansmith.compilers.baselines import HIGHER
+from plansmith.config import ModelSpec
+from plansmith.digest import Digester
+from plansmith.engines import Engine
+from plansmith.errors import EngineError, ExportError, GateError, PlansmithError
+from plansmith.graph_steps import GraphSteps, require_kernels
+from plansmith.join_steps import join, require_dali_here, require_joinable
+from plansmith.made import MadeModel
+from plansmith.packaging import require_servable
+from plansmith.parts import Pipeline
+from plansmith.plan_judging import JudgedPlans, judge_plans, require_plans
+from plansmith.plan_steps import PlanSteps
+from plansmith.precision_steps import Judged, judge_engine, lower_graph, needs_samples, require_lowered
+from plansmith.python_steps import lay_out_model, require_pytorch
+from plansmith.reports import ValidationReport
+from plansmith.sources.reference import SourceReference
+from plansmith.stages import Finished, Listener, StageRunner
+from plansmith.stores.shared_cache import SharedCache
+from plansmith.targets import Target
+from plansmith.types import DataSet, EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
+from plansmith.validation import require_passed
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Perform(Protocol):
+    """How the steps of a `Compilation` are carried out."""
+
+    def __call__(self, step: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Do a step and give its result."""
+        ...
+
+
+def plainly(step: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Do a step and give its result, as `Perform` does."""
+    return step(*args, **kwargs)
+
+
+class ModelSteps(GraphSteps):
+    """One model on its way from source to engine and pipeline; arguments as for `GraphSteps`.
+
+    Raises:
+        PlansmithError: what can be known to be wrong before any work is done.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        relative_to: Path,
+        listener: Listener | None = None,
+        dry: bool = False,
+        digester: Digester | None = None,
+        shared: SharedCache | None = None,
+        stages: StageRunner | None = None,
+    ) -> None:
+        super().__init__(
+            spec, relative_to=relative_to, listener=listener, dry=dry, digester=digester, shared=shared, stages=stages
+        )
+        with self._locating("join"):
+            require_joinable(spec, self.reference, self.reference.path)
+            require_dali_here(spec, self.target)
+        _require_available(spec, self.reference, self.name, self.target)
+        self._plans = self._plan_steps() if spec.engine is EngineKind.TENSORRT else None
+
+    def make(self, perform: Perform) -> MadeModel:
+        """The steps of this class and of the one below it, in their order.
+
+        Args:
+            perform: carries each step out.
+
+        Raises:
+            PlansmithError: located at the step that failed.
+        """
+        source = perform(self.fetch)
+        with self._locating("join"):
+            require_joinable(self.spec, self.reference, source.folder)
+        onnx = perform(self.export, source)
+        data = perform(self.sample, source, onnx) if needs_samples(self.spec, onnx.record) else None
+        lowered = perform(self.lower, onnx, data)
+        engine = perform(self.compile, source, onnx, lowered)
+        validation = perform(self.validate, source, engine, onnx, lowered, data)
+        pipeline = perform(self.join, source, onnx, lowered, engine, validation) if self.spec.pipeline else None
+        return MadeModel(source, onnx, data, lowered, engine, validation, pipeline)
+
+    def require_complete(self, made: MadeModel) -> None:
+        """See that every plan is there: machines that share the cache each build their own.
+
+        Raises:
+            PlansmithError: one is not.
+        """
+        if self._plans is not None:
+            self._plans.require_complete(made.engine.record)
+
+    def _plan_steps(self) -> PlanSteps:
+        with self._locating("compile"):
+            return PlanSteps(
+                self._stages, self.spec, self.target, relative_to=self._relative_to, artifacts=self._artifacts
+            )
+
+    @contextmanager
+    def _locating(self, step: str) -> Iterator[None]:
+        """Errors outside of the steps say which one they are about."""
+        try:
+            yield
+        except PlansmithError as error:
+            raise error.located(model=self.name, step=step) from error.__cause__
+
+    def compile(
+        self, source: Finished[SourceModel], onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]
+    ) -> Finished[Engine]:
+        """Build the engine that the backend loads.
+
+        Raises:
+            EngineError: the graph is refused, or the target cannot read what came out.
+            ExportError: TensorRT's parser does not read the graph.
+            EnvironmentFault: a plan cannot be built on this machine.
+            UsageError: what the spec says of Triton's configuration does not fit the graph.
+            SourceError: the PyTorch model, which is itself served, changed or cannot be read.
+        """
+        options, graph = self.spec.triton.found_from(self._relative_to), lowered.record.components["model"]
+        require_servable(options, self.name, self.target.device, graph, self.spec.engine, onnx.record)
+        if self._plans is not None:
+            return self._plans.compile(onnx, lowered)
+        if self.spec.engine is EngineKind.PYTHON:
+            return lay_out_model(self._stages, self.spec, self.reference, source, onnx, lowered)
+        assert self._onnxruntime is not None
+        parameters = self._onnxruntime.model_dump(include={"max_opset", "max_ir_version"})
+
+        def build(out: Path) -> Any:
+            record = lowered.record.model_dump(mode="json")
+            return self._stages.heavy(
+                "compile_engine", lowered=record, folder=str(lowered.folder), out=str(out), **parameters
+            )
+
+        return self._stages.stage("compile", Engine, [lowered.digest], parameters, build)
+
+    def validate(
+        self,
+        source: Finished[SourceModel],
+        engine: Finished[Engine],
+        onnx: Finished[OnnxModel],
+        lowered: Finished[LoweredModel],
+        data: Finished[DataSet] | None,
+    ) -> Finished[ValidationReport]:
+        """Hold the engine against the reference.
+
+        Raises:
+            GateError: the verdict is "failed".
+        """
+        if self._plans is None:
+            require = self._with_report(require_passed)
+            return judge_engine(self._stages, self.spec, Judged(engine, onnx, lowered, data), require=require)
+        higher = self._higher(lowered.record.precision, onnx, data)
+        plans = JudgedPlans(engine, source, onnx, lowered, data, higher)
+        require = self._with_report(partial(require_plans, speed_check=self.spec.tensorrt.speed_check))
+        return judge_plans(self._stages, self.spec, plans, require=require)
+
+    def _higher(
+        self, precision: Precision, onnx: Finished[OnnxModel], data: Finished[DataSet] | None
+    ) -> Finished[Engine] | None:
+        """The plans of the next higher precision, which those of this one have to be faster than."""
+        above = HIGHER.get(precision)
+        if above is None or onnx.record.precision is not Precision.FP32 or not self.spec.tensorrt.speed_check:
+            return None
+        assert self._plans is not None
+        spec = self.spec.model_copy(update={"precision": above})
+        relative_to, device = self._relative_to, self.target.device
+        try:
+            with self._stages.aside():
+                graph = lower_graph(self._stages, spec, relative_to, onnx, data, device=device, require=require_lowered)
+                return self._plans.compile(onnx, graph)
+        except (ExportError, GateError, EngineError) as error:
+            self._stages.notice(f"there is no {above} plan that this one has to be faster than: {error.message}")
+            return None
+
+    def join(
+        self,
+        source: Finished[SourceModel],
+        onnx: Finished[OnnxModel],
+        lowered: Finished[LoweredModel],
+        engine: Finished[Engine],
+        validation: Finished[ValidationReport],
+    ) -> Finished[Pipeline]:
+        """Make what stands around the model, so that clients send and get what people have.
+
+        Raises:
+            SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
+            UsageError: a pipeline that does not fit the model.
+            GateError: the answers are not those of the source's own library.
+        """
+        return join(self._stages, self.spec, self.target, source, onnx, lowered, engine, validation)
+
+
+def _require_available(spec: ModelSpec, reference: SourceReference, name: str, target: Target) -> None:
+    """Refuse at once what no later step could do."""
+    if spec.engine is EngineKind.PYTHON:
+        try:
+            require_pytorch(spec, reference)
+        except PlansmithError as error:
+            raise error.located(model=name, step="compile") from None
+    if spec.engine is EngineKind.TENSORRT and spec.precision == "auto":
+        raise EngineError(
+            "precision auto goes by speed on this machine's CPU, and TensorRT runs elsewhere",
+            remedy="choose --precision int8, fp16 or bf16: a plan that is not faster than the next higher one is"
+            " refused",
+            model=name,
+            step="lower",
+        )
+    if spec.engine is EngineKind.ONNXRUNTIME and spec.precision is Precision.BF16:
+        raise EngineError(
+            "ONNX Runtime has no BF16 kernels for a CPU, where the release is checked",
+            remedy="use --precision fp16, or --engine tensorrt",
+            model=name,
+            step="lower",
+        )
+    require_kernels(spec, name, target)
