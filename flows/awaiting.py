@@ -140,7 +140,10 @@ class Wait:
         told = patiently(lambda: read_outcome(one.run.id), self._tell)
         state = one.run.state
         assert state is not None
-        if state.is_cancelled() and (told is None or told.ended == "interrupted") and self._is_to_be_replaced(one):
+        # What fails as its run is cancelled was most likely ended by that.
+        if state.is_cancelled() and (told is None or told.ended in {"interrupted", "failed"}):
+            if not self._is_to_be_replaced(one):
+                return _interrupted(one, state.message or state.name or "")
             self._start_again(one)
             return None
         if told is not None and not (state.is_crashed() and told.ended == "interrupted"):
@@ -153,8 +156,6 @@ class Wait:
                 run=_address(one.run),
             )
         said = state.message or state.name or ""
-        if state.is_cancelled():
-            return _interrupted(one, said)
         if state.is_crashed():
             return self._after_crash(one, said)
         return _failed(one, EnvironmentFault(f"its run ended without saying what came of it: {said}", remedy=_SEE))

@@ -251,10 +251,12 @@ class Worker:
 def serve(functions: dict[str, Callable[..., Any]], descriptor: int, parent: int) -> None:
     """The child's side of `Worker`: answer calls on a descriptor until the parent closes it.
 
-    Interrupts are the parent's business: a Ctrl-C reaches the whole process group, and the parent then
-    ends this process. Programs that this process starts do not inherit the descriptor: its end is this process's.
+    Interrupts are the parent's business: a Ctrl-C reaches the whole process group, and so does the SIGTERM of whoever
+    ends a service or a flow run; the parent then ends this process. Died it first, the parent might take that for a
+    failure. Programs that this process starts do not inherit the descriptor: its end is this process's.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: None)  # ignored, it would be by the programs that are started here as well
     os.set_inheritable(descriptor, False)
     if not dying_with(parent)():
         return

@@ -209,6 +209,12 @@ def test_a_closed_worker_is_gone(worker: Worker) -> None:
     assert not child.is_running()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_leaves_what_ends_its_group_to_its_parent(worker: Worker, number: signal.Signals) -> None:
+    os.kill(worker.call("pid"), number)
+    assert worker.call("echo", value=1) == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_worker_dies_with_its_parent(
     number: signal.Signals, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

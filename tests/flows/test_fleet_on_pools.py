@@ -90,17 +90,19 @@ def test_a_cancelled_fleet_ends_the_runs_that_it_started(
     _wait_until(lambda: [state_of(prefect, run["id"]) for (run,) in children.values()] == ["CANCELLED"] * 2)
 
 
-@pytest.mark.usefixtures("worker")
 def test_a_run_that_a_person_cancels_is_interrupted_and_not_started_again(
-    prefect: PrefectServer, tmp_path: Path
+    prefect: PrefectServer, worker: PoolWorker, tmp_path: Path
 ) -> None:
     lay_out(tmp_path, "n-left")
     fleet = FleetRun(prefect, tmp_path, pools={"": POOL})
-    _wait_until(lambda: "RUNNING" in _states(prefect, "n-left"))
+    _wait_until(lambda: bool(runs_named(prefect, "n-left for local-cpu")))
     (run,) = runs_named(prefect, "n-left for local-cpu")
+    _wait_until(lambda: bool(worker.heavy_of(run["id"])))
+    for compiling in worker.heavy_of(run["id"]):
+        compiling.suspend()  # it would soon be done
     prefect.cancel(run["id"])
     answer = fleet.answer()
-    assert (answer.state, answer.ended) == ("FAILED", {"n-left": "interrupted"})
+    assert (answer.state, answer.ended) == ("FAILED", {"n-left": "interrupted"}), (answer.outcomes, fleet.log)
     assert answer.outcomes["n-left"]["failure"]["exit_code"] == 130
     assert len(runs_named(prefect, "n-left for local-cpu")) == 1
 
