@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,8 +150,8 @@ def _part_config(part: Part, largest: int, device: Device) -> pb.ModelConfig:
 
     config = pb.ModelConfig(backend=part.backend, max_batch_size=largest)
     config.default_model_filename = part.files[0]
-    _put_tensors(part.inputs, config.input)
-    _put_tensors(part.outputs, config.output)
+    put_tensors(part.inputs, config.input)
+    put_tensors(part.outputs, config.output)
     if largest > 1 and part.joins_requests:
         config.dynamic_batching.SetInParent()
     for key, value in sorted(part.parameters.items()):
@@ -162,8 +162,12 @@ def _part_config(part: Part, largest: int, device: Device) -> pb.ModelConfig:
     return config
 
 
-def _put_tensors(tensors: Sequence[Tensor], entries: Sequence[pb.ModelInput | pb.ModelOutput]) -> None:
-    """Inputs or outputs, whose first dim is the batch."""
+def put_tensors(tensors: Sequence[Tensor], entries: Sequence[pb.ModelInput | pb.ModelOutput]) -> None:
+    """Write inputs or outputs, whose first dim is the batch, into a configuration.
+
+    Raises:
+        EngineError: a dtype that Triton has no name for.
+    """
     for tensor in tensors:
         dims = [-1 if isinstance(dim, str) else dim for dim in tensor.dims[1:]]
         entries.add(name=tensor.name, data_type=data_type(tensor), dims=dims or [1])  # type: ignore[attr-defined]
@@ -175,20 +179,21 @@ def _ensemble(
     from tritonclient.grpc import model_config_pb2 as pb
 
     config = pb.ModelConfig(name=model.model, platform="ensemble", max_batch_size=model.max_batch_size)
-    _put_policy(config, policy)
-    _put_tensors(pipeline.inputs, config.input)
-    _put_tensors(pipeline.outputs, config.output)
+    put_policy(config, policy)
+    put_tensors(pipeline.inputs, config.input)
+    put_tensors(pipeline.outputs, config.output)
     read = {tensor.name for tensor in pipeline.outputs}
     read |= {tensor.name for member in members for tensor in member.interface.inputs}
     for member in members:
         step = config.ensemble_scheduling.step.add(model_name=member.model, model_version=-1)
-        step.input_map.update(_same(member.interface.inputs))
+        step.input_map.update(same_names(member.interface.inputs))
         # Triton refuses a tensor that nobody reads.
-        step.output_map.update(_same([t for t in member.interface.outputs if t.name in read]))
+        step.output_map.update(same_names([t for t in member.interface.outputs if t.name in read]))
     return config
 
 
-def _put_policy(config: pb.ModelConfig, policy: VersionPolicy | None) -> None:
+def put_policy(config: pb.ModelConfig, policy: VersionPolicy | None) -> None:
+    """Write which versions Triton serves into a configuration; the newest one when None."""
     from google.protobuf import json_format
 
     if policy is None:
@@ -198,5 +203,6 @@ def _put_policy(config: pb.ModelConfig, policy: VersionPolicy | None) -> None:
         json_format.ParseDict(given, config.version_policy)
 
 
-def _same(tensors: Sequence[Tensor]) -> Mapping[str, str]:
+def same_names(tensors: Sequence[Tensor]) -> dict[str, str]:
+    """A model's names of tensors and those of what is around it, where these are the same."""
     return {tensor.name: tensor.name for tensor in tensors}
