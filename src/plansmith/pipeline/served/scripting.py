@@ -29,6 +29,7 @@ _FUNCTION = "answer"
 _IMPORTED_FROM = "plansmith_served"
 _TEXT = "string"
 _THREADS = 16
+_WORDLESS = "the script refuses the request"
 _NUMBERS = itertools.count()
 
 
@@ -106,7 +107,7 @@ def _checked(answer: Mapping[str, Any], output: Mapping[str, Any], rows: int) ->
     try:
         array = on_the_wire(name, answer[name])
     except TypeError as error:
-        raise Refused(f"the script's answer: {error}") from error
+        raise Refused(f"the script's answer: {error}") from None
     found = _TEXT if array.dtype.kind == "O" else array.dtype.name
     if found != dtype:
         raise Refused(f"the script's answer: {name} is {found}, and has to be {dtype}")
@@ -158,7 +159,7 @@ class ScriptModel:
             if isinstance(answer, Refused):
                 if answer.__cause__ is not None:
                     pb_utils.Logger.log_error("".join(traceback.format_exception(answer.__cause__)))
-                responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(answer))))
+                responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(answer) or _WORDLESS)))
             else:
                 tensors = [pb_utils.Tensor(name, answer[name]) for name in request.requested_output_names()]
                 responses.append(pb_utils.InferenceResponse(tensors))
