@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.errors import GateError
 from plansmith.parts import Part, PartBackend
-from plansmith.pipeline import served
+from plansmith.pipeline.model_files import files_in, part_text, write_model_files
 from plansmith.pipeline.served.requests import SETTINGS_FILE, Refusal
 from plansmith.pipeline_options import RawInput, RawOutput
-from plansmith.python_options import SITE_VARIABLE
 from plansmith.types import Tensor
 
 if TYPE_CHECKING:
@@ -23,38 +22,7 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[np.generic]]
 
-MODEL_FILE = "model.py"
-REQUIREMENTS_FILE = "requirements.txt"
-SERVED_FOLDER = "plansmith_served"
-
 _REPORT = "nothing was published; please report this with the log"
-
-_MODEL = f'''"""A part of a pipeline in Triton's Python backend; requirements.txt names what it needs.
-
-{SITE_VARIABLE} names folders with Python packages, separated by ":", that go before all others: the process that
-Triton starts for this file ignores PYTHONPATH. Where its own Python has the packages, nothing has to be set.
-"""
-
-import os
-import site
-import sys
-from pathlib import Path
-
-sys.dont_write_bytecode = True  # Triton would take the folder for changed
-known = list(sys.path)
-for folder in filter(None, os.environ.get("{SITE_VARIABLE}", "").split(":")):
-    site.addsitedir(folder)
-sys.path[:] = [str(Path(__file__).parent), *(folder for folder in sys.path if folder not in known), *known]
-
-from {SERVED_FOLDER}.requests import PartModel  # noqa: E402 - found in the folders above
-from {SERVED_FOLDER}.{{module}} import {{step}}  # noqa: E402
-
-
-class TritonPythonModel(PartModel):
-    """This part."""
-
-    step = {{step}}
-'''
 
 
 @dataclass(frozen=True)
@@ -132,11 +100,10 @@ def write_part(draft: DraftPart, numpy: str, out: Path) -> Part:
     if draft.backend == "python":
         _write_model(draft, numpy, folder)
     draft.write(folder)
-    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return Part(
         name=draft.name,
         backend=draft.backend,
-        files=tuple(sorted(files, key=lambda file: file != MODEL_FILE)),
+        files=files_in(folder),
         inputs=draft.inputs,
         outputs=draft.outputs,
         joins_requests=draft.joins_requests,
@@ -146,15 +113,14 @@ def write_part(draft: DraftPart, numpy: str, out: Path) -> Part:
 
 def _write_model(draft: DraftPart, numpy: str, folder: Path) -> None:
     """What Triton's Python backend runs."""
-    (folder / SERVED_FOLDER).mkdir()
     module = draft.step.__module__.rpartition(".")[2]
-    for name in ("__init__", "requests", module, *draft.modules):
-        text = Path(served.__path__[0], f"{name}.py").read_text()
-        (folder / SERVED_FOLDER / f"{name}.py").write_text(text)
-    pinned = {"numpy": numpy} | {one: version(one).partition("+")[0] for one in draft.requirements}
-    (folder / MODEL_FILE).write_text(_MODEL.format(module=module, step=draft.step.__name__))
-    (folder / SETTINGS_FILE).write_text(json.dumps(draft.settings, indent=1, ensure_ascii=False) + "\n")
-    (folder / REQUIREMENTS_FILE).write_text("".join(f"{name}=={number}\n" for name, number in pinned.items()))
+    write_model_files(
+        folder,
+        part_text(draft.step),
+        modules=("requests", module, *draft.modules),
+        settings=draft.settings,
+        requirements={"numpy": numpy} | {one: version(one).partition("+")[0] for one in draft.requirements},
+    )
 
 
 def run_parts(parts: Sequence[DraftPart], folders: Path, feed: Arrays) -> Arrays:

@@ -28,6 +28,7 @@ from plansmith.stores.objects import Held
 from plansmith.stores.reading import read_file, read_stored_manifest
 from plansmith.stores.records import Catalogue, Pointer, StoredRelease, StoredVersion
 from plansmith.stores.store import Store
+from plansmith.triton.ensembles import steps_of
 from plansmith.triton.members import names_of_parts
 from plansmith.triton.model_config import parse_config, text_of
 from plansmith.triton.releases import misfit, policy_of
@@ -231,9 +232,9 @@ class _Exchange:
         return None if config is None or config.changed >= limit else limit
 
 
-def _parts(config: bytes) -> list[str]:
-    """The models that a configuration of an ensemble names; none of another model's."""
-    return [step.model_name for step in parse_config(config.decode()).ensemble_scheduling.step]
+def _parts(config: bytes) -> set[str]:
+    """The models that the configuration of an ensemble or a script names; none of another model's."""
+    return steps_of(parse_config(config.decode()))
 
 
 def _named(config: bytes) -> list[int]:

@@ -253,8 +253,8 @@ def _part_config(part: Part, largest: int, device: Device) -> pb.ModelConfig:
 
     config = pb.ModelConfig(backend=part.backend, max_batch_size=largest)
     config.default_model_filename = part.files[0]
-    _put_tensors(part.inputs, config.input)
-    _put_tensors(part.outputs, config.output)
+    put_tensors(part.inputs, config.input)
+    put_tensors(part.outputs, config.output)
     if largest > 1 and part.joins_requests:
         config.dynamic_batching.SetInParent()
     for key, value in sorted(part.parameters.items()):
@@ -265,8 +265,12 @@ def _part_config(part: Part, largest: int, device: Device) -> pb.ModelConfig:
     return config
 
 
-def _put_tensors(tensors: Sequence[Tensor], entries: Sequence[pb.ModelInput | pb.ModelOutput]) -> None:
-    """Inputs or outputs, whose first dim is the batch."""
+def put_tensors(tensors: Sequence[Tensor], entries: Sequence[pb.ModelInput | pb.ModelOutput]) -> None:
+    """Write inputs or outputs, whose first dim is the batch, into a configuration.
+
+    Raises:
+        EngineError: a dtype that Triton has no name for.
+    """
     for tensor in tensors:
         dims = [-1 if isinstance(dim, str) else dim for dim in tensor.dims[1:]]
         entries.add(name=tensor.name, data_type=data_type(tensor), dims=dims or [1])  # type: ignore[attr-defined]
@@ -276,9 +280,9 @@ def _ensemble(package: Package, steps: Sequence[Step], policy: VersionPolicy | N
     from tritonclient.grpc import model_config_pb2 as pb
 
     config = pb.ModelConfig(name=package.model, platform="ensemble", max_batch_size=package.max_batch_size)
-    _put_policy(config, policy)
-    _put_tensors(package.interface.inputs, config.input)
-    _put_tensors(package.interface.outputs, config.output)
+    put_policy(config, policy)
+    put_tensors(package.interface.inputs, config.input)
+    put_tensors(package.interface.outputs, config.output)
     read = {tensor.name for tensor in package.interface.outputs}
     read |= {name for step in steps for name in step.inputs.values()}
     for step in steps:
@@ -289,7 +293,8 @@ def _ensemble(package: Package, steps: Sequence[Step], policy: VersionPolicy | N
     return config
 
 
-def _put_policy(config: pb.ModelConfig, policy: VersionPolicy | None) -> None:
+def put_policy(config: pb.ModelConfig, policy: VersionPolicy | None) -> None:
+    """Write which versions Triton serves into a configuration; the newest one when None."""
     from google.protobuf import json_format
 
     if policy is None:
@@ -297,3 +302,8 @@ def _put_policy(config: pb.ModelConfig, policy: VersionPolicy | None) -> None:
     else:
         given = policy.model_dump(mode="json", exclude_none=True)
         json_format.ParseDict(given, config.version_policy)
+
+
+def same_names(tensors: Sequence[Tensor]) -> dict[str, str]:
+    """A model's names of tensors and those of what is around it, where these are the same."""
+    return {tensor.name: tensor.name for tensor in tensors}

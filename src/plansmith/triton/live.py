@@ -28,7 +28,7 @@ from typing import Any
 
 from plansmith.errors import PlansmithError, ServedCheckError
 from plansmith.triton.control_calls import Rehearsal
-from plansmith.triton.ensembles import ensembles_of, parts_not_needed, read_config, steps_of
+from plansmith.triton.ensembles import askers_of, members_of_script, parts_not_needed, read_config, steps_of
 from plansmith.triton.members import names_of_parts
 from plansmith.triton.told_server import PAUSE_SECONDS, REHEARSAL, ToldServer
 
@@ -106,11 +106,13 @@ class RunningTriton(ToldServer):
         model = folder.name
         self.may_have_changed = False
         deadline = time.monotonic() + self._load_seconds
-        ensembles, config = ensembles_of(folder), read_config(folder)
+        askers, config = askers_of(folder), read_config(folder)
         is_ensemble = config is not None and config.HasField("ensemble_scheduling")
-        before = _serving(self.index(deadline)) if ensembles or is_ensemble else set()
+        before = _serving(self.index(deadline)) if askers or steps_of(config) else set()
         rehearsed = False
         try:
+            for member in members_of_script(config):
+                self.change("load", member)
             if is_ensemble:
                 self._rehearse(model, config, before)
                 rehearsed = True
@@ -119,11 +121,11 @@ class RunningTriton(ToldServer):
         except ServedCheckError:
             if is_ensemble and rehearsed:
                 self.may_have_changed = True  # one that fails under its own name takes the one before with it
-            elif is_ensemble and not self.may_have_changed:
+            elif steps_of(config) and not self.may_have_changed:
                 self._let_go_of_what_came(model, config, before, deadline)
             raise
         rows = self.index(deadline)
-        lost = sorted((before - _serving(rows)).intersection(ensembles))
+        lost = sorted((before - _serving(rows)).intersection(askers))
         if lost:
             raise ServedCheckError(
                 f"the Triton at {self.url} loaded {model} and then let go of {', '.join(lost)}, which does not fit it",
@@ -141,7 +143,7 @@ class RunningTriton(ToldServer):
         return ready
 
     def unload(self, folder: Path) -> None:
-        """Have the server let go of a model, and of the parts that it had as an ensemble.
+        """Have the server let go of a model, and of the parts that it had.
 
         Args:
             folder: the model's, which may be gone.
@@ -155,12 +157,12 @@ class RunningTriton(ToldServer):
             self._let_go_of_parts(folder, self.index())
 
     def _let_go_of_parts(self, folder: Path, rows: list[dict[str, str]]) -> None:
-        """Have the server let go of the parts that no ensemble in the repository asks any more.
+        """Have the server let go of the parts that nothing in the repository asks any more.
 
         First the requests end that came to the version before; where that takes too long, the next load does it.
 
         Args:
-            folder: the ensemble's.
+            folder: the model's.
             rows: what the server says of its models.
         """
         parts = parts_not_needed(folder, _serving(rows))
@@ -188,7 +190,7 @@ class RunningTriton(ToldServer):
         return False
 
     def _let_go_of_what_came(self, model: str, config: Any, before: set[str], deadline: float) -> None:
-        """Of an ensemble that did not load, and leaves the one before serving, let go of the parts that came with it.
+        """Of what did not load, and leaves the version before serving, let go of the parts that came with it.
 
         Args:
             model: its name.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from plansmith.errors import PlansmithError, in_one_line
-from plansmith.triton.ensembles import ensembles_of
+from plansmith.triton.ensembles import askers_of
 from plansmith.triton.live import LOAD_SECONDS, RunningTriton
 
 
@@ -57,7 +57,7 @@ class LoadedInto:
                     self._taken.append(server)
 
     def take_back(self, folder: Path) -> None:
-        """Have each server that may have taken the version go back to what is shown now, and the ensembles with it.
+        """Have each server that may have taken the version go back to what is shown now, and what asks it.
 
         Raises:
             PlansmithError: one or more did not, and may serve the version; all were asked.
@@ -78,7 +78,7 @@ class LoadedInto:
 
 
 def go_back(server: RunningTriton, folder: Path, *, version: int | None = None) -> None:
-    """Have a server serve what a model's folder shows again, and the ensembles with it; nothing where there is none.
+    """Have a server serve what a model's folder shows again, and what asks it; nothing where there is none.
 
     Args:
         server: may serve something else.
@@ -93,5 +93,5 @@ def go_back(server: RunningTriton, folder: Path, *, version: int | None = None) 
         server.unload(folder)
         return
     server.load(folder, version=version)
-    for ensemble in ensembles_of(folder):
-        server.load(folder.parent / ensemble)
+    for asker in askers_of(folder):
+        server.load(folder.parent / asker)

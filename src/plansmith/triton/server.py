@@ -23,6 +23,7 @@ from plansmith.memory import Watch
 from plansmith.python_options import OWNER_FILE, OWNER_VARIABLE, SITE_VARIABLE
 from plansmith.scratch import scratch_name
 from plansmith.triton.backend_folder import lay_out_backends
+from plansmith.triton.ensembles import with_members
 from plansmith.triton.installation import Installation, python_library_folder, python_site
 from plansmith.triton.server_log import is_port_taken, reasons
 from plansmith.triton.server_memory import MemoryLimit
@@ -57,7 +58,7 @@ class TritonServer:
         site: the folder of `runtime_folder`, for the stand-in that serves ONNX models where there is no real backend;
             without it such models do not load.
         dali_site: the folder of `dali_folder`, likewise for DALI pipelines.
-        models: the models to load, `*` for every folder of the repository.
+        models: the models to load, with those that a script of them asks; `*` for every folder of the repository.
         exit_on_error: a model that does not load is an error; otherwise the repository index says what happened.
         deadline_seconds: how long loading may take.
         ports: of HTTP, gRPC and metrics; 0 for any free one.
@@ -194,7 +195,7 @@ class TritonServer:
             "model-control-mode": "explicit",
             "exit-on-error": str(self._exit_on_error).lower(),
         }
-        loads = [f"--load-model={name}" for name in self._models]
+        loads = [f"--load-model={name}" for name in with_members(self._repository, self._models)]
         return [
             str(self._installation.binary),
             *(f"--{key}={value}" for key, value in flags.items()),

@@ -13,6 +13,7 @@ from plansmith.triton.checking import (
     onnxruntime_rules,
     python_rules,
     sagemaker_rules,
+    script_rules,
     tensorrt_rules,
 )
 from plansmith.triton.checking.model_folder import Surroundings
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from plansmith.targets import Target
     from plansmith.triton.checking.findings import Finding
 
-MODULES = (onnxruntime_rules, tensorrt_rules, python_rules, dali_rules, ensemble_rules, sagemaker_rules)
+MODULES = (onnxruntime_rules, tensorrt_rules, python_rules, dali_rules, ensemble_rules, script_rules, sagemaker_rules)
 
 
 def findings(

@@ -23,6 +23,7 @@ from plansmith.triton.checking import (
     onnxruntime_rules,
     python_rules,
     sagemaker_rules,
+    script_rules,
     sequence_rules,
     tensor_rules,
     tensorrt_rules,
@@ -74,6 +75,7 @@ _MODULES: tuple[RuleModule, ...] = (
     python_rules,
     dali_rules,
     ensemble_rules,
+    script_rules,
     sagemaker_rules,
 )
 _OF_THE_WHOLE: tuple[RepositoryRules, ...] = (layout_rules, sagemaker_rules)

@@ -1,0 +1,220 @@
+"""A running server takes up scripts with the models that they ask, lets go of those, and loses no request."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plansmith.errors import ServedCheckError
+from plansmith.triton.installation import Installation
+from plansmith.triton.live import RunningTriton
+from plansmith.triton.loaded_into import LoadedInto
+from plansmith.triton.repository import ModelRepository
+from plansmith.triton.server import TritonServer
+
+from .clients import Clients
+from .followed import Followed
+from .pipelines import publish_pipeline
+from .scripted import SCRIPT, publish_scripted
+from .versions import MODEL
+
+pytestmark = pytest.mark.xdist_group("scripts")
+
+BROKEN = "raise RuntimeError('there are no words')"
+_GONE_SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scripts")
+
+
+@pytest.fixture(scope="module")
+def repository(folder: Path) -> ModelRepository:
+    """A repository with version 1 of a script."""
+    opened = ModelRepository(folder / "repository")
+    publish_scripted(opened, folder)
+    return opened
+
+
+@pytest.fixture(scope="module")
+def server(repository: ModelRepository, installation: Installation) -> Iterator[TritonServer]:
+    """A server that has loaded version 1."""
+    log = repository.root.with_suffix(".log")
+    with TritonServer(repository.root, installation, log, models=[], exit_on_error=False) as server:
+        assert triton_of(server).load(repository.root / MODEL, version=1) == [1]
+        yield server
+
+
+def triton_of(server: TritonServer) -> RunningTriton:
+    """The server, to be told and asked."""
+    return RunningTriton(f"grpc://{server.grpc_url}", load_seconds=60)
+
+
+def serving(server: TritonServer, model: str = MODEL) -> set[str]:
+    """The parts of a script that answer requests."""
+    return _parts_of(triton_of(server), model)
+
+
+def parts(repository: ModelRepository, version: int | None = None) -> set[str]:
+    """The names of the parts of a version, the one that is shown unless another is asked for."""
+    version = version or repository.views(MODEL).shown()[-1]
+    return {member.model for member in repository.manifest(MODEL, version).package.members}
+
+
+def told(server: TritonServer) -> LoadedInto:
+    """The server, as publications tell it."""
+    return LoadedInto([f"grpc://{server.grpc_url}"], load_seconds=60)
+
+
+def test_publications_lose_no_request_whether_parts_are_shared_or_not_and_old_parts_go(
+    repository: ModelRepository, server: TritonServer, folder: Path
+) -> None:
+    with Clients(server.http_url, server.grpc_url) as clients:
+        clients.wait_for(1)
+        for salt in ("", "another", "another", "a third"):
+            number = publish_scripted(repository, folder, servers=told(server), salt=salt).version
+            clients.wait_for(number)
+            assert serving(server) == parts(repository)
+        for _ in range(2):
+            repository.withdraw(MODEL, number, "going back")
+            number = repository.views(MODEL).shown()[-1]
+            assert triton_of(server).load(repository.root / MODEL, version=number) == [number]
+            clients.wait_for(number)
+            assert serving(server) == parts(repository)
+    assert clients.lost == clients.mixed == []
+    assert triton_of(server).ready(MODEL) == [number]
+
+
+def test_a_request_under_way_is_answered_by_the_parts_of_the_version_that_it_came_to(
+    repository: ModelRepository, server: TritonServer, folder: Path
+) -> None:
+    waiting = (
+        "import time\n\ndef answer(inputs, models):\n    time.sleep(3)\n    return models['main'](x=inputs['x'])\n"
+    )
+    old = publish_scripted(repository, folder, servers=told(server), script=waiting, salt="slow").version
+    answers: list[int] = []
+    client = threading.Thread(target=lambda: answers.append(_asked(server)))
+    client.start()
+    time.sleep(1)
+    new = publish_scripted(repository, folder, servers=told(server), salt="quick").version
+    assert not parts(repository, old) & parts(repository, new)
+    client.join()
+    assert (answers, _asked(server)) == ([old], new)
+    assert serving(server) == parts(repository)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"initialize": BROKEN}, "there are no words"),
+        ({"script": "import nowhere"}, "script.py cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
+    ],
+)
+def test_a_version_that_does_not_load_leaves_the_script_and_its_parts_serving_and_nothing_behind(
+    options: dict[str, str], reason: str, repository: ModelRepository, server: TritonServer, folder: Path
+) -> None:
+    before, names = repository.views(MODEL).shown(), serving(server)
+    with Clients(server.http_url, server.grpc_url, count=2) as clients:
+        clients.wait_for(before[-1])
+        with pytest.raises(ServedCheckError, match=reason):
+            publish_scripted(repository, folder, servers=told(server), salt=reason, **options)
+    assert clients.lost == clients.mixed == []
+    assert (repository.views(MODEL).shown(), triton_of(server).ready(MODEL)) == (before, before)
+    assert serving(server) == names == parts(repository)
+
+
+def test_an_ensemble_may_become_a_script_and_an_ensemble_again(
+    repository: ModelRepository, server: TritonServer, folder: Path
+) -> None:
+    number = repository.views(MODEL).shown()[-1]
+    with Clients(server.http_url, server.grpc_url, count=4) as clients:
+        clients.wait_for(number)
+        for publish in (publish_pipeline, publish_scripted, publish_pipeline, publish_scripted):
+            number = publish(repository, folder, servers=told(server), salt="either").version
+            clients.wait_for(number)
+            assert (triton_of(server).ready(MODEL), serving(server)) == ([number], parts(repository))
+    assert clients.lost == clients.torn == []
+
+
+def test_a_part_that_another_script_asks_stays_loaded(
+    repository: ModelRepository, server: TritonServer, folder: Path
+) -> None:
+    publish_scripted(repository, folder, servers=told(server), salt="for two")
+    others = repository.root / "others"
+    others.mkdir()
+    shown = repository.root / MODEL
+    (others / "config.pbtxt").write_text((shown / "config.pbtxt").read_text().replace(f'"{MODEL}"', '"others"'))
+    (others / "1").symlink_to(next(shown.glob("[0-9]*")).resolve())
+    assert triton_of(server).load(others) == [1]
+    asked = parts(repository)
+    publish_scripted(repository, folder, servers=told(server), salt="for one")
+    assert serving(server) == parts(repository) | asked
+    (others / "config.pbtxt").unlink()
+    (others / "1").unlink()
+    others.rmdir()
+    triton_of(server).unload(others)
+    publish_scripted(repository, folder, servers=told(server), salt="for none")
+    assert serving(server) == parts(repository)
+
+
+def test_a_script_that_is_let_go_of_goes_with_its_parts(
+    repository: ModelRepository, server: TritonServer, folder: Path
+) -> None:
+    other = publish_scripted(repository, folder, model="passing")
+    assert triton_of(server).load(repository.root / "passing", version=other.version) == [1]
+    assert len(serving(server, "passing")) == 2
+    repository.withdraw("passing", 1, "nobody wants it")
+    triton_of(server).unload(repository.root / "passing")
+    assert (triton_of(server).ready("passing"), serving(server, "passing")) == ([], set())
+
+
+def test_a_server_that_is_started_with_a_script_has_the_models_that_it_asks(
+    tmp_path: Path, installation: Installation
+) -> None:
+    repository = ModelRepository(tmp_path / "repository")
+    publish_scripted(repository, tmp_path)
+    with TritonServer(repository.root, installation, tmp_path / "log", models=[MODEL]) as server:
+        assert _asked(server) == 1
+        assert serving(server) == parts(repository)
+
+
+def test_a_server_that_follows_takes_scripts_up_and_lets_go_of_them_with_their_parts(
+    tmp_path: Path, installation: Installation
+) -> None:
+    del installation
+    repository = ModelRepository(tmp_path / "repository")
+    publish_scripted(repository, tmp_path)
+    with Followed(repository.root) as followed:
+        followed.told(MODEL)
+        assert not any(line.startswith(f"{MODEL}.") for line in followed.lines), "parts are no models of their own"
+        publish_scripted(repository, tmp_path, script=f"{SCRIPT}# another one\n")
+        followed.line(f"{MODEL}: version 2 serves, and no longer version 1")
+        assert _parts_of(followed.triton) == parts(repository)
+        for number in (2, 1):
+            repository.withdraw(MODEL, number, "nobody wants it")
+        followed.line(f"{MODEL}: not shown any more, unloaded")
+        deadline = time.monotonic() + _GONE_SECONDS
+        while _parts_of(followed.triton) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert _parts_of(followed.triton) == set()
+
+
+def _asked(server: TritonServer) -> int:
+    """The number that one answer tells."""
+    from tritonclient import grpc
+
+    tensor = grpc.InferInput("x", [1, 1], "FP32")
+    tensor.set_data_from_numpy(np.zeros((1, 1), np.float32))
+    with grpc.InferenceServerClient(server.grpc_url) as client:
+        return int(client.infer(MODEL, [tensor]).as_numpy("whole")[0, 0])
+
+
+def _parts_of(triton: RunningTriton, model: str = MODEL) -> set[str]:
+    rows = triton.index()
+    return {row["name"] for row in rows if row["state"] == "READY" and row["name"].startswith(f"{model}.")}
