@@ -49,6 +49,7 @@ WORK = {
     "validate_python": ("validation", "held_out", "python_gate"),
     "measure": ("plan_speeds",),
     "join": ("joining",),
+    "script": ("scripting",),
     "package": ("packaging",),
     "check_served": ("serving",),
     "check_served_python": ("serving", "python_generation", "python_model"),
@@ -84,6 +85,7 @@ NO_SAY_IN = {
     "take_graph": {"compilers/precision", "lowering_options"},
     "sample": {"lowering_options"},
     "join": {"lowering_options", "process", "process_groups"},
+    "script": {"lowering_options", "process", "process_groups"},
 }
 _ABOUT_STEPS = {
     "stages",

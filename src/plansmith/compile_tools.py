@@ -96,6 +96,8 @@ def _parts(spec: ModelSpec, reference: SourceReference) -> Iterator[tuple[str, t
     yield "validate", ("measure",) if builds_plan else (f"validate{ending}",)
     if spec.pipeline is not None:
         yield "join", ("join",)
+        if spec.pipeline.script:
+            yield "script", ("script",)
     yield "package", ("package",)
     if spec.check_served:
         yield "check_served", (f"check_served{ending}",)

@@ -10,7 +10,7 @@ from typing import Any
 from plansmith.engines import Engine
 from plansmith.errors import UsageError, first_line
 from plansmith.manifest import LOWERED_FILE, LoweredGraph, Manifest, ReleasedModel
-from plansmith.pipeline_words import pipeline_lines
+from plansmith.pipeline_words import pipeline_lines, script_lines
 from plansmith.plan_words import plan_lines
 from plansmith.precision_words import cosine_words, doubts, evaluation_lines, held_out_words, recipe_lines, speed_words
 from plansmith.reports import ValidationReport
@@ -177,7 +177,8 @@ def _pipeline(manifest: Manifest) -> dict[str, Any]:
         "found": list(pipeline_lines(manifest.pipeline)),
     }
     beside = {name: _beside(one) for name, one in manifest.beside.items()}
-    return {"pipeline": told, **({"beside": beside} if beside else {})}
+    script = list(script_lines(manifest.script))
+    return {"pipeline": told} | ({"beside": beside} if beside else {}) | ({"script": script} if script else {})
 
 
 def _beside(one: ReleasedModel) -> dict[str, Any]:

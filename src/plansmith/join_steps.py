@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +129,49 @@ def join(
         EnvironmentFault: the target's DALI is not here.
         EngineError: DALI cannot do what the source does.
     """
+    parameters = _parameters(spec, target, source, onnx, engine)
+
+    def build(out: Path) -> Any:
+        job = join_job(spec, target, source, onnx, lowered, engine, validation)
+        record = stages.heavy("join", job=job, out=str(out))
+        require_unchanged(stages, spec, source)
+        return record
+
+    inputs = [source.digest, onnx.digest, engine.digest, validation.digest]
+    return stages.stage("join", Pipeline, inputs, parameters, build, require=_require_agreement)
+
+
+def join_job(
+    spec: ModelSpec,
+    target: Target,
+    source: Finished[SourceModel],
+    onnx: Finished[OnnxModel],
+    lowered: Finished[LoweredModel],
+    engine: Finished[Engine],
+    validation: Finished[ValidationReport],
+) -> dict[str, Any]:
+    """The fields of a `JoinJob`: what the parts around a model are made of; arguments as for `join`."""
+    return {
+        "folder": str(source.folder),
+        "onnx": onnx.record.model_dump(mode="json"),
+        "engine": engine.record.model_dump(mode="json"),
+        "engine_folder": str(engine.folder),
+        "runnable": _runnable(engine.record, lowered),
+        "validation": validation.record.model_dump(mode="json"),
+        "dali_site": str(_dali_site(target)) if uses_dali(spec) else "",
+        **_parameters(spec, target, source, onnx, engine),
+    }
+
+
+def _parameters(
+    spec: ModelSpec,
+    target: Target,
+    source: Finished[SourceModel],
+    onnx: Finished[OnnxModel],
+    engine: Finished[Engine],
+) -> dict[str, Any]:
+    """The fields of a `JoinJob` that decide it besides the steps before."""
     assert spec.pipeline is not None
-    runnable = _runnable(engine.record, lowered)
     parameters: dict[str, Any] = {
         "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
         "allow_pickle": spec.allow_pickle,
@@ -145,22 +187,7 @@ def join(
             "max_batch_size": max_batch_size(engine.record.components["model"], onnx.record.axes),
         }
 
-    def build(out: Path) -> Any:
-        job = {
-            "folder": str(source.folder),
-            "onnx": onnx.record.model_dump(mode="json"),
-            "engine": engine.record.model_dump(mode="json"),
-            "engine_folder": str(engine.folder),
-            "runnable": runnable,
-            "validation": validation.record.model_dump(mode="json"),
-            "dali_site": str(_dali_site(target)) if uses_dali(spec) else "",
-        }
-        record = stages.heavy("join", job=job | parameters, out=str(out))
-        require_unchanged(stages, spec, source)
-        return record
-
-    inputs = [source.digest, onnx.digest, engine.digest, validation.digest]
-    return stages.stage("join", Pipeline, inputs, parameters, build, require=_require_agreement)
+    return parameters
 
 
 def _runnable(engine: Engine, lowered: Finished[LoweredModel]) -> str:
@@ -173,10 +200,19 @@ def _runnable(engine: Engine, lowered: Finished[LoweredModel]) -> str:
 
 def _require_agreement(pipeline: Pipeline) -> None:
     """Let a pipeline through whose answers are those of the source's own library."""
-    found = refusals(pipeline)
+    require_no(
+        refusals(pipeline),
+        f"the pipeline does not answer as {pipeline.source} does",
+        remedy="nothing was published; please report this with the model, or leave `pipeline` out of the spec",
+    )
+
+
+def require_no(found: Sequence[str], what: str, *, remedy: str) -> None:
+    """See that no answer is another than it should be.
+
+    Raises:
+        GateError: one is.
+    """
     if found:
         more = [f"… and {len(found) - _MOST_TOLD} more"] if len(found) > _MOST_TOLD else []
-        raise GateError(
-            "\n  ".join([f"the pipeline does not answer as {pipeline.source} does:", *found[:_MOST_TOLD], *more]),
-            remedy="nothing was published; please report this with the model, or leave `pipeline` out of the spec",
-        )
+        raise GateError("\n  ".join([f"{what}:", *found[:_MOST_TOLD], *more]), remedy=remedy)

@@ -9,7 +9,7 @@ from pydantic import Field
 from plansmith.destinations import Publication
 from plansmith.engines import Engine
 from plansmith.packed import PackedEnvironment
-from plansmith.parts import Pipeline
+from plansmith.parts import Pipeline, Script
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.types import (
     SCHEMA_VERSION,
@@ -164,6 +164,7 @@ class Manifest(Record):
     engine: Engine
     pipeline: Pipeline | None = None
     beside: dict[str, ReleasedModel] = Field(default_factory=dict)
+    script: Script | None = None
     package: Package
     validation: ValidationReport
     served: ServedReport | None

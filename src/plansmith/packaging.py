@@ -16,7 +16,7 @@ from plansmith.errors import EngineError, UsageError
 from plansmith.made import MadeModel
 from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Package
 from plansmith.packed import PackedEnvironment
-from plansmith.parts import MODEL_PART
+from plansmith.parts import MODEL_PART, Script
 from plansmith.pipeline.generation import GENERATES
 from plansmith.reference import StoredCases
 from plansmith.stages import Finished, StageRunner
@@ -28,6 +28,7 @@ from plansmith.triton.configuring import by_place, configure, hidden_names, serv
 from plansmith.triton.ensemble_layout import Branch, chains_of, member_folder, part_name, write_ensemble
 from plansmith.triton.generation import require_uncached, text_package
 from plansmith.triton.option_rules import require_fitting
+from plansmith.triton.script_layout import lay_out_script
 from plansmith.triton.tensor_rules import ModelFacts, chosen_batch
 from plansmith.triton.warmup import Warmup, is_wanted, obstacle
 from plansmith.triton_options import TritonOptions
@@ -52,6 +53,15 @@ class Laid:
     make: Callable[[Package, Device], pb.ModelConfig]
 
 
+@dataclass(frozen=True)
+class Scripted:
+    """A person's script, what it was found to answer, and the version of NumPy that it is served with."""
+
+    file: Path
+    found: Finished[Script]
+    numpy: str
+
+
 def lay_out(
     stages: StageRunner,
     name: str,
@@ -60,6 +70,7 @@ def lay_out(
     model: MadeModel,
     *,
     beside: Mapping[str, MadeModel] | None = None,
+    script: Scripted | None = None,
     environments: Mapping[str, WantedEnvironment] | None = None,
 ) -> Finished[Package]:
     """Write the configuration of a model and put the engine's files where Triton looks for them.
@@ -71,6 +82,7 @@ def lay_out(
         options: what the configuration says beyond what the model determines, with the paths of files absolute.
         model: a member of an ensemble where something stands around it, unless it does all by itself.
         beside: by name, the models that the same requests go to.
+        script: answers requests by asking the models, in place of all of them being asked.
         environments: what the models and the parts around them bring with them, by part; none of those that leave it to
             the image.
 
@@ -88,14 +100,22 @@ def lay_out(
         require_fitting(options, _facts(laid.package, model.engine.record, device))
         if GENERATES in model.engine.record.options:
             require_uncached(options)
-        if not (is_ensemble(model) or beside):
+        if not (is_ensemble(model) or beside or script):
             package = writer.model(model, MODEL_PART, options, out)
         else:
             # Which versions are served is said of the ensemble: a member has one.
             own = writer.branch("", model, options.model_copy(update={"version_policy": None}), out)
             branches = [own, *(writer.branch(one, made, TritonOptions(), out) for one, made in beside.items())]
             chains = chains_of(branches, out, device=device, digester=stages.digester, bring=packer.bring)
-            package = write_ensemble(branches, chains, out, options.version_policy)
+            if script is None:
+                package = write_ensemble(branches, chains, out, options.version_policy)
+            else:
+                package = lay_out_script(
+                    *(script.file, script.found.record.outputs, branches, chains, out),
+                    numpy=script.numpy,
+                    policy=options.version_policy,
+                    bring=packer.bring,
+                )
         _require_sound(package, out, target)
         return package.model_dump(mode="json")
 
@@ -112,6 +132,7 @@ def lay_out(
     }
     steps = [step for one in models for step in (one.engine, one.onnx, one.pipeline)]
     inputs = [step.digest if step is not None else "" for step in steps]
+    inputs += [script.found.digest] if script is not None else []
     return stages.stage("package", Package, inputs, parameters, build)
 
 

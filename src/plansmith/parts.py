@@ -54,6 +54,21 @@ class RawAgreement(Record):
     failures: tuple[str, ...]
 
 
+class Script(Record):
+    """A person's script that answers requests by asking the models of its release.
+
+    `outputs`: what it answers with; `cases`: requests, and what it answers where each model answers as the source's own
+    library does; `refused`: names of requests that it refuses of itself; `source`: these libraries, in words;
+    `agreements`: how its answers compare with those where the models answer as they are served.
+    """
+
+    outputs: tuple[Tensor, ...]
+    cases: tuple[RawCase, ...]
+    refused: tuple[str, ...]
+    source: str
+    agreements: tuple[RawAgreement, ...]
+
+
 class Pipeline(Record):
     """What stands around a model: parts in the order in which a request goes through them, and what clients see.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plansmith.parts import MODEL_PART, Pipeline
+from plansmith.parts import MODEL_PART, Pipeline, Script
 
 
 def route_words(pipeline: Pipeline) -> str:
@@ -22,6 +22,18 @@ def agreement_words(pipeline: Pipeline) -> str:
     others = [one for one in pipeline.agreements if not one.same]
     less = f"; not quite the same in {len(others)} of them" if others else ""
     return f"{asked} answered as by {pipeline.source}{less}"
+
+
+def script_lines(script: Script | None) -> Iterator[str]:
+    """What a script answers with, and how that compares; nothing where there is none."""
+    if script is None:
+        return
+    yield f"a script asks them, and answers with {', '.join(tensor.name for tensor in script.outputs)}"
+    rows = sum(case.rows for case in script.cases)
+    others = [one for one in script.agreements if not one.same]
+    less = f"; not quite the same in {len(others)} of them" if others else ""
+    left = f"; it refuses {', '.join(script.refused)}" if script.refused else ""
+    yield f"{rows} raw samples in {len(script.cases)} requests answered as with the sources' own libraries{less}{left}"
 
 
 def pipeline_lines(pipeline: Pipeline | None) -> Iterator[str]:

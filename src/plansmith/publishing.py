@@ -15,6 +15,7 @@ from plansmith.delivering import Deliveries
 from plansmith.digest import digest_of_files
 from plansmith.made import MadeModel
 from plansmith.manifest import BESIDE_FOLDER, Manifest, Package, PublishedVersion
+from plansmith.parts import Script
 from plansmith.provenance import completed
 from plansmith.report import REPORT_FILE, facts_of, render
 from plansmith.reports import ServedReport
@@ -29,11 +30,13 @@ from plansmith.triton.repository import ModelRepository
 class Made:
     """What the steps before have made, and what the first of them began with.
 
-    `served` is None without a server, `before` in a dry run; `beside`: by name, the models beside the model.
+    `served` is None without a server, `before` in a dry run; `beside`: by name, the models beside the model;
+    `script`: what a script was found to answer, where one answers in their place.
     """
 
     model: MadeModel
     beside: Mapping[str, MadeModel]
+    script: Finished[Script] | None
     package: Finished[Package]
     served: Finished[ServedReport] | None
     before: Basis | None
@@ -76,6 +79,8 @@ def publish(
         kept = model.kept()
         for name, one in made.beside.items():
             kept |= {f"{BESIDE_FOLDER}/{name}/{place}": path for place, path in one.kept().items()}
+        if made.script is not None:
+            kept |= {case.file: made.script.folder / case.file for case in made.script.record.cases}
         manifest = Manifest(
             name=package.record.model,
             version=0,
@@ -91,6 +96,7 @@ def publish(
             engine=model.engine.record,
             pipeline=model.pipeline.record if model.pipeline else None,
             beside={name: one.released() for name, one in made.beside.items()},
+            script=made.script.record if made.script else None,
             package=package.record,
             validation=model.validation.record,
             served=made.served.record if made.served else None,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plansmith.compilers.python_backend.served_folder import REQUIREMENTS_FILE
+from plansmith.compilers.python_backend.served_folder import NUMPY, REQUIREMENTS_FILE
 from plansmith.config import ModelSpec
 from plansmith.engines import Engine
 from plansmith.environments.packing import WantedEnvironment, wanted_environment
@@ -18,6 +18,7 @@ from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner
 from plansmith.targets import Target
 from plansmith.triton.ensemble_layout import part_name
+from plansmith.triton.script_layout import SCRIPT_PART
 from plansmith.types import EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
 
 
@@ -114,5 +115,6 @@ def environments_of(
             parts, place = made.pipeline.record, made.pipeline.folder
             own = [part.name for part in (*parts.before, *parts.after) if part.backend == "python"]
             folders |= {part_name(name, part): place / part for part in own}
-    texts = {part: (folder / REQUIREMENTS_FILE).read_text() for part, folder in folders.items()}
+    needed = {SCRIPT_PART: f"numpy=={NUMPY}\n"} if spec.pipeline is not None and spec.pipeline.script else {}
+    texts = needed | {part: (folder / REQUIREMENTS_FILE).read_text() for part, folder in folders.items()}
     return {part: wanted_environment(text, target) for part, text in texts.items()}

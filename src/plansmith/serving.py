@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,8 @@ from plansmith.engines import BuildSpec
 from plansmith.errors import ServedCheckError
 from plansmith.made import MadeModel
 from plansmith.manifest import BESIDE_FOLDER, Manifest, Package
-from plansmith.parts import MODEL_PART, Pipeline
-from plansmith.pipeline.raw_agreement import compare, limits_of
+from plansmith.parts import MODEL_PART, Pipeline, RawCase, Script
+from plansmith.pipeline.raw_agreement import RawLimits, compare, limits_of, widest
 from plansmith.pipeline.raw_cases import read_case as read_raw_case
 from plansmith.reference import StoredCase, read_case
 from plansmith.reports import ServedReport, ValidationReport
@@ -41,6 +41,7 @@ def ask_server(
     package: Finished[Package],
     model: MadeModel,
     beside: Mapping[str, MadeModel] | None = None,
+    script: Finished[Script] | None = None,
 ) -> Finished[ServedReport]:
     """Have a server load a release, and compare its answers with the reference's.
 
@@ -53,6 +54,7 @@ def ask_server(
         package: what is served.
         model: has the reference, the tolerances, and what stands around the model, if anything does.
         beside: by name, the models of the release beside its own.
+        script: answers in their place; then its questions are asked.
 
     Raises:
         ServedCheckError: it does not load, answers wrongly, or Triton understood another configuration.
@@ -66,10 +68,13 @@ def ask_server(
         reference=onnx.folder,
         validation=validation.record,
         build=build,
-        raw=tuple(
-            _Raw(name, one.pipeline.record, one.pipeline.folder, one.validation.record)
-            for name, one in models.items()
-            if one.pipeline is not None
+        raw=_raw_of(
+            {
+                name: _Raw(name, one.pipeline.record.cases, one.pipeline.folder, limits_of(one.validation.record))
+                for name, one in models.items()
+                if one.pipeline is not None
+            },
+            (script.record, script.folder) if script is not None else None,
         ),
     )
     parameters = {
@@ -86,7 +91,8 @@ def ask_server(
         log = stages.log_file("triton")
         return asked.ask(runtime, scratch=out / "repository", log=log, progress=stages.progress).model_dump(mode="json")
 
-    steps = [step for one in models.values() for step in (one.onnx, one.validation, one.pipeline)]
+    steps: list[Finished[Any] | None] = [script]
+    steps += [step for one in models.values() for step in (one.onnx, one.validation, one.pipeline)]
     inputs = [package.digest, *(step.digest if step is not None else "" for step in steps)]
     tools = "check_served_python" if onnx.record.exporter == UNEXPORTED else ""
     return stages.stage("check_served", ServedReport, inputs, parameters, check, tools=tools)
@@ -137,46 +143,60 @@ def _asked_of(manifest: Manifest, release: Path) -> _Asked:
         reference=release,
         validation=manifest.validation,
         build=manifest.engine.build,
-        raw=tuple(_raw_of(manifest, release)),
+        raw=_raw_of(
+            {
+                name: _Raw(name, pipeline.cases, folder, limits_of(validation))
+                for name, (pipeline, folder, validation) in _kept(manifest, release).items()
+            },
+            (manifest.script, release) if manifest.script is not None else None,
+        ),
     )
 
 
-def _raw_of(manifest: Manifest, release: Path) -> Iterator[_Raw]:
-    """The questions of raw inputs that a release keeps."""
+def _kept(manifest: Manifest, release: Path) -> dict[str, tuple[Pipeline, Path, ValidationReport]]:
+    """What a release keeps of its pipelines: by model, where the files of the cases start from, and the verdict."""
+    found = {}
     if manifest.pipeline is not None:
-        yield _Raw("", manifest.pipeline, release, manifest.validation)
+        found[""] = manifest.pipeline, release, manifest.validation
     for name, one in manifest.beside.items():
-        yield _Raw(name, one.pipeline, release / BESIDE_FOLDER / name, one.validation)
+        found[name] = one.pipeline, release / BESIDE_FOLDER / name, one.validation
+    return found
 
 
 @dataclass(frozen=True)
 class _Raw:
-    """What a release is asked of one of its models, whose answers have its own names there.
+    """What a release is asked of one of its models, whose answers have its own names there, or of its script.
 
     Args:
-        name: of the model, empty for the release's own.
-        pipeline: names the cases.
+        name: of the model, empty for the release's own and for a script.
+        cases: requests and answers.
         folder: that their files start from.
-        validation: has the tolerances.
+        limits: what is allowed.
     """
 
     name: str
-    pipeline: Pipeline
+    cases: tuple[RawCase, ...]
     folder: Path
-    validation: ValidationReport
+    limits: RawLimits
 
     def questions(self) -> RawQuestions:
         """The same, read."""
         from plansmith.triton.served_check import RawQuestion, RawQuestions
 
-        limits = limits_of(self.validation)
-
         def judge(name: str, expected: Arrays, answer: Arrays) -> Sequence[str]:
             own = {output: answer[tensor_name(self.name, output)] for output in expected}
-            return compare(name, expected, own, limits).failures
+            return compare(name, expected, own, self.limits).failures
 
-        read = [(case.name, *read_raw_case(self.folder / case.file)) for case in self.pipeline.cases]
+        read = [(case.name, *read_raw_case(self.folder / case.file)) for case in self.cases]
         return RawQuestions([RawQuestion(*one) for one in read], judge)
+
+
+def _raw_of(models: Mapping[str, _Raw], script: tuple[Script, Path] | None) -> tuple[_Raw, ...]:
+    """What is asked of a release: about each of its models, or of the script that answers in their place."""
+    if script is None:
+        return tuple(models.values())
+    found, folder = script
+    return (_Raw("", found.cases, folder, widest([one.limits for one in models.values()])),)
 
 
 @dataclass(frozen=True)
@@ -190,7 +210,7 @@ class _Asked:
         reference: the folder that their files start from.
         validation: has the tolerances, by output.
         build: of the release's plans, if it has any.
-        raw: what it is asked besides, for each of its models that something stands around.
+        raw: what it is asked besides: about each of its models that something stands around, or its script.
     """
 
     package: Package
@@ -209,7 +229,7 @@ class _Asked:
     @property
     def takes_raw(self) -> bool:
         """Whether the model takes raw inputs itself, as one that generates text does."""
-        return any(not (one.pipeline.before or one.pipeline.after) for one in self.raw)
+        return bool(self.raw) and not self.package.members
 
     def ask(
         self, runtime: ServingRuntime, *, scratch: Path, log: Path, progress: Callable[[str], None]

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from plansmith.basis import Basis
 from plansmith.beside import specs_beside
+from plansmith.compilers.python_backend.served_folder import NUMPY
 from plansmith.config import ModelSpec
 from plansmith.delivering import Deliveries
 from plansmith.destinations import Publication
@@ -23,7 +24,8 @@ from plansmith.join_steps import uses_dali
 from plansmith.made import MadeModel
 from plansmith.manifest import Manifest, Package, PublishedVersion, StepRecord
 from plansmith.model_steps import ModelSteps, Perform, plainly
-from plansmith.packaging import lay_out
+from plansmith.packaging import Scripted, lay_out
+from plansmith.parts import Script
 from plansmith.plan_outlook import BuildOutlook, outlook_of
 from plansmith.precision_steps import may_need_samples
 from plansmith.provenance import surroundings
@@ -31,17 +33,19 @@ from plansmith.publishing import Made, publish
 from plansmith.python_steps import environments_of
 from plansmith.recording import Run, recorded
 from plansmith.reports import ServedReport
+from plansmith.script_steps import run_script_on, script_of
 from plansmith.serving import ask_server
 from plansmith.stages import Finished, Listener, WouldRun
 from plansmith.stores.shared_cache import SharedCache
 from plansmith.triton.loaded_into import LoadedInto
 from plansmith.triton.option_rules import require_served
 from plansmith.triton.repository import ModelRepository
+from plansmith.triton.script_layout import MAIN
 from plansmith.triton.serving_runtime import ServingRuntime, find_serving_runtime
 
 STEPS = (
     *("fetch", "export", "sample", "lower", "compile", "validate", "join"),
-    *("beside", "package", "check_served", "publish"),
+    *("beside", "script", "package", "check_served", "publish"),
 )
 
 P = ParamSpec("P")
@@ -71,6 +75,8 @@ class Compilation(ModelSteps):
             name: ModelSteps(one, relative_to=relative_to, stages=self._stages)
             for name, one in specs_beside(self.spec).items()
         }
+        with self._locating("script"):
+            self._script = script_of(spec, relative_to)
         self._finished: dict[str, Finished[Any]] = {}
         self._history = History(self._artifacts / HISTORY)
         self.repository = ModelRepository(
@@ -119,12 +125,13 @@ class Compilation(ModelSteps):
         before = None if self._stages.dry else self._surroundings()
         model = self.make(perform)
         beside = {name: perform(self.beside, name) for name in self._beside}
+        script = perform(self.script, model, beside) if self._script else None
         self._stages.end_worker()
         for steps, made in ((self, model), *((self._beside[name], made) for name, made in beside.items())):
             steps.require_complete(made)
-        package = perform(self.package, model, beside)
-        served = perform(self.check_served, package, model, beside) if self.spec.check_served else None
-        return perform(self.publish, Made(model, beside, package, served, before))
+        package = perform(self.package, model, beside, script)
+        served = perform(self.check_served, package, model, beside, script) if self.spec.check_served else None
+        return perform(self.publish, Made(model, beside, script, package, served, before))
 
     def _surroundings(self) -> Basis:
         """What decides the result besides what the steps bring here."""
@@ -151,6 +158,8 @@ class Compilation(ModelSteps):
             del plan["join"]
         if not self._beside:
             del plan["beside"]
+        if self._script is None:
+            del plan["script"]
         if not self.spec.check_served:
             plan["check_served"] = "left out"
         if self.spec.load_into:
@@ -235,7 +244,20 @@ class Compilation(ModelSteps):
             clock.cached = made.cached
         return made
 
-    def package(self, model: MadeModel, beside: Mapping[str, MadeModel]) -> Finished[Package]:
+    def script(self, model: MadeModel, beside: Mapping[str, MadeModel]) -> Finished[Script]:
+        """Hold the spec's script against its models.
+
+        Raises:
+            UsageError: it cannot be used, or fails.
+            GateError: what is served makes it answer something else.
+        """
+        assert self._script is not None
+        models = {MAIN: (self.spec, model), **{name: (self._beside[name].spec, one) for name, one in beside.items()}}
+        return run_script_on(self._stages, self._script, self.target, models)
+
+    def package(
+        self, model: MadeModel, beside: Mapping[str, MadeModel], script: Finished[Script] | None
+    ) -> Finished[Package]:
         """Lay out the release: config.pbtxt and the files that Triton loads.
 
         Raises:
@@ -245,10 +267,20 @@ class Compilation(ModelSteps):
         """
         options = self.spec.triton.found_from(self._relative_to)
         environments = environments_of(self.spec, model, beside, self.target)
-        return lay_out(self._stages, self.name, self.target, options, model, beside=beside, environments=environments)
+        asked = Scripted(self._script, script, NUMPY) if self._script and script else None
+        return lay_out(
+            *(self._stages, self.name, self.target, options, model),
+            beside=beside,
+            script=asked,
+            environments=environments,
+        )
 
     def check_served(
-        self, package: Finished[Package], model: MadeModel, beside: Mapping[str, MadeModel]
+        self,
+        package: Finished[Package],
+        model: MadeModel,
+        beside: Mapping[str, MadeModel],
+        script: Finished[Script] | None,
     ) -> Finished[ServedReport]:
         """Have a real Triton load the release and answer.
 
@@ -257,7 +289,7 @@ class Compilation(ModelSteps):
         """
         if self._runtime is None:
             raise WouldRun("check_served")
-        return ask_server(self._stages, self._runtime, package, model, beside)
+        return ask_server(self._stages, self._runtime, package, model, beside, script)
 
     def publish(self, made: Made) -> tuple[PublishedVersion, Manifest]:
         """Number the release, exchange the view that Triton reads, and bring it to the spec's destinations.

@@ -78,6 +78,15 @@ _JUDGING_CODE = (
     "output_names.py",
     "intervals.py",
 )
+_JOINED_CODE = (
+    "joined_model.py",
+    "python_gate.py",
+    "pipeline",
+    "compilers/dali",
+    *_PYTHON_CODE,
+    *_EXPORT_CODE,
+    *_JUDGING_CODE,
+)
 _CODE = {
     "fetch": ("sources", "external_data.py"),
     "graph_files": ("sources/onnx_models.py", "external_data.py"),
@@ -140,15 +149,8 @@ _CODE = {
         *_EXPORT_CODE,
         *_JUDGING_CODE,
     ),
-    "join": (
-        "joining.py",
-        "python_gate.py",
-        "pipeline",
-        "compilers/dali",
-        *_PYTHON_CODE,
-        *_EXPORT_CODE,
-        *_JUDGING_CODE,
-    ),
+    "join": ("joining.py", *_JOINED_CODE),
+    "script": ("scripting.py", *_JOINED_CODE),
     "package": (
         "packaging.py",
         "client/wire.py",
@@ -203,6 +205,7 @@ _TOOLS = {
     "validate_python": _PYTORCH_TOOLS,
     "measure": (*_EXPORT_TOOLS, "polygraphy"),
     "join": ("pillow", _ONNXRUNTIME, *_PYTORCH_TOOLS),
+    "script": ("pillow", _ONNXRUNTIME, *_PYTORCH_TOOLS),
     "package": ("tritonclient", "protobuf"),
     "check_served": ("tritonclient", "numpy"),
     "check_served_python": ("tritonclient", *_PYTORCH_TOOLS),

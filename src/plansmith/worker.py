@@ -23,6 +23,7 @@ from plansmith.plan_gate import judge_plan
 from plansmith.process import serve
 from plansmith.reports import ToleranceChange
 from plansmith.sampling import entry_point_digest, sample
+from plansmith.scripting import script
 from plansmith.types import EngineKind, LoweredModel, OnnxModel, Precision, Recipe
 
 RANDOM_SEED = 0
@@ -198,6 +199,7 @@ FUNCTIONS = {
         validate,
         judge_plan,
         join,
+        script,
     )
 }
 

@@ -144,6 +144,7 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
         "evaluation": evaluation and evaluation.model_dump(exclude={"worst"}),
         "pipeline": manifest.pipeline and manifest.pipeline.model_dump(),
         "beside": {name: _beside(one) for name, one in manifest.beside.items()},
+        "script": manifest.script and manifest.script.model_dump(),
         "members": {member.part: member.model for member in manifest.package.members},
         "lowering": manifest.lowered and _lowering(manifest.lowered),
         "plans": {capability: plan.model_dump() for capability, plan in manifest.engine.plans.items()},
@@ -188,6 +189,7 @@ def _lowering(lowered: LoweredModel) -> dict[str, Any] | None:
 
 def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
     from plansmith.cli.text import echo_lines, program, short
+    from plansmith.pipeline_words import script_lines
     from plansmith.targets import load_target
 
     target = load_target(manifest.target)
@@ -203,6 +205,7 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
         source = f"{one.source.scheme}:{one.source.location}"
         click.echo(f"  {name}, beside it, is {source}: {one.engine.precision}, gate {one.validation.verdict}")
         echo_lines(f"    {line}" for line in _model_lines(one))
+    echo_lines(f"  {line}" for line in script_lines(manifest.script))
     if manifest.served is None:
         click.echo("  not checked on a running Triton (--no-check-served)")
     else:

@@ -9,12 +9,12 @@ so half of what the gate allows these.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plansmith.comparison import LIMITS, compare_output, other_shape
-from plansmith.parts import Pipeline, RawAgreement
+from plansmith.parts import Pipeline, RawAgreement, Script
 from plansmith.reports import Tolerance, ValidationReport
 from plansmith.types import Precision
 
@@ -55,14 +55,8 @@ def limits_of(report: ValidationReport) -> RawLimits:
     for one in report.comparisons:
         magnitude[one.output] = max(magnitude.get(one.output, 0.0), one.magnitude)
     widest = max((tolerances[name].max_relative * magnitude[name] for name in tolerances), default=0.0)
-    usual = Tolerance(
-        max_relative=max(t.max_relative for t in tolerances.values()),
-        quantile_relative=max(t.quantile_relative for t in tolerances.values()),
-        min_cosine=min(t.min_cosine for t in tolerances.values()),
-        min_mean_cosine=min(t.min_mean_cosine for t in tolerances.values()),
-    )
     exact = report.precision in {Precision.FP32, None}
-    return RawLimits(tolerances, usual, max(_SMALLEST_SCORE_LIMIT, widest / 2), exact)
+    return RawLimits(tolerances, _widest(tolerances.values()), max(_SMALLEST_SCORE_LIMIT, widest / 2), exact)
 
 
 def exact_limits(report: ValidationReport) -> RawLimits:
@@ -71,6 +65,26 @@ def exact_limits(report: ValidationReport) -> RawLimits:
     largest = max((one.magnitude for one in report.comparisons), default=0.0)
     score = max(_SMALLEST_SCORE_LIMIT, tolerance.max_relative * largest / 2)
     return RawLimits({}, tolerance, score, exact=True)
+
+
+def widest(limits: Sequence[RawLimits]) -> RawLimits:
+    """What is allowed where nobody knows which of several models a number comes from."""
+    return RawLimits(
+        tolerances={},
+        usual=_widest(one.usual for one in limits),
+        score=max(one.score for one in limits),
+        exact=all(one.exact for one in limits),
+    )
+
+
+def _widest(given: Iterable[Tolerance]) -> Tolerance:
+    tolerances = list(given)
+    return Tolerance(
+        max_relative=max(t.max_relative for t in tolerances),
+        quantile_relative=max(t.quantile_relative for t in tolerances),
+        min_cosine=min(t.min_cosine for t in tolerances),
+        min_mean_cosine=min(t.min_mean_cosine for t in tolerances),
+    )
 
 
 def compare(case: str, expected: Arrays, answer: Arrays, limits: RawLimits) -> RawAgreement:
@@ -152,6 +166,6 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def refusals(pipeline: Pipeline) -> list[str]:
-    """Why a pipeline must not be used: a line for each answer that is not what it should be."""
+def refusals(pipeline: Pipeline | Script) -> list[str]:
+    """Why a pipeline, or a script, must not be used: a line for each answer that is not what it should be."""
     return [f"{one.case}: {failure}" for one in pipeline.agreements for failure in one.failures]

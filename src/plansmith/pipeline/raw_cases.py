@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plansmith.parts import RawCase
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -17,6 +19,21 @@ _ENDS = ".ends"
 
 _SHAPE = ".shape"
 _FEED, _ANSWER = "feed/", "answer/"
+
+
+def store_case(name: str, feed: Arrays, answer: Arrays, under: str, out: Path) -> RawCase:
+    """Write a request and its answer into a folder.
+
+    Args:
+        name: of the request.
+        feed: what is asked.
+        answer: what is owed.
+        under: the folder of the cases, in `out`.
+        out: the folder that paths of cases start from.
+    """
+    file = f"{under}/{name.replace(' ', '-')}.npz"
+    write_case(out / file, feed, answer)
+    return RawCase(name=name, file=file, rows=len(next(iter(feed.values()))))
 
 
 def write_case(file: Path, feed: Arrays, answer: Arrays) -> None:

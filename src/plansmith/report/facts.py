@@ -10,7 +10,7 @@ from pydantic import Field
 from plansmith import __version__
 from plansmith.engines import Engine
 from plansmith.manifest import Manifest, ReleasedModel, StepRecord
-from plansmith.parts import Pipeline
+from plansmith.parts import Pipeline, Script
 from plansmith.plan_words import never_ran
 from plansmith.reports import ServedReport, ValidationReport
 from plansmith.types import (
@@ -46,6 +46,7 @@ class ReportFacts(Record):
     lowered: LoweredModel | None = None
     engine: Engine | None = None
     pipeline: Pipeline | None = None
+    script: Script | None = None
     beside: dict[str, ReleasedModel] = Field(default_factory=dict)
     served: ServedReport | None = None
     files: tuple[FileEntry, ...] = ()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from plansmith.engines import Engine
 from plansmith.manifest import ReleasedModel
-from plansmith.parts import Pipeline
-from plansmith.pipeline_words import agreement_words, route_words
+from plansmith.parts import Pipeline, Script
+from plansmith.pipeline_words import agreement_words, route_words, script_lines
 from plansmith.report import figures
 from plansmith.report.facts import ReportFacts
 from plansmith.report.verdict import ENGINES
@@ -60,6 +60,8 @@ def groups_of(facts: ReportFacts) -> tuple[Group, ...]:
         found.append(("Raw inputs and outputs", _pipeline(facts.pipeline)))
     for name, one in facts.beside.items():
         found.append((f"{name}, beside it", _beside(one)))
+    if facts.script is not None:
+        found.append(("Script", _script(facts.script)))
     if facts.engine is not None:
         found.append(("Tools", _tools(facts.engine)))
     if facts.served is not None:
@@ -162,6 +164,13 @@ def _comparison(validation: ValidationReport, *, served: bool) -> Iterator[Fact]
     yield Fact("Compared on", validation.data)
     if not served:
         yield Fact("On Triton", "not checked")
+
+
+def _script(script: Script) -> Iterator[Fact]:
+    for tensor in script.outputs:
+        yield Fact("Output", _tensor(tensor))
+    for line in script_lines(script):
+        yield Fact("Asked", line)
 
 
 def _beside(one: ReleasedModel) -> Iterator[Fact]:

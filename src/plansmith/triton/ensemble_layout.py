@@ -135,7 +135,7 @@ def write_ensemble(
         policy: which versions of the ensemble Triton serves; the newest one when None.
     """
     model = branches[0].model
-    steps = list({step.member.model: step for chain in chains.values() for step in chain}.values())
+    steps = _all_steps(chains)
     outputs = tuple(
         tensor.model_copy(update={"name": branch.tensor(tensor.name)})
         for branch in branches
@@ -147,8 +147,8 @@ def write_ensemble(
         model_files=(PIPELINE_FILE,),
         max_batch_size=largest_batch(branches),
         interface=Interface(inputs=branches[0].pipeline.inputs, outputs=outputs),
-        server_arguments=tuple(dict.fromkeys(arg for one in branches for arg in one.model.server_arguments)),
-        members=tuple(step.member for step in steps),
+        server_arguments=arguments_of(branches),
+        members=members_of(chains),
     )
     (out / CONFIG_FILE).write_text(text_of(_ensemble(package, steps, policy)))
     told = {
@@ -159,6 +159,21 @@ def write_ensemble(
     (out / MODEL_FOLDER).mkdir()
     (out / MODEL_FOLDER / PIPELINE_FILE).write_text(json.dumps(told, indent=1) + "\n")
     return package
+
+
+def _all_steps(chains: Mapping[str, Sequence[Step]]) -> list[Step]:
+    """Each once, in the order in which they are asked."""
+    return list({step.member.model: step for chain in chains.values() for step in chain}.values())
+
+
+def members_of(chains: Mapping[str, Sequence[Step]]) -> tuple[Member, ...]:
+    """The members of a release, each once, in the order in which they are asked."""
+    return tuple(step.member for step in _all_steps(chains))
+
+
+def arguments_of(branches: Sequence[Branch]) -> tuple[str, ...]:
+    """What the server has to be started with for a release's models."""
+    return tuple(dict.fromkeys(argument for one in branches for argument in one.model.server_arguments))
 
 
 def largest_batch(branches: Sequence[Branch]) -> int:
@@ -302,8 +317,3 @@ def put_policy(config: pb.ModelConfig, policy: VersionPolicy | None) -> None:
     else:
         given = policy.model_dump(mode="json", exclude_none=True)
         json_format.ParseDict(given, config.version_policy)
-
-
-def same_names(tensors: Sequence[Tensor]) -> dict[str, str]:
-    """A model's names of tensors and those of what is around it, where these are the same."""
-    return {tensor.name: tensor.name for tensor in tensors}

@@ -9,16 +9,34 @@ from typing import TYPE_CHECKING
 
 from plansmith.client.wire import BFLOAT16
 from plansmith.errors import EngineError
-from plansmith.manifest import Interface, Member
+from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Interface, Package
 from plansmith.pipeline.model_files import MODEL_FILE, files_in, script_text, write_model_files
 from plansmith.pipeline.served.scripting import SCRIPT_FILE
-from plansmith.triton.ensemble_layout import put_policy, put_tensors, same_names
+from plansmith.triton.ensemble_layout import (
+    Branch,
+    Bring,
+    Step,
+    arguments_of,
+    largest_batch,
+    members_of,
+    put_policy,
+    put_tensors,
+    tensor_name,
+)
 from plansmith.triton.ensembles import put_members
+from plansmith.triton.model_config import text_of
 from plansmith.triton_options.serving import VersionPolicy
-from plansmith.types import Record
+from plansmith.types import Record, Tensor
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
+
+
+MAIN = "main"
+"""What a script calls the release's own model."""
+
+SCRIPT_PART = "script"
+"""The name of the part that is the script itself."""
 
 
 class ChainStep(Record):
@@ -49,23 +67,75 @@ class WrittenScript:
     files: tuple[str, ...]
 
 
-def chain_of(members: Sequence[Member], outputs: Sequence[str]) -> Chain:
-    """The chain of models whose tensors have the same names in all of them, as those of an ensemble have.
+def lay_out_script(
+    script: Path,
+    outputs: Sequence[Tensor],
+    branches: Sequence[Branch],
+    chains: Mapping[str, Sequence[Step]],
+    out: Path,
+    *,
+    numpy: str,
+    policy: VersionPolicy | None,
+    bring: Bring,
+) -> Package:
+    """Put models, and the parts around them, together to one release whose requests a script answers.
 
     Args:
-        members: in the order in which they are asked.
-        outputs: the tensors that a script is given.
+        script: the person's file.
+        outputs: what it answers with.
+        branches: the release's own model, and those beside it.
+        chains: as `chains_of` told them.
+        out: the release's folder.
+        numpy: the version of NumPy that goes into the script's requirements.
+        policy: which versions of the script Triton serves; the newest one when None.
+        bring: puts what the script brings with it beside its configuration.
+
+    Raises:
+        EngineError: a dtype that cannot go through a script.
+        EnvironmentFault: its environment cannot be packed.
     """
-    read = {*outputs, *(tensor.name for member in members for tensor in member.interface.inputs)}
-    steps = [
-        ChainStep(
-            model=member.model,
-            inputs=same_names(member.interface.inputs),
-            outputs=same_names([tensor for tensor in member.interface.outputs if tensor.name in read]),
-        )
-        for member in members
+    own = branches[0]
+    interface = Interface(inputs=own.pipeline.inputs, outputs=tuple(outputs))
+    written = write_script(
+        script,
+        {one.name or MAIN: _chain_of(one, chains[one.name]) for one in branches},
+        interface,
+        out / MODEL_FOLDER,
+        model=own.model.model,
+        max_batch_size=largest_batch(branches),
+        requirements={"numpy": numpy},
+        policy=policy,
+    )
+    brought = bring(SCRIPT_PART, written.config, out)
+    (out / CONFIG_FILE).write_text(text_of(written.config))
+    return Package(
+        model=own.model.model,
+        config_file=CONFIG_FILE,
+        model_files=written.files,
+        support_files=(brought.file,) if brought is not None else (),
+        max_batch_size=largest_batch(branches),
+        interface=interface,
+        server_arguments=arguments_of(branches),
+        members=members_of(chains),
+        environment=brought,
+    )
+
+
+def _chain_of(branch: Branch, steps: Sequence[Step]) -> Chain:
+    """The models of a branch in their order; its own tensors have the names that it has alone."""
+    front = tensor_name(branch.name, "")
+
+    def own(names: Mapping[str, str]) -> dict[str, str]:
+        return {name: tensor.removeprefix(front) for name, tensor in names.items()}
+
+    asked = [ChainStep(model=one.member.model, inputs=own(one.inputs), outputs=own(one.outputs)) for one in steps]
+    read = {tensor for step in asked for tensor in step.inputs.values()}
+    read |= {tensor.name for tensor in branch.pipeline.outputs}
+    wanted = [
+        step.model_copy(update={"outputs": {name: one for name, one in step.outputs.items() if one in read}})
+        for step in asked
     ]
-    return Chain(steps=tuple(steps), outputs=tuple(outputs))
+    return Chain(steps=tuple(wanted), outputs=tuple(tensor.name for tensor in branch.pipeline.outputs))
 
 
 def write_script(

@@ -33,6 +33,10 @@ _WORDLESS = "the script refuses the request"
 _NUMBERS = itertools.count()
 
 
+class WrongAnswer(Refused):
+    """A script failed, which is the cause, or answered with something else than it is to."""
+
+
 class BadScript(Exception):
     """A script cannot be used at all; the text says why."""
 
@@ -83,8 +87,8 @@ def run_script(
             is left out.
 
     Raises:
-        Refused: the script or a model refuses the request; or the script failed, which is the cause, or answered with
-            something else.
+        Refused: the script or a model refuses the request.
+        WrongAnswer: the script failed, or answered with something else.
     """
     rows = len(next(iter(feed.values())))
     try:
@@ -92,9 +96,9 @@ def run_script(
     except Refused:
         raise
     except (Exception, SystemExit) as error:
-        raise Refused(f"the script failed: {_words(error)}") from error
+        raise WrongAnswer(f"the script failed: {_words(error)}") from error
     if not isinstance(answer, Mapping):
-        raise Refused(f"the script answered with a {type(answer).__name__}, and not with arrays by name")
+        raise WrongAnswer(f"the script answered with a {type(answer).__name__}, and not with arrays by name")
     return {output["name"]: _checked(answer, output, rows) for output in outputs}
 
 
@@ -103,20 +107,20 @@ def _checked(answer: Mapping[str, Any], output: Mapping[str, Any], rows: int) ->
     name, dtype, dims = output["name"], output["dtype"], output["dims"]
     if name not in answer:
         has = ", ".join(map(str, answer)) or "nothing"
-        raise Refused(f"the script's answer has no {name!r}; it has {has}")
+        raise WrongAnswer(f"the script's answer has no {name!r}; it has {has}")
     try:
         array = on_the_wire(name, answer[name])
     except TypeError as error:
-        raise Refused(f"the script's answer: {error}") from None
+        raise WrongAnswer(f"the script's answer: {error}") from None
     found = _TEXT if array.dtype.kind == "O" else array.dtype.name
     if found != dtype:
-        raise Refused(f"the script's answer: {name} is {found}, and has to be {dtype}")
+        raise WrongAnswer(f"the script's answer: {name} is {found}, and has to be {dtype}")
     sizes = [rows, *dims[1:]]
     if array.ndim != len(sizes) or any(
         isinstance(size, int) and size != own for size, own in zip(sizes, array.shape, strict=True)
     ):
         told = f"{list(dims)}, for a request of {rows} row{'s' * (rows != 1)}".replace("'", "")
-        raise Refused(f"the script's answer: {name} has the shape {list(array.shape)}, and has to have {told}")
+        raise WrongAnswer(f"the script's answer: {name} has the shape {list(array.shape)}, and has to have {told}")
     return np.ascontiguousarray(array, None if dtype == _TEXT else np.dtype(dtype))
 
 

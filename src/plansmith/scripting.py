@@ -1,0 +1,193 @@
+"""A script's answers, in the heavy child: where each model answers as its source's library, and as it is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from plansmith.asking import Progress
+from plansmith.errors import GateError, UsageError
+from plansmith.joined_model import JoinJob, answer_of, answer_of_source, asking_model, plan_around, with_dali_of
+from plansmith.parts import Pipeline, RawAgreement, RawCase, Script
+from plansmith.pipeline.drafts import Draft
+from plansmith.pipeline.raw_agreement import RawLimits, compare, limits_of, widest
+from plansmith.pipeline.raw_cases import read_case, store_case
+from plansmith.pipeline.served.chains import Chains, Refused
+from plansmith.pipeline.served.scripting import BadScript, WrongAnswer, load_script, run_script
+from plansmith.types import Record, Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[np.generic]]
+
+SCRIPT_CASES = "reference/script"
+"""Where the cases lie, in the step's folder and in the release."""
+
+_OUTPUTS = "OUTPUTS"
+_FEWEST_DIMS = 2
+
+_Answer = Callable[[str, "Arrays"], "Arrays"]
+
+
+class ScriptJob(Record):
+    """What a script is held against.
+
+    `models`: by the name that the script asks for, what the parts of each were made around; `folders`: where these lie;
+    `pipeline`: the first one's, whose cases are asked; `file`: the script.
+    """
+
+    models: dict[str, JoinJob]
+    folders: dict[str, str]
+    pipeline: Pipeline
+    file: str
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model of the release, as a script asks it.
+
+    Args:
+        draft: what stands around it.
+        own: answers as the source's own library does.
+        served: answers as it is served.
+    """
+
+    draft: Draft
+    own: _Answer
+    served: _Answer
+
+    @property
+    def chain(self) -> dict[str, Any]:
+        """The model as one step."""
+        inputs, outputs = ([t.name for t in tensors] for tensors in (self.draft.inputs, self.draft.outputs))
+        step = {"inputs": dict(zip(inputs, inputs, strict=True)), "outputs": dict(zip(outputs, outputs, strict=True))}
+        return {"steps": [step], "outputs": outputs}
+
+
+def script(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, Any]:
+    """Run a script on the release's raw cases, and compare what comes of the two kinds of answers of its models.
+
+    Args:
+        job: the fields of a `ScriptJob`.
+        out: takes the cases.
+        progress: told what is done.
+
+    Returns:
+        The fields of a `Script`.
+
+    Raises:
+        UsageError: the script cannot be used, fails, or refuses everything.
+    """
+    given = ScriptJob.model_validate(job)
+    file, first = Path(given.file), Path(next(iter(given.folders.values())))
+    try:
+        module = load_script(file)
+    except BadScript as error:
+        raise UsageError(str(error), remedy="mend the script") from error
+    outputs = _outputs(module, given.pipeline, file.name)
+    limits = widest([limits_of(one.validation) for one in given.models.values()])
+    cases: list[RawCase] = []
+    refused: list[str] = []
+    agreements: list[RawAgreement] = []
+    with ExitStack() as stack:
+        models = {name: _model(stack, given, name, progress) for name in given.models}
+        for case in given.pipeline.cases:
+            progress(f"running the script on {case.name}")
+            feed, _ = read_case(first / case.file)
+            owed = _run(module, case.name, feed, outputs, {name: (one, one.own) for name, one in models.items()})
+            found = _run(module, case.name, feed, outputs, {name: (one, one.served) for name, one in models.items()})
+            if isinstance(owed, Refused):
+                refused.append(case.name)
+            else:
+                cases.append(store_case(case.name, feed, owed, SCRIPT_CASES, Path(out)))
+            agreements.append(_agreement(case, owed, found, limits))
+    if not cases:
+        raise UsageError(f"{file.name} refuses every request that was tried", remedy="have it answer some")
+    record = Script(
+        outputs=outputs,
+        cases=tuple(cases),
+        refused=tuple(refused),
+        source="; ".join(dict.fromkeys(one.draft.source for one in models.values())),
+        agreements=tuple(agreements),
+    )
+    return record.model_dump(mode="json")
+
+
+def _outputs(module: ModuleType, pipeline: Pipeline, file: str) -> tuple[Tensor, ...]:
+    """What a script says that it answers with; the outputs of the release's own model where it says nothing.
+
+    Raises:
+        UsageError: it says so in another form.
+    """
+    told = getattr(module, _OUTPUTS, None)
+    if told is None:
+        return pipeline.outputs
+    try:
+        found = tuple(Tensor(name=name, dtype=dtype, dims=tuple(dims)) for name, (dtype, dims) in told.items())
+    except (AttributeError, TypeError, ValueError):
+        found = ()
+    batch = pipeline.outputs[0].dims[0]
+    if not found or any(len(tensor.dims) < _FEWEST_DIMS or tensor.dims[0] != batch for tensor in found):
+        raise UsageError(
+            f"{_OUTPUTS} in {file} does not say what the script answers with",
+            remedy=f'write {_OUTPUTS} = {{"label": ("string", ["{batch}", 1]), "score": ("float32", ["{batch}", 1])}}',
+        )
+    return found
+
+
+def _model(stack: ExitStack, job: ScriptJob, name: str, progress: Progress) -> _Model:
+    one, folder = job.models[name], Path(job.folders[name])
+    plain, live = plan_around(one, progress)
+    draft = with_dali_of(plain, one)
+    ask = stack.enter_context(asking_model(one, progress))
+
+    def own(_: str, feed: Arrays) -> Arrays:
+        return answer_of_source(draft, live, folder, feed) if live is not None and draft.bounds else draft.ask(feed)
+
+    return _Model(draft, own, partial(answer_of, draft, folder, ask))
+
+
+def _run(
+    module: ModuleType,
+    case: str,
+    feed: Arrays,
+    outputs: Sequence[Tensor],
+    models: Mapping[str, tuple[_Model, _Answer]],
+) -> Arrays | Refused:
+    """What a script answers to one request, or that it refuses it.
+
+    Raises:
+        UsageError: it fails.
+    """
+
+    def ask(model: str, asked: Arrays, _: Sequence[str]) -> Arrays:
+        try:
+            return models[model][1](case, asked)
+        except GateError as error:
+            raise Refused(error.message) from None
+
+    told = {name: one.chain for name, (one, _) in models.items()}
+    for name, chain in told.items():
+        chain["steps"][0]["model"] = name
+    try:
+        return run_script(module, feed, Chains(told, ask), [tensor.model_dump(mode="json") for tensor in outputs])
+    except WrongAnswer as error:
+        raise UsageError(f"request {case!r}: {error}", remedy="mend the script") from error.__cause__
+    except Refused as refused:
+        return refused
+
+
+def _agreement(case: RawCase, owed: Arrays | Refused, found: Arrays | Refused, limits: RawLimits) -> RawAgreement:
+    if not isinstance(owed, Refused) and not isinstance(found, Refused):
+        return compare(case.name, owed, found, limits)
+    same = isinstance(owed, Refused) and isinstance(found, Refused)
+    answers = [f"refused ({one})" if isinstance(one, Refused) else "answered" for one in (found, owed)]
+    failures = () if same else (f"it is {answers[0]}, and should be {answers[1]}",)
+    return RawAgreement(case=case.name, rows=case.rows, same=same, failures=failures)
