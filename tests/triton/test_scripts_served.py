@@ -26,6 +26,13 @@ from .versions import MODEL
 pytestmark = pytest.mark.xdist_group("scripts")
 
 BROKEN = "raise RuntimeError('there are no words')"
+SLOW = """
+import time
+
+def answer(inputs, models):
+    time.sleep(3)
+    return models["main"](x=inputs["x"])
+"""
 _GONE_SECONDS = 30
 
 
@@ -94,7 +101,9 @@ def test_publications_lose_no_request_whether_parts_are_shared_or_not_and_old_pa
 def test_a_request_under_way_is_answered_by_the_parts_of_the_version_that_it_came_to(
     repository: ModelRepository, server: TritonServer, folder: Path
 ) -> None:
-    waiting = "import time\n\ndef answer(inputs, models):\n    time.sleep(3)\n    return models['main'](x=inputs['x'])\n"
+    waiting = (
+        "import time\n\ndef answer(inputs, models):\n    time.sleep(3)\n    return models['main'](x=inputs['x'])\n"
+    )
     old = publish_scripted(repository, folder, servers=told(server), script=waiting, salt="slow").version
     answers: list[int] = []
     client = threading.Thread(target=lambda: answers.append(_asked(server)))
@@ -138,6 +147,18 @@ def test_an_ensemble_may_become_a_script_and_an_ensemble_again(
             clients.wait_for(number)
             assert (triton_of(server).ready(MODEL), serving(server)) == ([number], parts(repository))
     assert clients.lost == clients.torn == []
+
+
+def test_a_script_that_does_not_load_in_the_place_of_an_ensemble_leaves_that_serving(
+    repository: ModelRepository, server: TritonServer, folder: Path
+) -> None:
+    number = publish_pipeline(repository, folder, servers=told(server), salt="stays").version
+    with Clients(server.http_url, server.grpc_url, count=2) as clients:
+        clients.wait_for(number)
+        with pytest.raises(ServedCheckError, match="nowhere"):
+            publish_scripted(repository, folder, servers=told(server), salt="fails", script="import nowhere")
+    assert clients.lost == clients.torn == []
+    assert (triton_of(server).ready(MODEL), serving(server)) == ([number], parts(repository))
 
 
 def test_a_part_that_another_script_asks_stays_loaded(
