@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.client.wire import BFLOAT16
 from plansmith.errors import EngineError
-from plansmith.manifest import Interface, Member
+from plansmith.manifest import Interface, Member, Package
 from plansmith.pipeline.model_files import MODEL_FILE, files_in, script_text, write_model_files
 from plansmith.pipeline.served.scripting import SCRIPT_FILE
 from plansmith.triton.ensemble_layout import put_policy, put_tensors, same_names
@@ -47,6 +47,11 @@ class WrittenScript:
 
     config: pb.ModelConfig
     files: tuple[str, ...]
+
+
+def is_script(package: Package) -> bool:
+    """Whether what clients ask of a release is a script."""
+    return bool(package.members) and SCRIPT_FILE in package.model_files
 
 
 def chain_of(members: Sequence[Member], outputs: Sequence[str]) -> Chain:
