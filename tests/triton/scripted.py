@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from plansmith.digest import digest_of_files
-from plansmith.manifest import MODEL_FOLDER, Manifest, PublishedVersion
+from plansmith.manifest import MODEL_FOLDER, Manifest, Member, PublishedVersion
 from plansmith.triton.model_config import text_of
 from plansmith.triton.repository import ModelRepository, Servers
-from plansmith.triton.script_layout import chain_of, write_script
+from plansmith.triton.script_layout import Chain, ChainStep, write_script
 
 from ..durability.packages import file_entries
 from .pipelines import publish_draft, write_pipeline
@@ -41,7 +42,7 @@ def write_scripted(package: Path, number: int, *, model: str = MODEL, script: st
     members = draft.package.members
     written = write_script(
         file,
-        {"main": chain_of(members, ("whole", "three")), "number": chain_of(members[:1], ("number",))},
+        {"main": _chain(members, ("whole", "three")), "number": _chain(members[:1], ("number",))},
         INTERFACE,
         package / MODEL_FOLDER,
         model=model,
@@ -77,3 +78,17 @@ def publish_scripted(
     package = folder / f"{model}-{number}"
     draft = write_scripted(package, number, model=model, script=script, **options)
     return publish_draft(repository, package, draft, servers=servers)
+
+
+def _chain(members: Sequence[Member], outputs: Sequence[str]) -> Chain:
+    """Members whose tensors have the same names in all of them."""
+    read = {*outputs, *(tensor.name for member in members for tensor in member.interface.inputs)}
+    steps = [
+        ChainStep(
+            model=member.model,
+            inputs={tensor.name: tensor.name for tensor in member.interface.inputs},
+            outputs={tensor.name: tensor.name for tensor in member.interface.outputs if tensor.name in read},
+        )
+        for member in members
+    ]
+    return Chain(steps=tuple(steps), outputs=tuple(outputs))

@@ -20,6 +20,7 @@ from plansmith.triton.repository import ModelRepository
 from ..durability.packages import TARGET
 from ..durability.wholeness import repository_problems, shown_parts
 from .pipelines import NUMBER_PART, SUPPORT_FILE, publish_draft, publish_pipeline, write_pipeline
+from .scripted import publish_scripted
 from .versions import MODEL, release
 
 
@@ -77,6 +78,18 @@ def test_a_part_that_two_versions_share_stays_as_it_is_and_others_go_once_no_vie
     folders = sorted(path.name for path in (repository.store / MEMBERS / MODEL).iterdir())
     assert folders == shown_parts(repository.root)
     assert repository_problems(repository.root) == []
+
+
+def test_the_parts_that_a_script_asks_lie_there_for_as_long_as_its_view_names_them(tmp_path: Path) -> None:
+    repository = ModelRepository(tmp_path / "repository")
+    for salt in ("", "", "other"):
+        number = publish_scripted(repository, tmp_path, salt=salt).version
+    assert shown_parts(repository.root) == sorted({*parts(repository, 2).values(), *parts(repository, number).values()})
+    assert repository_problems(repository.root) == []
+    collected = later(repository, days=3).collect(lambda _: None)
+    assert {one.kind for one in collected} >= {"view", "part"}
+    assert shown_parts(repository.root) == sorted(parts(repository, number).values())
+    assert verify_repository(repository).damages == ()
 
 
 def test_versions_stand_beside_each_other_only_with_the_very_same_parts(

@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from plansmith.errors import ServedCheckError
+from plansmith.reports import ServedReport
 from plansmith.triton.installation import Installation
 from plansmith.triton.live import RunningTriton
 from plansmith.triton.loaded_into import LoadedInto
 from plansmith.triton.repository import ModelRepository
+from plansmith.triton.served_check import RawQuestion, RawQuestions, check_served
 from plansmith.triton.server import TritonServer
+from plansmith.triton.serving_runtime import ServingRuntime
 
 from .clients import Clients
 from .followed import Followed
 from .pipelines import publish_pipeline
-from .scripted import SCRIPT, publish_scripted
+from .scripted import SCRIPT, publish_scripted, write_scripted
 from .versions import MODEL
 
 pytestmark = pytest.mark.xdist_group("scripts")
 
+Arrays = Mapping[str, NDArray[Any]]
+
 BROKEN = "raise RuntimeError('there are no words')"
+SLOW = """
+import time
+
+def answer(inputs, models):
+    time.sleep(3)
+    return models["main"](x=inputs["x"])
+"""
 _GONE_SECONDS = 30
 
 
@@ -142,6 +156,18 @@ def test_an_ensemble_may_become_a_script_and_an_ensemble_again(
     assert clients.lost == clients.torn == []
 
 
+def test_a_script_that_does_not_load_in_the_place_of_an_ensemble_leaves_that_serving(
+    repository: ModelRepository, server: TritonServer, folder: Path
+) -> None:
+    number = publish_pipeline(repository, folder, servers=told(server), salt="stays").version
+    with Clients(server.http_url, server.grpc_url, count=2) as clients:
+        clients.wait_for(number)
+        with pytest.raises(ServedCheckError, match="nowhere"):
+            publish_scripted(repository, folder, servers=told(server), salt="fails", script="import nowhere")
+    assert clients.lost == clients.torn == []
+    assert (triton_of(server).ready(MODEL), serving(server)) == ([number], parts(repository))
+
+
 def test_a_part_that_another_script_asks_stays_loaded(
     repository: ModelRepository, server: TritonServer, folder: Path
 ) -> None:
@@ -172,6 +198,34 @@ def test_a_script_that_is_let_go_of_goes_with_its_parts(
     repository.withdraw("passing", 1, "nobody wants it")
     triton_of(server).unload(repository.root / "passing")
     assert (triton_of(server).ready("passing"), serving(server, "passing")) == ([], set())
+
+
+def test_the_served_check_loads_a_script_with_what_it_asks_and_judges_its_answers(
+    tmp_path: Path, installation: Installation
+) -> None:
+    package = write_scripted(tmp_path / "package", 3).package
+    x = np.arange(3, dtype=np.float32).reshape(3, 1)
+    whole, three = np.full((3, 1), 3, np.int64), np.full((3, 3), 3, np.float32)
+
+    def judge(_: str, expected: Arrays, answer: Arrays) -> list[str]:
+        return [name for name, array in expected.items() if not np.array_equal(array, answer[name])]
+
+    def checked(expected: Arrays) -> ServedReport:
+        return check_served(
+            *(package, tmp_path / "package", []),
+            runtime=ServingRuntime(installation, None, "Python", "cpu"),
+            mask_input=None,
+            tolerances={},
+            scratch=tmp_path / "scratch",
+            log=tmp_path / "log",
+            progress=lambda _: None,
+            raw=RawQuestions([RawQuestion("three rows", {"x": x}, expected)], judge),
+        )
+
+    report = checked({"whole": whole, "three": three})
+    assert {(one.protocol, one.batch) for one in report.checks} == {("http", 3), ("grpc", 3), ("http", 1), ("grpc", 1)}
+    with pytest.raises(ServedCheckError, match="answer over http to three rows is wrong: whole"):
+        checked({"whole": whole + 1, "three": three})
 
 
 def test_a_server_that_is_started_with_a_script_has_the_models_that_it_asks(

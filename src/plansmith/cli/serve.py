@@ -211,9 +211,11 @@ def _engines(repository: ModelRepository, models: Sequence[str]) -> set[EngineKi
 
 
 def _has_python_parts(repository: ModelRepository, models: Sequence[str]) -> bool:
-    """Whether a shown version of a model is an ensemble with a part for Triton's Python backend."""
-    manifests = [manifest for model in models for manifest in _manifests(repository, model) if manifest]
-    return any(member.backend == "python" for manifest in manifests for member in manifest.package.members)
+    """Whether a shown version of a model is a script, or has a part, for Triton's Python backend."""
+    from plansmith.triton.script_layout import is_script
+
+    packages = [one.package for model in models for one in _manifests(repository, model) if one]
+    return any(is_script(one) or any(part.backend == "python" for part in one.members) for one in packages)
 
 
 def server_arguments(repository: ModelRepository, models: Sequence[str]) -> list[str]:

@@ -10,6 +10,9 @@ What was measured with Triton 2.51, under requests without pause, and what follo
   with the configuration that was read last. So the old one may answer under the number of the new one.)
 - The load of an ensemble loads its new members first, and changes over once they serve. Those that it does not name any
   more stay loaded until they are told to go.
+- A Python model that asks others by a script is loaded without them, and is exchanged as any other model is, also
+  against an ensemble. So what it asks is loaded first, and let go of once the version before is unloaded: that goes on
+  for as long as requests are under way in it.
 - An ensemble whose member is loaded with other inputs or outputs is unloaded, though the load of the member succeeds.
 - A folder that is not younger than the one loaded last counts as unchanged: the load succeeds and does nothing. So
   `views` makes each view younger than the one before, and the versions that serve are looked up afterwards.

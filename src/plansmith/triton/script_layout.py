@@ -67,6 +67,11 @@ class WrittenScript:
     files: tuple[str, ...]
 
 
+def is_script(package: Package) -> bool:
+    """Whether what clients ask of a release is a script."""
+    return bool(package.members) and SCRIPT_FILE in package.model_files
+
+
 def lay_out_script(
     script: Path,
     outputs: Sequence[Tensor],

@@ -161,8 +161,8 @@ class ScriptModel:
         responses = []
         for request, answer in zip(requests, answers, strict=True):
             if isinstance(answer, Refused):
-                if answer.__cause__ is not None:
-                    pb_utils.Logger.log_error("".join(traceback.format_exception(answer.__cause__)))
+                for line in _trace(answer.__cause__):
+                    pb_utils.Logger.log_error(line)
                 responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(answer) or _WORDLESS)))
             else:
                 tensors = [pb_utils.Tensor(name, answer[name]) for name in request.requested_output_names()]
@@ -178,6 +178,11 @@ class ScriptModel:
             return run_script(self._module, feed, self._chains, self._outputs)
         except Refused as refused:
             return refused
+
+
+def _trace(error: BaseException | None) -> list[str]:
+    """Where a script failed, as Python tells it; a line each, as Triton writes an entry of its log in one line."""
+    return [] if error is None else "".join(traceback.format_exception(error)).splitlines()
 
 
 def _ask_triton(model: str, feed: Arrays, wanted: Sequence[str]) -> Arrays:

@@ -33,6 +33,12 @@ NAMED = Rule(
 LOADED = Rule(
     "script.loaded", "error", "a server that loads named models is told to load those that a script asks", _CONTROL
 )
+SAGEMAKER = Rule(
+    "script.sagemaker",
+    "warning",
+    "an endpoint of a script is told to load the models that it asks; one with many models cannot be",
+    "docker/sagemaker/serve of github.com/triton-inference-server/server (SAGEMAKER_TRITON_ADDITIONAL_ARGS)",
+)
 SETTINGS = Rule("script.settings", "error", f"the script's {SETTINGS_FILE} tells its chains and outputs", _OWN)
 PROGRAM = Rule(
     "script.program", "error", f"{SCRIPT_FILE} is there, can be parsed, and has answer(inputs, models)", _OWN
@@ -51,7 +57,7 @@ BATCH = Rule(
     _README,
 )
 
-RULES: tuple[Rule, ...] = (MEMBER, NAMED, LOADED, SETTINGS, PROGRAM, MAPPED, ONCE, BATCH)
+RULES: tuple[Rule, ...] = (MEMBER, NAMED, LOADED, SAGEMAKER, SETTINGS, PROGRAM, MAPPED, ONCE, BATCH)
 
 _FUNCTION = "answer"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -70,10 +76,12 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
         elif surroundings.loads(model.name) and not surroundings.loads(name):
             said = f"{name}, which the script asks, is not loaded with it"
             yield _broken(LOADED, model, said, f"start the server with --load-model={name} too", name)
-    if surroundings.is_for_sagemaker and named:
+    missing = [name for name in named if name not in surroundings.argument("load-model")]
+    if surroundings.is_for_sagemaker and missing:
         said = "the start script loads one model, and Triton does not load what the script of that one asks"
-        options = " ".join(f"--load-model={name}" for name in named)
-        yield _broken(LOADED, model, said, f"set SAGEMAKER_TRITON_ADDITIONAL_ARGS={options!r}", MEMBERS_PARAMETER)
+        options = " ".join(f"--load-model={name}" for name in missing)
+        remedy = f"set SAGEMAKER_TRITON_ADDITIONAL_ARGS={options!r} in the endpoint's environment"
+        yield _broken(SAGEMAKER, model, said, remedy, MEMBERS_PARAMETER)
     for number in model.loaded:
         if (model.versions[number] / SETTINGS_FILE).is_file():  # else it is somebody else's program
             yield from _version(model, number, surroundings)
