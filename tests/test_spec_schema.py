@@ -56,7 +56,7 @@ def test_the_specs_of_the_readme_are_taken_and_follow_the_schema(tmp_path: Path)
     assert len(specs) >= 3
     for text in specs:
         (tmp_path / "spec.yaml").write_text(text)
-        assert read_specs(tmp_path / "spec.yaml", {}).models[0].name in {"minilm", "forecaster", "sentences"}
+        assert read_specs(tmp_path / "spec.yaml", {}).models[0].name in {"minilm", "forecaster", "sentences", "reader"}
         assert _complaints(text) == []
 
 

@@ -73,6 +73,8 @@ NO_SAY = {
     "config",
     "destinations",
     "pipeline_options",
+    "pipeline_spec",
+    "made",
     "python_options",
     "tensorrt_options",
     "triton_options",

@@ -157,6 +157,8 @@ _CODE = {
         "environments",
         "external_data.py",
         "pipeline/generation.py",
+        "pipeline/model_files.py",
+        "pipeline/served",
         "plan_header.py",
         "profile_inputs.py",
         "tensorrt_versions.py",

@@ -219,7 +219,7 @@ def test_the_served_check_loads_a_script_with_what_it_asks_and_judges_its_answer
             scratch=tmp_path / "scratch",
             log=tmp_path / "log",
             progress=lambda _: None,
-            raw=RawQuestions([RawQuestion("three rows", {"x": x}, expected)], judge),
+            raw=[RawQuestions([RawQuestion("three rows", {"x": x}, expected)], judge)],
         )
 
     report = checked({"whole": whole, "three": three})
