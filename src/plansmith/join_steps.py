@@ -10,7 +10,7 @@ from typing import Any
 from plansmith.compilers.python_backend.served_folder import NUMPY
 from plansmith.config import ModelSpec
 from plansmith.engines import Engine
-from plansmith.errors import GateError, UsageError
+from plansmith.errors import EngineError, GateError, UsageError
 from plansmith.fetching import require_unchanged
 from plansmith.parts import Pipeline
 from plansmith.pipeline.raw_agreement import refusals
@@ -57,6 +57,20 @@ def require_joinable(spec: ModelSpec, reference: SourceReference, folder: Path |
             f"the model generates text token by token, which engine {spec.engine} does not",
             remedy="use --engine python, or write output: tensors under `pipeline`",
         )
+
+
+def require_batches(spec: ModelSpec, onnx: OnnxModel) -> None:
+    """See that a model's batch moves, where something is to stand around it.
+
+    Raises:
+        EngineError: it does not.
+    """
+    if spec.pipeline is None or spec.engine is EngineKind.PYTHON or max_batch_size(onnx.components["model"], onnx.axes):
+        return
+    raise EngineError(
+        "a pipeline joins the samples of several requests, and the model has no batch axis that moves",
+        remedy="leave `pipeline` out of the spec, or give shapes with a batch that moves",
+    )
 
 
 def _require_plain(options: TritonOptions) -> None:

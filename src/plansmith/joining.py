@@ -85,6 +85,7 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
         outputs=draft.outputs,
         cases=tuple(cases),
         source=draft.source,
+        instances=given.options.instances,
         agreements=tuple(agreements),
     )
     return record.model_dump(mode="json")

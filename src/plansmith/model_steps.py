@@ -14,7 +14,7 @@ from plansmith.digest import Digester
 from plansmith.engines import Engine
 from plansmith.errors import EngineError, ExportError, GateError, PlansmithError
 from plansmith.graph_steps import GraphSteps, require_kernels
-from plansmith.join_steps import join, require_dali_here, require_joinable
+from plansmith.join_steps import join, require_batches, require_dali_here, require_joinable
 from plansmith.made import MadeModel
 from plansmith.packaging import require_servable
 from plansmith.parts import Pipeline
@@ -87,6 +87,8 @@ class ModelSteps(GraphSteps):
         with self._locating("join"):
             require_joinable(self.spec, self.reference, source.folder)
         onnx = perform(self.export, source)
+        with self._locating("join"):
+            require_batches(self.spec, onnx.record)
         data = perform(self.sample, source, onnx) if needs_samples(self.spec, onnx.record) else None
         lowered = perform(self.lower, onnx, data)
         engine = perform(self.compile, source, onnx, lowered)

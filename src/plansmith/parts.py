@@ -73,7 +73,8 @@ class Pipeline(Record):
     """What stands around a model: parts in the order in which a request goes through them, and what clients see.
 
     `inputs` and `outputs`: of the ensemble; `source`: whose answers the cases hold, in words; `agreements`: how the
-    parts' answers compare with these, before any server is asked; none where the model cannot run here.
+    parts' answers compare with these, before any server is asked; none where the model cannot run here; `instances`: of
+    each part.
     """
 
     input: RawInput
@@ -85,3 +86,4 @@ class Pipeline(Record):
     cases: tuple[RawCase, ...]
     source: str
     agreements: tuple[RawAgreement, ...] = ()
+    instances: int = 1

@@ -46,6 +46,11 @@ class PipelineOptions(Record):
         default=False,
         description="Have a generating model send its text piece by piece to requests that ask for it (gRPC alone).",
     )
+    instances: Count = Field(
+        default=1,
+        ge=1,
+        description="How many instances of each part before and behind the model, and of a script, run at once.",
+    )
     preprocessing: Literal["python", "dali"] = Field(
         default="python", description="Who makes tensors of images: Pillow in Triton's Python backend, or NVIDIA DALI."
     )

@@ -281,13 +281,15 @@ class ServedCheck(Record):
 class ServedReport(Record):
     """What a running Triton answered and what it made of our configuration.
 
-    `device`: what the instances that answered ran on; "cpu" also where the release asks for a GPU that was not there.
+    `device`: what the instances that answered ran on; "cpu" also where the release asks for a GPU that was not there;
+    `dali`: what answered for the DALI backend, None where nothing had to.
     """
 
     server_version: str
     device: Device = "cpu"  # of releases older than this field it is true
     backend: Literal["real", "stand-in"]
     backend_runtime: str
+    dali: Literal["real", "stand-in"] | None = None
     requests: int
     concurrent_clients: int
     median_seconds: float

@@ -25,9 +25,9 @@ def test_a_bar_is_as_long_as_what_is_done(encoding: str, full: str, left: str, m
 
 
 def _drawn(line: MovingLine) -> str:
-    assert line._status is not None
-    assert isinstance(line._status.status, Text)
-    return line._status.status.plain
+    assert line.shown
+    assert isinstance(line._spinner.text, Text)
+    return line._spinner.text.plain
 
 
 def test_of_two_runs_of_one_name_each_is_told_and_forgotten_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,6 +215,7 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
             if served.backend == "real"
             else f"a stand-in backend ({served.backend_runtime})"
         )
+        who += ", DALI in a stand-in" if served.dali == "stand-in" else ""
         click.echo(
             f"  served by Triton {served.server_version} with {who}: {served.requests} requests over HTTP and gRPC,"
             f" median {served.median_seconds * 1000:.0f} ms"

@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.status import Status
+from rich.live import Live
+from rich.spinner import Spinner
 from rich.text import Text
 
 from plansmith.cli.streams import can_redraw, columns, open_console
@@ -16,6 +17,7 @@ from plansmith.stages import Listener
 
 _SPINNER_CELLS = 2
 _BAR_CELLS = 20
+_PER_SECOND = 12.5
 
 
 class MovingLine:
@@ -31,21 +33,23 @@ class MovingLine:
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self._console = console
-        self._status: Status | None = None
+        self._spinner = Spinner("line" if console.options.ascii_only else "dots", style="status.spinner")
+        self._live: Live | None = None
         if not quiet and can_redraw():
-            self._status = console.status("", spinner="line" if console.options.ascii_only else "dots")
-        self.shown = self._status is not None
+            self._live = Live(self._spinner, console=console, refresh_per_second=_PER_SECOND, transient=True)
+        self.shown = self._live is not None
 
     def __enter__(self) -> Self:
-        if self._status is not None:
-            self._status.start()
+        if self._live is not None:
+            # Drawn at once: of a line that its thread draws first, a line that is printed meanwhile would not know.
+            self._live.start(refresh=True)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._status is not None:
-            self._status.stop()
+        if self._live is not None:
+            self._live.stop()
 
     def tell(self, text: str, share: float | None = None) -> None:
         """Draw it with another text, of which as much is shown as fits: a longer line could not be taken back.
@@ -54,13 +58,13 @@ class MovingLine:
             text: what is done.
             share: which part of it, from 0 to 1, is done; drawn as a bar.
         """
-        if self._status is not None:
+        if self._live is not None:
             line = Text(" ".join(text.split()))
             if share is not None:
                 line = Text.assemble(self._bar(share), " ", line)
-            width = self._status.console.width = columns(sys.stderr)
+            width = self._console.width = columns(sys.stderr)
             line.truncate(max(width - _SPINNER_CELLS, 1), overflow="ellipsis")
-            self._status.update(line)
+            self._spinner.update(text=line)
 
     def _bar(self, share: float) -> Text:
         full, left = "#-" if self._console.options.ascii_only else "━─"

@@ -198,6 +198,8 @@ def _tools(engine: Engine) -> Iterator[Fact]:
 def _served(served: ServedReport) -> Iterator[Fact]:
     backend = "its own backend" if served.backend == "real" else "a stand-in backend"
     yield Fact("Server", f"{served.server_version} with {backend} ({served.backend_runtime})")
+    if served.dali is not None:
+        yield Fact("DALI", "its own backend" if served.dali == "real" else "in a stand-in backend")
     yield Fact("Instances", served.device.upper())
     yield Fact("Requests", f"{served.requests:,} by {figures.count(served.concurrent_clients, 'client')} at once")
     yield Fact(

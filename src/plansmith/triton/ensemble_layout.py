@@ -202,7 +202,7 @@ def _content(branch: Branch, part: Part, names: Mapping[str, str], digester: Dig
     made = [branch.tensor(t.name) for t in part.outputs if t in branch.pipeline.outputs]  # clients read these
     files = [[file, digester.file(branch.parts / part.name / file)] for file in part.files]
     inputs = [[tensor.name, names[tensor.name]] for tensor in part.inputs]
-    return digest_of([part.model_dump(mode="json", exclude={"name"}), files, inputs, made])
+    return digest_of([part.model_dump(mode="json", exclude={"name"}), branch.pipeline.instances, files, inputs, made])
 
 
 def _step(branch: Branch, member: Member, names: Mapping[str, str]) -> Step:
@@ -217,7 +217,7 @@ def _write_part(
     folder = out / member_folder(name)
     for file in part.files:
         link_or_copy(branch.parts / part.name / file, folder / MODEL_FOLDER / file)
-    config = _part_config(part, largest, device)
+    config = _part_config(part, largest, device, branch.pipeline.instances)
     brought = bring(name, config, folder)
     member = Member(
         model="",
@@ -263,7 +263,7 @@ def _named(ensemble: str, member: Member, config: pb.ModelConfig, folder: Path, 
     return member.model_copy(update={"model": config.name})
 
 
-def _part_config(part: Part, largest: int, device: Device) -> pb.ModelConfig:
+def _part_config(part: Part, largest: int, device: Device, instances: int) -> pb.ModelConfig:
     from tritonclient.grpc import model_config_pb2 as pb
 
     config = pb.ModelConfig(backend=part.backend, max_batch_size=largest)
@@ -275,7 +275,7 @@ def _part_config(part: Part, largest: int, device: Device) -> pb.ModelConfig:
     for key, value in sorted(part.parameters.items()):
         config.parameters[key].string_value = value
     kind = device if part.backend == "dali" else "cpu"
-    config.instance_group.add(kind=f"KIND_{kind.upper()}", count=1)
+    config.instance_group.add(kind=f"KIND_{kind.upper()}", count=instances)
     config.version_policy.latest.num_versions = 1
     return config
 

@@ -110,6 +110,7 @@ def lay_out_script(
         max_batch_size=largest_batch(branches),
         requirements={"numpy": numpy},
         policy=policy,
+        instances=own.pipeline.instances,
     )
     brought = bring(SCRIPT_PART, written.config, out)
     (out / CONFIG_FILE).write_text(text_of(written.config))

@@ -148,6 +148,7 @@ def check_served(  # noqa: PLR0913 - what is served, what it is asked, and where
                 device=runtime.device,
                 backend="real" if runtime.site is None else "stand-in",
                 backend_runtime=runtime.words,
+                dali=("real" if runtime.dali_site is None else "stand-in") if package.has_dali else None,
                 requests=len(checks),
                 concurrent_clients=CONCURRENT_CLIENTS,
                 median_seconds=statistics.median(seconds),
