@@ -18,10 +18,11 @@ _LEFT_OUT = {"__pycache__"}
 
 def write_own_wheel(folder: Path) -> Path:
     """Write it; the same files give the same bytes."""
-    number = distribution(plansmith.__name__).version
+    installed = distribution(plansmith.__name__)
+    number = installed.version
     info = f"{plansmith.__name__}-{number}.dist-info"
     contents = {place: file.read_bytes() for place, file in own_files()}
-    metadata = distribution(plansmith.__name__).read_text("METADATA") or ""
+    metadata = installed.read_text("METADATA") or installed.read_text("PKG-INFO") or ""  # the latter of a checkout
     contents |= {f"{info}/METADATA": metadata.encode(), f"{info}/WHEEL": _WHEEL.encode()}
     lines = [f"{place},sha256={_hash(content)},{len(content)}" for place, content in sorted(contents.items())]
     contents[f"{info}/RECORD"] = ("\n".join([*lines, f"{info}/RECORD,,"]) + "\n").encode()
