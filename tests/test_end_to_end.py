@@ -39,10 +39,10 @@ def compile_model(folder: Path, *arguments: str) -> dict[str, Any]:
 
 
 @contextmanager
-def serve(repository: str, model: str, said: Path) -> Iterator[tuple[str, str]]:
+def serve(repository: str, model: str, said: Path, *options: str) -> Iterator[tuple[str, str]]:
     """Run `plansmith serve` on free ports until the block ends with a person's Ctrl-C; its two URLs."""
     ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
-    command = [sys.executable, "-m", "plansmith", "serve", model, "--repository", repository, *ports]
+    command = [sys.executable, "-m", "plansmith", "serve", model, "--repository", repository, *ports, *options]
     with said.open("w") as output:
         process = subprocess.Popen(command, stdout=output, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     deadline = time.monotonic() + SERVE_SECONDS

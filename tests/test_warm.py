@@ -65,6 +65,19 @@ def test_all_processes_of_a_test_run_share_one(
     assert parent_of(waiting, tmp_path) == parent
 
 
+def test_who_has_started_the_warm_process_ends_before_it_without_a_word(tmp_path: Path) -> None:
+    script = f"from tests import warm; print(warm.run([*warm.COMMAND, '--version'], cwd={str(tmp_path)!r}).returncode)"
+    done = subprocess.run(
+        [sys.executable, "-W", "always::ResourceWarning", "-c", script],
+        cwd=Path(__file__).parents[1],
+        env=environment(PYTEST_XDIST_TESTRUNUID="of its own"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
 def parent_of(command: tuple[str, ...], folder: Path, **variables: str) -> int:
     """The process that started a command, which is then killed."""
     with warm.Popen(command, cwd=folder, env=environment(**variables)) as process:

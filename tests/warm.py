@@ -29,9 +29,6 @@ _ROOT = Path(__file__).parents[1]
 _AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "HF_", "TRANSFORMERS_", "MALLOC_")
 """Variables that are read when an interpreter or a library starts."""
 
-_started: list[subprocess.Popen[bytes]] = []
-"""The warm process where it is this one's child, which nobody waits for: it goes on as long as others need it."""
-
 
 class Popen(subprocess.Popen[Any]):
     """`subprocess.Popen`; where it starts the command line as it is started here, that is a fork of a warm process.
@@ -163,14 +160,21 @@ def _connected(address: str) -> socket.socket:
                 raise
         else:
             listener.listen()
-            _started.append(_start(listener))
+            _start(listener)
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     assert soon(lambda: control.connect_ex(address), 0) == 0, "who started the warm process has ended"
     return control
 
 
-def _start(listener: socket.socket) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+class _Left(subprocess.Popen[bytes]):
+    """A process that nobody waits for, as others may need it still; Python shall not warn of that."""
+
+    def __del__(self) -> None:
+        return
+
+
+def _start(listener: socket.socket) -> None:
+    _Left(
         [sys.executable, "-m", f"{__package__}.warm_server", str(listener.fileno())],
         cwd=_ROOT,
         stdin=subprocess.DEVNULL,

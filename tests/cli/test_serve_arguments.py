@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from plansmith.cli import serve
+from plansmith.cli import serve, server_needs
 from plansmith.cli.outcomes import Compiled
+from plansmith.cli.server_needs import ServerNeeds, obstacles
 from plansmith.engines import Engine
 from plansmith.errors import EnvironmentFault, ServedCheckError
+from plansmith.packed import PackedEnvironment
 from plansmith.reports import ServedReport
 from plansmith.targets import load_target
 from plansmith.triton import installation
-from plansmith.triton.installation import Installation, find_installation
+from plansmith.triton.installation import RUNNING_PYTHON, Installation, find_installation
 from plansmith.triton.repository import ModelRepository
 from plansmith.triton.server import TritonServer
 from plansmith.types import Precision
@@ -28,7 +30,31 @@ COMPATIBLE = "--backend-config=tensorrt,version-compatible=true"
 PLUGINS = "--backend-config=tensorrt,plugins=liba.so"
 
 
-def released(root: Path, model: str, *needs: tuple[str, ...], engine: Engine | None = None) -> None:
+STUB = Path("/stubs") / RUNNING_PYTHON / "triton_python_backend_stub"
+SERVER = Installation(Path("/tritonserver"), (), Path("/backends"), Path("/caches"), STUB, "2.51.0", False)
+STARTED = ServerNeeds(None, None, (), ())
+
+
+def brought(python: str) -> PackedEnvironment:
+    """An environment for a Python."""
+    return PackedEnvironment(
+        file="env.tar.gz",
+        python=python,
+        machine="x86_64",
+        glibc="2.34",
+        bytes=1,
+        unpacked_bytes=1,
+        distributions=(),
+    )
+
+
+def released(
+    root: Path,
+    model: str,
+    *needs: tuple[str, ...],
+    engine: Engine | None = None,
+    environment: PackedEnvironment | None = None,
+) -> None:
     """Versions of a model that need the server to be started with arguments, with the engine of a draft or another."""
     for number, arguments in enumerate(needs):
         package = write_package(root.parent / f"{model}-{number}", f"{model} {number}")
@@ -38,7 +64,13 @@ def released(root: Path, model: str, *needs: tuple[str, ...], engine: Engine | N
         publish(
             root,
             package,
-            draft.model_copy(update={"package": draft.package.model_copy(update={"server_arguments": arguments})}),
+            draft.model_copy(
+                update={
+                    "package": draft.package.model_copy(
+                        update={"server_arguments": arguments, "environment": environment}
+                    )
+                }
+            ),
         )
 
 
@@ -47,8 +79,8 @@ def test_what_any_shown_version_needs_is_passed_once(tmp_path: Path) -> None:
     released(root, "plain", ())
     released(root, "compatible", (COMPATIBLE,), (COMPATIBLE, PLUGINS), ())
     opened = ModelRepository(root)
-    assert serve.server_arguments(opened, ["plain"]) == []
-    assert serve.server_arguments(opened, ["plain", "compatible"]) == [COMPATIBLE, PLUGINS]
+    assert server_needs.server_arguments(opened, ["plain"]) == []
+    assert server_needs.server_arguments(opened, ["plain", "compatible"]) == [COMPATIBLE, PLUGINS]
 
 
 def test_a_server_that_runs_takes_up_no_model_that_needs_other_arguments_or_is_for_another_target(
@@ -58,12 +90,27 @@ def test_a_server_that_runs_takes_up_no_model_that_needs_other_arguments_or_is_f
     released(root, "plain", ())
     released(root, "compatible", (COMPATIBLE,))
     opened = ModelRepository(root)
-    obstacle = serve._obstacles(opened, [])
+    obstacle = obstacles(SERVER, opened, STARTED)
     assert obstacle("plain") is None
     assert f"started with {COMPATIBLE}" in (obstacle("compatible") or "")
-    assert serve._obstacles(opened, [COMPATIBLE])("compatible") is None
+    assert obstacles(SERVER, opened, replace(STARTED, arguments=(COMPATIBLE,)))("compatible") is None
     (opened.store / "repository.json").write_text('{"target": "triton-26.08-cpu"}')
     assert "for target triton-26.08-cpu, and this server was started for local-cpu" in (obstacle("plain") or "")
+
+
+def test_a_server_that_runs_takes_up_no_model_whose_environment_is_for_a_python_that_it_was_started_without(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "repository"
+    released(root, "own", (), environment=brought(RUNNING_PYTHON))
+    released(root, "another", (), environment=brought("3.99"))
+    opened = ModelRepository(root)
+    obstacle = obstacles(SERVER, opened, STARTED)
+    assert obstacle("own") is None
+    assert (obstacle("another") or "").startswith("its environment is for Python 3.99, which this server was started")
+    assert obstacles(SERVER, opened, replace(STARTED, pythons=("3.99",)))("another") is None
+    image = replace(SERVER, stub=SERVER.backends / "python" / "triton_python_backend_stub")
+    assert obstacles(image, opened, STARTED)("another") is None
 
 
 @pytest.mark.parametrize("written", ["8", "8GB", "none", "0G", "-1G"])
@@ -81,17 +128,17 @@ def test_plans_alone_need_no_onnx_runtime_in_the_server(tmp_path: Path, monkeypa
     (root / "theirs" / "1").mkdir(parents=True)
     opened = ModelRepository(root)
     server = Installation(tmp_path / "tritonserver", (), tmp_path, tmp_path, None, "2.72.0", False, real_tensorrt=True)
-    assert serve.stand_in_for(server, opened, ["plans"]) is None
+    assert server_needs.stand_in_for(server, opened, ["plans"]) is None
     for others in (["plans", "graph"], ["graph"], ["plans", "theirs"]):
         with pytest.raises(EnvironmentFault, match="the stand-in backend runs models on the CPU only"):
-            serve.stand_in_for(server, opened, others)
+            server_needs.stand_in_for(server, opened, others)
     with pytest.raises(EnvironmentFault, match="has no TensorRT backend"):
-        serve.stand_in_for(replace(server, real_tensorrt=False), opened, ["plans"])
+        server_needs.stand_in_for(replace(server, real_tensorrt=False), opened, ["plans"])
 
 
 def test_a_model_that_somebody_else_put_there_needs_nothing_that_is_known(tmp_path: Path) -> None:
     (tmp_path / "repository" / "theirs" / "1").mkdir(parents=True)
-    assert serve.server_arguments(ModelRepository(tmp_path / "repository"), ["theirs"]) == []
+    assert server_needs.server_arguments(ModelRepository(tmp_path / "repository"), ["theirs"]) == []
 
 
 @pytest.mark.parametrize(

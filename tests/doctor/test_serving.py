@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from plansmith.doctor import serving
 from plansmith.doctor.findings import Severity
 from plansmith.doctor.serving import look, serving_findings, start_finding
 from plansmith.errors import EnvironmentFault
-from plansmith.targets import DEFAULT_TARGET, load_target, require_onnxruntime
+from plansmith.targets import DEFAULT_TARGET, load_target, require_dali, require_onnxruntime
 from plansmith.triton.installation import Installation
 
 CONTAINER = Installation(
@@ -55,15 +56,40 @@ def test_pytorch_models_need_a_numpy_of_their_own_only_where_the_server_takes_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLANSMITH_SERVE_ENV", str(tmp_path))
-    _, _, models, _ = serving_findings(WHEEL, None)
+    _, _, _, models, _ = serving_findings(WHEEL, None)
     assert (models.severity, models.remedy) == (Severity.OPTIONAL, "plansmith serve-env add")
     assert "NumPy" in models.found
     (tmp_path / "numpy-1.26.4").mkdir()
-    _, _, models, _ = serving_findings(WHEEL, None)
+    _, _, _, models, _ = serving_findings(WHEEL, None)
     assert models.severity is Severity.OK
     assert "this environment's packages" in models.found
-    _, _, models, _ = serving_findings(CONTAINER, None)
+    *_, models, _ = serving_findings(CONTAINER, None)
     assert (models.severity, models.found) == (Severity.OK, "the packages of the server's Python")
+
+
+def test_the_dali_of_the_target_is_optional_and_comes_with_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANSMITH_SERVE_ENV", str(tmp_path))
+    version = require_dali(load_target(DEFAULT_TARGET))
+    _, _, dali, *_ = serving_findings(WHEEL, None)
+    assert (dali.name, dali.severity) == ("DALI", Severity.OPTIONAL)
+    assert dali.found == f"DALI {version} is not installed: {tmp_path / f'dali-{version}'} does not exist"
+    assert dali.remedy.startswith("plansmith serve-env add local-cpu --dali")
+    (tmp_path / f"dali-{version}").mkdir()
+    _, _, dali, *_ = serving_findings(WHEEL, None)
+    assert (dali.severity, dali.found) == (
+        Severity.OK,
+        f"{version} in a stand-in backend, for target {DEFAULT_TARGET}",
+    )
+    _, _, dali, *_ = serving_findings(replace(CONTAINER, real_dali=True), None)
+    assert (dali.severity, dali.found) == (Severity.OK, "Triton's own backend")
+
+
+def test_a_target_that_names_no_dali_is_told_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    none = load_target(DEFAULT_TARGET).model_copy(update={"dali": None})
+    monkeypatch.setattr(serving, "load_target", lambda _: none)
+    assert "DALI" not in [finding.name for finding in serving_findings(WHEEL, None)]
 
 
 def test_a_server_without_backend_and_stub_is_a_problem() -> None:

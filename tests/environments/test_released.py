@@ -7,21 +7,28 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from plansmith.cli.environments import environment_lines
+from plansmith.client import Client
 from plansmith.engines import Engine
 from plansmith.environments.packing import PARAMETER
 from plansmith.errors import EnvironmentFault
+from plansmith.manifest import Package
 from plansmith.reports import Tolerance
 from plansmith.stages import Finished
 from plansmith.triton.installation import find_installation
 from plansmith.triton.model_config import parse_config
 from plansmith.triton.served_check import check_served
 from plansmith.triton.serving_runtime import ServingRuntime
-from plansmith.types import OnnxModel
+from plansmith.types import EngineKind, OnnxModel
 
-from .releases import CASE, release
+from ..cli.command import CommandLine
+from ..durability.packages import draft_of, publish
+from ..test_end_to_end import serve
+from ..waiting import soon
+from .releases import CASE, X, release
 from .tiny import write_wheel
 
 
@@ -62,11 +69,9 @@ def test_packages_that_no_index_has_end_the_packing_and_leave_no_release(
     assert not release(engine, reference, tmp_path, environment="packed").cached
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("environments")
-def test_the_served_check_lends_a_release_the_python_of_its_image(
-    engine: Finished[Engine], reference: Finished[OnnxModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def pythons_beside() -> str:
+    """What PATH has to begin with for Python 3.12 to be on it."""
     try:
         installation = find_installation()
     except EnvironmentFault as fault:
@@ -74,11 +79,30 @@ def test_the_served_check_lends_a_release_the_python_of_its_image(
     beside = [str(folder) for folder in sorted(Path(sys.base_prefix).parent.glob("3.12*/bin"))]
     if not installation.lends_python or not beside:
         pytest.skip("there is no Python 3.12 beside the running one, or no process for it")
+    return ":".join(beside)
+
+
+@pytest.fixture
+def packed(
+    engine: Finished[Engine],
+    reference: Finished[OnnxModel],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pythons_beside: str,  # noqa: ARG001 - without them nothing is packed
+) -> Finished[Package]:
+    """A release that brings its environment, for Python 3.12."""
     (tmp_path / "links").mkdir()
     write_wheel(tmp_path / "links", "ape", files={"ape.py": "FACTOR = 7\n"}, needs=["numpy==1.26.4"])
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
-    packed = release(engine, reference, tmp_path, environment="packed")
-    runtime = ServingRuntime(installation, None, "none", "cpu")
+    return release(engine, reference, tmp_path, environment="packed")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("environments")
+def test_the_served_check_lends_a_release_the_python_of_its_image(
+    packed: Finished[Package], pythons_beside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = ServingRuntime(find_installation(), None, "none", "cpu")
     asked: dict[str, Any] = {
         "runtime": runtime,
         "mask_input": None,
@@ -91,7 +115,41 @@ def test_the_served_check_lends_a_release_the_python_of_its_image(
         without.setenv("PATH", "/nowhere")
         with pytest.raises(EnvironmentFault, match=r"environment is for Python 3\.12, with which it cannot be served"):
             check_served(packed.record, packed.folder, [CASE], **asked)
-    monkeypatch.setenv("PATH", ":".join([*beside, os.environ["PATH"]]))
+    monkeypatch.setenv("PATH", f"{pythons_beside}:{os.environ['PATH']}")
     report = check_served(packed.record, packed.folder, [CASE], **asked)
     assert report.requests == len(report.checks) > 0
     assert not (tmp_path / "repository").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("environments")
+@pytest.mark.parametrize("follow", [(), ("--follow",)], ids=["", "follow"])
+def test_a_release_that_was_published_is_served_here_with_the_python_of_its_image(
+    follow: tuple[str, ...],
+    packed: Finished[Package],
+    pythons_beside: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repository = tmp_path / "repository"
+    draft = draft_of(packed.folder, model="odd")
+    engine = draft.engine.model_copy(update={"kind": EngineKind.PYTHON})
+    publish(repository, packed.folder, draft.model_copy(update={"package": packed.record, "engine": engine}))
+    files = sorted((repository / "odd").iterdir())
+    with monkeypatch.context() as without:
+        without.setenv("PATH", "/nowhere")
+        lacking = CommandLine(tmp_path)("serve", "odd", "--repository", repository)
+    assert lacking.message.startswith("plansmith: the model's environment is for Python 3.12, with which it cannot be")
+    monkeypatch.setenv("PATH", f"{pythons_beside}:{os.environ['PATH']}")
+    said = tmp_path / "said"
+    with serve(str(repository), "odd", said, *follow) as (http, _):
+        if follow:
+            assert soon(lambda: "odd: version 1 serves" in said.read_text(), expected=True), said.read_text()
+        with Client(http, model="odd") as client:
+            assert np.array_equal(client.infer({"x": X})["y"], CASE.answer["y"])
+    np.save(tmp_path / "asked.npy", X)
+    infer = CommandLine(tmp_path)(
+        "infer", "odd", "--input", f"x={tmp_path / 'asked.npy'}", "--serve", "--repository", repository
+    )
+    assert infer.status == 0, infer.stderr
+    assert sorted((repository / "odd").iterdir()) == files

@@ -23,7 +23,7 @@ from plansmith.errors import EnvironmentFault
 from plansmith.stages import Listener, StageRunner
 from plansmith.triton.installation import RUNNING_PYTHON, Installation, find_installation
 from plansmith.triton.model_config import text_of
-from plansmith.triton.other_python import lend_stub
+from plansmith.triton.other_python import lent_python, other_pythons
 from plansmith.triton.server import TritonServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("environments")]
@@ -107,6 +107,12 @@ def write_model(repository: Path, python: str, artifacts: Path) -> Path:
     return model
 
 
+def environment_of(python: str, folder: Path) -> Path:
+    """What a virtual environment of a Python looks like."""
+    (folder / "environment" / "lib" / f"python{python}").mkdir(parents=True)
+    return folder / "environment"
+
+
 def ask(server: TritonServer) -> list[str]:
     with grpc.InferenceServerClient(server.grpc_url) as client:
         texts = grpc.InferInput("text", [len(TEXTS)], "BYTES")
@@ -119,16 +125,19 @@ def ask(server: TritonServer) -> list[str]:
 @pytest.mark.usefixtures("_all_pythons")
 @pytest.mark.parametrize("python", ["3.11", "3.12"])
 def test_a_model_works_with_the_packages_of_its_archive_and_with_no_others(
-    python: str, installation: Installation, tmp_path: Path
+    python: str, installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = write_model(tmp_path / "repository", python, tmp_path / "artifacts")
     try:
-        lent = lend_stub(installation, python, model)
+        lent = lent_python(installation, python)
     except EnvironmentFault as fault:
         pytest.skip(str(fault))
     assert (lent is None) == (python == RUNNING_PYTHON)
-    folders = [lent] if lent is not None else []
-    with TritonServer(model.parent, installation, tmp_path / "log", library_folders=folders) as server:
+    model = write_model(tmp_path / "repository", python, tmp_path / "artifacts")
+    files = sorted(model.iterdir())
+    others = other_pythons(installation)  # the environment that plansmith runs in may be for one of them
+    monkeypatch.setenv("VIRTUAL_ENV", str(environment_of(others[-1] if others else python, tmp_path)))
+    with TritonServer(model.parent, installation, tmp_path / "log", pythons=[*others, python]) as server:
+        assert sorted(model.iterdir()) == files
         told, ids = map(json.loads, ask(server))
     assert ids == [one.ids for one in tokenizer().encode_batch(TEXTS)]
     assert (told["python"], told["numpy"]) == (python, "1.26.4")
@@ -168,10 +177,14 @@ def test_a_machine_without_the_python_of_an_environment_says_what_to_do(
 ) -> None:
     other = "3.12" if RUNNING_PYTHON != "3.12" else "3.11"
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EnvironmentFault, match=rf"no program python{other} of this machine answers") as missing:
-        lend_stub(installation, other, tmp_path)
+    with (
+        pytest.raises(EnvironmentFault, match=rf"no program python{other} of this machine answers") as missing,
+        TritonServer(tmp_path, installation, tmp_path / "log", pythons=[other]),
+    ):
+        pytest.fail("this server must not start")
     assert "--no-check-served" in missing.value.remedy
+    assert other_pythons(installation) == []
     with pytest.raises(EnvironmentFault, match="has no Python backend for it"):
-        lend_stub(installation, "3.99", tmp_path)
-    assert lend_stub(installation, RUNNING_PYTHON, tmp_path) is None
+        lent_python(installation, "3.99")
+    assert lent_python(installation, RUNNING_PYTHON) is None
     assert list(tmp_path.iterdir()) == []

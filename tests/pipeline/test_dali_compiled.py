@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
 from ..cli.command import CommandLine
 
@@ -40,6 +42,11 @@ def test_an_image_goes_through_dali_in_a_published_ensemble_that_answers_as_timm
     assert "dynamic_batching" not in config, "an image that DALI cannot decode harms no request but its own"
     assert 'key: "num_threads"' in config
     assert manifest["served"]["requests"] > 10
+    Image.fromarray(np.arange(192 * 160 * 3, dtype=np.uint32).astype(np.uint8).reshape(192, 160, 3)).save(
+        run.folder / "picture.png"
+    )
+    asked = run("infer", "tiny", "--file", "picture.png", "--serve", "--repository", "repository", "--json")
+    assert asked.status == 0, asked.message
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from plansmith.pipeline.drafts import run_parts, write_part
 from plansmith.pipeline.served.requests import Refusal
 from plansmith.pipeline_options import PipelineOptions
 from plansmith.sources import image_asking, timm_models
-from plansmith.sources.image_kinds import refuse_images
+from plansmith.sources.image_kinds import IMAGES
 from plansmith.sources.image_questions import bytes_array, image_questions
 from plansmith.sources.live import LiveModel, enliven
 from plansmith.sources.pipeline_images import IMAGE, plan_images
@@ -338,14 +338,14 @@ def test_what_cannot_be_is_refused_from_files_alone(tmp_path: Path) -> None:
     sound = save(tmp_path / "sound", "ViTModel", "ViTConfig", extractor(), **SMALL)
     usual = PipelineOptions(input="image")
 
-    assert refuse_images("hf", vit, usual, task="") == "labels"
-    assert refuse_images("timm", resnet, usual, task="") == "labels"
-    assert refuse_images("timm", resnet, usual, task="image-feature-extraction") == "embedding"
-    assert refuse_images("hf", vit, PipelineOptions(output="tensors"), task="") == "tensors"
+    assert IMAGES.refuse("hf", vit, usual, task="") == "labels"
+    assert IMAGES.refuse("timm", resnet, usual, task="") == "labels"
+    assert IMAGES.refuse("timm", resnet, usual, task="image-feature-extraction") == "embedding"
+    assert IMAGES.refuse("hf", vit, PipelineOptions(output="tensors"), task="") == "tensors"
     with pytest.raises(UsageError, match="an ONNX file does not say how images become its input"):
-        refuse_images("onnx", tmp_path, usual, task="")
+        IMAGES.refuse("onnx", tmp_path, usual, task="")
     for folder in (bare, sound):
         with pytest.raises(SourceError, match="has no image processor"):
-            refuse_images("hf", folder, usual, task="")
+            IMAGES.refuse("hf", folder, usual, task="")
     with pytest.raises(UsageError, match=r"pipeline.output is answer, and the model's configuration makes it labels"):
-        refuse_images("hf", vit, PipelineOptions(output="answer"), task="")
+        IMAGES.refuse("hf", vit, PipelineOptions(output="answer"), task="")

@@ -14,7 +14,7 @@ import pytest
 from plansmith.errors import PlansmithError, SourceError, UsageError
 from plansmith.pipeline.served.requests import Refusal
 from plansmith.pipeline_options import PipelineOptions
-from plansmith.sources.text_kinds import refuse_text, takes_pairs, text_output
+from plansmith.sources.text_kinds import TEXTS, takes_pairs, text_output
 from plansmith.sources.wording import fast_tokenizer
 from plansmith.types import AxisRange
 
@@ -340,7 +340,7 @@ def test_what_cannot_be_is_told_by_the_files_alone(case: str, tmp_path: Path) ->
     if tokenizer:
         (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(PlansmithError) as raised:
-        refuse_text(scheme, tmp_path, PipelineOptions.model_validate(options), task=task)
+        TEXTS.refuse(scheme, tmp_path, PipelineOptions.model_validate(options), task=task)
     assert message in raised.value.message
     assert remedy in raised.value.remedy
 

@@ -20,7 +20,7 @@ from plansmith.pipeline.served.wav import read_wav, resampled
 from plansmith.pipeline_options import PipelineOptions
 from plansmith.sources.image_questions import bytes_array
 from plansmith.sources.pipeline_sound import AUDIO, plan_sound
-from plansmith.sources.sound_kinds import refuse_sound
+from plansmith.sources.sound_kinds import SOUNDS
 from plansmith.sources.sound_questions import drawn_sound, wav
 from plansmith.sources.sound_recipes import FILTERS_FILE, sound_recipe_of
 
@@ -261,10 +261,10 @@ def test_what_cannot_be_is_refused_from_files_alone(tmp_path: Path) -> None:
     images = save(tmp_path / "images", "ViTModel", "ViTConfig", processor, **IMAGE)
     sounds = save(tmp_path / "sounds", *MODELS["ast"][:3], **MODELS["ast"][3])
 
-    assert refuse_sound("hf", sounds, usual, task="") == "labels"
+    assert SOUNDS.refuse("hf", sounds, usual, task="") == "labels"
     with pytest.raises(SourceError, match="has no feature extractor"):
-        refuse_sound("hf", images, usual, task="")
+        SOUNDS.refuse("hf", images, usual, task="")
     with pytest.raises(UsageError, match="timm has no feature extractor"):
-        refuse_sound("timm", images, usual, task="")
+        SOUNDS.refuse("timm", images, usual, task="")
     with pytest.raises(UsageError, match=r"pipeline.output is text, and the model's configuration makes it labels"):
-        refuse_sound("hf", sounds, PipelineOptions(output="text"), task="")
+        SOUNDS.refuse("hf", sounds, PipelineOptions(output="text"), task="")

@@ -81,22 +81,26 @@ def served(opened: ModelRepository, model: str, *, quiet: bool) -> Iterator[Trit
         EnvironmentFault: this machine or its server lacks what the model needs.
     """
     from plansmith.cli.progress import MovingLine
-    from plansmith.cli.serve import log_file, server_arguments, stand_in_for
+    from plansmith.cli.serve import log_file
+    from plansmith.cli.server_needs import needs_of
     from plansmith.cli.streams import open_console
     from plansmith.cli.text import short
     from plansmith.triton.installation import find_installation
     from plansmith.triton.server import TritonServer
 
     installation = find_installation()
+    needs = needs_of(installation, opened, [model])
     log = log_file(opened.root, "infer")
     server = TritonServer(
         opened.root,
         installation,
         log,
-        site=stand_in_for(installation, opened, [model]),
+        site=needs.site,
+        dali_site=needs.dali_site,
         models=[model, *members_of(opened, model)],
         deadline_seconds=_LOAD_SECONDS,
-        arguments=server_arguments(opened, [model]),
+        arguments=needs.arguments,
+        pythons=needs.pythons,
     )
     started = time.monotonic()
     try:

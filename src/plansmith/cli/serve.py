@@ -7,6 +7,7 @@ import shlex
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,9 @@ import click
 from plansmith.cli.options import complete_model, repository_option
 
 if TYPE_CHECKING:
-    from plansmith.manifest import Manifest
     from plansmith.triton.following import Follower, Needs
-    from plansmith.triton.installation import Installation
     from plansmith.triton.repository import ModelRepository
     from plansmith.triton.server import TritonServer
-    from plansmith.types import EngineKind
 
 # Large models load for minutes; a person who waits can press Ctrl-C.
 _LOAD_SECONDS = 3600
@@ -79,9 +77,11 @@ def serve_command(
     plansmith serve minilm --repository /srv/models --http-port 9000
     plansmith serve --follow --memory 8G
     """
+    from plansmith.cli.server_needs import needs_of, obstacles
     from plansmith.errors import RepositoryError, UsageError
     from plansmith.triton.installation import find_installation
     from plansmith.triton.nesting import require_alone
+    from plansmith.triton.other_python import other_pythons
     from plansmith.triton.repository import ModelRepository
     from plansmith.triton.server import TritonServer
 
@@ -103,26 +103,28 @@ def serve_command(
         )
     installation = find_installation(tritonserver)
     served = [model for model in models or present if model not in missing]
-    site = stand_in_for(installation, opened, served)
-    arguments = server_arguments(opened, served)
+    needs = needs_of(installation, opened, served)
+    if follow:  # what is published meanwhile may bring its environment for any of them
+        needs = replace(needs, pythons=tuple(other_pythons(installation)))
     server = TritonServer(
         repository,
         installation,
         log_file(opened.root),
-        site=site,
-        dali_site=_dali_site(installation, opened, served),
+        site=needs.site,
+        dali_site=needs.dali_site,
         models=[] if follow else served,  # the follower loads each by itself: one that never loads holds up no other
         deadline_seconds=_LOAD_SECONDS,
         ports=(http_port, grpc_port, metrics_port),
-        arguments=arguments,
+        arguments=needs.arguments,
         memory_bytes=memory_bytes,
+        pythons=needs.pythons,
     )
     with server:
         what = f"follows {opened.root}" if follow else f"serves {', '.join(served)}"
-        _announce(server, what, served, arguments, stand_in=site is not None)
+        _announce(server, what, served, needs.arguments, stand_in=needs.site is not None)
         try:
             if follow:
-                follower = _follower(server, opened, models, _obstacles(opened, arguments))
+                follower = _follower(server, opened, models, obstacles(installation, opened, needs))
                 status: int | None = _follow(server, follower)
             else:
                 status = server.wait()
@@ -148,85 +150,6 @@ def _follow(server: TritonServer, follower: Follower) -> int:
     while (status := server.wait(_LOOK_SECONDS)) is None:
         follower.look()
     return status
-
-
-def _obstacles(opened: ModelRepository, arguments: Sequence[str]) -> Needs:
-    """Asks whether a model can be loaded by a server that was started with these arguments, for this target."""
-    target = opened.load_target().name
-
-    def obstacle(model: str) -> str | None:
-        now = opened.load_target().name
-        if now != target:
-            return f"the repository is for target {now}, and this server was started for {target}: start it again"
-        lacking = [one for one in server_arguments(opened, [model]) if one not in arguments]
-        return f"it needs a server that was started with {shlex.join(lacking)}: start it again" if lacking else None
-
-    return obstacle
-
-
-def stand_in_for(installation: Installation, repository: ModelRepository, models: Sequence[str]) -> Path | None:
-    """The packages of the stand-in backend; None where the server has the real one, or nothing that it serves needs it.
-
-    Raises:
-        EnvironmentFault: this machine or its server lacks what the models need.
-        EngineError: nothing says which ONNX Runtime the target has.
-    """
-    from plansmith.triton.installation import require_device, require_python, require_tensorrt, stand_in_site
-    from plansmith.types import EngineKind
-
-    target = repository.load_target()
-    kinds = _engines(repository, models)
-    if EngineKind.PYTHON in kinds or _has_python_parts(repository, models):
-        require_python(installation, torch=EngineKind.PYTHON in kinds)
-    if EngineKind.PYTHON in kinds:
-        require_device(installation, target, EngineKind.PYTHON)
-    if kinds and kinds <= {EngineKind.TENSORRT, EngineKind.PYTHON}:
-        if EngineKind.TENSORRT in kinds:
-            require_tensorrt(installation, target)
-        return None
-    require_device(installation, target)
-    return stand_in_site(installation, target)
-
-
-def _dali_site(installation: Installation, repository: ModelRepository, models: Sequence[str]) -> Path | None:
-    """The packages of the stand-in for the DALI backend; None where the real one is here, or nothing needs it.
-
-    Raises:
-        EnvironmentFault: they are not installed.
-        EngineError: nothing says which DALI the target has.
-    """
-    from plansmith.triton.installation import dali_site
-
-    manifests = [manifest for model in models for manifest in _manifests(repository, model)]
-    if not any(manifest is not None and manifest.package.has_dali for manifest in manifests):
-        return None
-    return dali_site(installation, repository.load_target())
-
-
-def _engines(repository: ModelRepository, models: Sequence[str]) -> set[EngineKind | None]:
-    """The engines of the shown versions of models; None among them where one is somebody else's or damaged."""
-    shown = [_manifests(repository, model) for model in models]
-    found = {manifest.engine.kind if manifest else None for manifests in shown for manifest in manifests}
-    return found if all(shown) else {*found, None}
-
-
-def _has_python_parts(repository: ModelRepository, models: Sequence[str]) -> bool:
-    """Whether a shown version of a model is a script, or has a part, for Triton's Python backend."""
-    from plansmith.triton.script_layout import is_script
-
-    packages = [one.package for model in models for one in _manifests(repository, model) if one]
-    return any(is_script(one) or any(part.backend == "python" for part in one.members) for one in packages)
-
-
-def server_arguments(repository: ModelRepository, models: Sequence[str]) -> list[str]:
-    """What the shown versions of models need the server to be started with, each once."""
-    manifests = [manifest for model in models for manifest in _manifests(repository, model)]
-    return list(dict.fromkeys(one for manifest in manifests if manifest for one in manifest.package.server_arguments))
-
-
-def _manifests(repository: ModelRepository, model: str) -> list[Manifest | None]:
-    """Of the shown versions of a model; None of one that is somebody else's or damaged."""
-    return [repository.readable(model, number) for number in repository.views(model).shown()]
 
 
 def _announce(

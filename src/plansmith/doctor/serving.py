@@ -7,9 +7,10 @@ from pathlib import Path
 from plansmith.doctor.findings import Finding, Severity
 from plansmith.errors import EnvironmentFault, PlansmithError
 from plansmith.scratch import scratch_folder
-from plansmith.targets import DEFAULT_TARGET, load_target, require_onnxruntime
+from plansmith.targets import DEFAULT_TARGET, Target, load_target, require_onnxruntime
 from plansmith.triton.installation import (
     Installation,
+    dali_site,
     find_installation,
     python_library_folder,
     require_python,
@@ -39,6 +40,7 @@ def serving_findings(installation: Installation | None, refusal: EnvironmentFaul
     return [
         Finding(AREA, "server", Severity.OK, stated),
         _runtime_finding(installation),
+        *_dali_findings(installation, load_target(DEFAULT_TARGET)),
         _pytorch_finding(installation),
         _python_library_finding(needed=not brings_python),
     ]
@@ -96,6 +98,20 @@ def _runtime_finding(installation: Installation) -> Finding:
         return Finding(AREA, name, Severity.PROBLEM, error.message, _NEEDED_FOR, error.remedy)
     version = require_onnxruntime(target).version
     return Finding(AREA, name, Severity.OK, f"{version} in a stand-in backend, for target {target.name}")
+
+
+def _dali_findings(installation: Installation, target: Target) -> list[Finding]:
+    """What runs DALI pipelines; nothing where the target names no DALI and the server has none."""
+    name, needed_for = "DALI", "preprocessing: dali in a spec"
+    if installation.real_dali:
+        return [Finding(AREA, name, Severity.OK, "Triton's own backend")]
+    if target.dali is None:
+        return []
+    try:
+        dali_site(installation, target)
+    except EnvironmentFault as error:
+        return [Finding(AREA, name, Severity.OPTIONAL, error.message, needed_for, error.remedy)]
+    return [Finding(AREA, name, Severity.OK, f"{target.dali} in a stand-in backend, for target {target.name}")]
 
 
 def _pytorch_finding(installation: Installation) -> Finding:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
-from plansmith.errors import SourceError, UsageError
-from plansmith.pipeline_options import PipelineOptions, RawOutput
+from plansmith.pipeline_options import RawOutput
 from plansmith.sources.directory import read_config
 from plansmith.sources.heads import read_json
 from plansmith.sources.preprocessors import PROCESSOR_FILES
+from plansmith.sources.raw_answers import RawKind, Scheme
 
 _TASKS: dict[str, RawOutput] = {"image-classification": "labels", "image-feature-extraction": "embedding"}
 
@@ -22,7 +21,7 @@ _HEADS: tuple[tuple[str, RawOutput], ...] = (
 )
 
 
-def image_output(scheme: Literal["hf", "timm"], folder: Path, task: str) -> RawOutput:
+def image_output(scheme: Scheme, folder: Path, task: str) -> RawOutput:
     """What a model that reads images answers with, by its task or, where none is asked for, its configuration.
 
     Raises:
@@ -37,46 +36,7 @@ def image_output(scheme: Literal["hf", "timm"], folder: Path, task: str) -> RawO
     return next((output for end, output in _HEADS if named.endswith(end)), "tensors")
 
 
-def refuse_images(
-    scheme: Literal["hf", "timm", "onnx"], folder: Path, options: PipelineOptions, *, task: str
-) -> RawOutput:
-    """See, before anything heavy is loaded, that a source can have images as its pipeline's input.
-
-    Args:
-        scheme: of the source.
-        folder: its directory; of an ONNX file, the one that it lies in.
-        options: what the spec says of the pipeline.
-        task: that was asked for; empty: none.
-
-    Returns:
-        What the pipeline answers with.
-
-    Raises:
-        UsageError: the kind of source, or of model, does not fit what the spec asks for.
-        SourceError: nothing says how images become the model's input, or a file is no JSON.
-    """
-    if scheme == "onnx":
-        raise UsageError(
-            "pipeline.input is image, and an ONNX file does not say how images become its input",
-            remedy="name a model of timm or transformers as the source, or leave `pipeline` out",
-        )
-    if not takes_images(scheme, folder):
-        raise SourceError(
-            f"pipeline.input is image, and {folder.name} has no image processor",
-            remedy="save it beside the model (processor.save_pretrained), or leave `pipeline` out",
-        )
-    told = image_output(scheme, folder, task)
-    wanted = options.output or told
-    if wanted not in {told, "tensors"}:
-        raise UsageError(
-            f"pipeline.output is {wanted}, and the model's {'task' if task else 'configuration'} makes it"
-            f" {told} of images",
-            remedy=f"write output: {told}, or tensors for the model's own outputs",
-        )
-    return wanted
-
-
-def takes_images(scheme: Literal["hf", "timm"], folder: Path) -> bool:
+def takes_images(scheme: Scheme, folder: Path) -> bool:
     """Whether a directory says how images become the model's input.
 
     Raises:
@@ -94,3 +54,15 @@ def _is_of_images(config: dict[str, object]) -> bool:
         return True
     # Older directories name a feature extractor, as do those of sounds, which have a sampling rate.
     return "feature_extractor_type" in config and "sampling_rate" not in config and "feature_size" not in config
+
+
+IMAGES = RawKind(
+    name="image",
+    plural="images",
+    lacking={"onnx": "an ONNX file does not say how images become its input"},
+    fitting="a model of timm or transformers as the source",
+    processor="image processor",
+    variable="processor",
+    takes=takes_images,
+    output=image_output,
+)

@@ -16,7 +16,7 @@ from plansmith.pipeline.served.images import ImagesStep
 from plansmith.pipeline.served.requests import Refusal
 from plansmith.pipeline_options import PipelineOptions
 from plansmith.sources.image_asking import ImageSource, ask_ranked, timm_source, transformers_source
-from plansmith.sources.image_kinds import refuse_images
+from plansmith.sources.image_kinds import IMAGES
 from plansmith.sources.image_questions import files_of, image_questions
 from plansmith.sources.image_recipes import EQUAL, Agreement
 from plansmith.sources.live import LiveModel
@@ -91,7 +91,7 @@ def plan_images(
         SourceError: there is no preprocessing, or it does something that the part for images cannot.
         UsageError: the model does not make what the spec asks for, or takes more than images.
     """
-    output = refuse_images(scheme, folder, options, task=task)
+    output = IMAGES.refuse(scheme, folder, options, task=task)
     component = onnx.components["model"]
     images = _image_input(component)
     source = (

@@ -16,7 +16,7 @@ from plansmith.pipeline_options import PipelineOptions
 from plansmith.sources.image_questions import files_of
 from plansmith.sources.live import LiveModel
 from plansmith.sources.preprocessors import read_preprocessors
-from plansmith.sources.sound_kinds import refuse_sound
+from plansmith.sources.sound_kinds import SOUNDS
 from plansmith.sources.sound_questions import sound_questions
 from plansmith.sources.sound_recipes import FILTERS_FILE, SoundRecipe, sound_recipe_of
 from plansmith.types import BATCH, Component, OnnxModel, Tensor
@@ -70,7 +70,7 @@ def plan_sound(
     """
     import transformers
 
-    output = refuse_sound("hf", folder, options, task=task)
+    output = SOUNDS.refuse("hf", folder, options, task=task)
     extractor = read_preprocessors(folder, trust_remote_code=trust_remote_code).sound
     model = _read(live, onnx, extractor)
     parts, outputs, ask = _labels(model, options) if output == "labels" else _tensors(model)

@@ -11,7 +11,7 @@ from plansmith.pipeline_options import PipelineOptions
 from plansmith.sources.live import LiveModel
 from plansmith.sources.text_asking import Asking
 from plansmith.sources.text_behind import BEHIND, SPANS, TextModel, text_inputs
-from plansmith.sources.text_kinds import refuse_text
+from plansmith.sources.text_kinds import TEXTS
 from plansmith.sources.text_questions import text_questions
 from plansmith.sources.wording import read_wording
 from plansmith.types import OnnxModel
@@ -40,7 +40,7 @@ def plan_text(
         SourceError: there is no tokenizer that can be served.
         UsageError: the model does not make what the spec asks for, or takes more than texts.
     """
-    output = refuse_text("hf", folder, options, task=task)
+    output = TEXTS.refuse("hf", folder, options, task=task)
     if output not in BEHIND:
         raise UsageError(
             f"pipeline.output is {output}, which this model's tokens are not enough for",

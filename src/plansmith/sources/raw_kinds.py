@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from plansmith.errors import SourceError, UsageError
 from plansmith.pipeline_options import PipelineOptions, RawInput, RawOutput
-from plansmith.sources.image_kinds import refuse_images, takes_images
-from plansmith.sources.preprocessors import has_tokenizer
-from plansmith.sources.sound_kinds import refuse_sound, takes_sounds
-from plansmith.sources.text_kinds import refuse_text
+from plansmith.sources.image_kinds import IMAGES
+from plansmith.sources.raw_answers import Scheme
+from plansmith.sources.sound_kinds import SOUNDS
+from plansmith.sources.text_kinds import TEXTS
 
-Scheme = Literal["hf", "timm", "onnx"]
-
-_REFUSE = {"text": refuse_text, "image": refuse_images, "audio": refuse_sound}
+_KINDS = (TEXTS, IMAGES, SOUNDS)
 
 
 def raw_input(scheme: Scheme, folder: Path, options: PipelineOptions) -> RawInput:
@@ -26,13 +23,7 @@ def raw_input(scheme: Scheme, folder: Path, options: PipelineOptions) -> RawInpu
     """
     if options.input:
         return options.input
-    able: list[RawInput] = []
-    if scheme == "hf" and has_tokenizer(folder):
-        able.append("text")
-    if scheme != "onnx" and takes_images(scheme, folder):
-        able.append("image")
-    if scheme == "hf" and takes_sounds(folder):
-        able.append("audio")
+    able = [kind.name for kind in _KINDS if scheme not in kind.lacking and kind.takes(scheme, folder)]
     if not able:
         raise SourceError(
             f"{folder.name} has no tokenizer, image processor or feature extractor: nothing makes inputs of raw ones",
@@ -59,4 +50,5 @@ def refuse_raw(scheme: Scheme, folder: Path, options: PipelineOptions, *, task: 
         UsageError: the kind of source, or of model, does not fit what the spec asks for.
         SourceError: what makes the model's inputs is not there.
     """
-    return _REFUSE[raw_input(scheme, folder, options)](scheme, folder, options, task=task)
+    kinds = {kind.name: kind for kind in _KINDS}
+    return kinds[raw_input(scheme, folder, options)].refuse(scheme, folder, options, task=task)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
-from plansmith.errors import SourceError, UsageError
-from plansmith.pipeline_options import PipelineOptions, RawOutput
+from plansmith.pipeline_options import RawOutput
 from plansmith.sources.directory import read_config
 from plansmith.sources.heads import read_json
 from plansmith.sources.preprocessors import PROCESSOR_FILES
+from plansmith.sources.raw_answers import TRANSFORMERS, RawKind
 
 _TASK = "audio-classification"
 _CLASSIFIERS = ("ForSequenceClassification", "ForAudioClassification")
@@ -25,41 +24,23 @@ def takes_sounds(folder: Path) -> bool:
     return any("sampling_rate" in str(one) for one in found)
 
 
-def refuse_sound(
-    scheme: Literal["hf", "timm", "onnx"], folder: Path, options: PipelineOptions, *, task: str
-) -> RawOutput:
-    """See, before anything heavy is loaded, that a source can have sounds as its pipeline's input.
-
-    Args:
-        scheme: of the source.
-        folder: its directory; of an ONNX file, the one that it lies in.
-        options: what the spec says of the pipeline.
-        task: that was asked for; empty: none.
-
-    Returns:
-        What the pipeline answers with.
+def sound_output(folder: Path, task: str) -> RawOutput:
+    """What a model that hears sounds answers with, by its task or, where none is asked for, its configuration.
 
     Raises:
-        UsageError: the kind of source, or of model, does not fit what the spec asks for.
-        SourceError: nothing says how sounds become the model's input, or a file is no JSON.
+        SourceError: the configuration is no JSON.
     """
-    if scheme != "hf":
-        raise UsageError(
-            f"pipeline.input is audio, and {'an ONNX file' if scheme == 'onnx' else 'timm'} has no feature extractor",
-            remedy="name a model of transformers as the source (hf:<id or directory>), or leave `pipeline` out",
-        )
-    if not takes_sounds(folder):
-        raise SourceError(
-            f"pipeline.input is audio, and {folder.name} has no feature extractor",
-            remedy="save it beside the model (feature_extractor.save_pretrained), or leave `pipeline` out",
-        )
     named = str((read_config(folder).get("architectures") or [""])[0])
-    told: RawOutput = "labels" if task == _TASK or (not task and named.endswith(_CLASSIFIERS)) else "tensors"
-    wanted = options.output or told
-    if wanted not in {told, "tensors"}:
-        raise UsageError(
-            f"pipeline.output is {wanted}, and the model's {'task' if task else 'configuration'} makes it"
-            f" {told} of sounds",
-            remedy=f"write output: {told}, or tensors for the model's own outputs",
-        )
-    return wanted
+    return "labels" if task == _TASK or (not task and named.endswith(_CLASSIFIERS)) else "tensors"
+
+
+SOUNDS = RawKind(
+    name="audio",
+    plural="sounds",
+    lacking={"onnx": "an ONNX file has no feature extractor", "timm": "timm has no feature extractor"},
+    fitting=TRANSFORMERS,
+    processor="feature extractor",
+    variable="feature_extractor",
+    takes=lambda _, folder: takes_sounds(folder),
+    output=lambda _, folder, task: sound_output(folder, task),
+)

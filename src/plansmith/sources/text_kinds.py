@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from plansmith.errors import SourceError, UsageError
-from plansmith.pipeline_options import PipelineOptions, RawOutput
+from plansmith.pipeline_options import RawOutput
 from plansmith.sources.directory import read_config
 from plansmith.sources.heads import applies_modules, read_json
 from plansmith.sources.preprocessors import has_tokenizer
+from plansmith.sources.raw_answers import TRANSFORMERS, RawKind
 
 _TASKS: dict[str, RawOutput] = {
     "text-classification": "labels",
@@ -62,47 +62,6 @@ def text_output(folder: Path, task: str) -> RawOutput:
     return next((output for end, output in _HEADS if str(named[0]).endswith(end)), "tensors")
 
 
-def refuse_text(
-    scheme: Literal["hf", "timm", "onnx"], folder: Path, options: PipelineOptions, *, task: str
-) -> RawOutput:
-    """See, before anything heavy is loaded, that a source can have texts as its pipeline's input.
-
-    Args:
-        scheme: of the source.
-        folder: its directory; of an ONNX file, the one that it lies in.
-        options: what the spec says of the pipeline.
-        task: that was asked for; empty: none.
-
-    Returns:
-        What the pipeline answers with.
-
-    Raises:
-        UsageError: the kind of source, or of model, does not fit what the spec asks for.
-        SourceError: there is no tokenizer, or the configuration is no JSON.
-    """
-    if scheme != "hf":
-        what = "an ONNX file has no tokenizer" if scheme == "onnx" else "timm's models read images"
-        raise UsageError(
-            f"pipeline.input is text, and {what}",
-            remedy="name a model of transformers as the source (hf:<id or directory>), or leave `pipeline` out",
-        )
-    if not has_tokenizer(folder):
-        raise SourceError(
-            f"pipeline.input is text, and {folder.name} has no tokenizer",
-            remedy="save it beside the model (tokenizer.save_pretrained), or leave `pipeline` out",
-        )
-    told = text_output(folder, task)
-    wanted = options.output or told
-    if wanted not in {told, "tensors"}:
-        raise UsageError(
-            f"pipeline.output is {wanted}, and the model's {'task' if task else 'configuration'} makes it"
-            f" {told} of texts",
-            remedy=f"write output: {told}, or tensors for the model's own outputs"
-            + ("" if task else "; or name the task that the weights were trained for (`task`)"),
-        )
-    return wanted
-
-
 def takes_pairs(folder: Path, task: str) -> bool:
     """Whether a classifier judges two texts at once."""
     config = read_config(folder)
@@ -115,3 +74,16 @@ def takes_pairs(folder: Path, task: str) -> bool:
         return True
     names: dict[str, Any] = config.get("id2label") or {}
     return any(word in str(name).lower() for name in names.values() for word in _PAIR_LABELS)
+
+
+TEXTS = RawKind(
+    name="text",
+    plural="texts",
+    lacking={"onnx": "an ONNX file has no tokenizer", "timm": "timm's models read images"},
+    fitting=TRANSFORMERS,
+    processor="tokenizer",
+    variable="tokenizer",
+    takes=lambda _, folder: has_tokenizer(folder),
+    output=lambda _, folder, task: text_output(folder, task),
+    untold="; or name the task that the weights were trained for (`task`)",
+)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from plansmith.triton.installation import Installation
+from plansmith.triton.other_python import LentPython, write_choosing_stub
 
 STANDINS = Path(__file__).parent / "standin"
 
@@ -13,7 +15,11 @@ _ONNXRUNTIME, _DALI, _PYTHON = "onnxruntime", "dali", "python"
 
 
 def lay_out_backends(
-    folder: Path, installation: Installation, site: Path | None = None, dali_site: Path | None = None
+    folder: Path,
+    installation: Installation,
+    site: Path | None = None,
+    dali_site: Path | None = None,
+    lent: Sequence[LentPython] = (),
 ) -> None:
     """Make a backend directory: Triton refuses a library that a link leads out of it, but follows a linked folder.
 
@@ -22,6 +28,7 @@ def lay_out_backends(
         installation: the server.
         site: the packages of the stand-in for the ONNX Runtime backend; without them it is not laid out.
         dali_site: likewise for DALI.
+        lent: the Pythons beside its own that the server runs models with.
     """
     folder.mkdir()
     stand_ins: dict[str, Path] = {}
@@ -35,6 +42,8 @@ def lay_out_backends(
     if installation.stub is not None:
         shutil.copytree(installation.backends / _PYTHON, folder / _PYTHON)
         shutil.copy2(installation.stub, folder / _PYTHON)
+        if lent:
+            write_choosing_stub(folder / _PYTHON / installation.stub.name, installation.stub, lent)
     for name, packages in stand_ins.items():
         shutil.copytree(STANDINS / name, folder / name, ignore=shutil.ignore_patterns("__*"))
         (folder / name / "site").symlink_to(packages.absolute())

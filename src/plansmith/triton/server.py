@@ -25,13 +25,14 @@ from plansmith.scratch import scratch_name
 from plansmith.triton.backend_folder import lay_out_backends
 from plansmith.triton.ensembles import with_members
 from plansmith.triton.installation import Installation, python_library_folder, python_site
+from plansmith.triton.other_python import lent_python
 from plansmith.triton.server_log import is_port_taken, reasons
 from plansmith.triton.server_memory import MemoryLimit
 from plansmith.triton.server_process import end_server, start_server
 from plansmith.units import bytes_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from types import TracebackType
 
 HOST = "127.0.0.1"
@@ -65,6 +66,8 @@ class TritonServer:
         arguments: what to start the server with besides.
         library_folders: where libraries lie that the arguments name without a folder, as those of plugins.
         memory_bytes: what the server and its Python models may hold together; they are ended where it is more.
+        pythons: what the environments that models bring are for, such as "3.12"; entering the block raises an
+            `EnvironmentFault` where this machine cannot run them with one of these.
 
     Attributes:
         http_url: such as "127.0.0.1:8000", as the other two.
@@ -89,6 +92,7 @@ class TritonServer:
         arguments: Sequence[str] = (),
         library_folders: Sequence[Path] = (),
         memory_bytes: int | None = None,
+        pythons: Collection[str] = (),
     ) -> None:
         self.log = log
         self.version = ""
@@ -103,17 +107,20 @@ class TritonServer:
         self._arguments = tuple(arguments)
         self._library_folders = tuple(library_folders)
         self._memory_bytes = memory_bytes
+        self._pythons = tuple(dict.fromkeys(pythons))
         self._limit: MemoryLimit | None = None
         self._token = scratch_name(secrets.token_hex(4))
         self._cleanup = ExitStack()
 
     def __enter__(self) -> Self:
+        found = (lent_python(self._installation, python) for python in self._pythons)
+        lent = [one for one in found if one is not None]
         with ExitStack() as undo:
             place = _plain_temporary_folder()
             scratch = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix=f"{self._token}-", dir=place)))
             # The Python backend puts both paths into a shell command without quoting them.
             (scratch / _REPOSITORY).symlink_to(self._repository)
-            lay_out_backends(scratch / _BACKENDS, self._installation, self._site, self._dali_site)
+            lay_out_backends(scratch / _BACKENDS, self._installation, self._site, self._dali_site, lent)
             for _ in range(_PORT_ATTEMPTS):
                 attempt = undo.enter_context(ExitStack())
                 self._launch(scratch, attempt)
