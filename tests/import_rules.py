@@ -44,7 +44,7 @@ LEVELS = (
         "toolchain",
         "units",
     ),
-    ("machine_locks", "python_options", "tensorrt_options", "triton_options"),
+    ("machine_locks", "python_options", "registries", "tensorrt_options", "triton_options"),
     ("gpus",),
     ("optimization_profiles", "plan_rules"),
     ("basis", "pipeline", "pipeline_spec", "service_changes"),

@@ -1,0 +1,1 @@
+"""Model registries: what they tell, which of it starts a build, and what is asked of them."""
