@@ -43,7 +43,7 @@ _POLL_SECONDS = 5.0
 _LOCKED = 423
 _UNASKED = (*UNTAKEN, ConcurrencySlotAcquisitionError, TimeoutError)
 
-_STEPS = ("compile", "validate")
+_STEPS = ("compile", "validate", "beside")
 
 
 def queues_of(spec: ModelSpec, outlook: Mapping[str, str]) -> dict[str, list[str]]:
