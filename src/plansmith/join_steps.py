@@ -12,9 +12,9 @@ from plansmith.config import ModelSpec
 from plansmith.engines import Engine
 from plansmith.errors import EngineError, GateError, UsageError
 from plansmith.fetching import require_unchanged
+from plansmith.made import MadeModel
 from plansmith.parts import Pipeline
 from plansmith.pipeline.raw_agreement import refusals
-from plansmith.reports import ValidationReport
 from plansmith.sources.raw_kinds import refuse_raw
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner
@@ -23,7 +23,7 @@ from plansmith.triton.model_config import max_batch_size
 from plansmith.triton.serve_env import dali_folder
 from plansmith.triton_options import TritonOptions
 from plansmith.triton_options.serving import Latest, VersionPolicy
-from plansmith.types import EngineKind, LoweredModel, OnnxModel, SourceModel
+from plansmith.types import EngineKind, LoweredModel, OnnxModel
 
 _MOST_TOLD = 5
 
@@ -114,27 +114,14 @@ def _dali_site(target: Target) -> Path:
     return dali_folder(require_dali(target), target=shlex.quote(target.name))
 
 
-def join(
-    stages: StageRunner,
-    spec: ModelSpec,
-    target: Target,
-    source: Finished[SourceModel],
-    onnx: Finished[OnnxModel],
-    lowered: Finished[LoweredModel],
-    engine: Finished[Engine],
-    validation: Finished[ValidationReport],
-) -> Finished[Pipeline]:
+def join(stages: StageRunner, spec: ModelSpec, target: Target, made: MadeModel) -> Finished[Pipeline]:
     """Make what stands around a model, and hold it against the source's own library.
 
     Args:
         stages: the compile's steps.
         spec: says what the pipeline is to be.
         target: what it is served by.
-        source: the model.
-        onnx: knows its axes.
-        lowered: has the graph that this machine can run.
-        engine: what is served.
-        validation: has the tolerances.
+        made: the model, as far as the gate's verdict.
 
     Raises:
         SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
@@ -143,51 +130,36 @@ def join(
         EnvironmentFault: the target's DALI is not here.
         EngineError: DALI cannot do what the source does.
     """
-    parameters = _parameters(spec, target, source, onnx, engine)
 
     def build(out: Path) -> Any:
-        job = join_job(spec, target, source, onnx, lowered, engine, validation)
-        record = stages.heavy("join", job=job, out=str(out))
-        require_unchanged(stages, spec, source)
+        record = stages.heavy("join", job=join_job(spec, target, made), out=str(out))
+        require_unchanged(stages, spec, made.source)
         return record
 
-    inputs = [source.digest, onnx.digest, engine.digest, validation.digest]
+    inputs = [step.digest for step in (made.source, made.onnx, made.engine, made.validation)]
+    parameters = _parameters(spec, target, made)
     return stages.stage("join", Pipeline, inputs, parameters, build, require=_require_agreement)
 
 
-def join_job(
-    spec: ModelSpec,
-    target: Target,
-    source: Finished[SourceModel],
-    onnx: Finished[OnnxModel],
-    lowered: Finished[LoweredModel],
-    engine: Finished[Engine],
-    validation: Finished[ValidationReport],
-) -> dict[str, Any]:
+def join_job(spec: ModelSpec, target: Target, made: MadeModel) -> dict[str, Any]:
     """The fields of a `JoinJob`: what the parts around a model are made of; arguments as for `join`."""
     return {
-        "folder": str(source.folder),
-        "onnx": onnx.record.model_dump(mode="json"),
-        "engine": engine.record.model_dump(mode="json"),
-        "engine_folder": str(engine.folder),
-        "runnable": _runnable(engine.record, lowered),
-        "validation": validation.record.model_dump(mode="json"),
+        "folder": str(made.source.folder),
+        "onnx": made.onnx.record.model_dump(mode="json"),
+        "engine": made.engine.record.model_dump(mode="json"),
+        "engine_folder": str(made.engine.folder),
+        "runnable": _runnable(made.engine.record, made.lowered),
+        "validation": made.validation.record.model_dump(mode="json"),
         "dali_site": str(_dali_site(target)) if uses_dali(spec) else "",
-        **_parameters(spec, target, source, onnx, engine),
+        **_parameters(spec, target, made),
     }
 
 
-def _parameters(
-    spec: ModelSpec,
-    target: Target,
-    source: Finished[SourceModel],
-    onnx: Finished[OnnxModel],
-    engine: Finished[Engine],
-) -> dict[str, Any]:
+def _parameters(spec: ModelSpec, target: Target, made: MadeModel) -> dict[str, Any]:
     """The fields of a `JoinJob` that decide it besides the steps before."""
     assert spec.pipeline is not None
     parameters: dict[str, Any] = {
-        "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
+        "source": made.source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
         "allow_pickle": spec.allow_pickle,
         "inputs": {k: v.model_dump() for k, v in spec.inputs.items()},
         "outputs": spec.outputs,
@@ -198,7 +170,7 @@ def _parameters(
         parameters["dali"] = {
             "version": require_dali(target),
             "device": target.device,
-            "max_batch_size": max_batch_size(engine.record.components["model"], onnx.record.axes),
+            "max_batch_size": max_batch_size(made.engine.record.components["model"], made.onnx.record.axes),
         }
 
     return parameters

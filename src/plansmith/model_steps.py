@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -93,8 +94,8 @@ class ModelSteps(GraphSteps):
         lowered = perform(self.lower, onnx, data)
         engine = perform(self.compile, source, onnx, lowered)
         validation = perform(self.validate, source, engine, onnx, lowered, data)
-        pipeline = perform(self.join, source, onnx, lowered, engine, validation) if self.spec.pipeline else None
-        return MadeModel(source, onnx, data, lowered, engine, validation, pipeline)
+        made = MadeModel(source, onnx, data, lowered, engine, validation, None)
+        return replace(made, pipeline=perform(self.join, made)) if self.spec.pipeline else made
 
     def require_complete(self, made: MadeModel) -> None:
         """See that every plan is there: machines that share the cache each build their own.
@@ -187,14 +188,7 @@ class ModelSteps(GraphSteps):
             self._stages.notice(f"there is no {above} plan that this one has to be faster than: {error.message}")
             return None
 
-    def join(
-        self,
-        source: Finished[SourceModel],
-        onnx: Finished[OnnxModel],
-        lowered: Finished[LoweredModel],
-        engine: Finished[Engine],
-        validation: Finished[ValidationReport],
-    ) -> Finished[Pipeline]:
+    def join(self, made: MadeModel) -> Finished[Pipeline]:
         """Make what stands around the model, so that clients send and get what people have.
 
         Raises:
@@ -202,7 +196,7 @@ class ModelSteps(GraphSteps):
             UsageError: a pipeline that does not fit the model.
             GateError: the answers are not those of the source's own library.
         """
-        return join(self._stages, self.spec, self.target, source, onnx, lowered, engine, validation)
+        return join(self._stages, self.spec, self.target, made)
 
 
 def _require_available(spec: ModelSpec, reference: SourceReference, name: str, target: Target) -> None:

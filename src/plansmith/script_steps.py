@@ -79,7 +79,7 @@ def run_script_on(
 
     def build(out: Path) -> Any:
         job = {
-            "models": {name: _job(spec, target, one) for name, (spec, one) in models.items()},
+            "models": {name: join_job(spec, target, one) for name, (spec, one) in models.items()},
             "folders": {name: str(one.folder) for name, one in zip(models, pipelines, strict=True)},
             "pipeline": pipelines[0].record.model_dump(mode="json"),
             "file": str(file),
@@ -89,10 +89,6 @@ def run_script_on(
     steps = [step for one in made for step in (one.source, one.onnx, one.engine, one.validation, one.pipeline)]
     inputs = [step.digest for step in steps if step is not None]
     return stages.stage("script", Script, inputs, parameters, build, require=_require_same)
-
-
-def _job(spec: ModelSpec, target: Target, made: MadeModel) -> dict[str, Any]:
-    return join_job(spec, target, made.source, made.onnx, made.lowered, made.engine, made.validation)
 
 
 def _require_same(script: Script) -> None:
