@@ -8,11 +8,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-SECONDS = 60
+SECONDS = 120
 
 
 def soon(read: Callable[[], T], expected: T) -> T:
-    """What is read once it is what is expected, or what it is a minute later.
+    """What is read once it is what is expected, or what it is two minutes later.
 
     Triton answers before it counts: what its statistics and metrics say of a request comes a moment after the answer.
     """

@@ -116,7 +116,7 @@ def test_an_interrupt_leaves_what_is_done_and_lists_the_rest(specs: Path, run: C
         while set(logs.iterdir()) == before:
             assert process.poll() is None
         os.kill(process.pid, signal.SIGINT)
-        printed, said = process.communicate(timeout=60)
+        printed, said = process.communicate(timeout=180)
     assert process.returncode == 130
     assert "Traceback" not in str(said)
     assert "run the same command again" in str(said)

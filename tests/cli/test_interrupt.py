@@ -15,7 +15,7 @@ import psutil
 from .command import COMMAND, CommandLine, check_nothing_made, environment
 
 _MARK = "CLI_TEST_MARK"
-_DEADLINE_SECONDS = 60
+_DEADLINE_SECONDS = 180
 
 
 def interrupt(words: list[str], folder: Path, when: Callable[[Path], bool]) -> tuple[int, str, list[int]]:

@@ -22,7 +22,7 @@ from ..stores.releases import MODEL, make_release
 from .command import COMMAND, environment
 from .in_process import InProcess
 
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 180
 
 
 @pytest.fixture

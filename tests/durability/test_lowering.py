@@ -22,8 +22,8 @@ from .conftest import TESTS
 from .ends import still_running
 from .wholeness import cache_problems, staging_problems
 
-SECONDS = 60
-ENDED_SECONDS = 5
+SECONDS = 180
+ENDED_SECONDS = 20
 
 
 class Lowering:

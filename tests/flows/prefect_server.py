@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from ..waiting import soon
 from .programs import Program, free_port, own_environment
 
 USER, PASSWORD = "admin", "a pass:word"
@@ -78,13 +79,15 @@ class PrefectServer:
         assert isinstance(run, dict)
         return run
 
-    def tasks_of(self, run: str) -> list[dict[str, Any]]:
-        """The task runs of a flow run as they were started; they reach the server a moment after they end."""
-        for _ in range(100):
-            found = self.ask("task_runs/filter", flow_runs={"id": {"any_": [run]}})
-            if found and all(task["state"]["type"] not in {"PENDING", "RUNNING"} for task in found):
-                break
-            time.sleep(0.1)
+    def tasks_of(self, run: str, count: int) -> list[dict[str, Any]]:
+        """So many task runs of a flow run as they were started; they reach the server a moment after they end."""
+        found: list[dict[str, Any]] = []
+
+        def ended() -> int:
+            found[:] = self.ask("task_runs/filter", flow_runs={"id": {"any_": [run]}})
+            return sum(task["state"]["type"] not in {"PENDING", "RUNNING"} for task in found)
+
+        soon(ended, count)
         return sorted(found, key=lambda task: str(task["start_time"]))
 
     def artifacts_of(self, run: str) -> dict[str, dict[str, Any]]:

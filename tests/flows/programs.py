@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -22,6 +24,7 @@ import psutil
 from . import watcher
 
 _STOP_SECONDS = 30
+_LOWEST_PORT, _HIGHEST_PORT = 10_000, 32_768
 _POLL_SECONDS = 0.05
 
 
@@ -156,7 +159,14 @@ def own_environment(**more: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 at which nobody answers."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port of 127.0.0.1 at which nobody answers, and that is nobody's by chance.
+
+    None of those that Linux gives to whoever names none: a server takes many seconds to start, and longer where it is
+    killed and started again, while other tests have connections and servers begun.
+    """
+    given_out = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(_LOWEST_PORT, max(given_out, _HIGHEST_PORT))
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port

@@ -25,7 +25,7 @@ from .programs import own_environment
 from .service import Service
 from .team import wait_until
 
-_SILENT_SECONDS = 10  # the least that Prefect takes
+_SILENT_SECONDS = 20  # Prefect takes ten at least; one that beats each second must not miss as much on a busy machine
 
 
 @pytest.mark.services
@@ -42,7 +42,7 @@ def test_a_run_that_falls_silent_has_crashed_and_one_that_beats_lives(service: S
         return bool(_state(service, silent)["type"] == "CRASHED")
 
     wait_until(is_crashed)
-    assert "no heartbeat for 10 s" in _state(service, silent)["message"]
+    assert f"no heartbeat for {_SILENT_SECONDS} s" in _state(service, silent)["message"]
     assert [_state(service, run)["type"] for run in (lively, foreign)] == ["RUNNING", "RUNNING"]
 
 
@@ -196,11 +196,6 @@ def _announce(service: Service, name: str) -> None:
 
 
 def _emit(service: Service, event: str, resource: str, related: list[dict[str, str]], payload: dict[str, Any]) -> None:
-    import httpx
-
-    from .prefect_server import LOGIN
-
-    user, _, password = LOGIN.partition(":")
     content = {
         "id": str(uuid4()),
         "occurred": datetime.now(UTC).isoformat(),
@@ -209,5 +204,4 @@ def _emit(service: Service, event: str, resource: str, related: list[dict[str, s
         "related": related,
         "payload": payload,
     }
-    url = f"http://127.0.0.1:{service.server.port}/api/events"
-    httpx.post(url, json=[content], auth=(user, password), timeout=30).raise_for_status()
+    service.server.ask("events", [content])

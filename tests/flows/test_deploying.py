@@ -159,9 +159,5 @@ def _all(service: Service) -> list[str]:
 
 
 def _create_schedule(service: Service, schedule: dict[str, Any]) -> None:
-    import httpx
-
     deployment = service.deployment("refresh")["id"]
-    url = f"http://127.0.0.1:{service.server.port}/api/deployments/{deployment}/schedules"
-    user, _, password = LOGIN.partition(":")
-    httpx.post(url, json=[schedule], auth=(user, password), timeout=30).raise_for_status()
+    service.server.ask(f"deployments/{deployment}/schedules", [schedule])

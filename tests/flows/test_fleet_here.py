@@ -12,6 +12,8 @@ import pytest
 from ..waiting import soon
 from .fleets import REFRESH, FleetRun, children_of, lay_out, runs_named, state_of, table
 from .prefect_server import PrefectServer
+from .team import wait_until
+from .workers import words_of
 
 pytestmark = pytest.mark.services
 
@@ -86,12 +88,12 @@ def test_a_heavy_child_that_dies_and_a_run_that_is_cancelled_end_their_models_al
 ) -> None:
     lay_out(tmp_path, "a-shot", "b-stopped", "c-built")
     fleet = FleetRun(prefect, tmp_path)
-    shot = _heavy_child(fleet, tmp_path, "a-shot")
+    shot = _halted(fleet, tmp_path, "a-shot")
     (log,) = tmp_path.glob("artifacts/logs/a-shot-*-worker.log")
     with log.open("a") as words:
         words.write("".join(f"word {number}\n" for number in range(100)))
     shot.kill()
-    _heavy_child(fleet, tmp_path, "b-stopped")
+    _halted(fleet, tmp_path, "b-stopped")
     (stopped,) = runs_named(prefect, "b-stopped for local-cpu")
     prefect.cancel(stopped["id"])
     answer = fleet.answer()
@@ -112,7 +114,7 @@ def _check_tail(prefect: PrefectServer, run: str, log: Path) -> None:
 def test_a_fleet_that_was_killed_goes_on_after_what_is_published(prefect: PrefectServer, tmp_path: Path) -> None:
     lay_out(tmp_path, "d-first", "e-second")
     fleet = FleetRun(prefect, tmp_path)
-    _heavy_child(fleet, tmp_path, "e-second")
+    _halted(fleet, tmp_path, "e-second")
     fleet.kill()
     answer = FleetRun(prefect, tmp_path).answer()
     assert (answer.state, answer.ended) == ("COMPLETED", {"d-first": "fresh", "e-second": "published"})
@@ -131,17 +133,18 @@ def test_a_spec_that_the_server_refuses_for_its_size_is_a_failure_in_words(
     assert "PREFECT_SERVER_API_MAX_PARAMETER_SIZE" in said["message"]
 
 
-def _heavy_child(fleet: FleetRun, folder: Path, model: str) -> psutil.Process:
-    """The process that a model is compiled in, once it is."""
+def _halted(fleet: FleetRun, folder: Path, model: str) -> psutil.Process:
+    """The process that a model is compiled in, once it is; it is stopped, so that the compile is not done too soon."""
+    found: list[psutil.Process] = []
 
-    def find() -> psutil.Process | None:
+    def is_halted() -> bool:
         assert fleet.process.poll() is None, "the fleet ended"
-        if not list(folder.glob(f"artifacts/logs/{model}-*-worker.log")):
-            return None
-        heavy = psutil.Process(fleet.process.pid).children(recursive=True)
-        return next((one for one in heavy if "plansmith.worker" in " ".join(one.cmdline())), None)
+        if list(folder.glob(f"artifacts/logs/{model}-*-worker.log")):
+            heavy = psutil.Process(fleet.process.pid).children(recursive=True)
+            found[:] = [one for one in heavy if "plansmith.worker" in words_of(one)]
+            for one in found:
+                one.suspend()
+        return bool(found)
 
-    assert soon(lambda: find() is not None, expected=True), "nothing was compiled"
-    found = find()
-    assert found is not None
-    return found
+    wait_until(is_halted, lambda: fleet.log)
+    return found[0]

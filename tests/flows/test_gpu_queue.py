@@ -16,6 +16,7 @@ import pytest
 from ..waiting import soon
 from .prefect_server import PrefectServer
 from .programs import own_environment
+from .team import wait_until
 
 UUID = "GPU-11111111-aaaa-bbbb-cccc-000000000001"
 
@@ -33,11 +34,12 @@ from plansmith.flows.compile_model import InTasks
 from plansmith.flows.gpu_queue import limit_of
 from plansmith.flows.listening import RunListener
 from plansmith.stages import Listener
-name, uuid, folder, seconds = sys.argv[1:]
+name, uuid, folder = sys.argv[1:]
 def compile():
     began = time.time()
     (pathlib.Path(folder) / f"{name}.began").touch()
-    time.sleep(float(seconds))
+    while not (pathlib.Path(folder) / f"{name}.may-end").exists():
+        time.sleep(0.05)
     return began, time.time()
 @flow(name="hold", persist_result=False)
 def hold():
@@ -58,26 +60,30 @@ def test_a_step_that_builds_takes_the_limits_of_its_gpus(nvml_stub: Path) -> Non
 
 @pytest.mark.services
 def test_two_runs_on_one_gpu_go_one_after_the_other(prefect: PrefectServer, tmp_path: Path) -> None:
-    with _hold(prefect, "first", UUID, tmp_path, 8) as first:
-        assert soon((tmp_path / "first.began").exists, expected=True)
-        with _hold(prefect, "second", UUID, tmp_path, 0) as second:
-            (began, ended), (later, last) = sorted(map(_times, (first, second)))
+    (tmp_path / "second.may-end").touch()
+    with _hold(prefect, "first", UUID, tmp_path) as first:
+        wait_until((tmp_path / "first.began").exists, (tmp_path / "first.log").read_text)
+        with _hold(prefect, "second", UUID, tmp_path) as second:
+            waiting = tmp_path / "second.log"
+            wait_until(lambda: "queue gpu:" in waiting.read_text(), waiting.read_text)
+            (tmp_path / "first.may-end").touch()
+            (began, ended), (later, last) = map(_times, (first, second))
     assert began < ended <= later <= last
     limit = _limit(prefect, UUID)
     assert (limit["limit"], limit["active_slots"]) == (1, 0)
-    told = [log for name in ("first", "second") if "queue gpu:" in (log := (tmp_path / f"{name}.log").read_text())]
-    assert len(told) == 1, "the one that waits says so"
+    assert "queue gpu:" not in (tmp_path / "first.log").read_text(), "the one that waits says so"
 
 
 @pytest.mark.services
 @pytest.mark.slow
 def test_the_turn_of_a_run_that_was_killed_ends_with_its_lease(prefect: PrefectServer, tmp_path: Path) -> None:
     uuid = UUID.replace("1111", "3333")
-    with _hold(prefect, "killed", uuid, tmp_path, 600) as killed:
-        assert soon((tmp_path / "killed.began").exists, expected=True)
+    (tmp_path / "next.may-end").touch()
+    with _hold(prefect, "killed", uuid, tmp_path) as killed:
+        wait_until((tmp_path / "killed.began").exists, (tmp_path / "killed.log").read_text)
         assert _limit(prefect, uuid)["active_slots"] == 1
         killed.kill()
-    with _hold(prefect, "next", uuid, tmp_path, 0) as following:
+    with _hold(prefect, "next", uuid, tmp_path) as following:
         _times(following)
     log = (tmp_path / "next.log").read_text()
     assert "waiting in Prefect's queue gpu:" in log
@@ -98,11 +104,9 @@ def _queues(library: Path, engine: str, gpus: list[str], outlook: dict[str, str]
 
 
 @contextmanager
-def _hold(
-    prefect: PrefectServer, name: str, uuid: str, folder: Path, seconds: float
-) -> Iterator[subprocess.Popen[str]]:
-    """A run that holds a GPU's limit for some seconds, and ends with the block at the latest."""
-    words = [sys.executable, "-c", _HOLD, name, uuid, str(folder), str(seconds)]
+def _hold(prefect: PrefectServer, name: str, uuid: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run that holds a GPU's limit until it may end, which is with the block at the latest."""
+    words = [sys.executable, "-c", _HOLD, name, uuid, str(folder)]
     with (
         (folder / f"{name}.log").open("wb") as log,
         subprocess.Popen(

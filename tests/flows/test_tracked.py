@@ -32,7 +32,7 @@ def test_a_tracked_compile_is_a_run_with_a_task_for_every_step(
     assert found["state"]["type"] == "COMPLETED"
     assert found["parameters"]["spec"]["source"] == f"hf:{bert}"
     assert f"/runs/flow-run/{found['id']}" in answer.stderr
-    tasks = prefect.tasks_of(found["id"])
+    tasks = prefect.tasks_of(found["id"], len(STEPS))
     assert [task["name"] for task in tasks] == STEPS
     assert {task["state"]["type"] for task in tasks} == {"COMPLETED"}
     untracked = run(*[word for word in words if word != "--track"]).document
@@ -62,7 +62,7 @@ def test_a_tracked_release_goes_into_stores_and_the_log_tells_how_far_it_is(
     plan = json.loads(prefect.artifacts_of(found["id"])["plan-stored-local-cpu"]["data"])
     assert plan[-1]["state"].endswith(f", and go to {run.folder / 'store'}")
     assert [line for line in prefect.logs_of(found["id"]) if f"publish: sending to {run.folder / 'store'}, " in line]
-    assert prefect.tasks_of(found["id"])[-1]["name"] == "publish"
+    assert prefect.tasks_of(found["id"], len(STEPS))[-1]["name"] == "publish"
 
 
 def test_its_artifacts_are_the_plan_the_gates_report_and_the_release(
@@ -139,7 +139,7 @@ def test_a_run_that_prefect_loses_sight_of_is_finished_all_the_same(
         )
         _wait_for(lambda: any(run.folder.glob("artifacts/logs/lost-*-worker.log")))
         wire.cut()
-        stdout, stderr = process.communicate(timeout=180)
+        stdout, stderr = process.communicate(timeout=600)
     assert process.returncode == 0, stderr
     assert json.loads(stdout)["version"] == 1
     assert "was lost" in stderr
@@ -157,7 +157,7 @@ def test_an_interrupt_at_the_terminal_cancels_the_run(prefect: PrefectServer, ru
     )
     _wait_for(lambda: any(run.folder.glob("artifacts/logs/interrupted-*-worker.log")))
     process.send_signal(signal.SIGINT)
-    stderr = process.communicate(timeout=60)[1]
+    stderr = process.communicate(timeout=180)[1]
     assert process.returncode == 130
     assert "Traceback" not in stderr
     assert prefect.run_named("interrupted for local-cpu")["state"]["type"] == "CANCELLED"
@@ -178,7 +178,7 @@ def test_the_hub_is_asked_again_when_it_was_not_there_for_a_moment(
             HF_HOME=str(run.folder / "home"),
         )
     assert answer.status == 0, answer
-    tasks = prefect.tasks_of(prefect.run_named("again for local-cpu")["id"])
+    tasks = prefect.tasks_of(prefect.run_named("again for local-cpu")["id"], len(STEPS))
     assert [(task["name"], task["run_count"]) for task in tasks][:2] == [("fetch", 2), ("export", 1)]
 
 
@@ -197,14 +197,14 @@ def _write_strict_spec(folder: Path, bert: Path, name: str) -> None:
 
 
 def _check_refused_by_the_gate(prefect: PrefectServer, run: str) -> None:
-    tasks = prefect.tasks_of(run)
+    tasks = prefect.tasks_of(run, 5)
     assert [task["state"]["type"] for task in tasks] == ["COMPLETED"] * 4 + ["FAILED"]
     assert {task["run_count"] for task in tasks} == {1}, "an accuracy that was refused is not tried again"
     (report,) = [a for key, a in prefect.artifacts_of(run).items() if key.startswith("validation-")]
     assert any(row["verdict"] != "passed" for row in json.loads(report["data"]))
 
 
-def _wait_for(happened: Callable[[], bool], seconds: float = 60) -> None:
+def _wait_for(happened: Callable[[], bool], seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < deadline, "it did not happen"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 
+from .programs import free_port
+
 
 class Wire:
     """A way to a port; a context manager.
@@ -18,7 +20,8 @@ class Wire:
 
     def __init__(self, port: int) -> None:
         self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", free_port()))
+        self._changing = threading.Lock()
         self._ends: list[socket.socket] = []
         self.port = int(self._listener.getsockname()[1])
 
@@ -31,14 +34,15 @@ class Wire:
 
     def cut(self) -> None:
         """End every connection and take no more."""
-        for end in (self._listener, *self._ends):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
-            finally:
-                end.close()
-        self._ends = []
+        with self._changing:
+            for end in (self._listener, *self._ends):
+                try:
+                    end.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    continue
+                finally:
+                    end.close()
+            self._ends = []
 
     def mend(self) -> None:
         """Take connections again, at the same port."""
@@ -54,8 +58,12 @@ class Wire:
                 near, _ = listener.accept()
             except OSError:
                 return
-            far = socket.create_connection(("127.0.0.1", self._target))
-            self._ends += [near, far]
+            with self._changing:
+                if listener.fileno() < 0:  # cut meanwhile
+                    near.close()
+                    return
+                far = socket.create_connection(("127.0.0.1", self._target))
+                self._ends += [near, far]
             for source, sink in ((near, far), (far, near)):
                 threading.Thread(target=_carry, args=(source, sink), daemon=True).start()
 

@@ -64,11 +64,11 @@ class PoolWorker:
 
     def runs(self) -> list[psutil.Process]:
         """The processes of its flow runs."""
-        return [one for one in self.program.processes() if "prefect.engine" in _words(one)]
+        return [one for one in self.program.processes() if "prefect.engine" in words_of(one)]
 
     def heavy(self) -> list[psutil.Process]:
         """The processes that its flow runs compile and serve in."""
-        return [one for one in self.program.processes() if any(word in _HEAVY for word in _words(one))]
+        return [one for one in self.program.processes() if any(word in _HEAVY for word in words_of(one))]
 
     def heavy_of(self, run: str) -> list[psutil.Process]:
         """The processes that one of its flow runs compiles and serves in."""
@@ -143,7 +143,8 @@ def _is_online(server: PrefectServer, pool: str, name: str) -> bool:
     return any((one["name"], one["status"]) == (name, "ONLINE") for one in known)
 
 
-def _words(process: psutil.Process) -> Sequence[str]:
+def words_of(process: psutil.Process) -> Sequence[str]:
+    """The command line of a process; empty where it has ended."""
     try:
         return process.cmdline()
     except psutil.NoSuchProcess:

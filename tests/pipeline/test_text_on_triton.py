@@ -23,22 +23,26 @@ from .texts import SENTENCES, TAG_NAMES, Served, bert, column, serve
 
 BATCH = 64
 LONG_ENOUGH = 500_000
-"""Requests that are sent at once end up in one execution."""
+"""Requests that are sent at once often end up in one execution."""
+ROWS_TOGETHER = 10
+"""Those of the requests of which all must; they wait for each other for as long as a busy machine may take."""
+LONGEST = 10_000_000
 
 HARD = ["", "👩‍🚀 naïve 東京", " ".join(SENTENCES), "a\x00b"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("text-on-triton")]
 
 
-def config(part: DraftPart) -> str:
-    """A part as a model of its own."""
+def config(part: DraftPart, rows: int = 0) -> str:
+    """A part as a model of its own, which waits for so many rows."""
     lines = [f'name: "{part.name}"', 'backend: "python"', f"max_batch_size: {BATCH}"]
     for kind, tensors in (("input", part.inputs), ("output", part.outputs)):
         for tensor in tensors:
             dims = ", ".join(str(dim) if isinstance(dim, int) else "-1" for dim in tensor.dims[1:])
             lines.append(f'{kind} {{ name: "{tensor.name}" data_type: {CONFIG_TYPES[tensor.dtype]} dims: [ {dims} ] }}')
     lines += ["instance_group { count: 1 kind: KIND_CPU }"]
-    lines += [f"dynamic_batching {{ max_queue_delay_microseconds: {LONG_ENOUGH} }}"]
+    wanted = f"preferred_batch_size: [ {rows} ] max_queue_delay_microseconds: {LONGEST}" if rows else ""
+    lines += [f"dynamic_batching {{ {wanted or f'max_queue_delay_microseconds: {LONG_ENOUGH}'} }}"]
     return "\n".join(lines)
 
 
@@ -88,7 +92,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     for part in (*served.draft.before, *served.draft.after):
         place = folder / "repository" / part.name
         place.mkdir(parents=True)
-        (place / "config.pbtxt").write_text(config(part))
+        (place / "config.pbtxt").write_text(config(part, ROWS_TOGETHER if part.name == "text" else 0))
         (folder / "parts" / part.name).rename(place / "1")
         (folder / "parts" / part.name).symlink_to(place / "1")
     with TritonServer(folder / "repository", installation, folder / "log", deadline_seconds=240) as server:
@@ -115,6 +119,7 @@ def test_texts_over_the_wire_become_the_tokens_and_entities_that_they_become_her
 def test_requests_that_come_at_once_are_one_call_and_one_length_and_a_bad_one_harms_none(asked: Asked) -> None:
     good = [column("short"), column(*SENTENCES[:5]), column("", " ".join(SENTENCES))]
     bad = column("fine", b"\xc3\x28")
+    assert sum(map(len, [*good, bad])) == ROWS_TOGETHER
     before = asked.executions("text")
     with ThreadPoolExecutor(4) as clients:
         *answers, refusal = clients.map(lambda texts: asked.ask("text", {"text": texts}), [*good, bad])

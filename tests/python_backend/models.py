@@ -127,8 +127,11 @@ def lay_out(folder: Path, out: Path, *, precision: Precision = Precision.FP32, *
     return Laid(onnx, write_folder(served, folder, files, laid, lasting=False), reference, laid)
 
 
-def put_into(repository: Path, name: str, laid: Laid, *, delay_microseconds: int) -> None:
-    """Give a repository a model, which is linked there, and whose batcher waits so long for more requests."""
+def put_into(repository: Path, name: str, laid: Laid, *, delay_microseconds: int, together: int = 0) -> None:
+    """Give a repository a model, which is linked there, and whose batcher waits so long for more requests.
+
+    Where a number of rows is to go together, it waits no longer than until these are there.
+    """
     component = laid.engine.components["model"]
     package = Package(
         model=name,
@@ -142,5 +145,6 @@ def put_into(repository: Path, name: str, laid: Laid, *, delay_microseconds: int
     (repository / name).mkdir(parents=True)
     config = model_config.make_config(package, laid.engine.kind, "cpu")
     config.dynamic_batching.max_queue_delay_microseconds = delay_microseconds
+    config.dynamic_batching.preferred_batch_size[:] = [together] if together else []
     (repository / name / "config.pbtxt").write_text(model_config.text_of(config))
     (repository / name / "1").symlink_to(laid.folder)

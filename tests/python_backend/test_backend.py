@@ -23,8 +23,8 @@ from .models import ODD_INPUTS, ODD_SHAPES, Laid, lay_out, put_into, write_odd
 Arrays = Mapping[str, NDArray[Any]]
 
 MINILM_SHAPES = {"input_ids": {"min": [1, 1], "opt": [2, 8], "max": [8, 24]}}
-LONG_ENOUGH = 500_000
-"""Requests that are sent at once end up in one execution."""
+LONG_ENOUGH, TOGETHER = 2_000_000, 4
+"""So many requests of one row that are sent at once end up in one execution, also on a busy machine."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("python-backend")]
 
@@ -79,7 +79,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, minilm_folder: Path) -> Ite
         "odd": lay_out(odd, folder / "odd", shapes=ODD_SHAPES, described=ODD_INPUTS, trust_remote_code=True),
     }
     for name, laid in models.items():
-        put_into(folder / "repository", name, laid, delay_microseconds=LONG_ENOUGH)
+        put_into(folder / "repository", name, laid, delay_microseconds=LONG_ENOUGH, together=TOGETHER)
     with TritonServer(folder / "repository", installation, folder / "log", deadline_seconds=240) as server:
         yield Served(server, models)
 
@@ -106,7 +106,7 @@ def test_requests_that_come_at_once_run_as_one_batch_and_a_bad_one_harms_none_of
     good = [{name: rows[n : n + 1] for name, rows in case.feed.items()} for n in range(3)]
     bad = {"input_ids": np.full((1, 16), 50, np.int64)}  # one id more than the model knows
     before = served.executions("odd")
-    with ThreadPoolExecutor(4) as clients:
+    with ThreadPoolExecutor(TOGETHER) as clients:
         *answers, refusal = clients.map(lambda feed: served.ask("odd", feed), [*good, bad])
     assert soon(lambda: served.executions("odd"), before + 1) == before + 1
     assert isinstance(refusal, str)

@@ -27,7 +27,7 @@ from pathlib import Path
 from plansmith.stores.folder import FolderObjects
 from plansmith.stores.leases import leased
 
-with leased(FolderObjects(Path(sys.argv[1])), {NAME!r}, 1.0):
+with leased(FolderObjects(Path(sys.argv[1])), {NAME!r}, 3.0):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -67,10 +67,10 @@ def test_a_second_waits_until_the_first_is_done_and_is_told_of_it_once(objects: 
     with leased(objects, NAME):
         thread = threading.Thread(target=second)
         thread.start()
-        assert waits.wait(10)
+        assert waits.wait(60)
         time.sleep(0.3)
         order.append("first")
-    thread.join(10)
+    thread.join(60)
     assert order == ["first", "second"]
     assert len(told) == 1
     assert f"process {os.getpid()}" in told[0]
@@ -91,7 +91,7 @@ def test_of_many_one_at_a_time_has_the_lease(objects: Objects) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert most == [1] * 6
 
 
@@ -101,9 +101,9 @@ def test_what_bears_another_name_is_not_waited_for(objects: Objects) -> None:
 
 
 def test_a_lease_lasts_as_long_as_the_work_though_that_takes_longer(objects: Objects) -> None:
-    with leased(objects, NAME, 0.6):
-        time.sleep(1.5)
-        with pytest.raises(InterruptedError), leased(objects, NAME, 0.6, _refuse):
+    with leased(objects, NAME, 2.0):
+        time.sleep(3)
+        with pytest.raises(InterruptedError), leased(objects, NAME, 2.0, _refuse):
             pass
 
 
@@ -114,7 +114,7 @@ def test_a_killed_holder_s_lease_is_taken_over_when_it_expires(tmp_path: Path) -
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         holder.send_signal(signal.SIGKILL)
-        with leased(FolderObjects(tmp_path), NAME, 1.0, told.append):
+        with leased(FolderObjects(tmp_path), NAME, 3.0, told.append):
             assert [f"process {holder.pid}" in who for who in told] == [True]
     finally:
         holder.kill()
@@ -135,14 +135,14 @@ def test_a_suspended_holder_neither_takes_its_lease_back_nor_ends_another_s(obje
 
 def test_a_store_that_does_not_answer_for_a_while_costs_no_lease(tmp_path: Path) -> None:
     objects = Away(tmp_path)
-    with leased(objects, NAME, 1.2):
+    with leased(objects, NAME, 3.0):
         objects.is_away = True
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not objects.refused and time.monotonic() < deadline:
             time.sleep(0.01)
         objects.is_away = False
-        time.sleep(1.3)
-        with pytest.raises(InterruptedError), leased(FolderObjects(tmp_path), NAME, 1.2, _refuse):
+        time.sleep(3.3)
+        with pytest.raises(InterruptedError), leased(FolderObjects(tmp_path), NAME, 3.0, _refuse):
             pass
     assert objects.refused
 

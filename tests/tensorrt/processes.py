@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def is_gone(process: int) -> bool:
-    """Whether a process ends within ten seconds: a kill takes its time."""
-    deadline = time.monotonic() + 10
+    """Whether a process ends within a minute: a kill takes its time."""
+    deadline = time.monotonic() + 60
     while is_there(process) and time.monotonic() < deadline:
         time.sleep(0.02)
     return not is_there(process)

@@ -12,7 +12,7 @@ import numpy as np
 
 from .versions import MODEL
 
-_DEADLINE_SECONDS = 30
+_DEADLINE_SECONDS = 90
 
 
 class Clients:

@@ -107,14 +107,14 @@ def server(shown: Shown, installation: Installation) -> Iterator[TritonServer]:
 def by_http(server: TritonServer, monkeypatch: pytest.MonkeyPatch) -> RunningTriton:
     """The server as somebody with the key reaches it."""
     monkeypatch.setenv(HEADER_VARIABLE, KEY)
-    return RunningTriton(f"http://{server.http_url}", load_seconds=30)
+    return RunningTriton(f"http://{server.http_url}", load_seconds=120)
 
 
 @pytest.fixture
 def by_grpc(server: TritonServer, monkeypatch: pytest.MonkeyPatch) -> RunningTriton:
     """The same over gRPC."""
     monkeypatch.setenv(HEADER_VARIABLE, KEY)
-    return RunningTriton(f"grpc://{server.grpc_url}", load_seconds=30)
+    return RunningTriton(f"grpc://{server.grpc_url}", load_seconds=120)
 
 
 def proxy_of(server: TritonServer, spoiled: Sequence[str] = ()) -> type[BaseHTTPRequestHandler]:
@@ -292,7 +292,7 @@ def test_a_load_that_succeeded_stands_though_the_server_is_slow_to_say_so(
 ) -> None:
     folder = shown.show("alone", PYTHON_CONFIG, 4)
     with impatient(server, "/index", "/index") as address:
-        assert RunningTriton(address, load_seconds=30).load(folder, version=4) == [4]
+        assert RunningTriton(address, load_seconds=120).load(folder, version=4) == [4]
     folder.unlink()
     by_grpc.unload(shown.root / "alone")
 

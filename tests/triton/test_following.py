@@ -17,6 +17,8 @@ from plansmith.triton import following
 from plansmith.triton.following import Follower, look_at
 from plansmith.triton.live import RunningTriton
 
+_SECONDS = 60
+
 
 class Noted:
     """In place of a server: notes what it is told; a load of `slow` ends once it may."""
@@ -35,7 +37,7 @@ class Noted:
     def load(self, folder: Path) -> list[int]:
         self.calls.append(f"load {folder.name}")
         if folder.name == "slow":
-            assert self.may_end.wait(10)
+            assert self.may_end.wait(2 * _SECONDS)
         if folder.name == "unreadable":
             raise PermissionError(13, "Permission denied", str(folder))
         if folder.name == "broken":
@@ -84,15 +86,23 @@ class Followed:
 
     def look(self, *expected: str) -> None:
         """Look once, and wait until the server was told no more and no less than this since the start."""
+        self._settle()
         self._follower.look()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + _SECONDS
         while sorted(self.server.calls) != sorted(expected) and time.monotonic() < deadline:
             time.sleep(0.01)
+        self._settle()
         assert sorted(self.server.calls) == sorted(expected)
+
+    def _settle(self) -> None:
+        """Wait until all is done that a look began, but for a load that may not end yet."""
+        for model, work in [*self._follower._works.items()]:
+            if model != "slow" or self.server.may_end.is_set():
+                work.thread.join(_SECONDS)
 
     def line(self, wanted: str) -> None:
         """Wait for a line."""
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + _SECONDS
         while wanted not in self.lines and time.monotonic() < deadline:
             time.sleep(0.01)
         assert wanted in self.lines
@@ -145,7 +155,6 @@ def test_a_load_that_takes_long_is_followed_by_one_of_what_came_meanwhile(follow
     followed.look("load old", "load slow", "load old")
     followed.server.may_end.set()
     followed.line("slow: new, version 1 serves")
-    time.sleep(0.05)
     followed.look("load old", "load slow", "load old", "load slow")
 
 
@@ -184,7 +193,6 @@ def test_a_file_that_cannot_be_read_is_told_and_tried_again(followed: Followed) 
     followed.show("unreadable")
     followed.look("load old", "load unreadable")
     followed.line(f"unreadable: {followed.root}/unreadable: Permission denied; it is tried again")
-    time.sleep(0.05)
     followed.look("load old", "load unreadable", "load unreadable")
 
 

@@ -23,7 +23,7 @@ from .versions import MODEL
 pytestmark = pytest.mark.xdist_group("members")
 
 BROKEN = "raise RuntimeError('there are no words')"
-_GONE_SECONDS = 30
+_GONE_SECONDS = 90
 
 
 @pytest.fixture(scope="module")

@@ -212,7 +212,7 @@ from plansmith.triton.server import TritonServer
 repository, site = map(Path, sys.argv[1:])
 with TritonServer(repository, find_installation(), repository.parent / "log", site=site):
     print("ready", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -225,7 +225,7 @@ def test_a_server_does_not_outlive_a_parent_that_was_killed(repository: Path, si
         family = psutil.Process(parent.pid).children(recursive=True)
         parent.send_signal(signal.SIGKILL)
     assert len(family) == 2
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and (
         any(is_running(one.pid) for one in family) or list(SHARED_MEMORY.glob(f"plansmith-{parent.pid}-*"))
     ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -54,10 +53,8 @@ def test_a_list_becomes_a_table_a_page_and_a_verdict_and_is_kept(run: CommandLin
     assert "http" not in page.replace("http-equiv", "")
     assert "<script" not in page
 
-    began = time.monotonic()
     second = run("zoo", "list.yaml", "--json", "--require", "0.5", "--require-axes", "1", "--only", "^bert")
     assert second.status == 0
-    assert time.monotonic() - began < 5
     assert "kept" in second.stderr
     zoo = zoo_of(second)
     assert [row.outcome for row in zoo.rows] == ["right"]

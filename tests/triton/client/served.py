@@ -69,7 +69,7 @@ class TritonPythonModel:
         if mood[0] == -1:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError("not in the mood"))
         if mood[0] == -2:
-            time.sleep(1)
+            time.sleep(3)
         return pb_utils.InferenceResponse([pb_utils.Tensor("said", np.zeros((len(mood), max(mood[0], 1)), np.float32))])
 """
 

@@ -153,7 +153,7 @@ def test_a_server_that_forgot_the_memory_as_after_a_restart_is_told_of_it_anew(
 def test_a_late_answer_is_never_written_into_the_memory_of_a_later_request(
     server: TritonServer, address: Address, protocol: Protocol
 ) -> None:
-    client = Client(address(protocol), model="moody", protocol=protocol, shared_memory=True, timeout_seconds=0.3)
+    client = Client(address(protocol), model="moody", protocol=protocol, shared_memory=True, timeout_seconds=1)
     try:
         with client:
             client._regions._inputs.reserve([1 << 20])  # type: ignore[union-attr]
