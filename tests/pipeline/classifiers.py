@@ -83,7 +83,8 @@ def close_ranks(
 
 def as_requests(texts: Sequence[str], largest: int) -> list[NDArray[Any]]:
     """Texts as requests of 1 to `largest` rows, the sizes in turn."""
-    found, start = [], 0
+    found: list[NDArray[Any]] = []
+    start = 0
     while start < len(texts):
         size = len(found) % largest + 1
         found.append(column(*texts[start : start + size]))

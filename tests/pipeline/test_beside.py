@@ -106,8 +106,8 @@ def topics(folder: Path) -> Classifier:
 
 
 @pytest.fixture
-def plansmith(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> InProcess:
-    return InProcess(folder, monkeypatch, capsys)
+def plansmith(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:
+    return InProcess(folder, monkeypatch, capfd)
 
 
 def planned(folder: Path, name: str) -> Any:
@@ -246,12 +246,12 @@ def test_a_request_that_the_script_refuses_is_told_why_and_the_others_are_answer
             try:
                 return len(client.infer({"text": request})["label"])
             except ServedCheckError as refused:
-                return refused.message
+                return str(refused.message)
 
     with ThreadPoolExecutor(len(sent)) as threads:
         found = list(threads.map(ask, sent))
     for answer, owed in zip(found, [1, "no text is empty", 2, "no text is empty"] * 3, strict=True):
-        assert answer == owed if isinstance(owed, int) else str(answer).endswith(owed), found
+        assert answer == owed if isinstance(owed, int) else str(answer).endswith(str(owed)), found
 
 
 def test_what_tells_of_the_release_tells_of_the_script(router: dict[str, Any]) -> None:
