@@ -156,6 +156,11 @@ def laid_out(name: str, model: MadeModel) -> Laid:
     return _plans(name, engine) if engine.plans else _graph(name, engine, model.onnx)
 
 
+def largest_batch_of(model: MadeModel, options: TritonOptions) -> int:
+    """The largest batch that a model is served with; 0 where it does not batch."""
+    return chosen_batch(options, laid_out("", model).package.max_batch_size)
+
+
 @dataclass(frozen=True)
 class _Writer:
     """Writes the models of a release.
@@ -189,7 +194,7 @@ class _Writer:
         if made.pipeline is None or not is_ensemble(made):
             raise UsageError(
                 f"{name or self.name} generates text by itself, and answers no requests beside another model",
-                remedy="leave `beside` out of `pipeline`",
+                remedy="leave `beside` and `script` out of `pipeline`",
             )
         part = part_name(name, MODEL_PART)
         folder = out / member_folder(part)

@@ -21,7 +21,7 @@ _SCRIPT = """\
 """
 
 _OWN_CODE = """\
-# {entry_point}, which yields the samples, was found here; the release holds no copy of it.
+# {entry_point}, which yields samples, was found here; the release holds no copy of it.
 export PYTHONPATH={folder}"${{PYTHONPATH:+:$PYTHONPATH}}"
 """
 
@@ -51,22 +51,22 @@ def reproduction(
     values = spec.model_dump(mode="json")
     values["source"] = _pinned(reference, source) or spec.source
     for name, one in specs_beside(spec).items():
-        made, given = (beside or {})[name], values["pipeline"]["beside"][name]
-        given["source"] = _pinned(parse_reference(one.source, relative_to=relative_to), made.source) or one.source
-        given["lowering"]["autocast"] = _in_full(one.lowering.autocast, relative_to)
+        made, written = (beside or {})[name], values["pipeline"]["beside"][name]
+        written["source"] = _pinned(parse_reference(one.source, relative_to=relative_to), made.source) or one.source
+        written["lowering"]["autocast"] = _in_full(one.lowering.autocast, relative_to)
         if one.data is not None:
-            given["data"] |= _data(one.data, relative_to, made.data)
+            written["data"] |= _data(one.data, relative_to, made.data)
     values["artifacts"] = str(artifacts)
     values["repository"] = str(Path(spec.repository or artifacts / "repository").resolve())
     # Who makes a release again wants it, and not the servers and stores of then changed.
     values["load_into"] = values["publish"] = []
     values["shared_cache"] = None
-    own_code = ""
     if spec.data is not None:
         values["data"] |= _data(spec.data, relative_to, data)
-        if spec.data.entry_point:
-            folder = shlex.quote(str(relative_to.resolve()))
-            own_code = _OWN_CODE.format(entry_point=spec.data.entry_point, folder=folder)
+    given = [one.data.entry_point for one in (spec, *specs_beside(spec).values()) if one.data is not None]
+    functions = ", ".join(filter(None, dict.fromkeys(given)))
+    folder = shlex.quote(str(relative_to.resolve()))
+    own_code = _OWN_CODE.format(entry_point=functions, folder=folder) if functions else ""
     values["triton"] = spec.triton.found_from(relative_to).model_dump(mode="json")
     if spec.pipeline is not None:
         values["pipeline"]["script"] = _in_full(spec.pipeline.script, relative_to)

@@ -60,6 +60,8 @@ def run_script_on(
     file: Path,
     target: Target,
     models: Mapping[str, tuple[ModelSpec, MadeModel]],
+    *,
+    largest: int,
 ) -> Finished[Script]:
     """Have a script answer the release's raw requests, once by the models' own libraries and once by what is served.
 
@@ -68,6 +70,7 @@ def run_script_on(
         file: the script.
         target: what it is served by.
         models: with their specs, by the names that the script asks for, the release's own first.
+        largest: the largest batch that all of them are served with.
 
     Raises:
         UsageError: it cannot be used, or fails.
@@ -75,13 +78,14 @@ def run_script_on(
     """
     made = [one for _, one in models.values()]
     pipelines = [one.pipeline for one in made if one.pipeline is not None]
-    parameters = {"script": stages.digester.file(file, foreign=True), "models": list(models)}
+    parameters = {"script": stages.digester.file(file, foreign=True), "models": list(models), "largest": largest}
 
     def build(out: Path) -> Any:
         job = {
             "models": {name: join_job(spec, target, one) for name, (spec, one) in models.items()},
             "folders": {name: str(one.folder) for name, one in zip(models, pipelines, strict=True)},
             "pipeline": pipelines[0].record.model_dump(mode="json"),
+            "largest": largest,
             "file": str(file),
         }
         return stages.heavy("script", job=job, out=str(out))

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from plansmith.asking import Progress
+from plansmith.client.wire import CONFIG_TYPES
 from plansmith.errors import GateError, UsageError
 from plansmith.joined_model import JoinJob, answer_of, answer_of_source, asking_model, plan_around, with_dali_of
 from plansmith.parts import Pipeline, RawAgreement, RawCase, Script
@@ -32,6 +33,7 @@ SCRIPT_CASES = "reference/script"
 
 _OUTPUTS = "OUTPUTS"
 _FEWEST_DIMS = 2
+_BY_CHANCE = "asked twice, the script gives two answers"
 
 _Answer = Callable[[str, "Arrays"], "Arrays"]
 
@@ -40,12 +42,14 @@ class ScriptJob(Record):
     """What a script is held against.
 
     `models`: by the name that the script asks for, what the parts of each were made around; `folders`: where these lie;
-    `pipeline`: the first one's, whose cases are asked; `file`: the script.
+    `pipeline`: the first one's, whose cases are asked; `largest`: the largest batch that all of them take, 0 where one
+    does not batch; `file`: the script.
     """
 
     models: dict[str, JoinJob]
     folders: dict[str, str]
     pipeline: Pipeline
+    largest: int
     file: str
 
 
@@ -100,14 +104,17 @@ def script(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str,
         models = {name: _model(stack, given, name, progress) for name in given.models}
         for case in given.pipeline.cases:
             progress(f"running the script on {case.name}")
-            feed, _ = read_case(first / case.file)
-            owed = _run(module, case.name, feed, outputs, {name: (one, one.own) for name, one in models.items()})
+            feed = {name: array[: given.largest or None] for name, array in read_case(first / case.file)[0].items()}
+            own = {name: (one, _remembering(one.own)) for name, one in models.items()}
+            owed, again = (_run(module, case.name, feed, outputs, own) for _ in range(2))
             found = _run(module, case.name, feed, outputs, {name: (one, one.served) for name, one in models.items()})
             if isinstance(owed, Refused):
                 refused.append(case.name)
             else:
                 cases.append(store_case(case.name, feed, owed, SCRIPT_CASES, Path(out)))
-            agreements.append(_agreement(case, owed, found, limits))
+            rows = len(next(iter(feed.values())))
+            chance = () if _is_equal(owed, again) else (_BY_CHANCE,)
+            agreements.append(_agreement(case.name, owed, found, limits, rows=rows, failures=chance))
     if not cases:
         raise UsageError(f"{file.name} refuses every request that was tried", remedy="have it answer some")
     record = Script(
@@ -134,7 +141,10 @@ def _outputs(module: ModuleType, pipeline: Pipeline, file: str) -> tuple[Tensor,
     except (AttributeError, TypeError, ValueError):
         found = ()
     batch = pipeline.outputs[0].dims[0]
-    if not found or any(len(tensor.dims) < _FEWEST_DIMS or tensor.dims[0] != batch for tensor in found):
+    if not found or any(
+        len(tensor.dims) < _FEWEST_DIMS or tensor.dims[0] != batch or tensor.dtype not in CONFIG_TYPES
+        for tensor in found
+    ):
         raise UsageError(
             f"{_OUTPUTS} in {file} does not say what the script answers with",
             remedy=f'write {_OUTPUTS} = {{"label": ("string", ["{batch}", 1]), "score": ("float32", ["{batch}", 1])}}',
@@ -184,10 +194,44 @@ def _run(
         return refused
 
 
-def _agreement(case: RawCase, owed: Arrays | Refused, found: Arrays | Refused, limits: RawLimits) -> RawAgreement:
+def _remembering(answer: _Answer) -> _Answer:
+    """The same, of which each request is made once: what differs the second time is the script's own doing."""
+    known: dict[Any, Arrays] = {}
+
+    def remembered(case: str, feed: Arrays) -> Arrays:
+        key = tuple((name, _content(feed[name])) for name in sorted(feed))
+        if key not in known:
+            known[key] = answer(case, feed)
+        return known[key]
+
+    return remembered
+
+
+def _is_equal(one: Arrays | Refused, other: Arrays | Refused) -> bool:
+    if isinstance(one, Refused) or isinstance(other, Refused):
+        return isinstance(one, Refused) and isinstance(other, Refused)
+    return all(_content(array) == _content(other[name]) for name, array in one.items())
+
+
+def _content(array: NDArray[np.generic]) -> tuple[Any, ...]:
+    values = tuple(array.flat) if array.dtype == object else array.tobytes()
+    return array.shape, array.dtype.str, values
+
+
+def _agreement(
+    case: str,
+    owed: Arrays | Refused,
+    found: Arrays | Refused,
+    limits: RawLimits,
+    *,
+    rows: int,
+    failures: tuple[str, ...],
+) -> RawAgreement:
     if not isinstance(owed, Refused) and not isinstance(found, Refused):
-        return compare(case.name, owed, found, limits)
-    same = isinstance(owed, Refused) and isinstance(found, Refused)
-    answers = [f"refused ({one})" if isinstance(one, Refused) else "answered" for one in (found, owed)]
-    failures = () if same else (f"it is {answers[0]}, and should be {answers[1]}",)
-    return RawAgreement(case=case.name, rows=case.rows, same=same, failures=failures)
+        compared = compare(case, owed, found, limits)
+        failures += compared.failures
+        return compared.model_copy(update={"same": compared.same and not failures, "failures": failures})
+    if isinstance(owed, Refused) != isinstance(found, Refused):
+        answers = [f"refused ({one})" if isinstance(one, Refused) else "answered" for one in (found, owed)]
+        failures += (f"it is {answers[0]}, and should be {answers[1]}",)
+    return RawAgreement(case=case, rows=rows, same=not failures, failures=failures)

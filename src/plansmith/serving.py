@@ -188,7 +188,7 @@ class _Raw:
             return compare(name, expected, own, self.limits).failures
 
         read = [(case.name, *read_raw_case(self.folder / case.file)) for case in self.cases]
-        return RawQuestions([RawQuestion(*one) for one in read], judge)
+        return RawQuestions([RawQuestion(*one) for one in read], judge, by_row=self.limits.ranked)
 
 
 def _raw_of(models: Mapping[str, _Raw], script: tuple[Script, Path] | None) -> tuple[_Raw, ...]:

@@ -24,7 +24,7 @@ from plansmith.join_steps import uses_dali
 from plansmith.made import MadeModel
 from plansmith.manifest import Manifest, Package, PublishedVersion, StepRecord
 from plansmith.model_steps import ModelSteps, Perform, plainly
-from plansmith.packaging import Scripted, lay_out
+from plansmith.packaging import Scripted, largest_batch_of, lay_out
 from plansmith.parts import Script
 from plansmith.plan_outlook import BuildOutlook, outlook_of
 from plansmith.precision_steps import may_need_samples
@@ -253,7 +253,8 @@ class Compilation(ModelSteps):
         """
         assert self._script is not None
         models = {MAIN: (self.spec, model), **{name: (self._beside[name].spec, one) for name, one in beside.items()}}
-        return run_script_on(self._stages, self._script, self.target, models)
+        largest = min(largest_batch_of(one, spec.triton) for spec, one in models.values())
+        return run_script_on(self._stages, self._script, self.target, models, largest=largest)
 
     def package(
         self, model: MadeModel, beside: Mapping[str, MadeModel], script: Finished[Script] | None

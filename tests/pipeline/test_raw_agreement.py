@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from plansmith.comparison import LIMITS
-from plansmith.pipeline.raw_agreement import RawLimits, compare
+from plansmith.pipeline.raw_agreement import RawLimits, compare, widest
+from plansmith.reports import Tolerance
 from plansmith.types import Precision
 
 from .test_raw_cases import texts
@@ -104,3 +105,43 @@ def test_answers_to_a_question_need_the_same_text_place_and_score() -> None:
 def test_a_score_that_is_no_number_is_no_answer(wrong: dict[str, Any]) -> None:
     owed = entities() if "entities" in wrong else ranked(((b"cat", 0.9), (b"dog", 0.1)))
     assert compare("one", owed, wrong, limits()).failures
+
+
+def test_a_script_is_allowed_the_widest_of_its_models() -> None:
+    narrow = Tolerance(max_relative=0.1, quantile_relative=0.4, min_cosine=0.9, min_mean_cosine=0.99)
+    wide = Tolerance(max_relative=0.3, quantile_relative=0.2, min_cosine=0.95, min_mean_cosine=0.98)
+    found = widest([RawLimits({"logits": narrow}, narrow, 0.01, exact=True), RawLimits({}, wide, 0.02, exact=False)])
+    usual = Tolerance(max_relative=0.3, quantile_relative=0.4, min_cosine=0.9, min_mean_cosine=0.98)
+    assert found == RawLimits({}, usual, 0.02, exact=False, ranked=False)
+    assert widest([limits()]).exact
+
+
+def test_labels_of_a_script_are_texts_that_stand_where_they_are_wherever_their_scores_are() -> None:
+    script = widest([limits()])
+    expected = ranked(((b"cat", 0.5), (b"dog", 0.5)))
+    assert compare("one", expected, ranked(((b"cat", 0.505), (b"dog", 0.495))), script).same
+    assert compare("one", expected, ranked(((b"dog", 0.5), (b"cat", 0.5))), script).failures == (
+        "label of row 0 is 'dog', and should be 'cat'",
+        "label of row 0 is 'cat', and should be 'dog'",
+    )
+    assert compare("one", {"label": texts(b"cat")}, {"label": texts(b"dog")}, script).failures
+    assert compare("one", expected, ranked(((b"cat", 0.6), (b"dog", 0.5))), script).failures == (
+        "score is off by 0.1, allowed 0.01",
+    )
+
+
+def test_a_script_may_mean_anything_by_the_names_of_a_pipelines_outputs() -> None:
+    script = widest([limits()])
+    for name in ("score", "entities", "label"):
+        assert compare("one", {name: texts(b"[")}, {name: texts(b"[")}, script).same
+        assert compare("one", {name: texts(b"[", b"3")}, {name: texts(b"[", b"4")}, script).failures == (
+            f"{name} of row 1 is '4', and should be '3'",
+        )
+    scores = np.zeros((1, 2), np.float32)
+    assert compare("one", {"label": texts(b"a"), "score": scores}, {"label": texts(b"a"), "score": scores}, script).same
+
+
+def test_a_text_that_differs_is_told_with_its_row_where_rows_have_several() -> None:
+    expected, answer = (np.array([[b"a", b"b"], [b"c", last]], object) for last in (b"d", b"e"))
+    found = compare("one", {"words": expected}, {"words": answer}, limits())
+    assert found.failures == ("words of row 1 is 'e', and should be 'd'",)

@@ -59,7 +59,7 @@ def groups_of(facts: ReportFacts) -> tuple[Group, ...]:
     if facts.pipeline is not None:
         found.append(("Raw inputs and outputs", _pipeline(facts.pipeline)))
     for name, one in facts.beside.items():
-        found.append((f"{name}, beside it", _beside(one)))
+        found.append((f"{name}, beside it", _beside(one, "" if facts.script is not None else f"{name}_")))
     if facts.script is not None:
         found.append(("Script", _script(facts.script)))
     if facts.engine is not None:
@@ -173,14 +173,15 @@ def _script(script: Script) -> Iterator[Fact]:
         yield Fact("Asked", line)
 
 
-def _beside(one: ReleasedModel) -> Iterator[Fact]:
-    """A model of the release beside its own."""
+def _beside(one: ReleasedModel, front: str) -> Iterator[Fact]:
+    """A model of the release beside its own; what clients read of it begins with `front`."""
     yield from _source(one.source)
     yield Fact("Engine", f"{ENGINES[one.engine.kind]}, {one.engine.precision.upper()}")
     yield Fact("Gate", one.validation.verdict)
     for output, worst in one.validation.worst().items():
         yield Fact(f"Largest error of {output}", f"{worst['max_relative']:.1e} of its magnitude")
-    yield from _pipeline(one.pipeline)
+    outputs = tuple(tensor.model_copy(update={"name": f"{front}{tensor.name}"}) for tensor in one.pipeline.outputs)
+    yield from _pipeline(one.pipeline.model_copy(update={"outputs": outputs}))
 
 
 def _pipeline(pipeline: Pipeline) -> Iterator[Fact]:

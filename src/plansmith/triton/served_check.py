@@ -53,12 +53,14 @@ class RawQuestions:
     """What an ensemble is asked as a whole.
 
     Args:
-        questions: requests, each of which is sent whole over both protocols, and row by row.
+        questions: requests, each of which is sent whole over both protocols, and row by row where that is the same.
         judge: the failures of an answer, in words: takes the request's name, the answer owed and the one given.
+        by_row: whether a row gets the same answer whatever other ones are asked with it; of a script nobody knows.
     """
 
     questions: Sequence[RawQuestion]
     judge: Callable[[str, Arrays, Arrays], Sequence[str]]
+    by_row: bool = True
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,7 @@ def _ask_raw(server: TritonServer, package: Package, raw: RawQuestions) -> list[
         Question(one.name if whole else f"{one.name}, sample {row}", protocol, feed, expected)
         for one in raw.questions
         for whole, row, protocol, feed, expected in _as_sent(one, package)
-        if whole or not moves
+        if whole or (raw.by_row and not moves)
     ]
     with ThreadPoolExecutor(1 if moves else CONCURRENT_CLIENTS) as clients:
         return list(clients.map(ask, questions))
