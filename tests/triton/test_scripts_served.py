@@ -238,6 +238,29 @@ def test_a_server_that_is_started_with_a_script_has_the_models_that_it_asks(
         assert serving(server) == parts(repository)
 
 
+@pytest.mark.parametrize("way", ["grpc", "http"])
+def test_a_server_whose_repository_is_not_seen_from_here_is_told_of_what_a_script_asks(
+    way: str, tmp_path: Path, installation: Installation
+) -> None:
+    repository = ModelRepository(tmp_path / "repository")
+    publish_scripted(repository, tmp_path)
+    unseen = tmp_path / "elsewhere" / MODEL
+    with TritonServer(repository.root, installation, tmp_path / "log", models=[], exit_on_error=False) as server:
+        triton = RunningTriton(f"{way}://{getattr(server, f'{way}_url')}", load_seconds=60)
+        assert triton.load(unseen, version=1) == [1]
+        with Clients(server.http_url, server.grpc_url, count=4) as clients:
+            clients.wait_for(1)
+            publish_scripted(repository, tmp_path)
+            assert triton.load(unseen, version=2) == [2]
+            clients.wait_for(2)
+            publish_scripted(repository, tmp_path, script="import nowhere")
+            with pytest.raises(ServedCheckError, match="nowhere"):
+                triton.load(unseen, version=3)
+        assert clients.lost == clients.mixed == []
+        assert parts(repository, 2) <= serving(server)
+        assert not serving(server) & (parts(repository, 3) - parts(repository, 2))
+
+
 def test_a_server_that_follows_takes_scripts_up_and_lets_go_of_them_with_their_parts(
     tmp_path: Path, installation: Installation
 ) -> None:

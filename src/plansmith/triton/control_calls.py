@@ -1,7 +1,7 @@
-"""The three calls by which a running Triton is told what to serve, over HTTP and over gRPC.
+"""The calls by which a running Triton is told what to serve, and says what it does, over HTTP and over gRPC.
 
-They are those of Triton's model repository extension: index, load and unload (Triton server,
-docs/protocol/extension_model_repository.md).
+They are those of Triton's model repository extension, index, load and unload, and that of its model configuration
+extension (Triton server, docs/protocol/extension_model_repository.md and extension_model_configuration.md).
 
 Measured with Triton 2.51: a load over HTTP holds one of the server's HTTP threads until it is done, and with it every
 client whose connection that thread serves: requests waited 7.7 s for a load of 7.6 s. A load over gRPC holds up nobody.
@@ -70,6 +70,10 @@ class ControlCalls(Protocol):
         """Let go of a model, once its requests are answered."""
         ...
 
+    def config(self, model: str) -> Any:
+        """The configuration by which a model is served: a protobuf message."""
+        ...
+
 
 def calls_to(address: Address, header: tuple[str, str] | None) -> ControlCalls:
     """The way to an address by its protocol."""
@@ -95,7 +99,20 @@ class _Http:
     def unload(self, model: str, seconds: float) -> None:
         self._post(f"v2/repository/models/{model}/unload", {}, seconds)
 
+    def config(self, model: str) -> Any:
+        from google.protobuf import json_format
+        from tritonclient.grpc import model_config_pb2 as pb
+
+        told = self._request("GET", f"v2/models/{model}/config", "", _CONNECT_SECONDS)
+        try:
+            return json_format.Parse(told, pb.ModelConfig(), ignore_unknown_fields=True)
+        except json_format.ParseError as error:
+            raise Unreachable("what answers there is no Triton") from error
+
     def _post(self, path: str, body: Mapping[str, Any], seconds: float) -> str:
+        return self._request("POST", path, json.dumps(body), seconds)
+
+    def _request(self, method: str, path: str, body: str, seconds: float) -> str:
         try:
             connection = self._connection()
         except (OSError, http.client.HTTPException) as error:
@@ -104,7 +121,7 @@ class _Http:
             connection.connect()
             assert connection.sock is not None
             connection.sock.settimeout(seconds)
-            connection.request("POST", f"{self._base}/{path}", json.dumps(body), self._headers)
+            connection.request(method, f"{self._base}/{path}", body, self._headers)
             response = connection.getresponse()
             text = response.read().decode(errors="replace")
         except TimeoutError as late:
@@ -152,6 +169,9 @@ class _Grpc:
 
     def unload(self, model: str, seconds: float) -> None:
         self._call("unload_model", model, seconds=seconds)
+
+    def config(self, model: str) -> Any:
+        return self._call("get_model_config", model, seconds=_CONNECT_SECONDS).config
 
     def _call(self, name: str, *arguments: str, seconds: float, **more: Any) -> Any:
         from tritonclient.utils import InferenceServerException

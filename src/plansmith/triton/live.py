@@ -12,7 +12,8 @@ What was measured with Triton 2.51, under requests without pause, and what follo
   more stay loaded until they are told to go.
 - A Python model that asks others by a script is loaded without them, and is exchanged as any other model is, also
   against an ensemble. So what it asks is loaded first, and let go of once the version before is unloaded: that goes on
-  for as long as requests are under way in it.
+  for as long as requests are under way in it. (It cannot load them itself: where a call to load a model fails that a
+  Python model made, or one that it made while the server starts, the server may end.)
 - An ensemble whose member is loaded with other inputs or outputs is unloaded, though the load of the member succeeds.
 - A folder that is not younger than the one loaded last counts as unchanged: the load succeeds and does nothing. So
   `views` makes each view younger than the one before, and the versions that serve are looked up afterwards.
@@ -24,7 +25,7 @@ What was measured with Triton 2.51, under requests without pause, and what follo
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from plansmith.triton.control_calls import Rehearsal
 from plansmith.triton.ensembles import askers_of, members_of_script, parts_not_needed, read_config, steps_of
 from plansmith.triton.members import names_of_parts
 from plansmith.triton.told_server import PAUSE_SECONDS, REHEARSAL, ToldServer
+from plansmith.triton.unseen import unseen_members
 
 LOAD_SECONDS = 900
 
@@ -106,6 +108,10 @@ class RunningTriton(ToldServer):
                 ensemble.
             EnvironmentFault: it cannot be asked.
         """
+        with nullcontext() if read_config(folder) is not None else unseen_members(self, folder.name):
+            return self._load(folder, version)
+
+    def _load(self, folder: Path, version: int | None) -> list[int]:
         model = folder.name
         self.may_have_changed = False
         deadline = time.monotonic() + self._load_seconds

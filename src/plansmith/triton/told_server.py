@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from importlib.util import find_spec
+from typing import Any
 
 from plansmith.addresses import HEADER_VARIABLE, read_address, read_header
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
@@ -94,6 +95,21 @@ class ToldServer:
             except (Forbidden, Refused) as error:
                 raise self._unasked(error) from None
             time.sleep(PAUSE_SECONDS)
+
+    def config(self, model: str) -> Any:
+        """The configuration by which the server serves a model; None where it serves none of it.
+
+        Raises:
+            EnvironmentFault: it cannot be asked.
+        """
+        try:
+            return self._calls.config(model)
+        except Refused:
+            return None
+        except StillLoading:
+            raise self._fault("does not answer", "see that it runs, and that the port is right") from None
+        except (Forbidden, Unreachable) as error:
+            raise self._unasked(error) from None
 
     def _unasked(self, error: Exception) -> PlansmithError:
         if isinstance(error, Forbidden):
