@@ -9,7 +9,6 @@ is not ours to write into.
 from __future__ import annotations
 
 import shlex
-import shutil
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
@@ -104,27 +103,6 @@ def write_choosing_stub(stub: Path, own: Path, lent: Iterable[LentPython]) -> No
     stub.unlink(missing_ok=True)
     stub.write_text(_SCRIPT.format(own=_quoted(own), cases="\n".join(cases)))
     stub.chmod(0o755)
-
-
-def lend_stub(installation: Installation, python: str, model: Path) -> Path | None:
-    """Give a model the process of the Python that its environment is for, where the server has one beside its own.
-
-    Args:
-        installation: the server.
-        python: such as "3.12".
-        model: the model's folder in a repository.
-
-    Returns:
-        The folder of that Python's library, which the server has to find; None where its own process is the right one.
-
-    Raises:
-        EnvironmentFault: the server has no such process, or this machine no such Python.
-    """
-    lent = lent_python(installation, python)
-    if lent is None:
-        return None
-    shutil.copy2(lent.stub, model)
-    return lent.libraries
 
 
 def _quoted(path: Path) -> str:

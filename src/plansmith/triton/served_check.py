@@ -21,7 +21,6 @@ from plansmith.parts import MODEL_PART
 from plansmith.reference import StoredCase
 from plansmith.reports import ServedCheck, ServedReport, Tolerance
 from plansmith.triton.model_config import completions, contradictions, parse_config, with_cpu_instances
-from plansmith.triton.other_python import lend_stub
 from plansmith.triton.server import TritonServer
 from plansmith.triton.server_memory import is_measurable
 from plansmith.triton.serving_runtime import ServingRuntime
@@ -118,11 +117,6 @@ def check_served(  # noqa: PLR0913 - what is served, what it is asked, and where
     staged = [(package, folder), *((member.alone(), folder / member.folder) for member in package.members)]
     configs = [(one, _stage(one, place, scratch, runtime.device)) for one, place in staged]
     try:
-        libraries = list(runtime.library_folders)
-        for one, _ in staged:
-            if one.environment is not None:
-                lent = lend_stub(runtime.installation, one.environment.python, scratch / one.model)
-                libraries += [lent] if lent is not None else []
         progress("starting Triton")
         with TritonServer(
             scratch,
@@ -132,10 +126,11 @@ def check_served(  # noqa: PLR0913 - what is served, what it is asked, and where
             dali_site=runtime.dali_site,
             models=[package.model],
             arguments=package.server_arguments,
-            library_folders=libraries,
+            library_folders=runtime.library_folders,
             deadline_seconds=runtime.load_seconds,
             # Ended by us, it is told with the reason; the kernel might choose the compile instead.
             memory_bytes=usable_memory() if is_measurable() else None,
+            pythons=[one.environment.python for one, _ in staged if one.environment is not None],
         ) as server:
             completed = {one.model: _compare_config(one, config, server) for one, config in configs}[model.model]
             progress("asking Triton")
