@@ -20,7 +20,6 @@ pytestmark = pytest.mark.services
 
 POOL, EMPTY = "fleets", "empty"
 _FLOWS = ("plansmith.flows.compile_model.compile_model", "plansmith.flows.compile_fleet.compile_fleet")
-_ENDED_SECONDS = 10
 _DEADLINE_SECONDS = 180
 
 
@@ -57,10 +56,11 @@ def test_two_fleets_at_once_start_a_model_once_and_what_failed_is_started_by_the
 def test_a_run_that_crashed_is_started_again_and_an_api_that_is_away_is_waited_for(
     prefect: PrefectServer, worker: PoolWorker, tmp_path: Path
 ) -> None:
-    lay_out(tmp_path, "l-killed")
+    lay_out_slow(tmp_path, "l-killed", once=True)
     with Wire(prefect.port) as wire:
         fleet = FleetRun(prefect, tmp_path, port=wire.port, pools={"": POOL})
-        _wait_until(lambda: bool(worker.heavy()))
+        _wait_for_heavy(prefect, worker, "l-killed")
+        _wait_until((tmp_path / "specs" / "met").exists)
         (process,) = worker.runs()
         wire.cut()
         process.kill()
@@ -78,12 +78,12 @@ def test_a_run_that_crashed_is_started_again_and_an_api_that_is_away_is_waited_f
 def test_a_cancelled_fleet_ends_the_runs_that_it_started(
     prefect: PrefectServer, worker: PoolWorker, tmp_path: Path
 ) -> None:
-    lay_out(tmp_path, "m-one", "m-two")
+    lay_out_slow(tmp_path, "m-one", "m-two")
     parameters = {"specs": ["specs"], "folder": str(tmp_path), "pools": {"": POOL}}
     fleet = _start(prefect, "compile-fleet", parameters)
-    _wait_until(lambda: len(worker.heavy()) == 2)
+    _wait_for_heavy(prefect, worker, "m-one", "m-two")
     prefect.cancel(fleet)
-    _wait_until(lambda: not worker.heavy(), _ENDED_SECONDS)
+    _wait_until(lambda: not worker.heavy())
     _wait_until(lambda: state_of(prefect, fleet) == "CANCELLED")
     children = children_of(prefect, fleet)
     assert set(children) == {"m-one for local-cpu", "m-two for local-cpu"}
@@ -93,14 +93,10 @@ def test_a_cancelled_fleet_ends_the_runs_that_it_started(
 def test_a_run_that_a_person_cancels_is_interrupted_and_not_started_again(
     prefect: PrefectServer, worker: PoolWorker, tmp_path: Path
 ) -> None:
-    lay_out(tmp_path, "n-left")
+    lay_out_slow(tmp_path, "n-left")
     fleet = FleetRun(prefect, tmp_path, pools={"": POOL})
-    _wait_until(lambda: bool(runs_named(prefect, "n-left for local-cpu")))
-    (run,) = runs_named(prefect, "n-left for local-cpu")
-    _wait_until(lambda: bool(worker.heavy_of(run["id"])))
-    for compiling in worker.heavy_of(run["id"]):
-        compiling.suspend()  # it would soon be done
-    prefect.cancel(run["id"])
+    (run,) = _wait_for_heavy(prefect, worker, "n-left")
+    prefect.cancel(run)
     answer = fleet.answer()
     assert (answer.state, answer.ended) == ("FAILED", {"n-left": "interrupted"}), (answer.outcomes, fleet.log)
     assert answer.outcomes["n-left"]["failure"]["exit_code"] == 130
@@ -154,6 +150,39 @@ def _start(prefect: PrefectServer, flow: str, parameters: Mapping[str, object]) 
 
 def _states(prefect: PrefectServer, model: str, target: str = "local-cpu") -> list[str]:
     return [run["state"]["type"] for run in runs_named(prefect, f"{model} for {target}")]
+
+
+_SLOW = """
+import time
+from pathlib import Path
+
+import numpy as np
+
+
+def samples():
+    met = Path(__file__).with_name("met")
+    if not met.exists():
+        if {once}:
+            met.touch()
+        time.sleep(600)
+    for number in range(400):
+        yield {{"x": np.full(8, number, np.float32)}}
+"""
+
+
+def lay_out_slow(folder: Path, *names: str, once: bool = False) -> None:
+    """As `lay_out`; the compiles take many minutes, or only the first of them."""
+    lay_out(folder, *names, data={"entry_point": "slow:samples"})
+    (folder / "specs" / "slow.py").write_text(_SLOW.format(once=once))
+
+
+def _wait_for_heavy(prefect: PrefectServer, worker: PoolWorker, *models: str) -> list[str]:
+    """Wait until models are compiled, in processes of their runs; the ids of these."""
+    named = [f"{model} for local-cpu" for model in models]
+    _wait_until(lambda: len(runs_named(prefect, *named)) == len(models))
+    runs = [run["id"] for run in runs_named(prefect, *named)]
+    _wait_until(lambda: all(worker.heavy_of(run) for run in runs))
+    return runs
 
 
 def _wait_until(happened: Callable[[], bool], seconds: float = _DEADLINE_SECONDS) -> None:
