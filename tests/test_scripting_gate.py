@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -137,7 +137,8 @@ def test_a_script_that_answers_the_same_either_way_is_kept_with_what_it_answers(
     feed, answer = read_case(gate.folder / "out" / found.cases[2].file)
     assert feed["text"].tolist() == column(*REQUESTS["mixed"]).tolist()
     assert answer["label"].tolist() == [[b"mood"]] * 4
-    np.testing.assert_allclose(answer["score"][:, 0], [0.1, 1.1, 0.2, 2.3], rtol=1e-6)
+    score: NDArray[Any] = answer["score"]
+    np.testing.assert_allclose(score[:, 0], [0.1, 1.1, 0.2, 2.3], rtol=1e-6)
 
 
 def test_a_request_is_no_larger_than_what_all_models_are_served_with(gate: Gate) -> None:
@@ -235,6 +236,12 @@ def answer(inputs, models):
     assert (refusals(found), found.refused, len(found.cases)) == ([], (), 3)
 
 
+REFUSES_ALL = """
+from plansmith_served.scripting import Refused
+
+def answer(inputs, models):
+    raise Refused("never")
+"""
 WRONG: dict[str, tuple[str, str, str]] = {
     "it cannot be imported": ("import nowhere\n" + PLAIN, "route.py cannot be imported: ModuleNotFoundError", "mend"),
     "it fails": (
@@ -248,7 +255,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
         "mend the script",
     ),
     "it refuses everything": (
-        "from plansmith_served.scripting import Refused\n\ndef answer(inputs, models):\n    raise Refused('never')\n",
+        REFUSES_ALL,
         "route.py refuses every request that was tried",
         "have it answer some",
     ),
@@ -263,23 +270,23 @@ def test_a_script_that_cannot_be_used_ends_it_with_what_to_do(text: str, words: 
     assert refused.value.remedy.startswith(remedy)
 
 
-OUTPUTS: dict[str, Callable[[], Any]] = {
-    "a list": lambda: ["label"],
-    "no tensors": dict,
-    "a dtype alone": lambda: {"label": "string"},
-    "no batch": lambda: {"label": ("string", [1])},
-    "another batch": lambda: {"label": ("string", ["rows", 1])},
-    "the batch alone": lambda: {"label": ("string", ["batch"])},
-    "no dims": lambda: {"label": ("string", 1)},
-    "a dtype that there is not": lambda: {"label": ("text", ["batch", 1])},
-    "a name that is none": lambda: {1: ("string", ["batch", 1])},
+OUTPUTS: dict[str, Any] = {
+    "a list": ["label"],
+    "no tensors": {},
+    "a dtype alone": {"label": "string"},
+    "no batch": {"label": ("string", [1])},
+    "another batch": {"label": ("string", ["rows", 1])},
+    "the batch alone": {"label": ("string", ["batch"])},
+    "no dims": {"label": ("string", 1)},
+    "a dtype that there is not": {"label": ("text", ["batch", 1])},
+    "a name that is none": {1: ("string", ["batch", 1])},
 }
 
 
-@pytest.mark.parametrize("make", OUTPUTS.values(), ids=OUTPUTS.keys())
-def test_outputs_in_another_form_are_refused_with_one_that_is_right(make: Callable[[], Any], gate: Gate) -> None:
-    with pytest.raises(UsageError, match="OUTPUTS in route.py does not say what the script answers with") as refused:
-        gate(f"OUTPUTS = {make()!r}\n{PLAIN}")
+@pytest.mark.parametrize("told", OUTPUTS.values(), ids=OUTPUTS.keys())
+def test_outputs_in_another_form_are_refused_with_one_that_is_right(told: Any, gate: Gate) -> None:
+    with pytest.raises(UsageError, match=r"OUTPUTS in route\.py does not say what the script answers with") as refused:
+        gate(f"OUTPUTS = {told!r}\n{PLAIN}")
     assert 'write OUTPUTS = {"label": ("string", ["batch", 1])' in refused.value.remedy
 
 
