@@ -10,9 +10,10 @@ _OWN = set(BesideModel.model_fields) - {"precision", "pipeline"}
 
 
 def specs_beside(spec: ModelSpec) -> dict[str, ModelSpec]:
-    """The specs of the models beside a spec's own, by name: what these say, and all else as the spec says it.
+    """The specs of the models beside a spec's own, by name.
 
-    Of the served configuration, the spec speaks of its own model alone.
+    What concerns one model (a field of `BesideModel`) is as that says, its precision as the spec's where it says none;
+    all else is as the spec says it, but for the served configuration: there the spec speaks of its own model alone.
     """
     beside = spec.pipeline.beside if spec.pipeline is not None else {}
     return {name: _spec_of(name, one, spec) for name, one in beside.items()}

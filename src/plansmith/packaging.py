@@ -130,6 +130,8 @@ def lay_out(
         "axes": [{axis: r.model_dump() for axis, r in one.onnx.record.axes.items()} for one in models],
         "environments": packer.parameters,
     }
+    if script is not None:  # two scripts may answer the cases alike
+        parameters["script"] = [stages.digester.file(script.file, foreign=True), script.numpy]
     steps = [step for one in models for step in (one.engine, one.onnx, one.pipeline)]
     inputs = [step.digest if step is not None else "" for step in steps]
     inputs += [script.found.digest] if script is not None else []

@@ -21,7 +21,7 @@ _TAKEN = {"main", "model"}
 class BesideModel(Record):
     """A model that the same requests go to: where it comes from, and how it is lowered, judged and answered for.
 
-    Everything else is as the spec says it of the model beside which it stands.
+    What is left out has its usual default, but for the precision; what cannot be said here is as the spec says it.
     """
 
     source: str = Field(

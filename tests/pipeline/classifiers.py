@@ -15,7 +15,7 @@ from .texts import SIZES, column, word_piece
 
 LABELS = {"mood": ("bad", "fine", "good"), "topics": ("sport", "science", "art", "trade")}
 WIDTHS = {"mood": 32, "topics": 40}
-LIVELY = 0.3
+LIVELY = 0.2
 """What weights are drawn with; with the usual 0.02, small models say the same of all texts."""
 
 

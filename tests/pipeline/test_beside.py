@@ -62,7 +62,7 @@ def answer(inputs, models):
     if any(len(text) == 0 for text in inputs["text"].flat):
         raise Refused("no text is empty")
     mood = models["main"](text=inputs["text"])
-    clear = mood["score"][:, :1] > 0.55
+    clear = mood["score"][:, :1] > 0.4
     label, score = mood["label"][:, :1].copy(), mood["score"][:, :1].copy()
     if clear.any():
         topic = models["topics"](text=inputs["text"])
@@ -325,7 +325,7 @@ def test_another_script_makes_another_version_of_the_same_models(
     router: dict[str, Any], folder: Path, plansmith: InProcess
 ) -> None:
     assert planned(folder, "router")["state"] == "fresh"
-    (folder / "route.py").write_text(ROUTE.replace("0.55", "0.6"))
+    (folder / "route.py").write_text(f"{ROUTE}\n# which changes no answer\n")
     (reason,) = planned(folder, "router")["reasons"]
     assert reason["cause"] == "spec"
     assert reason["words"].startswith("spec: pipeline.script route.py ")

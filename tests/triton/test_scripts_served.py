@@ -210,7 +210,7 @@ def test_the_served_check_loads_a_script_with_what_it_asks_and_judges_its_answer
     def judge(_: str, expected: Arrays, answer: Arrays) -> list[str]:
         return [name for name, array in expected.items() if not np.array_equal(array, answer[name])]
 
-    def checked(expected: Arrays) -> ServedReport:
+    def checked(expected: Arrays, *, by_row: bool = True) -> ServedReport:
         return check_served(
             *(package, tmp_path / "package", []),
             runtime=ServingRuntime(installation, None, "Python", "cpu"),
@@ -219,11 +219,13 @@ def test_the_served_check_loads_a_script_with_what_it_asks_and_judges_its_answer
             scratch=tmp_path / "scratch",
             log=tmp_path / "log",
             progress=lambda _: None,
-            raw=[RawQuestions([RawQuestion("three rows", {"x": x}, expected)], judge)],
+            raw=[RawQuestions([RawQuestion("three rows", {"x": x}, expected)], judge, by_row=by_row)],
         )
 
     report = checked({"whole": whole, "three": three})
     assert {(one.protocol, one.batch) for one in report.checks} == {("http", 3), ("grpc", 3), ("http", 1), ("grpc", 1)}
+    report = checked({"whole": whole, "three": three}, by_row=False)
+    assert [(one.protocol, one.batch) for one in report.checks] == [("http", 3), ("grpc", 3)]
     with pytest.raises(ServedCheckError, match="answer over http to three rows is wrong: whole"):
         checked({"whole": whole + 1, "three": three})
 
