@@ -203,9 +203,10 @@ def test_a_model_or_version_that_is_not_there_is_named_with_those_that_are(
     given = {"interface": TINY, "max_batch_size": 8}
     with (
         Client(address(protocol), model="tiny", version="7", protocol=protocol, **given) as client,  # type: ignore[arg-type]
-        pytest.raises(ServedCheckError, match="'tiny' version 7"),
+        pytest.raises(ServedCheckError, match="'tiny' version 7") as refused,
     ):
         client.infer(samples(1))
+    assert refused.value.remedy == "choose from its versions: 1"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
