@@ -37,6 +37,8 @@ _CHANNEL = [
     ("grpc.enable_http_proxy", 0),
 ]
 _UNKNOWN_MODEL = "unknown model"
+_PART = re.compile(r"\.[^.]+\.[0-9a-f]{8}$")
+"""How the name of what is part of another model ends: nobody asks it by itself."""
 _MISSING_VERSION = re.compile(r"'([^']+)' version \S+ is not found")
 
 # Triton answers before it is done with a request's memory, and then is within milliseconds.
@@ -215,7 +217,7 @@ class Connection:
         versions = [version for name, version in found if missing is not None and name == missing[1]]
         if versions:
             return f"choose from its versions: {', '.join(sorted(versions, key=lambda text: (len(text), text)))}"
-        ready = sorted({name for name, _ in found})
+        ready = sorted({name for name, _ in found if not _PART.search(name)})
         return f"choose from its models: {', '.join(ready)}" if ready else "load the model first: the server has none"
 
     def _late(self) -> EnvironmentFault:
