@@ -141,9 +141,9 @@ def _scores(expected: NDArray[Any], answer: NDArray[Any], limit: float) -> Itera
 
 
 def _texts(expected: Arrays, answer: Arrays, limit: float) -> Iterator[str]:
-    """Texts and places in them, which are right or wrong; labels are looked at with their scores."""
+    """Texts and places in them, which are right or wrong; labels that have scores are looked at with them."""
     for name, array in expected.items():
-        if array.dtype.kind == "f" or name == LABEL:
+        if array.dtype.kind == "f" or (name == LABEL and SCORE in expected):
             continue
         pairs = zip(array.reshape(-1).tolist(), answer[name].reshape(-1).tolist(), strict=True)
         for row, (owed, found) in enumerate(pairs):
