@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from plansmith.targets import Target
 from plansmith.triton.script_layout import MAIN
 
 _FUNCTION = "answer"
+_PRESENT = {*sys.stdlib_module_names, "numpy", "plansmith_served"}
+"""What a server has for a script, whatever else happens to be installed where it is tried."""
 
 
 def script_of(spec: ModelSpec, folder: Path) -> Path | None:
@@ -28,7 +31,7 @@ def script_of(spec: ModelSpec, folder: Path) -> Path | None:
         folder: that paths in the spec start from.
 
     Raises:
-        UsageError: it is not there, or is no Python file with the function that answers.
+        UsageError: it is not there, is no Python file with the function that answers, or imports what a server lacks.
     """
     if spec.pipeline is None or not spec.pipeline.script:
         return None
@@ -44,7 +47,25 @@ def script_of(spec: ModelSpec, folder: Path) -> Path | None:
             f"pipeline.script: {file} has no function {_FUNCTION}(inputs, models)",
             remedy=f'write one, such as def {_FUNCTION}(inputs, models): return models["{MAIN}"](**inputs)',
         )
+    for line, package in _imports(found):
+        if package not in _PRESENT:
+            raise UsageError(
+                f"pipeline.script: {file}, line {line}, imports {package or 'from its own folder'}, and a script has"
+                " NumPy and the standard library alone",
+                remedy="write what it needs into the script itself, or have a model beside it do the work",
+            )
     return file
+
+
+def _imports(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """What a module imports come what may: at which line, and which package; not what it tries to."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from ((child.lineno, one.name.partition(".")[0]) for one in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield child.lineno, "" if child.level else str(child.module).partition(".")[0]
+        elif not isinstance(child, ast.Try):
+            yield from _imports(child)
 
 
 def _names(module: ast.Module) -> set[str]:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from plansmith.asking import Progress
-from plansmith.client.wire import CONFIG_TYPES
+from plansmith.config import INPUT_DTYPES
 from plansmith.errors import GateError, UsageError
 from plansmith.joined_model import JoinJob, answer_of, answer_of_source, asking_model, plan_around, with_dali_of
 from plansmith.parts import Pipeline, RawAgreement, RawCase, Script
@@ -32,6 +32,7 @@ SCRIPT_CASES = "reference/script"
 """Where the cases lie, in the step's folder and in the release."""
 
 _OUTPUTS = "OUTPUTS"
+_DTYPES = {*INPUT_DTYPES, "string"}
 _FEWEST_DIMS = 2
 _BY_CHANCE = "asked twice, the script gives two answers"
 
@@ -95,7 +96,7 @@ def script(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str,
         module = load_script(file)
     except BadScript as error:
         raise UsageError(str(error), remedy="mend the script") from error
-    outputs = _outputs(module, given.pipeline, file.name)
+    outputs = outputs_of(module, given.pipeline.outputs, file.name)
     limits = widest([limits_of(one.validation) for one in given.models.values()])
     cases: list[RawCase] = []
     refused: list[str] = []
@@ -127,24 +128,32 @@ def script(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str,
     return record.model_dump(mode="json")
 
 
-def _outputs(module: ModuleType, pipeline: Pipeline, file: str) -> tuple[Tensor, ...]:
-    """What a script says that it answers with; the outputs of the release's own model where it says nothing.
+def outputs_of(module: ModuleType, own: tuple[Tensor, ...], file: str) -> tuple[Tensor, ...]:
+    """What a script says that it answers with.
+
+    Args:
+        module: from `load_script`.
+        own: the outputs of the release's own model, which it answers with where it says nothing.
+        file: what the script is called.
 
     Raises:
         UsageError: it says so in another form.
     """
     told = getattr(module, _OUTPUTS, None)
     if told is None:
-        return pipeline.outputs
+        return own
     try:
         found = tuple(Tensor(name=name, dtype=dtype, dims=tuple(dims)) for name, (dtype, dims) in told.items())
     except (AttributeError, TypeError, ValueError):
         found = ()
-    batch = pipeline.outputs[0].dims[0]
-    if not found or any(
-        len(tensor.dims) < _FEWEST_DIMS or tensor.dims[0] != batch or tensor.dtype not in CONFIG_TYPES
-        for tensor in found
-    ):
+    batch = own[0].dims[0]
+    odd = next((tensor for tensor in found if tensor.dtype not in _DTYPES), None)
+    if odd is not None:
+        raise UsageError(
+            f"{_OUTPUTS} in {file} gives {odd.name} the dtype {odd.dtype!r}, which is none that Triton has",
+            remedy=f"write one of {', '.join(sorted(_DTYPES))}",
+        )
+    if not found or any(len(tensor.dims) < _FEWEST_DIMS or tensor.dims[0] != batch for tensor in found):
         raise UsageError(
             f"{_OUTPUTS} in {file} does not say what the script answers with",
             remedy=f'write {_OUTPUTS} = {{"label": ("string", ["{batch}", 1]), "score": ("float32", ["{batch}", 1])}}',

@@ -104,6 +104,7 @@ def test_every_python_part_brings_its_environment_and_parts_that_need_the_same_s
     lines = [*environment_lines(made.record)]
     assert [line.split(" ")[0] for line in lines] == [member.model for member in members.values()]
     assert all(" brings its environment for Python 3.12: " in line for line in lines)
+    assert not any(": 1 packages" in line for line in lines)
 
 
 def test_parts_that_leave_their_packages_to_the_image_bring_none_and_are_other_models(

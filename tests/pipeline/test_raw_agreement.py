@@ -52,6 +52,15 @@ def test_a_label_with_another_score_is_told_with_its_row() -> None:
     )
 
 
+def test_a_label_without_scores_as_a_script_may_answer_is_right_or_wrong() -> None:
+    expected, answer = {"label": texts(b"cat", b"dog")}, {"label": texts(b"cat", b"owl")}
+    assert compare("two", expected, expected, limits()).same
+    found = compare("two", expected, answer, limits())
+    assert not found.same
+    assert found.failures == ("label of row 1 is 'owl', and should be 'dog'",)
+    assert not compare("two", expected, answer, limits(exact=False)).same
+
+
 def test_a_label_that_is_not_among_the_first_may_be_as_likely_as_the_last_of_them() -> None:
     expected = ranked(((b"cat", 0.6), (b"dog", 0.2)))
     assert compare("one", expected, ranked(((b"cat", 0.6), (b"owl", 0.199))), limits()).same

@@ -151,29 +151,29 @@ def answer(inputs, models):
 
 
 FAILING = {
-    "an exception": ("1 / 0", "the script failed: ZeroDivisionError: division by zero"),
-    "an exception of several lines": ("raise ValueError('one\\ntwo')", "the script failed: ValueError: one"),
-    "an exception without words": ("assert not inputs", "the script failed: AssertionError"),
-    "an exit": ("raise SystemExit(1)", "the script failed: SystemExit: 1"),
+    "an exception": ("1 / 0", "the script failed: ZeroDivisionError: division by zero (line 4)"),
+    "an exception of several lines": ("raise ValueError('one\\ntwo')", "the script failed: ValueError: one (line 4)"),
+    "an exception without words": ("assert not inputs", "the script failed: AssertionError (line 4)"),
+    "an exit": ("raise SystemExit(1)", "the script failed: SystemExit: 1 (line 4)"),
     "an unknown model": (
         "models['x']",
-        "the script failed: NoSuchModel: there is no model 'x'; there are main, topics",
+        "the script failed: NoSuchModel: there is no model 'x'; there are main, topics (line 4)",
     ),
     "another input": (
         "models['main'](txt=inputs['text'])",
-        "the script failed: TypeError: the model 'main' takes text, and was given txt",
+        "the script failed: TypeError: the model 'main' takes text, and was given txt (line 4)",
     ),
     "no input": (
         "models['main']()",
-        "the script failed: TypeError: the model 'main' takes text, and was given nothing",
+        "the script failed: TypeError: the model 'main' takes text, and was given nothing (line 4)",
     ),
     "an input that is no array": (
         "models['main'](text='short')",
-        "the script failed: TypeError: text is a str, and no array",
+        "the script failed: TypeError: text is a str, and no array (line 4)",
     ),
     "an input of numbers among texts": (
         "models['main'](text=np.array([[1]], object))",
-        "the script failed: TypeError: text holds a int, and no text",
+        "the script failed: TypeError: text holds a int, and no text (line 4)",
     ),
     "no answer": ("pass", "the script answered with a NoneType, and not with arrays by name"),
     "an answer that lacks an output": (

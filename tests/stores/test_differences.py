@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.manifest import Manifest
+from plansmith.manifest import MODEL_FOLDER, Manifest
+from plansmith.parts import Script
+from plansmith.pipeline.served.scripting import SCRIPT_FILE
 from plansmith.reports import (
     Evaluation,
     Interval,
@@ -20,7 +22,7 @@ from plansmith.reports import (
 )
 from plansmith.stores.differences import Difference, Side, differences, side_of_folder, side_of_stored
 from plansmith.stores.store import Store
-from plansmith.types import Precision, Tensor
+from plansmith.types import FileEntry, Precision, Tensor
 
 from ..durability.packages import draft_of, write_package
 from .filled import fill
@@ -102,6 +104,18 @@ def test_errors_measures_and_limits_are_compared_with_their_numbers(manifest: Ma
     told = found(manifest, manifest.model_copy(update={"validation": failed}), "accuracy")
     assert (told["verdict"].old, told["verdict"].new) == ("passed", "failed")
     assert told["judged on"].new == "other samples"
+
+
+def test_another_script_of_the_same_length_is_a_difference(manifest: Manifest) -> None:
+    script = Script(outputs=(), cases=(), refused=(), source="", agreements=())
+
+    def with_script(digest: str) -> Manifest:
+        file = FileEntry(path=f"{MODEL_FOLDER}/{SCRIPT_FILE}", bytes=9, sha256=digest * 64)
+        return manifest.model_copy(update={"script": script, "files": (*manifest.files, file)})
+
+    told = found(with_script("a"), with_script("b"), "provenance")
+    assert (told["script: Digest"].old, told["script: Digest"].new) == ("a" * 64, "b" * 64)
+    assert told.keys() == {"script: Digest"}
 
 
 def test_latencies_are_compared_with_what_they_were_measured_on(manifest: Manifest) -> None:

@@ -202,7 +202,7 @@ def test_a_step_that_two_chains_have_is_asked_once_for_a_request(asked: Asked) -
 
 
 REFUSED = {
-    (7.0,): "the script failed: ValueError: seven is odd",
+    (7.0,): "the script failed: ValueError: seven is odd (line 8)",
     (8.0, 1.0): "eight is not answered",
     (9.0,): "the script's answer: y is float64, and has to be float32",
     (1.0, -5.0): "what is below 0 is not doubled",

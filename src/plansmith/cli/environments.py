@@ -16,8 +16,9 @@ def environment_lines(package: Package) -> Iterator[str]:
     brought = [(package.model, package.environment), *((one.model, one.environment) for one in package.members)]
     for model, environment in brought:
         if environment is not None:
+            packages = len(environment.distributions)
             yield (
                 f"{model} brings its environment for Python {environment.python}:"
-                f" {len(environment.distributions)} packages, {bytes_in_words(environment.bytes)},"
+                f" {packages} package{'s' * (packages != 1)}, {bytes_in_words(environment.bytes)},"
                 f" unpacked {bytes_in_words(environment.unpacked_bytes)}"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,9 @@ _CHANNEL = [
     ("grpc.enable_http_proxy", 0),
 ]
 _UNKNOWN_MODEL = "unknown model"
+_PART = re.compile(r"\.[^.]+\.[0-9a-f]{8}$")
+"""How the name of what is part of another model ends: nobody asks it by itself."""
+_MISSING_VERSION = re.compile(r"'([^']+)' version \S+ is not found")
 
 # Triton answers before it is done with a request's memory, and then is within milliseconds.
 _IN_USE = "currently in use"
@@ -128,11 +132,15 @@ class Connection:
 
     def ready_models(self) -> list[str]:
         """The models that the server can answer for, sorted; errors as for `ask`."""
+        return sorted({name for name, _ in self._ready()})
+
+    def _ready(self) -> list[tuple[str, str]]:
+        """The models that the server can answer for, each with each of its versions."""
         with self._errors("to list its models"):
             found = self._client.get_model_repository_index(**self._options)
             if self._is_grpc:
-                return sorted({row.name for row in found.models if row.state == "READY"})
-            return sorted({row["name"] for row in found if row.get("state") == "READY"})
+                return [(row.name, row.version) for row in found.models if row.state == "READY"]
+            return [(row["name"], str(row.get("version", ""))) for row in found if row.get("state") == "READY"]
 
     def register_region(self, name: str, key: str, size_bytes: int) -> None:
         """Have the server map shared memory of this machine; errors as for `ask`."""
@@ -185,7 +193,9 @@ class Connection:
             return self._stranger(said)
         return ServedCheckError(
             f"Triton at {self.address} refused {what}: {said}",
-            remedy=self._names() if _UNKNOWN_MODEL in said else "correct what it names, or read the log of the server",
+            remedy=self._names(said)
+            if _UNKNOWN_MODEL in said
+            else "correct what it names, or read the log of the server",
             transient=status in {"StatusCode.UNAVAILABLE", "503"},
         )
 
@@ -198,11 +208,16 @@ class Connection:
         except InferenceServerException:
             return False
 
-    def _names(self) -> str:
+    def _names(self, said: str) -> str:
         try:
-            ready = self.ready_models()
+            found = self._ready()
         except PlansmithError:
             return "load the model first"
+        missing = _MISSING_VERSION.search(said)
+        versions = [version for name, version in found if missing is not None and name == missing[1]]
+        if versions:
+            return f"choose from its versions: {', '.join(sorted(versions, key=lambda text: (len(text), text)))}"
+        ready = sorted({name for name, _ in found if not _PART.search(name)})
         return f"choose from its models: {', '.join(ready)}" if ready else "load the model first: the server has none"
 
     def _late(self) -> EnvironmentFault:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from plansmith.engines import Engine
-from plansmith.manifest import ReleasedModel
+from plansmith.manifest import MODEL_FOLDER, ReleasedModel
 from plansmith.parts import Pipeline, Script
 from plansmith.pipeline_words import agreement_words, route_words, script_lines
 from plansmith.report import figures
 from plansmith.report.facts import ReportFacts
 from plansmith.report.verdict import ENGINES
 from plansmith.reports import ServedReport, ValidationReport
-from plansmith.types import Component, DataSet, OnnxModel, Recipe, SampleSet, SourceModel, Tensor
+from plansmith.types import Component, DataSet, FileEntry, OnnxModel, Recipe, SampleSet, SourceModel, Tensor
 from plansmith.units import minute, seconds_in_words
 
 _METRICS = {
@@ -23,6 +23,10 @@ _METRICS = {
     "spearman": "Spearman's rank correlation",
     "neighbours": "agreement of nearest neighbours",
 }
+
+
+_SCRIPT = f"{MODEL_FOLDER}/script.py"
+"""A person's script in a release; by its file name there, as importing that would import NumPy."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ def groups_of(facts: ReportFacts) -> tuple[Group, ...]:
     for name, one in facts.beside.items():
         found.append((f"{name}, beside it", _beside(one, "" if facts.script is not None else f"{name}_")))
     if facts.script is not None:
-        found.append(("Script", _script(facts.script)))
+        found.append(("Script", _script(facts.script, facts.files)))
     if facts.engine is not None:
         found.append(("Tools", _tools(facts.engine)))
     if facts.served is not None:
@@ -166,7 +170,10 @@ def _comparison(validation: ValidationReport, *, served: bool) -> Iterator[Fact]
         yield Fact("On Triton", "not checked")
 
 
-def _script(script: Script) -> Iterator[Fact]:
+def _script(script: Script, files: Iterable[FileEntry]) -> Iterator[Fact]:
+    for file in files:
+        if file.path == _SCRIPT:
+            yield Fact("Digest", file.sha256, exact=True)
     for tensor in script.outputs:
         yield Fact("Output", _tensor(tensor))
     for line in script_lines(script):

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     Address = Callable[[Protocol], str]
 
+PART = "tiny.part.0123abcd"
+"""A model that is named as a part of another one."""
+
 
 @pytest.fixture(scope="session")
 def repository(
@@ -34,6 +37,7 @@ def repository(
     folder = tmp_path_factory.mktemp("served")
     write_model(folder, "tiny", config, graph("n"))
     write_model(folder, "cached", f"{config}response_cache {{ enable: true }}\n", graph("n"))
+    write_model(folder, PART, config, graph("n"))
     served.write_echo(folder, site)
     served.write_moody(folder, site)
     served.write_changing(folder, site)

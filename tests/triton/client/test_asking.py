@@ -17,6 +17,7 @@ from plansmith.manifest import Interface
 from plansmith.types import Tensor
 
 from ...waiting import soon
+from .conftest import PART
 from .served import DTYPES, TINY
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def test_parts_whose_answers_do_not_fit_together_are_an_error(address: Address, 
 def test_a_model_or_version_that_is_not_there_is_named_with_those_that_are(
     address: Address, protocol: Protocol, repository: Path
 ) -> None:
-    models = ", ".join(sorted(folder.name for folder in repository.iterdir()))
+    models = ", ".join(sorted({folder.name for folder in repository.iterdir()} - {PART}))
     with Client(address(protocol), model="tinny", protocol=protocol) as client:
         with pytest.raises(ServedCheckError, match="unknown model: 'tinny'") as refused:
             client.infer(samples(1))
@@ -203,9 +204,10 @@ def test_a_model_or_version_that_is_not_there_is_named_with_those_that_are(
     given = {"interface": TINY, "max_batch_size": 8}
     with (
         Client(address(protocol), model="tiny", version="7", protocol=protocol, **given) as client,  # type: ignore[arg-type]
-        pytest.raises(ServedCheckError, match="'tiny' version 7"),
+        pytest.raises(ServedCheckError, match="'tiny' version 7") as refused,
     ):
         client.infer(samples(1))
+    assert refused.value.remedy == "choose from its versions: 1"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -96,7 +96,8 @@ def run_script(
     except Refused:
         raise
     except (Exception, SystemExit) as error:
-        raise WrongAnswer(f"the script failed: {_words(error)}") from error
+        where = _line_in(Path(str(module.__file__)), error)
+        raise WrongAnswer(f"the script failed: {_words(error)}{where}") from error
     if not isinstance(answer, Mapping):
         raise WrongAnswer(f"the script answered with a {type(answer).__name__}, and not with arrays by name")
     return {output["name"]: _checked(answer, output, rows) for output in outputs}
