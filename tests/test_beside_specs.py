@@ -12,7 +12,7 @@ from plansmith.beside import specs_beside
 from plansmith.config import ModelSpec, make_spec
 from plansmith.environments.packing import Packer
 from plansmith.errors import UsageError
-from plansmith.join_steps import require_joinable
+from plansmith.join_steps import require_joinable, require_together
 from plansmith.manifest import ReleasedModel
 from plansmith.packaging import _Writer
 from plansmith.parts import Pipeline
@@ -133,6 +133,25 @@ def test_a_model_that_generates_text_answers_no_requests_beside_another(name: st
         _Writer(stages, "reader", "cpu", Packer(stages, {})).branch(name, made, TritonOptions(), tmp_path)
 
 
+def _together(tmp_path: Path, *pipelines: dict[str, Any]) -> None:
+    """See whether models of these sources, the spec's own first, are refused."""
+    own, topics = pipelines
+    pipeline = {"beside": {"topics": topics}, "input": "text"}
+    spec = make_spec({"source": own["source"], "name": "reader", "pipeline": pipeline})
+    models = {"": spec, **specs_beside(spec)}
+    require_together({name: (one, parse_reference(one.source, relative_to=tmp_path)) for name, one in models.items()})
+
+
+@pytest.mark.parametrize("topics", [{"source": "timm:resnet10t"}, TOPICS | {"pipeline": {"input": "image"}}])
+def test_models_that_take_other_raw_inputs_are_refused_before_any_work(topics: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="topics takes image where the spec's own takes text"):
+        _together(tmp_path, {"source": "hf:org/mood"}, topics)
+
+
+def test_what_nobody_knows_of_a_model_yet_refuses_nothing(tmp_path: Path) -> None:
+    _together(tmp_path, {"source": "hf:org/mood"}, {"source": "hf:org/topics"})
+
+
 SCRIPTS = {
     "a syntax error": ("def answer(:", r"route.py is no Python: invalid syntax \(route.py, line 1\)"),
     "a null byte": ("x = 1\0", "route.py is no Python: source code string cannot contain null bytes"),
@@ -149,7 +168,7 @@ def test_a_script_that_cannot_answer_is_refused_by_its_text(text: str, words: st
     assert refused.value.remedy
 
 
-@pytest.mark.parametrize("text", ["def answer(inputs, models): ...", "from mine import answer", "answer = print"])
+@pytest.mark.parametrize("text", ["def answer(inputs, models): ...", "answer = print"])
 def test_a_script_may_come_by_its_function_in_any_way_and_is_not_run(text: str, tmp_path: Path) -> None:
     (tmp_path / "route.py").write_text(f"{text}\nraise SystemExit\n")
     assert script_of(spec_of({}, script="route.py"), tmp_path) == tmp_path / "route.py"

@@ -278,7 +278,6 @@ OUTPUTS: dict[str, Any] = {
     "another batch": {"label": ("string", ["rows", 1])},
     "the batch alone": {"label": ("string", ["batch"])},
     "no dims": {"label": ("string", 1)},
-    "a dtype that there is not": {"label": ("text", ["batch", 1])},
     "a name that is none": {1: ("string", ["batch", 1])},
 }
 
@@ -288,6 +287,12 @@ def test_outputs_in_another_form_are_refused_with_one_that_is_right(told: Any, g
     with pytest.raises(UsageError, match=r"OUTPUTS in route\.py does not say what the script answers with") as refused:
         gate(f"OUTPUTS = {told!r}\n{PLAIN}")
     assert 'write OUTPUTS = {"label": ("string", ["batch", 1])' in refused.value.remedy
+
+
+def test_a_dtype_that_triton_does_not_have_is_told_with_those_that_it_has(gate: Gate) -> None:
+    with pytest.raises(UsageError, match=r"gives label the dtype 'text', which is none that Triton has") as refused:
+        gate(f"OUTPUTS = {{'label': ('text', ['batch', 1])}}\n{PLAIN}")
+    assert "string" in refused.value.remedy
 
 
 def test_outputs_may_be_fewer_than_the_models_and_of_any_width(gate: Gate) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from plansmith.fetching import require_unchanged
 from plansmith.made import MadeModel
 from plansmith.parts import Pipeline
 from plansmith.pipeline.raw_agreement import refusals
-from plansmith.sources.raw_kinds import refuse_raw
+from plansmith.pipeline_options import RawInput
+from plansmith.sources.raw_kinds import raw_input, refuse_raw
 from plansmith.sources.reference import SourceReference
 from plansmith.stages import Finished, StageRunner
 from plansmith.targets import Target, require_dali
@@ -57,6 +58,45 @@ def require_joinable(spec: ModelSpec, reference: SourceReference, folder: Path |
             f"the model generates text token by token, which engine {spec.engine} does not",
             remedy="use --engine python, or write output: tensors under `pipeline`",
         )
+
+
+def require_together(models: Mapping[str, tuple[ModelSpec, SourceReference]]) -> None:
+    """See that the models of a release can answer the same requests, as far as their files tell.
+
+    Args:
+        models: the spec's own, under "", and those beside it, each with its spec and its source as typed.
+
+    Raises:
+        UsageError: they cannot.
+        SourceError: what makes a model's inputs is not there.
+    """
+    own = _raw_of(*models[""])
+    for name, (spec, reference) in models.items():
+        assert spec.pipeline is not None
+        found = _raw_of(spec, reference)
+        if own is not None and found is not None and found != own:
+            raise UsageError(
+                f"the models of a pipeline answer the same requests, and {name} takes {found} where the spec's own"
+                f" takes {own}",
+                remedy=f"leave {name} out of `pipeline: beside`, or compile it by a spec of its own",
+            )
+        folder = reference.path
+        if folder is not None and refuse_raw(reference.scheme, folder, spec.pipeline, task=spec.task) == "text":
+            raise UsageError(
+                f"{name or 'the model'} generates text by itself, and answers no requests beside another model or for a"
+                " script",
+                remedy="leave `beside` and `script` out of `pipeline`",
+            )
+
+
+def _raw_of(spec: ModelSpec, reference: SourceReference) -> RawInput | None:
+    """What clients of a model send; None where that is not known yet."""
+    assert spec.pipeline is not None
+    if spec.pipeline.input:
+        return spec.pipeline.input
+    if reference.scheme == "timm":
+        return "image"
+    return raw_input(reference.scheme, reference.path, spec.pipeline) if reference.path is not None else None
 
 
 def require_batches(spec: ModelSpec, onnx: OnnxModel) -> None:

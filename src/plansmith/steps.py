@@ -20,7 +20,7 @@ from plansmith.digest import Digester
 from plansmith.durable import require_writable
 from plansmith.errors import PlansmithError
 from plansmith.history import HISTORY, History
-from plansmith.join_steps import uses_dali
+from plansmith.join_steps import require_together, uses_dali
 from plansmith.made import MadeModel
 from plansmith.manifest import Manifest, Package, PublishedVersion, StepRecord
 from plansmith.model_steps import ModelSteps, Perform, plainly
@@ -75,6 +75,10 @@ class Compilation(ModelSteps):
             name: ModelSteps(one, relative_to=relative_to, stages=self._stages)
             for name, one in specs_beside(self.spec).items()
         }
+        if spec.pipeline is not None and (self._beside or spec.pipeline.script):
+            with self._locating("join"):
+                around = {"": self, **self._beside}
+                require_together({name: (one.spec, one.reference) for name, one in around.items()})
         with self._locating("script"):
             self._script = script_of(spec, relative_to)
         self._finished: dict[str, Finished[Any]] = {}
