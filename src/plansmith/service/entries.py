@@ -27,7 +27,7 @@ class Entry(Record):
     `delivery`: its id as the registry gave it; a digest of that where it is long or no plain text. `content_key`: of
     the event. `attempts`: how often a worker has taken it up since it came or was last asked for by a person.
     `next_try_at`: no worker gets it before. `worker`, `lease`, `lease_until`: who has it in work, by what right, and
-    until when. `reason`: why it was put off or set aside last.
+    until when. `reason`: why it was put off or set aside last. `settled_at`: when it was done or set aside.
     """
 
     id: int
@@ -44,4 +44,4 @@ class Entry(Record):
     lease_until: datetime | None = None
     reason: str = ""
     runs: tuple[StartedRun, ...] = ()
-    done_at: datetime | None = None
+    settled_at: datetime | None = None

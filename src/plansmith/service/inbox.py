@@ -100,7 +100,8 @@ class Inbox:
                     return entry_of(row)
                 except ValidationError:
                     reason = "cannot be read: changed by hand, or written by another plansmith"
-                    run(statements.SET_ASIDE, id=row["id"], lease=lease["lease"], reason=reason)
+                    given = {"id": row["id"], "lease": lease["lease"], "now": lease["now"]}
+                    run(statements.SET_ASIDE, **given, reason=reason)
 
     def finish(self, entry: Entry, runs: Sequence[StartedRun]) -> bool:
         """An entry is done: it became these runs, or needs none.
@@ -109,16 +110,16 @@ class Inbox:
             False where another worker has had it since its lease ran out, and nothing was changed.
         """
         written = written_runs(runs)
-        return self._settle(statements.FINISH, entry, runs=written, now=self._clock().timestamp())
+        return self._release(statements.FINISH, entry, runs=written)
 
     def postpone(self, entry: Entry, reason: str, next_at: datetime) -> bool:
         """Have an entry tried again, not before a time; as `finish` otherwise."""
         told = plain(reason)
-        return self._settle(statements.POSTPONE, entry, reason=told, next_try=next_at.timestamp())
+        return self._release(statements.POSTPONE, entry, reason=told, next_try=next_at.timestamp())
 
     def set_aside(self, entry: Entry, reason: str) -> bool:
         """Leave an entry for a person to decide; as `finish` otherwise."""
-        return self._settle(statements.SET_ASIDE, entry, reason=plain(reason))
+        return self._release(statements.SET_ASIDE, entry, reason=plain(reason))
 
     def retry(self, *ids: int) -> tuple[int, ...]:
         """Have entries that wait or were set aside tried at once, as if they were new; those that were."""
@@ -203,9 +204,10 @@ class Inbox:
                 run(statements.ADD_ENTRY, **row)
         return new
 
-    def _settle(self, statement: str, entry: Entry, **values: Any) -> bool:
+    def _release(self, statement: str, entry: Entry, **values: Any) -> bool:
+        now = self._clock().timestamp()
         with self._database.writing() as connection:
-            done = _runner(connection)(statement, id=entry.id, lease=entry.lease, **values)
+            done = _runner(connection)(statement, id=entry.id, lease=entry.lease, now=now, **values)
             return bool(done.rowcount == 1)
 
     def _each(self, statement: str, ids: tuple[int, ...]) -> tuple[int, ...]:

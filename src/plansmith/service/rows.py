@@ -44,7 +44,7 @@ def entry_of(row: Mapping[str, Any]) -> Entry:
     Raises:
         ValidationError: it is none.
     """
-    until, done = row["lease_until"], row["done"]
+    until, settled = row["lease_until"], row["settled"]
     return Entry(
         id=row["id"],
         registry=row["registry"],
@@ -60,7 +60,7 @@ def entry_of(row: Mapping[str, Any]) -> Entry:
         lease_until=None if until is None else _moment(until),
         reason=row["reason"],
         runs=_RUNS.validate_json(row["runs"]),
-        done_at=None if done is None else _moment(done),
+        settled_at=None if settled is None else _moment(settled),
     )
 
 

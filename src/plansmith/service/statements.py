@@ -2,7 +2,7 @@
 
 Times are seconds since 1970. A lane is what is worked off in order, one at a time: the events of one model. Its row is
 what a worker locks in PostgreSQL while it looks for the lane's next entry, so that two never find two of one model;
-with SQLite a transaction that writes is alone.
+with SQLite a transaction that writes is alone. `settled` is when an entry was done or set aside: open ones have none.
 """
 
 from __future__ import annotations
@@ -46,15 +46,12 @@ TABLES = (
         lease_until DOUBLE PRECISION,
         reason TEXT NOT NULL,
         runs TEXT NOT NULL,
-        done DOUBLE PRECISION
+        settled DOUBLE PRECISION
     )
     """,
-    """
-    CREATE INDEX plansmith_entries_open ON plansmith_entries (lane, id) WHERE state IN ('waiting', 'in-work')
-    """,
-    "CREATE INDEX plansmith_entries_in_work ON plansmith_entries (lane) WHERE state = 'in-work'",
+    # With `settled`, though it is always the same there: SQLite then finds all that it is asked in the index alone.
+    "CREATE INDEX plansmith_entries_open ON plansmith_entries (lane, id, settled) WHERE settled IS NULL",
     "CREATE INDEX plansmith_entries_by_state ON plansmith_entries (state, id)",
-    "CREATE INDEX plansmith_entries_done ON plansmith_entries (done) WHERE state = 'done'",
 )
 
 READ_VERSION = "SELECT version FROM plansmith_inbox"
@@ -73,7 +70,7 @@ ADD_ENTRY = """
     )
 """
 
-# The oldest open entry of each lane that is due, and whose lane nobody works on: an entry that a person asked for again
+# The oldest entry that is not settled of each lane that is due, and whose lane nobody works on: an entry that a person asked for again
 # comes before younger ones of its lane, one of which may be in work.
 _DUE = "(e.state = 'waiting' AND e.next_try <= :now OR e.state = 'in-work' AND e.lease_until <= :now)"
 _NOBODY_AT_IT = """
@@ -84,7 +81,7 @@ _NOBODY_AT_IT = """
 FIND_LANE = f"""
     SELECT l.lane FROM plansmith_lanes l
     JOIN (
-        SELECT lane, MIN(id) AS head FROM plansmith_entries WHERE state IN ('waiting', 'in-work') GROUP BY lane
+        SELECT lane, MIN(id) AS head FROM plansmith_entries WHERE settled IS NULL GROUP BY lane
     ) h ON h.lane = l.lane
     JOIN plansmith_entries e ON e.id = h.head
     WHERE {_DUE} AND {_NOBODY_AT_IT}
@@ -97,7 +94,7 @@ CLAIM = f"""
     UPDATE plansmith_entries AS e
     SET state = 'in-work', attempts = e.attempts + 1, worker = :worker, lease = :lease, lease_until = :lease_until
     WHERE e.id = (
-        SELECT MIN(id) FROM plansmith_entries WHERE lane = :lane AND state IN ('waiting', 'in-work')
+        SELECT MIN(id) FROM plansmith_entries WHERE lane = :lane AND settled IS NULL
     ) AND {_DUE} AND {_NOBODY_AT_IT}
     RETURNING *
 """  # noqa: S608 - of constants
@@ -105,24 +102,24 @@ CLAIM = f"""
 _RELEASE = "worker = '', lease = '', lease_until = NULL"
 _OWN = "id = :id AND state = 'in-work' AND lease = :lease"
 FINISH = f"""
-    UPDATE plansmith_entries SET state = 'done', done = :now, runs = :runs, reason = '', {_RELEASE} WHERE {_OWN}
+    UPDATE plansmith_entries SET state = 'done', settled = :now, runs = :runs, reason = '', {_RELEASE} WHERE {_OWN}
 """  # noqa: S608 - of constants
 POSTPONE = f"""
     UPDATE plansmith_entries SET state = 'waiting', next_try = :next_try, reason = :reason, {_RELEASE} WHERE {_OWN}
 """  # noqa: S608 - of constants
 SET_ASIDE = f"""
-    UPDATE plansmith_entries SET state = 'set-aside', reason = :reason, {_RELEASE} WHERE {_OWN}
+    UPDATE plansmith_entries SET state = 'set-aside', settled = :now, reason = :reason, {_RELEASE} WHERE {_OWN}
 """  # noqa: S608 - of constants
 
 RETRY = """
-    UPDATE plansmith_entries SET state = 'waiting', attempts = 0, next_try = :now
+    UPDATE plansmith_entries SET state = 'waiting', attempts = 0, next_try = :now, settled = NULL
     WHERE id = :id AND state IN ('waiting', 'set-aside')
 """
 DROP = """
     DELETE FROM plansmith_entries WHERE id = :id AND NOT (state = 'in-work' AND lease_until > :now)
 """
 
-PRUNE_ENTRIES = "DELETE FROM plansmith_entries WHERE state = 'done' AND done < :before"
+PRUNE_ENTRIES = "DELETE FROM plansmith_entries WHERE state = 'done' AND settled < :before"
 PRUNE_DELIVERIES = "DELETE FROM plansmith_deliveries WHERE received < :before"
 
 READ_ENTRY = "SELECT * FROM plansmith_entries WHERE id = :id"
