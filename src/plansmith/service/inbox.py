@@ -151,10 +151,11 @@ class Inbox:
         return None if row is None else self._listed(row)
 
     def states(self, *ids: int) -> dict[int, State]:
-        """The states of those of some entries that are there."""
+        """The states of those of some entries that are there; one that a dead worker had waits."""
+        now = self._clock().timestamp()
         with self._database.reading() as connection:
             run = _runner(connection)
-            found = {number: run(statements.READ_STATE, id=number).scalar() for number in ids}
+            found = {number: run(statements.READ_STATE, id=number, now=now).scalar() for number in ids}
         return {number: state for number, state in found.items() if state is not None}
 
     def counts(self) -> dict[State, int]:

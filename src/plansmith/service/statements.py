@@ -70,8 +70,8 @@ ADD_ENTRY = """
     )
 """
 
-# The oldest entry that is not settled of each lane that is due, and whose lane nobody works on: an entry that a person asked for again
-# comes before younger ones of its lane, one of which may be in work.
+# The oldest entry of each lane that is not settled, where it is due and nobody works on the lane: one that a person asked
+# for again comes before younger ones of its lane, of which one may be in work.
 _DUE = "(e.state = 'waiting' AND e.next_try <= :now OR e.state = 'in-work' AND e.lease_until <= :now)"
 _NOBODY_AT_IT = """
     NOT EXISTS (
@@ -113,7 +113,7 @@ SET_ASIDE = f"""
 
 RETRY = """
     UPDATE plansmith_entries SET state = 'waiting', attempts = 0, next_try = :now, settled = NULL
-    WHERE id = :id AND state IN ('waiting', 'set-aside')
+    WHERE id = :id AND (state IN ('waiting', 'set-aside') OR state = 'in-work' AND lease_until <= :now)
 """
 DROP = """
     DELETE FROM plansmith_entries WHERE id = :id AND NOT (state = 'in-work' AND lease_until > :now)
@@ -123,7 +123,10 @@ PRUNE_ENTRIES = "DELETE FROM plansmith_entries WHERE state = 'done' AND settled 
 PRUNE_DELIVERIES = "DELETE FROM plansmith_deliveries WHERE received < :before"
 
 READ_ENTRY = "SELECT * FROM plansmith_entries WHERE id = :id"
-READ_STATE = "SELECT state FROM plansmith_entries WHERE id = :id"
+READ_STATE = """
+    SELECT CASE WHEN state = 'in-work' AND lease_until <= :now THEN 'waiting' ELSE state END
+    FROM plansmith_entries WHERE id = :id
+"""
 COUNT_STATES = "SELECT state, COUNT(*) AS number FROM plansmith_entries GROUP BY state"
 OLDEST_WAITING = "SELECT received FROM plansmith_entries WHERE state = 'waiting' ORDER BY id LIMIT 1"
 
