@@ -21,7 +21,7 @@ _NUMBERS = count()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of the one PostgreSQL in one process."""
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent) and "postgresql" in item.keywords:
+        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("services"):
             item.add_marker(pytest.mark.xdist_group("inbox"))
 
 

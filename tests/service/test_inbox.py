@@ -237,7 +237,7 @@ def test_an_entry_that_cannot_be_read_is_set_aside_and_the_next_one_comes(url: s
     engine.dispose()
     assert _claimed(inbox, clock).event.model == "b"
     assert inbox.states(1) == {1: "set-aside"}
-    with pytest.raises(EnvironmentFault, match="entry 1 .*cannot be read") as refused:
+    with pytest.raises(EnvironmentFault, match=r"entry 1 .*cannot be read") as refused:
         inbox.entries()
     assert "inbox drop 1 --yes" in refused.value.remedy
     assert inbox.drop(1) == (1,)

@@ -203,7 +203,7 @@ def _listed(entries: tuple[Entry, ...]) -> list[str]:
     for entry, row in zip(entries, rows, strict=True):
         lines.append(row)
         if entry.reason:
-            lines.append(f"    {printable(entry.reason)} ({count(entry.attempts, 'attempt')})")
+            lines.append(_why(entry))
         lines += [f"    run {run.id}  {printable(run.address)}".rstrip() for run in entry.runs]
     return lines
 
@@ -211,8 +211,12 @@ def _listed(entries: tuple[Entry, ...]) -> list[str]:
 def _cells(entry: Entry) -> tuple[str, ...]:
     from plansmith.units import minute
 
-    state = entry.state.replace("-", " ")
-    if entry.state == "waiting" and entry.next_try_at > entry.received_at:
-        state = f"waiting until {minute(entry.next_try_at.isoformat())[-5:]}"
-    what = printable(entry.event.words)
-    return str(entry.id), minute(entry.received_at.isoformat()), entry.registry, state, what
+    received, state = minute(entry.received_at.isoformat()), entry.state.replace("-", " ")
+    return str(entry.id), received, entry.registry, state, printable(entry.event.words)
+
+
+def _why(entry: Entry) -> str:
+    from plansmith.units import minute
+
+    next_try = f", again at {minute(entry.next_try_at.isoformat())}" if entry.state == "waiting" else ""
+    return f"    {printable(entry.reason)} ({count(entry.attempts, 'attempt')}{next_try})"

@@ -58,7 +58,8 @@ class Database:
         self._turn = Lock() if self._file is not None else nullcontext()
         if self._file is not None and not self._file.exists():
             self._require_making(make=make)
-            found_file(self._file)
+            with database_faults(self.place):
+                found_file(self._file)
         self._identity = self._identity_now()
         self._engine = _engine(url)
         try:

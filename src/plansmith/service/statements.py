@@ -70,8 +70,8 @@ ADD_ENTRY = """
     )
 """
 
-# The oldest entry of each lane that is not settled, where it is due and nobody works on the lane: one that a person asked
-# for again comes before younger ones of its lane, of which one may be in work.
+# The oldest entry of each lane that is not settled, where it is due and nobody works on the lane: one that a person
+# asked for again comes before younger ones of its lane, of which one may be in work.
 _DUE = "(e.state = 'waiting' AND e.next_try <= :now OR e.state = 'in-work' AND e.lease_until <= :now)"
 _NOBODY_AT_IT = """
     NOT EXISTS (
