@@ -169,8 +169,9 @@ WRONG = {
     "heartbeats that Prefect refuses": ("pools: {a: {}}\nheartbeat_seconds: 5", ["service.yaml:3", "30 or more"]),
     "no block": ("pools: {a: {}}\nnotifications: {failure: [me@example.org]}", ["service.yaml:3", "TYPE/NAME"]),
     "a rule of a registry that there is not": (
-        "pools: {a: {}}\ntriggers: {registries: {a: {type: folder, path: a}}, rules: "
-        + '[{registry: b, model: a, "on": ready, spec: a.yaml}]}',
+        "pools: {a: {}}\ntriggers: {registries: {a: {type: folder, path: a}}, rules: [RULE]}".replace(
+            "RULE", '{registry: b, model: a, "on": ready, spec: a.yaml}'
+        ),
         ["service.yaml:3", "there is no registry 'b', but a"],
     ),
     "a registry of no known kind": (

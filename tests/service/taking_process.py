@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from itertools import count
 from threading import Lock, Thread
@@ -11,6 +12,8 @@ from plansmith.registries.events import Event
 from plansmith.service.inbox import Inbox, open_inbox
 
 _OUTPUT = Lock()
+
+_LONGEST_SECONDS = 120
 
 
 def _take(inbox: Inbox, prefix: str) -> None:
@@ -25,6 +28,7 @@ def _take(inbox: Inbox, prefix: str) -> None:
 
 def main(url: str, prefix: str, threads: str) -> None:
     """Go on until killed."""
+    signal.alarm(_LONGEST_SECONDS)  # whatever becomes of the test that started it
     inbox = open_inbox(url)
     workers = [Thread(target=_take, args=(inbox, f"{prefix}{number}")) for number in range(int(threads))]
     for worker in workers:

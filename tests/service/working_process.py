@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from datetime import UTC, datetime
 
 from plansmith.service.inbox import Inbox, open_inbox
 
 _LEASE_SECONDS = 600
+_LONGEST_SECONDS = 120
 _NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
@@ -30,6 +32,7 @@ def _hold_one(inbox: Inbox, worker: str) -> None:
 
 def main(url: str, worker: str, how: str) -> None:
     """Work until all is done, or with one entry until killed."""
+    signal.alarm(_LONGEST_SECONDS)  # whatever becomes of the test that started it
     inbox = open_inbox(url)
     (_work_off if how == "all" else _hold_one)(inbox, worker)
 
