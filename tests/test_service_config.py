@@ -168,6 +168,16 @@ WRONG = {
     "patience that is too short": ("pools: {a: {}}\ncrashed_after_seconds: 40", ["service.yaml:3", "60 or more"]),
     "heartbeats that Prefect refuses": ("pools: {a: {}}\nheartbeat_seconds: 5", ["service.yaml:3", "30 or more"]),
     "no block": ("pools: {a: {}}\nnotifications: {failure: [me@example.org]}", ["service.yaml:3", "TYPE/NAME"]),
+    "a rule of a registry that there is not": (
+        "pools: {a: {}}\ntriggers: {registries: {a: {type: folder, path: a}}, rules: [RULE]}".replace(
+            "RULE", '{registry: b, model: a, "on": ready, spec: a.yaml}'
+        ),
+        ["service.yaml:3", "there is no registry 'b', but a"],
+    ),
+    "a registry of no known kind": (
+        "pools: {a: {}}\ntriggers:\n  registries:\n    ours: {type: ftp}\n  rules: []",
+        ["service.yaml:5", "triggers.registries.ours", "triggers.rules"],
+    ),
     "a home folder": ("pools: {a: {}}\ndirectory: ~/work", ["service.yaml:3", "another folder for every user"]),
     "a folder of a pool's machines beside this file": (
         "pools: {a: {directory: work}}",

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
 
 from plansmith.config import Problem, problem_of, refusal
 from plansmith.errors import EngineError
+from plansmith.registries.config import TriggersConfig
 from plansmith.spec_targets import folder_of
 from plansmith.spec_text import SpecText, read_text
 from plansmith.targets import is_target_file, load_target
@@ -152,6 +153,9 @@ class ServiceConfig(Record):
         " counts as crashed.",
     )
     notifications: Notifications = Notifications()
+    triggers: TriggersConfig | None = Field(
+        default=None, description="Which model registries are heard, and what their events build."
+    )
 
     def flow(self, name: ScheduledFlow) -> FlowSettings:
         """The settings of a flow, with the pool that it runs in."""

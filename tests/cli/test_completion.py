@@ -38,6 +38,7 @@ COMMANDS = [
         "submit",
         "sync",
         "targets",
+        "triggers",
     ),
     *("validate", "verify", "versions", "zoo"),
 ]

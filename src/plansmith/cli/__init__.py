@@ -42,6 +42,7 @@ from plansmith.cli.submit import submit_command
 from plansmith.cli.sync import sync_command
 from plansmith.cli.targets import targets_command
 from plansmith.cli.text import fault_from_os_error
+from plansmith.cli.triggers import triggers_group
 from plansmith.cli.validate import validate_command
 from plansmith.cli.verify import verify_command
 from plansmith.cli.versions import versions_command
@@ -103,6 +104,7 @@ for command in (
     submit_command,
     sync_command,
     targets_command,
+    triggers_group,
     validate_command,
     verify_command,
     versions_command,
