@@ -94,6 +94,7 @@ LEVELS = (
     ("fleet", "service_config"),
     ("keeping",),
     ("flows",),
+    ("service",),
     ("cli",),
     ("__main__",),
 )
@@ -116,6 +117,9 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "botocore": ("probes", "stores.s3"),
     "pyarrow": ("data", "probes"),
     "pynvml": ("gpus",),
+    "starlette": ("service",),
+    "uvicorn": ("service",),
+    "prometheus_client": ("service",),
 }
 HEAVY = {
     *(library.partition(".")[0] for library in _PLACES),
