@@ -10,8 +10,8 @@ from plansmith.types import Record
 RegistryKind = Literal["mlflow", "hub", "sagemaker", "s3", "folder", "hook"]
 
 Change = Literal["alias", "tag", "created", "branch", "approved", "ready", "asked"]
-"""An alias or tag was set on a version, a version was made, a branch moved, a package was approved, the files of a model
-are complete, or somebody asked."""
+"""An alias or tag was set on a version, a version was made, a branch moved, a package was approved, a folder is
+complete, or somebody asked."""
 
 
 class Event(Record):

@@ -1,1 +1,1 @@
-"""The service that hears registries: what comes in over HTTP, and where it is kept until its build has begun."""
+"""Hears of models and has them built: deliveries are kept until each has become a run, whatever ends in between."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -30,9 +30,10 @@ class Metrics:
             registry=self.registry,
             buckets=_SECONDS,
         )
-        self._depth = Gauge(
-            "plansmith_inbox_depth",
-            "Events that are stored and whose builds have not begun; NaN while the inbox cannot be read.",
+        self._entries = Gauge(
+            "plansmith_inbox_entries",
+            "Stored events by what has become of them; none while the inbox cannot be read.",
+            ["state"],
             registry=self.registry,
         )
 
@@ -47,15 +48,17 @@ class Metrics:
         self._deliveries.labels(registry, outcome).inc()
         self._seconds.labels(registry).observe(seconds)
 
-    def text(self, depth: int | None, accept: str) -> tuple[bytes, str]:
+    def text(self, entries: Mapping[str, int], accept: str) -> tuple[bytes, str]:
         """All of it and its content type, in the form that a scraper accepts.
 
         Args:
-            depth: of the inbox; None where it cannot be told.
+            entries: of the inbox by state; empty where it cannot be read.
             accept: the request's header.
         """
         from prometheus_client.exposition import choose_encoder
 
-        self._depth.set(math.nan if depth is None else depth)
+        self._entries.clear()
+        for state, number in entries.items():
+            self._entries.labels(state).set(number)
         encoder, content_type = choose_encoder(accept)
         return encoder(self.registry), content_type

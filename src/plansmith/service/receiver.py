@@ -13,9 +13,10 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from plansmith.errors import first_line
 from plansmith.registries.config import TriggersConfig
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("plansmith.deliveries")
 """A line of JSON for each request, as its whole message."""
+
+# As many deliveries may wait for the disk at once: an inbox stores those together. Questions of the inbox's health have
+# other threads, so that they are answered while all of these wait.
+_THREADS = 32
 
 _STATUS_OF_REFUSAL = {"signature": 401, "timestamp": 401, "malformed": 400}
 
@@ -56,8 +61,12 @@ class Inbox(Protocol):
         """
         ...
 
-    def depth(self) -> int:
-        """How many events are stored whose builds have not begun."""
+    def counts(self) -> Mapping[Any, int]:
+        """How many events are stored, by what has become of them.
+
+        Raises:
+            Exception: it cannot be read.
+        """
         ...
 
 
@@ -90,6 +99,7 @@ class _Receiver:
         self._secrets = secrets
         self._clock = clock
         self._metrics = metrics
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="inbox")
 
     async def deliver(self, request: Request) -> Response:
         from starlette.responses import Response
@@ -129,7 +139,8 @@ class _Receiver:
 
     async def _store(self, registry: str, found: Delivery, size: int) -> _Outcome:
         try:
-            is_new = await asyncio.to_thread(self._inbox.take, registry, found.id, found.events)
+            loop = asyncio.get_running_loop()
+            is_new = await loop.run_in_executor(self._threads, self._inbox.take, registry, found.id, found.events)
         except Exception as error:  # noqa: BLE001 - whatever it is: it is not stored, and the sender has to know
             word, status, reason = "unstored", 503, _words_of(error)
         else:
@@ -150,10 +161,10 @@ class _Receiver:
         from starlette.responses import Response
 
         try:
-            depth = await asyncio.to_thread(self._inbox.depth)
+            entries = await asyncio.to_thread(self._inbox.counts)
         except Exception:  # noqa: BLE001 - the other figures are wanted most then
-            depth = None
-        text, content_type = self._metrics.text(depth, request.headers.get("accept", ""))
+            entries = {}
+        text, content_type = self._metrics.text(entries, request.headers.get("accept", ""))
         return Response(text, media_type=content_type)
 
 
