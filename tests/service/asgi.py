@@ -44,7 +44,7 @@ class _UnwaitingLoop(asyncio.SelectorEventLoop):
 
 
 def run_without_waiting(coroutine: Coroutine[Any, Any, Answered]) -> Answered:
-    """What a coroutine returns; its waits for a time take none, and each is over in turn. No thread may be waited for."""
+    """What a coroutine returns; its waits for a time take none, and each ends in turn. It may wait for no thread."""
     with asyncio.Runner(loop_factory=_UnwaitingLoop) as runner:
         return runner.run(coroutine)
 
