@@ -119,6 +119,9 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "pynvml": ("gpus",),
     "psycopg": ("service",),
     "sqlalchemy": ("service",),
+    "starlette": ("service",),
+    "uvicorn": ("service",),
+    "prometheus_client": ("service",),
 }
 HEAVY = {
     *(library.partition(".")[0] for library in _PLACES),
