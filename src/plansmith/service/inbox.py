@@ -182,6 +182,15 @@ class Inbox:
             run(statements.PRUNE_DELIVERIES, before=old.timestamp())
             return int(run(statements.PRUNE_ENTRIES, before=before.timestamp()).rowcount)
 
+    def check(self) -> None:
+        """See that deliveries could be kept now.
+
+        Raises:
+            EnvironmentFault: they could not.
+        """
+        with self._database.writing() as connection:
+            _runner(connection)(statements.COUNT_STATES).all()
+
     def close(self) -> None:
         """Let go of the database."""
         self._database.close()
