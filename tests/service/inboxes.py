@@ -64,8 +64,11 @@ def lines_of(process: subprocess.Popen[str], number: int) -> list[str]:
 
 def killed(process: subprocess.Popen[str]) -> list[str]:
     """SIGKILL to a process; what it had printed by then and nobody had read."""
+    assert process.stdout is not None
     process.kill()
-    said, _ = process.communicate(timeout=ENDS_SECONDS)
+    process.wait(ENDS_SECONDS)
+    with process.stdout as stdout:
+        said = stdout.read()  # `communicate` would not see what was read ahead of the lines
     lines = said.splitlines(keepends=True)
     return [line.strip() for line in lines if line.endswith("\n")]
 
