@@ -63,17 +63,17 @@ def make(stages: StageRunner, step: str) -> None:
 def test_steps_of_a_model_beside_are_told_as_a_part_of_the_one_step_with_its_name(
     stages: StageRunner, heard: Heard
 ) -> None:
-    with stages.timed("beside"), stages.aside("topics"):
+    with stages.timed("beside topics"), stages.aside("topics"):
         make(stages, "export")
     assert heard.lines == [
-        ("progress", "beside", ""),
-        ("progress", "beside", "topics: export"),
-        ("progress", "beside", "topics: export"),
-        ("progress", "beside", "topics: export, asking"),
-        ("moving", "beside", "topics: export, sending", "0.5"),
+        ("progress", "beside topics", ""),
+        ("progress", "beside topics", "export"),
+        ("progress", "beside topics", "export"),
+        ("progress", "beside topics", "export, asking"),
+        ("moving", "beside topics", "export, sending", "0.5"),
         ("notice", "topics: it is slow"),
-        ("waiting", "beside", "topics: export, waiting for another plansmith that builds on this GPU"),
-        ("finished", "beside"),
+        ("waiting", "beside topics", "export, waiting for another plansmith that builds on this GPU"),
+        ("finished", "beside topics"),
     ]
 
 

@@ -81,13 +81,18 @@ class Listener:
         """Something unusual was found and mended."""
 
 
+def called_beside(model: str, name: str) -> str:
+    """What errors call a model beside another one."""
+    return f"{model}, {name} beside it"
+
+
 class _Aside(Listener):
     """Passes on what is being done, and nothing of what comes of it.
 
     Args:
         listener: told.
         step: named as the one that does it; the one that does when empty.
-        of: what it is done for, in front of the words; nothing when empty.
+        of: whom notices are about; then what is done is named by the step that does it.
     """
 
     def __init__(self, listener: Listener, step: str = "", of: str = "") -> None:
@@ -108,7 +113,7 @@ class _Aside(Listener):
         self._listener.notice(f"{self._of}: {text}" if self._of else text)
 
     def _said(self, step: str, text: str) -> str:
-        return ", ".join(filter(None, (f"{self._of}: {step}", text))) if self._of else text
+        return ", ".join(filter(None, (step, text))) if self._of else text
 
 
 class StageRunner:
@@ -257,7 +262,7 @@ class StageRunner:
         records, made, listener = list(self.records), dict(self.made), self._listener
         model, step = self._model, self.step
         self._listener = _Aside(listener, step, of) if of else _Aside(listener)
-        self._model = f"{model}, {of} beside it" if of else model
+        self._model = called_beside(model, of) if of else model
         try:
             yield
         finally:

@@ -35,7 +35,7 @@ from plansmith.recording import Run, recorded
 from plansmith.reports import ServedReport
 from plansmith.script_steps import run_script_on, script_of
 from plansmith.serving import ask_server
-from plansmith.stages import Finished, Listener, WouldRun
+from plansmith.stages import Finished, Listener, WouldRun, called_beside
 from plansmith.stores.shared_cache import SharedCache
 from plansmith.triton.loaded_into import LoadedInto
 from plansmith.triton.option_rules import require_served
@@ -71,10 +71,7 @@ class Compilation(ModelSteps):
     ) -> None:
         super().__init__(spec, relative_to=relative_to, listener=listener, dry=dry, digester=digester, shared=shared)
         require_served(spec, self.name, self.target.device, relative_to)
-        self._beside = {
-            name: ModelSteps(one, relative_to=relative_to, stages=self._stages)
-            for name, one in specs_beside(self.spec).items()
-        }
+        self._beside = {name: self._steps_beside(name, one) for name, one in specs_beside(self.spec).items()}
         if spec.pipeline is not None and (self._beside or spec.pipeline.script):
             with self._locating("join"):
                 around = {"": self, **self._beside}
@@ -98,6 +95,12 @@ class Compilation(ModelSteps):
             with self._locating("publish"):
                 self._deliveries.require_open()
         self._runtime, self._no_server = self._find_runtime(dry=dry) if spec.check_served else (None, None)
+
+    def _steps_beside(self, name: str, spec: ModelSpec) -> ModelSteps:
+        try:
+            return ModelSteps(spec, relative_to=self._relative_to, stages=self._stages)
+        except PlansmithError as error:
+            raise error.located(model=called_beside(self.name, name)) from error.__cause__
 
     def run(self, perform: Perform = plainly) -> tuple[PublishedVersion, Manifest]:
         """All steps, from source to published version; the manifest tells of this run.
@@ -151,7 +154,10 @@ class Compilation(ModelSteps):
             self._do(self._remembering)
         except WouldRun as first:
             begins, is_shared = first.step, first.is_shared
-        found = {record.name: record.cached for record in self.steps}
+        found: dict[str, bool] = {}
+        for record in self.steps:  # of models beside it there may be several
+            step = record.name.partition(" ")[0]
+            found[step] = record.cached and found.get(step, True)
         to_do = "would come from the shared cache, or run" if is_shared else "would run"
         plan = {step: "cached" if found.get(step) else to_do for step in STEPS}
         if is_shared:
@@ -240,7 +246,7 @@ class Compilation(ModelSteps):
         Raises:
             PlansmithError: located at the step that failed, and at the model that it is about.
         """
-        with self._stages.timed("beside") as clock, self._stages.aside(name):
+        with self._stages.timed(f"beside {name}") as clock, self._stages.aside(name):
             try:
                 made = self._beside[name].make(plainly)
             except WouldRun as first:

@@ -194,7 +194,7 @@ def test_a_second_compile_finds_all_done(reader: dict[str, Any], folder: Path) -
     again = compile_model(folder / "artifacts", str(folder / "reader.yaml"))
     assert (again["version"], again["unchanged"]) == (reader["version"], True)
     assert [step["name"] for step in again["steps"] if not step["cached"]] == []
-    assert "beside" in [step["name"] for step in again["steps"]]
+    assert "beside topics" in [step["name"] for step in again["steps"]]
 
 
 def test_a_changed_file_of_the_model_beside_makes_the_release_stale(reader: dict[str, Any], folder: Path) -> None:

@@ -128,7 +128,7 @@ class TerminalProgress(WithMovingLine, Listener):
         self.steps.append(record)
         if not self._quiet:
             how = ("cached", "dim") if record.cached else f"{record.seconds:.1f} s"
-            self._console.print(Text.assemble(f"  {record.name:<13}", how))
+            self._console.print(Text.assemble(f"  {record.name:<12} ", how))
 
     def notice(self, text: str) -> None:
         """Say what was mended."""
