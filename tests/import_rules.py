@@ -112,8 +112,11 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "polygraphy.backend.trt": ("compilers.trt",),
     "polygraphy.cuda": ("compilers.trt",),
     "prefect": ("flows", "probes"),
-    "boto3": ("probes", "stores.s3"),
-    "botocore": ("probes", "stores.s3"),
+    "boto3": ("probes", "sources.mlflow_models", "stores.s3"),
+    "botocore": ("probes", "sources.mlflow_models", "stores.s3"),
+    "mlflow": ("sources.mlflow_models",),
+    "requests": ("sources.mlflow_models",),
+    "urllib3": ("sources.mlflow_models",),
     "pyarrow": ("data", "probes"),
     "pynvml": ("gpus",),
 }

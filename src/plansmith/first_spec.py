@@ -103,6 +103,9 @@ def _origin(studied: Studied) -> str:
     licence = f"The model's licence: {studied.source.licence}." if studied.source.licence else "No licence was found."
     if studied.source.revision is None or studied.reference.revision is not None:
         return licence
+    if studied.source.registered:
+        fixed = f"{studied.source.registered}/{studied.source.revision}"
+        return f"{licence} It was version {studied.source.revision}; write {fixed} to stay with it."
     return f"{licence} It was at commit {studied.source.revision}; write @{studied.source.revision} to stay with it."
 
 

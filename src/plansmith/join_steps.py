@@ -16,7 +16,7 @@ from plansmith.parts import Pipeline
 from plansmith.pipeline.raw_agreement import refusals
 from plansmith.reports import ValidationReport
 from plansmith.sources.raw_kinds import refuse_raw
-from plansmith.sources.reference import SourceReference
+from plansmith.sources.reference import Scheme
 from plansmith.stages import Finished, StageRunner
 from plansmith.targets import Target, require_dali
 from plansmith.triton.model_config import max_batch_size
@@ -28,12 +28,12 @@ from plansmith.types import EngineKind, LoweredModel, OnnxModel, SourceModel
 _MOST_TOLD = 5
 
 
-def require_joinable(spec: ModelSpec, reference: SourceReference, folder: Path | None) -> None:
+def require_joinable(spec: ModelSpec, scheme: Scheme, folder: Path | None) -> None:
     """See that a pipeline can be made around a source, as far as its files tell.
 
     Args:
         spec: says what the pipeline is to be.
-        reference: the source as typed.
+        scheme: of the source.
         folder: of the source, where it is here already.
 
     Raises:
@@ -42,16 +42,16 @@ def require_joinable(spec: ModelSpec, reference: SourceReference, folder: Path |
     """
     if spec.pipeline is None:
         return
-    if reference.scheme == "onnx":
+    if scheme == "onnx":
         raise UsageError(
             "an ONNX file brings no tokenizer or processor, so no pipeline can be made around it",
             remedy="leave `pipeline` out, or name the model that the file was exported from (hf:…, timm:…)",
         )
     if spec.engine is not EngineKind.PYTHON or spec.pipeline.output != "text":
         _require_plain(spec.triton)
-    if folder is None:
+    if folder is None or scheme == "mlflow":
         return
-    wanted = refuse_raw(reference.scheme, folder, spec.pipeline, task=spec.task)
+    wanted = refuse_raw(scheme, folder, spec.pipeline, task=spec.task)
     if wanted == "text" and spec.engine is not EngineKind.PYTHON:
         raise UsageError(
             f"the model generates text token by token, which engine {spec.engine} does not",

@@ -60,7 +60,8 @@ def compile_command(
 ) -> None:
     """Compile a model into a validated, versioned Triton model repository.
 
-    SOURCE is hf:<id or directory>[@revision], timm:<name or directory> or onnx:<file>; SPEC.yaml holds one or several
+    SOURCE is hf:<id or directory>[@revision], timm:<name or directory>, onnx:<file> or
+    mlflow:models:/<name>@<alias>; SPEC.yaml holds one or several
     models. All options but --model, --track, --dry-run, --json and --quiet can stand in a spec, with _ for -; the
     command line wins.
     """
