@@ -146,7 +146,7 @@ def _registered(stages: StageRunner, spec: ModelSpec, reference: SourceReference
     wishes = Wishes(trust_remote_code=spec.trust_remote_code, allow_pickle=spec.allow_pickle)
     stages.progress(f"asking MLflow for {reference.location}")
     try:
-        found = find_version(RegisteredName.of(reference.location, str(reference.revision)))
+        found = find_version(RegisteredName.of(reference.location, str(reference.revision)), wishes)
     except EnvironmentFault as fault:
         if stages.dry and fault.transient:
             raise WouldRun("fetch") from fault
@@ -154,8 +154,8 @@ def _registered(stages: StageRunner, spec: ModelSpec, reference: SourceReference
     entry, cached = stages.entry(
         "fetch",
         [],
-        {"of": "registered", **found.identity(wishes)},
-        lambda out: found.bring(wishes, out, stages.progress),
+        {"of": "registered", **found.identity()},
+        lambda out: found.bring(out, stages.progress),
         tools="registered",
     )
     scheme, graph = entry.record["scheme"], entry.record["graph"]

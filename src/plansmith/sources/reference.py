@@ -71,7 +71,7 @@ def parse_reference(text: str, *, relative_to: Path) -> SourceReference:
         )
     if scheme == "mlflow":
         registered = read_registered(location)
-        return SourceReference(scheme, registered.model, registered.wanted, None)
+        return SourceReference("mlflow", registered.model, registered.wanted, None)
     if not location:
         wanted = "an .onnx file" if scheme == "onnx" else "a model or a directory"
         raise UsageError(f"nothing follows {scheme}:", remedy=f"name {wanted} after {scheme}:")

@@ -21,6 +21,7 @@ VARIABLE = "PLANSMITH_MLFLOW_ALLOWED"
 API = "/api/2.0/mlflow-artifacts/artifacts"
 """Where an MLflow server hands out files, below its address."""
 
+_MOST_SHOWN = 300
 _EXAMPLE = "s3://models/mlflow,https://artifacts.example.com"
 
 
@@ -80,7 +81,10 @@ def place_of(address: str, *, server: str, allowed: Allowed, of: str) -> Place:
     Raises:
         SourceError: any other place.
     """
-    found = urlsplit(address)
+    try:
+        found = urlsplit(address)
+    except ValueError as error:
+        raise _refused(of, address, "correct the version's source") from error
     path = unquote(found.path)
     if found.query or found.fragment or found.username or not _is_plain(path):
         raise _refused(of, address, "correct the version's source: it holds what no address of files has")
@@ -115,6 +119,11 @@ def _is_plain(path: str) -> bool:
     return all(is_name(part) for part in parts) if path.strip("/") else True
 
 
+def printable(text: str) -> str:
+    """A text of others as it may stand in a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:_MOST_SHOWN]
+
+
 def is_name(part: str) -> bool:
     """Whether one part of a path is a plain name: it leads nowhere else, on this machine or on another."""
     return (
@@ -128,5 +137,10 @@ def safe_path(path: str) -> PurePosixPath | None:
 
 
 def _refused(of: str, address: str, remedy: str) -> SourceError:
-    shown = without_secrets(address)
-    return SourceError(f"{of} lies at {shown}, which is no place that models may come from", remedy=remedy)
+    try:
+        shown = printable(without_secrets(address))
+    except ValueError:
+        shown = "an address that is none"
+    return SourceError(
+        f"{of} lies at {shown or 'no address'}, which is no place that models may come from", remedy=remedy
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -121,11 +122,15 @@ def bring(files: Files, wanted: Mapping[str, RemoteFile], folder: Path, *, of: s
 
 
 def most_bytes() -> int:
-    """The most that one version may bring; what the variable says wrongly, the default answers."""
+    """The most that one version may bring.
+
+    Raises:
+        EnvironmentFault: the variable holds no number.
+    """
     given = os.environ.get(LIMIT_VARIABLE, "")
     try:
         return int((float(given) if given else _MOST_GB) * 1e9)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise EnvironmentFault(
             f"{LIMIT_VARIABLE} is {given!r}, which is no number", remedy=f"export {LIMIT_VARIABLE}={_MOST_GB:g}"
         ) from error
@@ -135,7 +140,7 @@ def _require_room(total: int, folder: Path, of: str) -> None:
     if total > most_bytes():
         raise SourceError(
             f"{of} has {_shown(total)} of files, more than the {_shown(most_bytes())} that one version may bring",
-            remedy=f"export {LIMIT_VARIABLE}={total / 1e9:.0f} if it is to be that large",
+            remedy=f"export {LIMIT_VARIABLE}={math.ceil(total / 1e9)} if it is to be that large",
         )
     free = shutil.disk_usage(folder).free
     if total + _ROOM_BYTES > free:

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from plansmith.errors import SourceError
-from plansmith.sources.directory import CODE_PATTERNS, CONFIG_FILE, FILE_PATTERNS, PICKLE_PATTERNS
+from plansmith.sources.directory import CARD_FILE, CODE_PATTERNS, CONFIG_FILE, FILE_PATTERNS, PICKLE_PATTERNS
 from plansmith.sources.mlflow_models.files import RemoteFile
 
 MODEL_FILE = "MLmodel"
@@ -24,7 +24,7 @@ MOST_BYTES = 4 << 20
 _MODULE_FOLDER = re.compile(r"\d+_\w+")
 _ABOUT_THE_MODEL = {
     *(MODEL_FILE, "conda.yaml", "python_env.yaml", "requirements.txt", "registered_model_meta"),
-    *("input_example.json", "serving_input_example.json", "README.md"),
+    *("input_example.json", "serving_input_example.json", CARD_FILE),
 }
 _TAKEN = "log it as transformers, sentence_transformers or onnx, and register that"
 _PICKLED = "reading a pickle can run any code"
@@ -57,6 +57,7 @@ class Wishes:
         """Names of the files that are a model's."""
         return (
             *FILE_PATTERNS,
+            CARD_FILE,
             *(CODE_PATTERNS if self.trust_remote_code else ()),
             *(PICKLE_PATTERNS if self.allow_pickle else ()),
         )
@@ -166,10 +167,13 @@ def _pytorch(flavour: dict[str, Any], files: Sequence[RemoteFile], wishes: Wishe
     del wishes
     root = str(flavour.get("model_data") or "data")
     is_exported = any(file.path.endswith(".pt2") for file in _below(root, files))
-    what = "a graph of torch.export" if is_exported else f"pickled with its classes: {_PICKLED}, and --allow-pickle"
-    because = "is not read yet" if is_exported else "allows weights alone"
+    what = (
+        "with a graph of torch.export, which is not read yet"
+        if is_exported
+        else f"with a pickle of the whole model: {_PICKLED}, and --allow-pickle allows weights alone"
+    )
     raise SourceError(
-        f"{of} has the flavour pytorch, {what} {because}",
+        f"{of} has the flavour pytorch {what}",
         remedy="log a model of transformers with mlflow.transformers.log_model, or export this one (torch.onnx.export),"
         " log it with mlflow.onnx.log_model, and register that",
     )

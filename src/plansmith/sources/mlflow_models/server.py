@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from plansmith.addresses import without_secrets
 from plansmith.errors import EnvironmentFault, SourceError, first_line
+from plansmith.sources.mlflow_models.allowed import printable
 from plansmith.sources.mlflow_models.names import LATEST, RegisteredName
 
 INSTALL = "pip install 'plansmith[mlflow]'"
@@ -26,6 +28,7 @@ _CHUNK_BYTES = 1 << 20
 _MOST_ANSWER_BYTES = 64 << 20
 _MOST_HOPS = 5
 _ANY = "/api/2.0/mlflow"
+_NUMBER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -94,23 +97,27 @@ class MlflowServer:
             EnvironmentFault: the server does not answer.
         """
         found = self._version(model)
-        number, status = str(found.get("version", "")), str(found.get("status", "READY"))
-        if not number.isdigit() or not int(number):
-            raise self._no_mlflow("names no version where one was asked for")
+        number, status = str(found["version"]), str(found.get("status", "READY"))
         if status != "READY":
             raise SourceError(
                 f"version {number} of {model.model} is not ready ({status.lower().replace('_', ' ')})",
                 remedy="wait until it is registered, or register the model again",
                 transient=status.startswith("PENDING"),
             )
-        made = found.get("creation_timestamp", 0)
-        return Version(model, number, self._files_of(model, number), int(made))
+        made = str(found.get("creation_timestamp", ""))
+        return Version(model, number, self._files_of(model, number), int(made) if made.isdecimal() else 0)
 
     def number(self, model: RegisteredName) -> str:
         """The number of the version that is meant now; errors as for `version`."""
-        return model.wanted if model.is_fixed else str(self._version(model).get("version", ""))
+        return model.wanted if model.is_fixed else str(self._version(model)["version"])
 
     def _version(self, model: RegisteredName) -> dict[str, Any]:
+        found = self._asked_version(model)
+        if not _NUMBER.fullmatch(str(found.get("version", ""))):
+            raise self._no_mlflow("names no version where one was asked for")
+        return found
+
+    def _asked_version(self, model: RegisteredName) -> dict[str, Any]:
         if model.alias:
             path = f"{_ANY}/registered-models/alias"
             return _inner(self.ask(path, str(model), {"name": model.name, "alias": model.alias}), "model_version")
@@ -118,7 +125,7 @@ class MlflowServer:
             path = f"{_ANY}/model-versions/get"
             return _inner(self.ask(path, str(model), {"name": model.name, "version": model.wanted}), "model_version")
         found = self.ask(f"{_ANY}/registered-models/get-latest-versions", str(model), {"name": model.name})
-        versions = [one for one in found.get("model_versions", []) if str(one.get("version", "")).isdigit()]
+        versions = [one for one in found.get("model_versions", []) if _NUMBER.fullmatch(str(one.get("version", "")))]
         if not versions:
             raise SourceError(f"{model.model} has no version yet", remedy="register one, or name another model")
         return max(versions, key=lambda one: int(one["version"]))
@@ -196,7 +203,7 @@ class MlflowServer:
                 remedy="set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN",
             )
         if 300 <= status < 400:
-            there = without_secrets(answer.headers.get("Location", "")) or "elsewhere"
+            there = printable(without_secrets(answer.headers.get("Location", ""))) or "elsewhere"
             raise self._no_mlflow(f"sends us to {there}, which is not followed")
         if status in {400, 404} and said:
             raise SourceError(
@@ -247,7 +254,8 @@ def _said(answer: Any) -> str:
         found = json.loads(b"".join(_bounded(answer, 1 << 16)))
     except ValueError:
         return ""
-    return first_line(ValueError(str(found.get("message", ""))))[:300] if isinstance(found, dict) else ""
+    message = str(found.get("message", "")).strip() if isinstance(found, dict) else ""
+    return printable(message.partition("\n")[0])
 
 
 def _bounded(answer: Any, most: int) -> Iterator[bytes]:

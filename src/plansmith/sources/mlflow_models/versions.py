@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 from plansmith.errors import SourceError
 from plansmith.sources.mlflow_models.allowed import allowed_here, place_of
 from plansmith.sources.mlflow_models.bucket_files import BucketFiles
-from plansmith.sources.mlflow_models.files import Files, RemoteFile, Telling, bring, read_small
-from plansmith.sources.mlflow_models.flavours import MODEL_FILE, MOST_BYTES, Wishes, choose, read_model_file
+from plansmith.sources.mlflow_models.files import Files, Telling, bring, read_small
+from plansmith.sources.mlflow_models.flavours import MODEL_FILE, MOST_BYTES, Kept, Wishes, choose, read_model_file
 from plansmith.sources.mlflow_models.names import RegisteredName
 from plansmith.sources.mlflow_models.served_files import ServedFiles
 from plansmith.sources.mlflow_models.server import Version, find_server
@@ -24,57 +25,50 @@ class FoundVersion:
         version: the number that was meant when it was asked for.
         server: that was asked, without secrets.
         place: where the files lie, in words.
+        described: the digest of what the version says of itself.
         files: brings them.
-        listed: all that there are.
+        kept: those that a compile takes, and how they are read.
     """
 
     version: Version
     server: str
     place: str
+    described: str
     files: Files
-    listed: tuple[RemoteFile, ...]
+    kept: Kept
 
-    def identity(self, wishes: Wishes) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """What decides what is brought here, as JSON values.
 
         A version keeps its files for good, and MLflow tells no digest of them; but a model that was deleted may be
-        registered again under its name, and its first version is number 1 again: hence the time and the sizes.
+        registered again under its name, and its first version is number 1 again: hence the time, what it says of itself
+        (which has an id and a time of its own), and the sizes.
         """
         return {
             "server": self.server,
             "version": str(self.version),
             "made": self.version.made,
             "place": self.place,
-            "files": [[file.path, file.bytes] for file in self.listed],
-            "trust_remote_code": wishes.trust_remote_code,
-            "allow_pickle": wishes.allow_pickle,
+            "described": self.described,
+            "files": [[name, file.path, file.bytes] for name, file in sorted(self.kept.files.items())],
         }
 
-    def bring(self, wishes: Wishes, folder: Path, tell: Telling) -> dict[str, str]:
+    def bring(self, folder: Path, tell: Telling) -> dict[str, str]:
         """Bring what a compile reads into a folder; returns the `scheme`, and the `graph` of an ONNX model.
 
         Raises:
-            SourceError: no flavour can be read, or a file is not what was announced.
+            SourceError: a file is not what was announced, or all are more than is allowed.
             EnvironmentFault: there is no room, or whoever has the files does not answer.
         """
-        of = str(self.version)
-        described = next((file for file in self.listed if file.path == MODEL_FILE), None)
-        if described is None:
-            raise SourceError(
-                f"{of} has no {MODEL_FILE}: its files are no model that MLflow logged",
-                remedy="log it with one of MLflow's flavours, such as mlflow.transformers.log_model",
-            )
-        flavours = read_model_file(read_small(self.files, described, MOST_BYTES, of), of)
-        kept = choose(flavours, self.listed, wishes, of)
-        bring(self.files, kept.files, folder, of=of, tell=tell)
-        return {"scheme": kept.scheme, "graph": kept.graph}
+        bring(self.files, self.kept.files, folder, of=str(self.version), tell=tell)
+        return {"scheme": self.kept.scheme, "graph": self.kept.graph}
 
 
-def find_version(model: RegisteredName) -> FoundVersion:
-    """Ask the server of the environment which version is meant now, and where its files lie.
+def find_version(model: RegisteredName, wishes: Wishes) -> FoundVersion:
+    """Ask the server of the environment which version is meant now, what it is, and where its files lie.
 
     Raises:
-        SourceError: there is no such version, or its files lie where models may not come from.
+        SourceError: there is no such version, it cannot be read, or it lies where models may not come from.
         EnvironmentFault: no server is named, or it does not answer.
         UsageError: what is allowed is written wrongly.
     """
@@ -87,7 +81,21 @@ def find_version(model: RegisteredName) -> FoundVersion:
         if place.kind == "s3"
         else ServedFiles(server.at(place.root), place.path, of)
     )
-    return FoundVersion(version, server.shown, str(place), files, files.listed())
+    described, kept = _kept(files, wishes, of)
+    return FoundVersion(version, server.shown, str(place), described, files, kept)
+
+
+def _kept(files: Files, wishes: Wishes, of: str) -> tuple[str, Kept]:
+    """The digest of a version's MLmodel file, and which files are kept by it."""
+    listed = files.listed()
+    described = next((file for file in listed if file.path == MODEL_FILE), None)
+    if described is None:
+        raise SourceError(
+            f"{of} has no {MODEL_FILE}: its files are no model that MLflow logged",
+            remedy="log it with one of MLflow's flavours, such as mlflow.transformers.log_model",
+        )
+    content = read_small(files, described, MOST_BYTES, of)
+    return hashlib.sha256(content).hexdigest(), choose(read_model_file(content, of), listed, wishes, of)
 
 
 def newest_version(location: str, wanted: str) -> str:
