@@ -116,7 +116,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "botocore": ("probes", "sources.mlflow_models", "stores.s3"),
     "mlflow": ("sources.mlflow_models",),
     "requests": ("sources.mlflow_models",),
-    "urllib3": ("sources.mlflow_models",),
+    "urllib3": ("sources.mlflow_models", "stores.s3"),
     "pyarrow": ("data", "probes"),
     "pynvml": ("gpus",),
 }

@@ -14,7 +14,7 @@ import onnx
 import torch
 from mlflow import MlflowClient
 from onnx import numpy_helper, parser
-from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat", "dog", "on", "the", "mat", "good", "bad")
 CONFIG = BertConfig(
@@ -29,13 +29,15 @@ CONFIG = BertConfig(
 
 
 def log_all(folder: Path) -> None:
-    """Log everything; the folder takes a vocabulary."""
-    vocabulary = folder / "vocab.txt"
-    vocabulary.write_text("\n".join(WORDS))
-    tokenizer = BertTokenizerFast(str(vocabulary))
+    """Log everything; the folder takes a tokenizer."""
+    vocabulary = folder / "tokenizer"
+    vocabulary.mkdir()
+    (vocabulary / "vocab.txt").write_text("\n".join(WORDS))
+    (vocabulary / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    tokenizer = AutoTokenizer.from_pretrained(vocabulary)
     for seed in (1, 2):
         torch.manual_seed(seed)
-        parts = {"model": BertForSequenceClassification(CONFIG).eval(), "tokenizer": tokenizer}
+        parts = {"model": BertForSequenceClassification(CONFIG), "tokenizer": tokenizer}
         mlflow.transformers.log_model(parts, task="text-classification", name="clf", registered_model_name="clf")
     MlflowClient().set_registered_model_alias("clf", "champion", "1")
     graph = parser.parse_model(

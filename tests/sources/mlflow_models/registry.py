@@ -54,8 +54,8 @@ class Registry:
         if path == _FILES:
             return 200, {"files": self._listed(asked.get("path", ""))}
         if path.startswith(f"{_FILES}/"):
-            found = self.files.get(unquote(path.removeprefix(f"{_FILES}/")))
-            return (200, found) if found is not None else _gone("No such artifact")
+            content = self.files.get(unquote(path.removeprefix(f"{_FILES}/")))
+            return (200, content) if content is not None else _gone("No such artifact")
         found = self._registered(path.removeprefix(f"{_API}/"), asked)
         return (200, found) if found is not None else _gone("Model Version not found")
 

@@ -1,4 +1,4 @@
-"""A real MLflow server on 127.0.0.1, in its own environment (make .venv/.mlflow), and models that MLflow itself logs."""
+"""A real MLflow server on 127.0.0.1 (make .venv/.mlflow), and models that MLflow itself logs."""
 
 from __future__ import annotations
 

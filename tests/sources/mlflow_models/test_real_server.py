@@ -118,7 +118,7 @@ def test_what_cannot_be_compiled_is_refused_with_what_to_do(desk: Desk, source: 
     assert "Next: " in done.stderr
 
 
-@pytest.mark.parametrize("address", ["s3://evil/model", "hf://org/model", "gs://evil/model", "ftp://evil/model"])
+@pytest.mark.parametrize("address", ["s3://evil/model", "hf://org/model", "gs://evil/model"])
 def test_an_address_that_anybody_may_have_registered_is_not_gone_to(desk: Desk, address: str) -> None:
     desk.server.post("registered-models/create", name="planted")
     made = desk.server.post("model-versions/create", name="planted", source=address)
