@@ -28,6 +28,7 @@ Examples:
   plansmith compile hf:sentence-transformers/all-MiniLM-L6-v2 --name minilm
   plansmith compile hf:./my-bert --shapes "input_ids=1x1:8x64:32x256"
   plansmith compile timm:resnet18 --random-weights --dry-run
+  plansmith compile mlflow:models:/ranker@champion
   plansmith compile onnx:model.onnx --name detector
   plansmith compile hf:./my-bert --precision int8 --data sentences.txt
   plansmith compile configs/models/resnet18-random.yaml --json

@@ -15,6 +15,7 @@ import pytest
 from plansmith.config import ModelSpec, make_spec
 from plansmith.errors import PlansmithError, SourceError, UsageError
 from plansmith.fetching import fetch
+from plansmith.first_spec import study, write_spec
 from plansmith.provenance import REGISTERED, Hub
 from plansmith.python_steps import require_pytorch
 from plansmith.reproduction import reproduction
@@ -125,6 +126,15 @@ def test_a_release_is_made_again_from_the_version_that_the_alias_stood_for(regis
         spec, parse_reference(spec.source, relative_to=tmp_path), source, relative_to=tmp_path, data=None
     )
     assert "\nsource: mlflow:models:/net/4\n" in f"\n{files['spec.yaml']}"
+
+
+def test_a_first_spec_keeps_the_alias_and_says_which_version_it_was(registry: Registry, tmp_path: Path) -> None:
+    add_graph(registry, "net/4", tmp_path / "net")
+    registry.aliases["net@champion"] = "4"
+    spec = spec_of("net@champion", tmp_path)
+    text = write_spec(spec, study(spec, listener=Listener()), tmp_path)
+    assert "\nsource: mlflow:models:/net@champion\n" in text
+    assert "It was version 4; write mlflow:models:/net/4 to stay with it." in " ".join(text.replace("# ", "").split())
 
 
 def test_a_download_that_is_killed_leaves_no_half_of_a_model(registry: Registry, tmp_path: Path) -> None:
