@@ -46,7 +46,8 @@ _OPTIONS = (
     click.option(
         "--resolve/--no-resolve",
         default=False,
-        help="Ask the hub and MLflow where branches and aliases lead now, and stores for what they have [what is known here].",
+        help="Ask the hub and MLflow where branches and aliases lead now, and stores for what they have"
+        " [what is known here].",
     ),
 )
 
