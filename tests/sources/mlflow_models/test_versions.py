@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,17 @@ def test_credentials_of_mlflows_own_variables_are_used(registry: Registry, monke
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "a-token")
     found()
     assert set(registry.logins) == {"Bearer a-token"}
+
+
+def test_a_login_in_the_address_is_used_for_files_too_and_stands_in_no_key(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.add("clf/1", contents("onnx"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.url.replace("://", "://ann:hunter2@"))
+    version = found()
+    bring(version, tmp_path / "clf")
+    assert set(registry.logins) == {f"Basic {b64encode(b'ann:hunter2').decode()}"}
+    assert "hunter2" not in str(version.identity())
 
 
 @pytest.mark.parametrize("address", ["", "sqlite:///mlflow.db", "./mlruns", "databricks", "https://"])
