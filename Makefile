@@ -29,6 +29,16 @@ $(VENV)/.dali: $(VENV)/.served
 	$(BIN)/plansmith serve-env add local-cpu --dali
 	touch $@
 
+# A real MLflow server, in an environment of its own: it would bring other versions of what is pinned here. The models that
+# it is given for a test are made with the PyTorch, transformers and ONNX of this one.
+MLFLOW := $(VENV)/mlflow
+$(VENV)/.mlflow: $(VENV)/.installed
+	$(PYTHON) -m venv $(MLFLOW)
+	$(MLFLOW)/bin/python -m pip install --quiet mlflow==3.17.2
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		>"$$($(MLFLOW)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_beside.pth"
+	touch $@
+
 MINILM := artifacts/models/all-MiniLM-L6-v2
 $(MINILM): $(VENV)/.installed
 	@mkdir -p $(@D)
@@ -65,8 +75,8 @@ test-slow: $(VENV)/.served $(VENV)/.dali
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 DEBIAN := $(if $(shell command -v chromium || command -v chromium-browser),,chromium)
 DEBIAN += $(if $(wildcard /usr/lib/postgresql/*/bin/postgres),,postgresql)
-test-services:   ## the tests that start other programs: Prefect, PostgreSQL, Chromium
-test-services: $(VENV)/.served debian
+test-services:   ## the tests that start other programs: Prefect, PostgreSQL, MLflow, Chromium
+test-services: $(VENV)/.served $(VENV)/.mlflow debian
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m services
 
 debian:

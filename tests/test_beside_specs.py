@@ -117,7 +117,7 @@ def test_an_onnx_file_has_no_pipeline_and_so_stands_beside_nothing(tmp_path: Pat
     (tmp_path / "topics.onnx").touch()
     topics = specs_beside(spec_of({"topics": {"source": "onnx:topics.onnx"}}))["topics"]
     with pytest.raises(UsageError, match="an ONNX file brings no tokenizer or processor"):
-        require_joinable(topics, parse_reference(topics.source, relative_to=tmp_path), None)
+        require_joinable(topics, parse_reference(topics.source, relative_to=tmp_path).scheme, None)
 
 
 @pytest.mark.parametrize(("name", "words"), [("writer", "writer generates"), ("", "reader generates")])

@@ -28,10 +28,11 @@ class Basis(Record):
 
     `spec`: the values that decide the result, without those that only say how to go about it. `source`: the digest of
     the files of the model, where they are a person's own; `weights`: the names of those beside an ONNX graph.
-    `revision`: the commit of a hub, and `hub_id` the model's name there. `data`: a digest, or a commit, of the data
-    set; empty without one. `target`: a digest of the target's description. `tools`: by distribution its version, and by
-    step, as "code of export", the digest of plansmith's own code. `destinations`: where the version was published to;
-    `stored`: by destination the digest of the release there. `beside`: by name, the release's other models.
+    `revision`: the commit of a hub or the version in a registry, and `hub_id` the model's name there. `data`: a digest,
+    or a commit, of the data set; empty without one. `target`: a digest of the target's description. `tools`: by
+    distribution its version, and by step, as "code of export", the digest of plansmith's own code. `destinations`:
+    where the version was published to; `stored`: by destination the digest of the release there. `beside`: by name,
+    the release's other models.
 
     What is empty is not known here, or there is none.
     """

@@ -77,14 +77,21 @@ def _parts(spec: ModelSpec, reference: SourceReference) -> Iterator[tuple[str, t
     """The steps that decide something.
 
     A model's own folder is fetched by looking at it. Whether a graph came lowered is seen in the graph alone: with such
-    a one no step lowers it, and its samples and tools are counted all the same.
+    a one no step lowers it, and its samples and tools are counted all the same. So are those of every kind of model
+    that may be registered: which one it is, its version tells.
     """
     is_graph, is_python = reference.scheme == "onnx", spec.engine is EngineKind.PYTHON
+    is_registered = reference.scheme == "mlflow"
     if is_graph:
         yield "fetch", ("graph_files",)
+    elif is_registered:
+        yield "fetch", ("registered", "graph_files")
     elif spec.random_weights or (reference.scheme == "timm" and reference.path is None):
         yield "fetch", ("fetch",)
-    yield "export", ("take_graph" if is_graph else "ask_model" if is_python else "export",)
+    if is_registered and not is_python:
+        yield "export", ("export", "take_graph")
+    else:
+        yield "export", ("take_graph" if is_graph else "ask_model" if is_python else "export",)
     lowers = spec.precision is not Precision.FP32 and not is_python
     if spec.data is not None or lowers:
         yield "sample", ("sample",)

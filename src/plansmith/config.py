@@ -113,9 +113,9 @@ class ModelSpec(Record):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: str = Field(
-        description="Where the model comes from: hf:<id or directory>[@revision], timm:<name or directory> or"
-        " onnx:<file>; a path is relative to the spec.",
-        json_schema_extra={"pattern": "^(hf|timm|onnx):[^~]"},
+        description="Where the model comes from: hf:<id or directory>[@revision], timm:<name or directory>,"
+        " onnx:<file> or mlflow:models:/<name>@<alias> (or /<version>, /latest); a path is relative to the spec.",
+        json_schema_extra={"pattern": "^((hf|timm|onnx):[^~]|mlflow:models:/.)"},
     )
     name: str = Field(
         default="",

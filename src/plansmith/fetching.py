@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from plansmith.config import ModelSpec
 from plansmith.digest import digest_of, digest_of_files
 from plansmith.errors import EnvironmentFault, SourceError
 from plansmith.sources import directory, onnx_models
 from plansmith.sources.hub import Snapshot, fetch_snapshot
-from plansmith.sources.reference import SourceReference
+from plansmith.sources.mlflow_models.flavours import Wishes
+from plansmith.sources.mlflow_models.names import RegisteredName
+from plansmith.sources.mlflow_models.versions import find_version
+from plansmith.sources.reference import SourceReference, refuse_unfitting
 from plansmith.stage_cache import ENTRY_FILE
 from plansmith.stages import Finished, StageRunner, WouldRun
 from plansmith.types import SourceModel
@@ -19,36 +22,49 @@ from plansmith.types import SourceModel
 
 @dataclass(frozen=True)
 class _Found:
-    """A model's folder, the place and commit it came from, and whether nothing had to be made or asked."""
+    """A model's folder, the place and commit it came from, and whether nothing had to be made or asked.
+
+    Args:
+        folder: holds the model.
+        location: where it came from; of an ONNX file, where it lies.
+        commit: of the hub, or the version of a registered model.
+        cached: nothing was made or asked.
+        reference: how it is read, where the source does not say that itself.
+        registered: what a registry calls it.
+    """
 
     folder: Path
     location: str
     commit: str | None
     cached: bool
+    reference: SourceReference
+    registered: str = ""
 
 
 def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> Finished[SourceModel]:
-    """Bring the model here: a directory by content, a hub model at its commit, or random weights.
+    """Bring the model here: a directory by content, a hub model at its commit, a registered version, or random weights.
 
     Raises:
         SourceError: there is no such model, or it may not be read.
-        EnvironmentFault: the hub cannot be reached.
+        EnvironmentFault: the hub or registry cannot be reached.
+        UsageError: the spec asks what the registered model cannot do.
     """
     with stages.timed("fetch") as clock:
         hashed = stages.digester.hashed
         found = _random(stages, spec, reference) if spec.random_weights else _given(stages, spec, reference)
+        scheme = _scheme_of(found, spec)
         known, licence = True, None
-        if reference.scheme == "onnx":
+        if scheme == "onnx":
             paths, known = _graph_files(stages, Path(found.location))
         else:
             paths = model_paths(found.folder, spec)
-            directory.require_kind(found.folder, reference.scheme)
+            directory.require_kind(found.folder, scheme)
             directory.require_weights(found.folder, allow_pickle=spec.allow_pickle)
             licence = directory.read_licence(found.folder)
         files = stages.digester.entries(found.folder, paths, foreign=not spec.random_weights)
         clock.cached = found.cached and known and stages.digester.hashed == hashed
         record = SourceModel(
-            scheme=reference.scheme,
+            scheme=scheme,
             location=found.location,
             revision=found.commit,
             licence=licence,
@@ -56,6 +72,7 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> F
             random_weights=spec.random_weights,
             trust_remote_code=spec.trust_remote_code,
             task=spec.task or None,
+            registered=found.registered,
         )
         stages.made["fetch"] = record
         return Finished(record, found.folder, digest_of([record.scheme, record.digest]), clock.cached, tuple(paths))
@@ -109,9 +126,11 @@ def model_paths(folder: Path, spec: ModelSpec) -> list[Path]:
 
 def _given(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _Found:
     """The model with its own weights."""
+    if reference.scheme == "mlflow":
+        return _registered(stages, spec, reference)
     if reference.path is not None and reference.full_path is not None:
         folder = reference.full_path.parent if reference.scheme == "onnx" else reference.path
-        return _Found(folder, str(reference.full_path), None, cached=True)
+        return _Found(folder, str(reference.full_path), None, cached=True, reference=reference)
     location, cached = reference.location, True
     if reference.scheme == "timm":
         entry, cached = stages.entry(
@@ -119,7 +138,42 @@ def _given(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> 
         )
         location = entry.record["hub_id"]
     snapshot = _snapshot(stages, spec, reference, location)
-    return _Found(snapshot.folder, location, snapshot.commit, cached)
+    return _Found(snapshot.folder, location, snapshot.commit, cached, reference)
+
+
+def _registered(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _Found:
+    """A version of a registered model, as it lies in the cache; its server is asked each time which one is meant."""
+    wishes = Wishes(trust_remote_code=spec.trust_remote_code, allow_pickle=spec.allow_pickle)
+    stages.progress(f"asking MLflow for {reference.location}")
+    try:
+        found = find_version(RegisteredName.of(reference.location, str(reference.revision)), wishes)
+    except EnvironmentFault as fault:
+        if stages.dry and fault.transient:
+            raise WouldRun("fetch") from fault
+        raise
+    entry, cached = stages.entry(
+        "fetch",
+        [],
+        {"of": "registered", **found.identity()},
+        lambda out: found.bring(out, stages.progress),
+        tools="registered",
+    )
+    scheme, graph = entry.record["scheme"], entry.record["graph"]
+    path = entry.folder / graph
+    read = SourceReference(scheme, str(path), None, path)
+    return _Found(entry.folder, str(path), found.version.number, cached, read, f"mlflow:{reference.location}")
+
+
+def _scheme_of(found: _Found, spec: ModelSpec) -> Literal["hf", "timm", "onnx"]:
+    """How a model is read; of a registered one, only its version tells, and whether the spec fits.
+
+    Raises:
+        UsageError: it does not.
+    """
+    assert found.reference.scheme != "mlflow"
+    if found.registered:
+        refuse_unfitting(found.reference, spec)
+    return found.reference.scheme
 
 
 def _random(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _Found:
@@ -140,7 +194,7 @@ def _random(stages: StageRunner, spec: ModelSpec, reference: SourceReference) ->
         parameters,
         lambda out: stages.heavy("make_random", location=location, out=str(out), **parameters),
     )
-    return _Found(entry.folder, reference.location, commit, cached)
+    return _Found(entry.folder, reference.location, commit, cached, reference)
 
 
 def _snapshot(stages: StageRunner, spec: ModelSpec, reference: SourceReference, repo: str) -> Snapshot:

@@ -101,9 +101,13 @@ def write_spec(spec: ModelSpec, studied: Studied, folder: Path) -> str:
 
 def _origin(studied: Studied) -> str:
     licence = f"The model's licence: {studied.source.licence}." if studied.source.licence else "No licence was found."
-    if studied.source.revision is None or studied.reference.revision is not None:
+    source, typed = studied.source, studied.reference.revision
+    if source.registered and typed != source.revision:
+        fixed = f"{source.registered}/{source.revision}"
+        return f"{licence} It was version {source.revision}; write {fixed} to stay with it."
+    if source.revision is None or typed is not None:
         return licence
-    return f"{licence} It was at commit {studied.source.revision}; write @{studied.source.revision} to stay with it."
+    return f"{licence} It was at commit {source.revision}; write @{source.revision} to stay with it."
 
 
 def _source(reference: SourceReference, typed: str, folder: Path) -> str:

@@ -195,8 +195,7 @@ def _beside(one: ReleasedModel) -> dict[str, Any]:
 def _source(source: SourceModel) -> str:
     weights = "random weights" if source.random_weights else f"digest {source.digest[:12]}"
     return (
-        f"{source.scheme}:{source.location}, revision {source.revision or 'none'}, {weights},"
-        f" licence {source.licence or 'not stated'}"
+        f"{source.address}, revision {source.revision or 'none'}, {weights}, licence {source.licence or 'not stated'}"
     )
 
 

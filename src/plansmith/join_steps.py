@@ -17,7 +17,7 @@ from plansmith.parts import Pipeline
 from plansmith.pipeline.raw_agreement import refusals
 from plansmith.pipeline_options import RawInput
 from plansmith.sources.raw_kinds import raw_input, refuse_raw
-from plansmith.sources.reference import SourceReference
+from plansmith.sources.reference import Scheme, SourceReference
 from plansmith.stages import Finished, StageRunner
 from plansmith.targets import Target, require_dali
 from plansmith.triton.model_config import max_batch_size
@@ -29,12 +29,12 @@ from plansmith.types import EngineKind, LoweredModel, OnnxModel
 _MOST_TOLD = 5
 
 
-def require_joinable(spec: ModelSpec, reference: SourceReference, folder: Path | None) -> None:
+def require_joinable(spec: ModelSpec, scheme: Scheme, folder: Path | None) -> None:
     """See that a pipeline can be made around a source, as far as its files tell.
 
     Args:
         spec: says what the pipeline is to be.
-        reference: the source as typed.
+        scheme: of the source.
         folder: of the source, where it is here already.
 
     Raises:
@@ -43,16 +43,16 @@ def require_joinable(spec: ModelSpec, reference: SourceReference, folder: Path |
     """
     if spec.pipeline is None:
         return
-    if reference.scheme == "onnx":
+    if scheme == "onnx":
         raise UsageError(
             "an ONNX file brings no tokenizer or processor, so no pipeline can be made around it",
             remedy="leave `pipeline` out, or name the model that the file was exported from (hf:…, timm:…)",
         )
     if spec.engine is not EngineKind.PYTHON or spec.pipeline.output != "text":
         _require_plain(spec.triton)
-    if folder is None:
+    if folder is None or scheme == "mlflow":
         return
-    wanted = refuse_raw(reference.scheme, folder, spec.pipeline, task=spec.task)
+    wanted = refuse_raw(scheme, folder, spec.pipeline, task=spec.task)
     if wanted == "text" and spec.engine is not EngineKind.PYTHON:
         raise UsageError(
             f"the model generates text token by token, which engine {spec.engine} does not",
@@ -80,8 +80,12 @@ def require_together(models: Mapping[str, tuple[ModelSpec, SourceReference]]) ->
                 f" takes {own}",
                 remedy=f"leave {name} out of `pipeline: beside`, or compile it by a spec of its own",
             )
-        folder = reference.path
-        if folder is not None and refuse_raw(reference.scheme, folder, spec.pipeline, task=spec.task) == "text":
+        scheme, folder = reference.scheme, reference.path
+        if (
+            folder is not None
+            and scheme != "mlflow"
+            and refuse_raw(scheme, folder, spec.pipeline, task=spec.task) == "text"
+        ):
             raise UsageError(
                 f"{name or 'the model'} generates text by itself, and answers no requests beside another model or for a"
                 " script",
@@ -96,7 +100,9 @@ def _raw_of(spec: ModelSpec, reference: SourceReference) -> RawInput | None:
         return spec.pipeline.input
     if reference.scheme == "timm":
         return "image"
-    return raw_input(reference.scheme, reference.path, spec.pipeline) if reference.path is not None else None
+    if reference.path is None or reference.scheme == "mlflow":
+        return None
+    return raw_input(reference.scheme, reference.path, spec.pipeline)
 
 
 def require_batches(spec: ModelSpec, onnx: OnnxModel) -> None:

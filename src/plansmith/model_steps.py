@@ -70,7 +70,7 @@ class ModelSteps(GraphSteps):
             spec, relative_to=relative_to, listener=listener, dry=dry, digester=digester, shared=shared, stages=stages
         )
         with self._locating("join"):
-            require_joinable(spec, self.reference, self.reference.path)
+            require_joinable(spec, self.reference.scheme, self.reference.path)
             require_dali_here(spec, self.target)
         _require_available(spec, self.reference, self.name, self.target)
         self._plans = self._plan_steps() if spec.engine is EngineKind.TENSORRT else None
@@ -85,8 +85,11 @@ class ModelSteps(GraphSteps):
             PlansmithError: located at the step that failed.
         """
         source = perform(self.fetch)
+        with self._locating("compile"):
+            if self.spec.engine is EngineKind.PYTHON:
+                require_pytorch(self.spec, source.record.scheme)
         with self._locating("join"):
-            require_joinable(self.spec, self.reference, source.folder)
+            require_joinable(self.spec, source.record.scheme, source.folder)
         onnx = perform(self.export, source)
         with self._locating("join"):
             require_batches(self.spec, onnx.record)
@@ -203,7 +206,7 @@ def _require_available(spec: ModelSpec, reference: SourceReference, name: str, t
     """Refuse at once what no later step could do."""
     if spec.engine is EngineKind.PYTHON:
         try:
-            require_pytorch(spec, reference)
+            require_pytorch(spec, reference.scheme)
         except PlansmithError as error:
             raise error.located(model=name, step="compile") from None
     if spec.engine is EngineKind.TENSORRT and spec.precision == "auto":

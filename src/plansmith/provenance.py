@@ -8,6 +8,7 @@ is taken before its first step: what changes meanwhile is another thing at the n
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +28,7 @@ from plansmith.sources.data_places import find_data
 from plansmith.sources.directory import described
 from plansmith.sources.hub import known_commit, newest_commit
 from plansmith.sources.hub_datasets import CONVERTED
+from plansmith.sources.mlflow_models.versions import newest_version
 from plansmith.sources.reference import SourceReference, parse_reference
 from plansmith.targets import is_target_file, load_target
 from plansmith.triton_options import TritonOptions
@@ -50,6 +52,9 @@ _NOTHING = Basis(version=0, spec={}, source="", revision="", data="", target="",
 _MOST_FAILURES = 3
 _DIGEST_LETTERS = 24
 
+REGISTERED = "registered model"
+"""What MLflow is asked for, where the hub is asked for a model or a data set."""
+
 _CONVERTED = f"{CONVERTED}@"
 """Begins the commit of a data set that was read from the hub's own copy."""
 
@@ -61,6 +66,7 @@ class Hub:
 
     Where the hub must not be asked (HF_HUB_OFFLINE), a compile would take what its local cache has, which is the answer
     then, and told once. A hub that fails several times is not asked again.
+    The same goes for MLflow's server, which knows the versions of registered models.
 
     Args:
         ask: ask it; what is known stands otherwise.
@@ -71,8 +77,8 @@ class Hub:
         self._ask = ask
         self._notice = notice
         self._found: dict[tuple[str, str | None, str], str] = {}
-        self._failures = 0
-        self._is_told = False
+        self._failures: Counter[str] = Counter()
+        self._told: set[str] = set()
 
     def commit(self, repo: str, revision: str | None, known: str, *, of: str = "model") -> str:
         """The commit of a branch, tag or commit.
@@ -81,7 +87,8 @@ class Hub:
             repo: its id.
             revision: main when None.
             known: the commit as it was, which stands where nobody says otherwise.
-            of: "model" or "dataset".
+            of: "model", "dataset", or REGISTERED: then `repo` is models:/name, and `revision` @alias, a number or
+                latest.
 
         Raises:
             SourceError: the hub has no such thing, or it may not be read.
@@ -94,21 +101,24 @@ class Hub:
         return self._found[key] or known
 
     def _look(self, repo: str, revision: str | None, of: str) -> str:
-        if self._failures == _MOST_FAILURES:
+        is_hub = of != REGISTERED
+        who = "hub" if is_hub else of
+        if self._failures[who] == _MOST_FAILURES:
             return ""
         try:
-            found = newest_commit(repo, revision, of=of)
+            found = newest_commit(repo, revision, of=of) if is_hub else newest_version(repo, revision or "")
         except EnvironmentFault as fault:
             if not fault.transient:  # by somebody's will
-                if not self._is_told:
-                    self._notice(f"{fault.message}: what the local cache has of the hub counts, for all models")
-                self._is_told = True
-                return known_commit(repo, revision, of=of)
-            self._failures += 1
-            ending = "; it is not asked again" if self._failures == _MOST_FAILURES else ""
-            self._notice(f"{fault.message}: the commit that is known stands{ending}")
+                cached = "what the local cache has of the hub counts" if is_hub else "the versions that are known stand"
+                if who not in self._told:
+                    self._notice(f"{fault.message}: {cached}, for all models")
+                self._told.add(who)
+                return known_commit(repo, revision, of=of) if is_hub else ""
+            self._failures[who] += 1
+            ending = "; it is not asked again" if self._failures[who] == _MOST_FAILURES else ""
+            self._notice(f"{fault.message}: the {'commit' if is_hub else 'version'} that is known stands{ending}")
             return ""
-        self._failures = 0
+        self._failures[who] = 0
         return found
 
 
@@ -134,6 +144,9 @@ def basis_of(
     then = known if known is not None and known.spec.get("source") == spec.source else _NOTHING
     if reference.path is not None:
         found = {"source": _own_files(spec, reference, then.weights, digester), "weights": then.weights}
+    elif reference.scheme == "mlflow":
+        version = hub.commit(reference.location, reference.revision, then.revision, of=REGISTERED)
+        found = {"revision": version, "hub_id": reference.location}
     elif not (spec.random_weights and reference.scheme == "timm"):
         hub_id = reference.location if reference.scheme == "hf" else then.hub_id
         commit = hub.commit(hub_id, reference.revision, then.revision) if hub_id else ""
@@ -194,7 +207,8 @@ def _completed(basis: Basis, spec: ModelSpec, model: MadeModel) -> Basis:
     record = source.record
     found: dict[str, Any] = {}
     if record.revision is not None:
-        found = {"revision": record.revision, "hub_id": record.location}
+        hub_id = record.registered.partition(":")[2] or record.location
+        found = {"revision": record.revision, "hub_id": hub_id}
     elif not spec.random_weights:
         beside = [path for path in source.files if record.scheme == "onnx" and path != Path(record.location)]
         names = tuple(Path(os.path.relpath(path, source.folder)).as_posix() for path in beside)

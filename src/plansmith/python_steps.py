@@ -14,7 +14,7 @@ from plansmith.errors import EngineError, UsageError
 from plansmith.fetching import require_unchanged
 from plansmith.made import MadeModel
 from plansmith.parts import MODEL_PART
-from plansmith.sources.reference import SourceReference
+from plansmith.sources.reference import Scheme, SourceReference
 from plansmith.stages import Finished, StageRunner
 from plansmith.targets import Target
 from plansmith.triton.ensemble_layout import part_name
@@ -22,14 +22,14 @@ from plansmith.triton.script_layout import SCRIPT_PART
 from plansmith.types import EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
 
 
-def require_pytorch(spec: ModelSpec, reference: SourceReference) -> None:
+def require_pytorch(spec: ModelSpec, scheme: Scheme) -> None:
     """See that a spec asks for what a PyTorch model can be.
 
     Raises:
         UsageError: the source is none.
         EngineError: a precision that PyTorch's own weights do not have.
     """
-    if reference.scheme == "onnx":
+    if scheme == "onnx":
         raise UsageError(
             "engine python serves a PyTorch model, and an ONNX file is none",
             remedy="use --engine onnxruntime, or name the model that the file was exported from (hf:…, timm:…)",

@@ -90,6 +90,7 @@ _JOINED_CODE = (
 _CODE = {
     "fetch": ("sources", "external_data.py"),
     "graph_files": ("sources/onnx_models.py", "external_data.py"),
+    "registered": ("sources/mlflow_models", "sources/directory.py"),
     "export": _EXPORT_CODE,
     "ask_model": _EXPORT_CODE,
     "take_graph": _EXPORT_CODE,
@@ -193,6 +194,7 @@ _PYTORCH_TOOLS = ("torch", "transformers", "tokenizers", "timm", "torchvision", 
 _TOOLS = {
     "fetch": ("torch", "transformers", "timm"),
     "graph_files": ("onnx", "protobuf"),
+    "registered": (),
     "take_graph": ("onnx", _ONNXRUNTIME, "numpy"),
     "export": _EXPORT_TOOLS,
     "ask_model": _PYTORCH_TOOLS,

@@ -104,7 +104,8 @@ class FileEntry(Record):
 class SourceModel(Record):
     """What fetch found: a folder that holds configuration and weights, or an ONNX file; and where it came from.
 
-    `task`: the kind of head that was asked for; None where the model's own configuration decides.
+    `task`: the kind of head that was asked for; None where the model's own configuration decides. `registered`: what a
+    model registry calls it, such as mlflow:models:/ranker, where it came from one; `revision` is its version there.
     """
 
     scheme: Literal["hf", "timm", "onnx"]
@@ -115,6 +116,12 @@ class SourceModel(Record):
     random_weights: bool
     trust_remote_code: bool
     task: str | None = None
+    registered: str = ""
+
+    @property
+    def address(self) -> str:
+        """Where it came from, without the revision."""
+        return self.registered or f"{self.scheme}:{self.location}"
 
 
 class Component(Record):

@@ -46,7 +46,8 @@ _OPTIONS = (
     click.option(
         "--resolve/--no-resolve",
         default=False,
-        help="Ask the hub where branches lead now, and stores for what they have [what is known here].",
+        help="Ask the hub and MLflow where branches and aliases lead now, and stores for what they have"
+        " [what is known here].",
     ),
 )
 
@@ -81,7 +82,7 @@ def planned_models(
         places: specs, and folders of specs.
         values: win over those of the specs.
         models: these alone.
-        resolve: ask the hub and the stores.
+        resolve: ask the hub, MLflow and the stores.
         force: build every one.
 
     Raises:

@@ -202,8 +202,9 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
     )
     echo_lines(f"  {line}" for line in _model_lines(manifest))
     for name, one in manifest.beside.items():
-        source = f"{one.source.scheme}:{one.source.location}"
-        click.echo(f"  {name}, beside it, is {source}: {one.engine.precision}, gate {one.validation.verdict}")
+        click.echo(
+            f"  {name}, beside it, is {one.source.address}: {one.engine.precision}, gate {one.validation.verdict}"
+        )
         echo_lines(f"    {line}" for line in _model_lines(one))
     echo_lines(f"  {line}" for line in script_lines(manifest.script))
     if manifest.served is None:
@@ -255,7 +256,7 @@ def _model_lines(found: Manifest | ReleasedModel) -> Iterator[str]:
 def _beside(one: ReleasedModel) -> dict[str, Any]:
     """A model beside a release's own, as JSON values."""
     return {
-        "source": f"{one.source.scheme}:{one.source.location}",
+        "source": one.source.address,
         "precision": one.engine.precision,
         "verdict": one.validation.verdict,
         "validation": one.validation.worst(),

@@ -13,7 +13,7 @@ STORE_AREA = "Stores"
 
 _FLOWS = "flow runs (plansmith compile --track)"
 _HUB = "models named by id (hf:org/model, timm:name)"
-_EVENTS = "registry events (not available yet)"
+_REGISTERED = "models registered in MLflow (mlflow:models:/name@alias)"
 _S3 = "stores and caches in S3"
 _INSTALL_FLOWS = "pip install 'plansmith[flows]'"
 _INSTALL_S3 = "pip install 'plansmith[s3]'"
@@ -93,17 +93,17 @@ def mlflow_finding(mlflow: Probed) -> Finding:
     name, facts = "MLflow", mlflow.facts
     if facts is None:
         remedy = "set MLFLOW_TRACKING_URI to http://<host>:<port>"
-        return Finding(REGISTRY_AREA, name, Severity.WARNING, mlflow.broken, _EVENTS, remedy)
+        return Finding(REGISTRY_AREA, name, Severity.WARNING, mlflow.broken, _REGISTERED, remedy)
     uri = facts["uri"]
     if not uri:
-        return Finding(REGISTRY_AREA, name, Severity.OPTIONAL, "MLFLOW_TRACKING_URI is not set", _EVENTS)
+        return Finding(REGISTRY_AREA, name, Severity.OPTIONAL, "MLFLOW_TRACKING_URI is not set", _REGISTERED)
     if not uri.startswith(("http://", "https://")):
-        return Finding(REGISTRY_AREA, name, Severity.OPTIONAL, f"{uri} is no server that could be asked", _EVENTS)
+        return Finding(REGISTRY_AREA, name, Severity.OPTIONAL, f"{uri} is no server that could be asked", _REGISTERED)
     if "answer" not in facts:
         return Finding(REGISTRY_AREA, name, Severity.OK, f"{uri}, not asked (--offline)")
     if facts["answer"].get("status") != 200:
         remedy = f"start the MLflow server of {uri}, or correct MLFLOW_TRACKING_URI"
-        return Finding(REGISTRY_AREA, name, Severity.WARNING, f"{uri} {_refusal(facts['answer'])}", _EVENTS, remedy)
+        return Finding(REGISTRY_AREA, name, Severity.WARNING, f"{uri} {_refusal(facts['answer'])}", _REGISTERED, remedy)
     return Finding(REGISTRY_AREA, name, Severity.OK, f"{uri} answers")
 
 

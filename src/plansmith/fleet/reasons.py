@@ -81,9 +81,10 @@ def _words(value: Any) -> str:
 
 
 def _moved(then: str, now: str) -> str:
-    """Two commits of a hub, each after the branch that it is of where that is not the usual one."""
-    before, after = (commit.rpartition("@")[2][:_COMMIT_LETTERS] for commit in (then, now))
-    return f"is now at {after}{f' instead of {before}' if before else ''}"
+    """Two commits of a hub, each after the branch that it is of where that is not the usual one; or two versions."""
+    kind = "version " if now.isdigit() else ""
+    before, after = (f"{kind}{commit.rpartition('@')[2][:_COMMIT_LETTERS]}" for commit in (then, now))
+    return f"is now at {after}{f' instead of {before}' if then else ''}"
 
 
 def _changed_data(then: Basis, now: Basis) -> str:

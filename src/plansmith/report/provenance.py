@@ -89,7 +89,7 @@ def _release(facts: ReportFacts) -> Iterator[Fact]:
 
 
 def _source(source: SourceModel) -> Iterator[Fact]:
-    yield Fact("Source", f"{source.scheme}:{source.location}", exact=True)
+    yield Fact("Source", source.address, exact=True)
     if source.revision is not None:
         yield Fact("Revision", source.revision, exact=True)
     yield Fact("Digest", source.digest, exact=True)

@@ -10,6 +10,7 @@ from typing import Any
 from plansmith.errors import SourceError
 
 CONFIG_FILE = "config.json"
+CARD_FILE = "README.md"
 
 # What a model needs to be built, run and fed; weights in other frameworks' formats stay behind.
 FILE_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
@@ -106,7 +107,7 @@ def require_kind(folder: Path, scheme: str) -> None:
 
 def read_licence(folder: Path) -> str | None:
     """The licence that the model card names, if any."""
-    card = folder / "README.md"
+    card = folder / CARD_FILE
     if not card.is_file():
         return None
     head = card.read_text(encoding="utf-8", errors="replace").split("\n---", 1)[0]

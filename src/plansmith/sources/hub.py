@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.errors import EnvironmentFault, SourceError
-from plansmith.sources.directory import CODE_PATTERNS, FILE_PATTERNS, PICKLE_PATTERNS
+from plansmith.sources.directory import CARD_FILE, CODE_PATTERNS, FILE_PATTERNS, PICKLE_PATTERNS
 
 _SECONDS_TO_ANSWER = 20
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -43,7 +43,7 @@ def fetch_snapshot(
         EnvironmentFault: the hub cannot be reached and the local cache does not hold the model.
     """
     patterns = [p for p in FILE_PATTERNS if with_weights or p != "*.safetensors"]
-    patterns += ["README.md"]
+    patterns += [CARD_FILE]
     patterns += [*CODE_PATTERNS] if trust_remote_code else []
     patterns += [*PICKLE_PATTERNS] if allow_pickle else []
     with hub_errors("model", repo, revision, _USE_A_DIRECTORY, offline=offline):

@@ -1,4 +1,4 @@
-"""`hf:…`, `timm:…` and `onnx:…`, as typed: a hub id or name, a directory, or a file."""
+"""`hf:…`, `timm:…`, `onnx:…` and `mlflow:…`, as typed: a hub id or name, a directory, a file, a registered model."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from plansmith.config import ModelSpec, name_from
 from plansmith.errors import SourceError, UsageError
 from plansmith.sources import timm_models
 from plansmith.sources.directory import CONFIG_FILE, read_config
+from plansmith.sources.mlflow_models.names import read_registered
 
-Scheme = Literal["hf", "timm", "onnx"]
+Scheme = Literal["hf", "timm", "onnx", "mlflow"]
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 
 @dataclass(frozen=True)
 class SourceReference:
-    """What was typed, split: `path` is set when it names a directory or a file, else `location` is an id or name."""
+    """What was typed, split: `path` is set when it names a directory or a file, else `location` is an id or name.
+
+    Of a registered model, `location` is models:/name and `revision` says which version, as `RegisteredName.wanted`.
+    """
 
     scheme: Scheme
     location: str
@@ -49,7 +53,8 @@ def parse_reference(text: str, *, relative_to: Path) -> SourceReference:
     """Read a source.
 
     Args:
-        text: `hf:<id or directory>[@revision]`, `timm:<name or directory>` or `onnx:<file>`.
+        text: `hf:<id or directory>[@revision]`, `timm:<name or directory>`, `onnx:<file>`, or `mlflow:models:/<name>`
+            with `@<alias>`, `/<version>` or `/latest`.
         relative_to: the folder that relative directories start from.
 
     Raises:
@@ -62,8 +67,11 @@ def parse_reference(text: str, *, relative_to: Path) -> SourceReference:
             f"cannot tell what {text!r} is",
             remedy=_meant(text, relative_to / text)
             or "write hf:<id or directory>[@revision], timm:<name or directory>, onnx:<file>,"
-            " or the path of a .yaml spec",
+            " mlflow:models:/<name>@<alias>, or the path of a .yaml spec",
         )
+    if scheme == "mlflow":
+        registered = read_registered(location)
+        return SourceReference("mlflow", registered.model, registered.wanted, None)
     if not location:
         wanted = "an .onnx file" if scheme == "onnx" else "a model or a directory"
         raise UsageError(f"nothing follows {scheme}:", remedy=f"name {wanted} after {scheme}:")
@@ -103,6 +111,10 @@ def refuse_unfitting(reference: SourceReference, spec: ModelSpec) -> None:
         raise UsageError("an ONNX file holds its weights: there are none to draw", remedy="leave random_weights out")
     if reference.scheme == "onnx" and spec.device != "cpu":
         raise UsageError("an ONNX file is not exported: a GPU has nothing to do", remedy="leave device out")
+    if reference.scheme == "mlflow" and spec.random_weights:
+        raise UsageError(
+            "a registered model has its weights: there are none to draw", remedy="leave random_weights out"
+        )
     if reference.scheme == "timm":
         timm_models.require_task(spec.task)
     described = [name for name in ("inputs", "outputs") if getattr(spec, name)]
