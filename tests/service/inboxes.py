@@ -64,17 +64,21 @@ def lines_of(process: subprocess.Popen[str], number: int) -> list[str]:
 
 def killed(process: subprocess.Popen[str]) -> list[str]:
     """SIGKILL to a process; what it had printed by then and nobody had read."""
-    assert process.stdout is not None
     process.kill()
-    process.wait(ENDS_SECONDS)
-    with process.stdout as stdout:
-        said = stdout.read()  # `communicate` would not see what was read ahead of the lines
-    lines = said.splitlines(keepends=True)
-    return [line.strip() for line in lines if line.endswith("\n")]
+    return [line.strip() for line in _rest(process) if line.endswith("\n")]
 
 
 def finished(process: subprocess.Popen[str]) -> list[str]:
     """All that a process prints until it has ended well."""
-    said, _ = process.communicate(timeout=ENDS_SECONDS)
+    lines = _rest(process)
     assert process.returncode == 0
-    return said.splitlines()
+    return [line.strip() for line in lines]
+
+
+def _rest(process: subprocess.Popen[str]) -> list[str]:
+    """What it prints until its end; with what was read ahead with the lines before, which `communicate` passes over."""
+    assert process.stdout is not None
+    with process.stdout as output:
+        lines = output.readlines()
+    process.wait(ENDS_SECONDS)
+    return lines

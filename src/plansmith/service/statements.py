@@ -78,12 +78,19 @@ _NOBODY_AT_IT = """
         SELECT 1 FROM plansmith_entries w WHERE w.lane = e.lane AND w.state = 'in-work' AND w.lease_until > :now
     )
 """
+# Open lanes are found from one to the next in their index, however many entries wait in each.
 FIND_LANE = f"""
-    SELECT l.lane FROM plansmith_lanes l
-    JOIN (
-        SELECT lane, MIN(id) AS head FROM plansmith_entries WHERE settled IS NULL GROUP BY lane
-    ) h ON h.lane = l.lane
-    JOIN plansmith_entries e ON e.id = h.head
+    WITH RECURSIVE open (lane) AS (
+        SELECT MIN(lane) FROM plansmith_entries WHERE settled IS NULL
+        UNION ALL
+        SELECT (SELECT MIN(n.lane) FROM plansmith_entries n WHERE n.settled IS NULL AND n.lane > open.lane)
+        FROM open WHERE open.lane IS NOT NULL
+    )
+    SELECT l.lane FROM open
+    JOIN plansmith_lanes l ON l.lane = open.lane
+    JOIN plansmith_entries e ON e.id = (
+        SELECT MIN(h.id) FROM plansmith_entries h WHERE h.lane = open.lane AND h.settled IS NULL
+    )
     WHERE {_DUE} AND {_NOBODY_AT_IT}
     ORDER BY e.id LIMIT 1
 """  # noqa: S608 - of constants
