@@ -170,7 +170,7 @@ WRONG = {
     "no block": ("pools: {a: {}}\nnotifications: {failure: [me@example.org]}", ["service.yaml:3", "TYPE/NAME"]),
     "a rule of a registry that there is not": (
         "pools: {a: {}}\ntriggers: {registries: {a: {type: folder, path: a}}, rules: [RULE]}".replace(
-            "RULE", '{registry: b, model: a, "on": ready, spec: a.yaml}'
+            "RULE", "{registry: b, model: a, when: ready, spec: a.yaml}"
         ),
         ["service.yaml:3", "there is no registry 'b', but a"],
     ),

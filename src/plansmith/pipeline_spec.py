@@ -26,7 +26,7 @@ class BesideModel(Record):
 
     source: str = Field(
         description="Where the model comes from, as for the spec's own `source`.",
-        json_schema_extra={"pattern": "^(hf|timm):[^~]"},
+        json_schema_extra={"pattern": "^((hf|timm):[^~]|mlflow:models:/.)"},
     )
     task: str = Field(default="", description="Which head it gets, by the name of a transformers pipeline.")
     precision: WrittenPrecision | None = Field(

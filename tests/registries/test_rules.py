@@ -22,7 +22,7 @@ REGISTRIES = {
 
 
 def _rule(registry: str, on: str, model: str = "*", value: str = "*", spec: str = "a.yaml") -> Rule:
-    return Rule.model_validate({"registry": registry, "on": on, "model": model, "value": value, "spec": spec})
+    return Rule.model_validate({"registry": registry, "when": on, "model": model, "value": value, "spec": spec})
 
 
 def _problems(*rules: Rule) -> list[str]:

@@ -61,7 +61,7 @@ class Receiver:
                     "ci": {"type": "hook", "secrets": ["env:A"]},
                     "here": {"type": "folder", "path": "models"},
                 },
-                "rules": [{"registry": "ours", "model": "other", "on": "alias", "spec": "a.yaml"}],
+                "rules": [{"registry": "ours", "model": "other", "when": "alias", "spec": "a.yaml"}],
                 "limits": {"body_seconds": 3600} | limits,
             }
         )

@@ -21,7 +21,7 @@ pools: {local: {}}
 triggers:
   database: DATABASE
   registries: {mlflow: {type: mlflow, tracking_uri: "http://127.0.0.1:5000"}}
-  rules: [{registry: mlflow, model: "*", "on": alias, value: champion, spec: specs/ranker.yaml}]
+  rules: [{registry: mlflow, model: "*", when: alias, value: champion, spec: specs/ranker.yaml}]
 """
 INBOX = ("triggers", "inbox")
 

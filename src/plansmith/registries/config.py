@@ -128,7 +128,7 @@ class Rule(Record):
 
     registry: Name = Field(description="One of `registries`.")
     model: str = Field(description="The model's name in the registry; * and ? stand for any letters.")
-    on: Change = Field(description="What has to happen.")
+    when: Change = Field(description="What has to happen.")
     value: str = Field(
         default="*", description="Which alias, tag as KEY=VALUE, branch or Git tag (refs/heads/main); * for any."
     )

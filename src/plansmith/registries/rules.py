@@ -44,7 +44,7 @@ def rule_problems(config: TriggersConfig) -> list[str]:
 
 def _is_under(rule: Rule, event: Event) -> bool:
     return (
-        (rule.registry, rule.on) == (event.registry, event.change)
+        (rule.registry, rule.when) == (event.registry, event.change)
         and is_match(event.model, rule.model)
         and is_match(event.value, rule.value)
     )
@@ -52,14 +52,14 @@ def _is_under(rule: Rule, event: Event) -> bool:
 
 def _never(rule: Rule, kind: RegistryKind) -> str:
     """Why no event of its registry falls under a rule; empty where one may."""
-    if rule.on not in _TOLD[kind]:
-        return f"{rule.registry} is of type {kind}, which tells of {', '.join(_TOLD[kind])} and never of {rule.on}"
+    if rule.when not in _TOLD[kind]:
+        return f"{rule.registry} is of type {kind}, which tells of {', '.join(_TOLD[kind])} and never of {rule.when}"
     if not rule.model:
         return "no model has an empty name"
-    if rule.on in _VALUES:
-        patterns, example = _VALUES[rule.on]
+    if rule.when in _VALUES:
+        patterns, example = _VALUES[rule.when]
         if not any(is_overlapping(rule.value, pattern) for pattern in patterns):
-            return f"the value of {rule.on} is never {rule.value!r}, but {example}"
+            return f"the value of {rule.when} is never {rule.value!r}, but {example}"
     return ""
 
 
@@ -70,7 +70,7 @@ def _beside_earlier(rules: Sequence[Rule], number: int) -> Iterator[str]:
     """
     rule = rules[number]
     for place, earlier in enumerate(rules[:number]):
-        if (earlier.registry, earlier.on) != (rule.registry, rule.on):
+        if (earlier.registry, earlier.when) != (rule.registry, rule.when):
             continue
         if is_covering(earlier.model, rule.model) and is_covering(earlier.value, rule.value):
             yield f"rules.{number} never matches: rules.{place} comes first and takes all that it would"
@@ -79,7 +79,7 @@ def _beside_earlier(rules: Sequence[Rule], number: int) -> Iterator[str]:
             continue
         if is_overlapping(earlier.model, rule.model) and is_overlapping(earlier.value, rule.value):
             yield (
-                f"rules.{number} and rules.{place} both take {rule.on} {_both(earlier.value, rule.value)} of"
+                f"rules.{number} and rules.{place} both take {rule.when} {_both(earlier.value, rule.value)} of"
                 f" {_both(earlier.model, rule.model)}: rules.{place} decides, as it comes first"
             )
 
