@@ -45,7 +45,7 @@ def test_a_release_brings_the_environment_that_its_spec_has_packed(
     config = parse_config((packed.folder / "config.pbtxt").read_text())
     assert config.parameters[PARAMETER].string_value == "$$TRITON_MODEL_DIRECTORY/env.tar.gz"
     (line,) = environment_lines(packed.record)
-    assert line.startswith("odd brings its environment for Python 3.12: 1 packages, ")
+    assert line.startswith("odd brings its environment for Python 3.12: 1 package, ")
     assert release(engine, reference, tmp_path, environment="packed", dry=True).cached
 
 
