@@ -45,7 +45,7 @@ def test_what_changed_of_a_model_beside_is_told_with_its_name() -> None:
     then = both(basis())
     assert why(then, both(basis(source="b"))) == [("source", "topics: the files of the model changed")]
     assert why(then, both(basis(data="e"))) == [("data", "topics: the data changed")]
-    assert why(then, both(basis(revision="0123456789", hub_id="org/topics"))) == [
+    assert why(then, both(basis(revision="0123456789ab", hub_id="org/topics"))) == [
         ("source", "topics: org/topics is now at 0123456")
     ]
     assert why(then, both(basis(source="b"), source="b")) == [
