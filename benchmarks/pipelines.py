@@ -35,17 +35,17 @@ from benchmarks.compile_cost import MINILM
 from benchmarks.load_client import question
 from benchmarks.serving import CLIENTS, EXACT, LENGTH, OUTPUT, QUESTIONS, REPOSITORY, WORKPLACE, Row
 from PIL import Image
-from tests.pipeline.pictures import encoded, photographs
-from tests.real_sentences import real_sentences
+from tests.pipelines.pictures import encoded, photographs
+from tests.support.real_sentences import real_sentences
 
-from plansmith.compilers.precision import speed
-from plansmith.manifest import CONFIG_FILE
-from plansmith.pipeline.served.requests import SETTINGS_FILE, Arrays
-from plansmith.pipeline.served.text import TextStep
-from plansmith.targets import load_target
-from plansmith.triton.installation import dali_site, find_installation, stand_in_site
-from plansmith.triton.model_config import parse_config
-from plansmith.triton.server import TritonServer
+from plansmith.compilers.precision import benchmark
+from plansmith.config.targets import load_target
+from plansmith.pipelines.served.requests import SETTINGS_FILE, Arrays
+from plansmith.pipelines.served.text import TextStep
+from plansmith.records.release import CONFIG_FILE
+from plansmith.triton.config.model_config import parse_config
+from plansmith.triton.server.installation import dali_site, find_installation, stand_in_site
+from plansmith.triton.server.server import TritonServer
 
 REQUESTS, QUICK_REQUESTS = 96, 16
 SECONDS, QUICK_SECONDS = 75.0, 0.0
@@ -96,7 +96,7 @@ def main(options: argparse.Namespace) -> None:
                 deadline_seconds=serving.READY_SECONDS,
             )
         )
-        print(f"{CLIENTS} clients; Triton {server.version}; {speed.machine()}")
+        print(f"{CLIENTS} clients; Triton {server.version}; {benchmark.machine()}")
         ask = partial(compare, budget=budget)
 
         texts, model = write_texts(folder / "texts"), members(sentences)[-1]
@@ -132,7 +132,7 @@ def compare(
 
 
 def print_contrasts(
-    held: speed.Race, cpu_seconds: Mapping[str, Sequence[float]], contrasts: Sequence[tuple[str, str, str]]
+    held: benchmark.Race, cpu_seconds: Mapping[str, Sequence[float]], contrasts: Sequence[tuple[str, str, str]]
 ) -> None:
     serving.print_contrasts("times as many requests a second", serving.rates_of(held), contrasts)
     last = {name: seconds[-held.rounds :] for name, seconds in cpu_seconds.items()}  # those before warmed up
@@ -162,10 +162,10 @@ def compare_calls(part: Path, budget: float) -> None:
         if not all(map(is_same, answers, expected)):
             sys.exit(f"{name}: other tokens than in one call each")
 
-    held = speed.race(
+    held = benchmark.race(
         {name: partial(run, name) for name in ways},
         CALL_EACH,
-        setting=speed.machine(),
+        setting=benchmark.machine(),
         clock=lambda: spent,
         budget_seconds=budget,
     )

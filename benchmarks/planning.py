@@ -16,11 +16,11 @@ from pathlib import Path
 
 from benchmarks.measure import Cost, run
 
-from plansmith.digest import Digester
 from plansmith.fleet.members import Member, members_in
-from plansmith.fleet.staleness import plan_fleet
-from plansmith.provenance import basis_of
-from plansmith.triton.repository import ModelRepository
+from plansmith.fleet.plan import plan_fleet
+from plansmith.steps.provenance.fingerprint import basis_of
+from plansmith.system.digest import Digester
+from plansmith.triton.repository.repository import ModelRepository
 
 MOST_CPU_SECONDS_PER_THOUSAND = 10
 

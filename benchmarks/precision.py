@@ -28,15 +28,17 @@ import torch
 import transformers
 from benchmarks.compile_cost import MINILM
 from numpy.typing import NDArray
-from tests.real_sentences import real_sentences
+from tests.support.real_sentences import real_sentences
 
 from plansmith.compilers import onnx_files
-from plansmith.compilers.precision import half, int8_onnxruntime, int8_tensorrt, speed
-from plansmith.compilers.precision.lint import lint
-from plansmith.compilers.precision.method import Method
-from plansmith.lowering_options import LoweringOptions
-from plansmith.reference import StoredCases, store_case
-from plansmith.types import EngineKind, Precision, SpeedRatio
+from plansmith.compilers.precision import benchmark
+from plansmith.compilers.precision.candidate import Method
+from plansmith.compilers.precision.fp16 import method as half
+from plansmith.compilers.precision.int8 import onnxruntime_methods, tensorrt_method
+from plansmith.compilers.precision.lint.linter import lint
+from plansmith.config.precision import LoweringOptions
+from plansmith.data.reference import StoredCases, store_case
+from plansmith.records.model import EngineKind, Precision, SpeedRatio
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -92,9 +94,10 @@ def main(evaluated: int) -> None:
         feed = next(text.batches(evaluation, length=LENGTH))
         timed: dict[str, Callable[[], object]] = {EAGER: lambda: text.answer(feed)}
         timed |= {row.name: partial(open_session(row.file), feed) for row in rows if row.timed}
-        ratios = speed.race(timed, EAGER, setting=speed.machine(), budget_seconds=SPEED_SECONDS).result
+        ratios = benchmark.race(timed, EAGER, setting=benchmark.machine(), budget_seconds=SPEED_SECONDS).result
         print(
-            f"{len(evaluation)} held-out sentences; {BATCH}x{LENGTH} tokens, one thread, CPU seconds; {speed.machine()}"
+            f"{len(evaluation)} held-out sentences; {BATCH}x{LENGTH} tokens, one thread, CPU seconds;"
+            f" {benchmark.machine()}"
         )
         print(f"{'':<34}{'cosine mean':>12}{'worst':>10}{'times eager (95 %)':>22}{'MB':>8}{'of FP32':>9}{'lint':>6}")
         references = [(batch, embed(text.answer(batch), batch)) for batch in text.batches(evaluation)]
@@ -148,9 +151,9 @@ def recipes(model: onnx.ModelProto, samples: StoredCases) -> dict[str, Method]:
     """The first choice of each of plansmith's ways, without the search that follows when a gate is not passed."""
     options = LoweringOptions()
     return {
-        "plansmith int8": int8_onnxruntime.methods(model, samples, options, mask_input=MASK)[0],
+        "plansmith int8": onnxruntime_methods.methods(model, samples, options, mask_input=MASK)[0],
         "plansmith fp16": half.methods(model, samples, options, precision=Precision.FP16)[0],
-        "plansmith int8 for TensorRT": int8_tensorrt.methods(model, samples, options, mask_input=MASK)[0],
+        "plansmith int8 for TensorRT": tensorrt_method.methods(model, samples, options, mask_input=MASK)[0],
     }
 
 

@@ -32,15 +32,15 @@ from benchmarks.compile_cost import MINILM
 from benchmarks.load_client import Record, Task, question
 from benchmarks.measure import cpu_seconds
 from numpy.typing import NDArray
-from tests.real_sentences import real_sentences
+from tests.support.real_sentences import real_sentences
 
-from plansmith.compilers.precision import speed
-from plansmith.durable import link_or_copy
-from plansmith.manifest import CONFIG_FILE
-from plansmith.targets import load_target
-from plansmith.triton.installation import Installation, find_installation, stand_in_site
-from plansmith.triton.model_config import parse_config, text_of
-from plansmith.triton.server import TritonServer
+from plansmith.compilers.precision import benchmark
+from plansmith.config.targets import load_target
+from plansmith.records.release import CONFIG_FILE
+from plansmith.system.files import link_or_copy
+from plansmith.triton.config.model_config import parse_config, text_of
+from plansmith.triton.server.installation import Installation, find_installation, stand_in_site
+from plansmith.triton.server.server import TritonServer
 
 CORES = os.cpu_count() or 1
 CLIENTS, LENGTH, QUESTIONS = 8, 64, 64
@@ -161,7 +161,7 @@ def main(options: argparse.Namespace) -> None:
         backend = "Triton's own" if installation.real_onnxruntime else "the stand-in"
         print(
             f"{CLIENTS} clients, a sentence of {LENGTH} tokens a request, JSON over HTTP, {requests} requests a round,"
-            f" {held.rounds} rounds; Triton {server.version}, ONNX Runtime in {backend} backend; {speed.machine()}"
+            f" {held.rounds} rounds; Triton {server.version}, ONNX Runtime in {backend} backend; {benchmark.machine()}"
         )
         print_rows(rows, held.rounds, server)
         print_contrasts("times as many requests a second", rates_of(held), CONTRASTS)
@@ -169,7 +169,7 @@ def main(options: argparse.Namespace) -> None:
 
 def race(
     rows: Mapping[str, Row], baseline: str, clients: Sequence[subprocess.Popen[str]], requests: int, budget: float
-) -> speed.Race:
+) -> benchmark.Race:
     """All servers once a round, in turn; what a round costs is the time from its first request to its last answer."""
     spent = 0.0
 
@@ -177,10 +177,10 @@ def race(
         nonlocal spent
         spent += one_round(name, rows[name], clients, requests)
 
-    return speed.race(
+    return benchmark.race(
         {name: partial(load, name) for name in rows},
         baseline,
-        setting=speed.machine(),
+        setting=benchmark.machine(),
         clock=lambda: spent,
         budget_seconds=budget,
     )
@@ -247,7 +247,7 @@ def counted(row: Row) -> tuple[str, str]:
     return f"{told['inference_count'] / max(told['execution_count'], 1):.2f}", f"{hits / requests:.0%}"
 
 
-def rates_of(held: speed.Race) -> dict[str, list[float]]:
+def rates_of(held: benchmark.Race) -> dict[str, list[float]]:
     """What each was, round by round, in parts of the baseline."""
     return {held.baseline: [1.0] * held.rounds, **held.ratios}
 
@@ -260,7 +260,7 @@ def print_contrasts(
     for label, one, other in contrasts:
         if one in values and other in values:
             paired = [a / b for a, b in zip(values[one], values[other], strict=True)]
-            held = speed.Race((one, other), other, title, len(paired), {one: paired})
+            held = benchmark.Race((one, other), other, title, len(paired), {one: paired})
             ratio, low, high = held.interval(one)
             print(f"  {label:<46}{ratio:>7.2f} ({low:.2f} to {high:.2f})")
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from plansmith.destinations import Place
-from plansmith.digest import Digester
+from plansmith.records.destination import Place
+from plansmith.records.model import FileEntry, Record
+from plansmith.stores.backend.object_store import Abilities
 from plansmith.stores.layout import object_key
-from plansmith.stores.objects import Abilities
-from plansmith.stores.opening import open_objects, open_store
-from plansmith.stores.publication import publish_release
-from plansmith.stores.reading import in_parallel
-from plansmith.stores.sending import send_contents
-from plansmith.triton.repository import ModelRepository
-from plansmith.types import FileEntry, Record
+from plansmith.stores.open import open_objects, open_store
+from plansmith.stores.reader import in_parallel
+from plansmith.stores.transfer.publication import publish_release
+from plansmith.stores.transfer.upload import send_contents
+from plansmith.system.digest import Digester
+from plansmith.triton.repository.repository import ModelRepository
 
 
 class Job(Record):

@@ -26,9 +26,9 @@ from benchmarks.measure import Cost, compare, run
 from benchmarks.store_client import Job
 from tests.stores.releases import make_release
 
-from plansmith.destinations import Place
-from plansmith.digest import Digester
-from plansmith.stores.opening import open_objects
+from plansmith.records.destination import Place
+from plansmith.stores.open import open_objects
+from plansmith.system.digest import Digester
 
 AWS = Path("artifacts/benchmarks/awscli")
 ENVIRONMENT = {

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith import external_data
-from plansmith.types import ANONYMOUS, Component, Dim, Tensor
+from plansmith.records.model import ANONYMOUS, Component, Dim, Tensor
+from plansmith.sources import external_data
 
 if TYPE_CHECKING:
     import onnx

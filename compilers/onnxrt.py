@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from plansmith.compilers import onnx_files
-from plansmith.engines import Engine
 from plansmith.errors import EngineError, first_line
-from plansmith.types import Component, EngineKind, LoweredModel, Precision
+from plansmith.records.engine import Engine
+from plansmith.records.model import Component, EngineKind, LoweredModel, Precision
 
 if TYPE_CHECKING:
     import onnx

@@ -12,16 +12,16 @@ from prefect import flow
 from prefect.runtime import flow_run
 from pydantic import Field
 
-from plansmith.destinations import Place
+from plansmith.fleet.maintenance.cleanup import Gone
+from plansmith.fleet.maintenance.collect import Grace, Grounds
+from plansmith.fleet.maintenance.collect import collect as collected_in
+from plansmith.fleet.maintenance.locations import named_places, places_of, places_of_specs
+from plansmith.fleet.maintenance.text import collected_counts, collected_rows
 from plansmith.fleet.overrides import AS_SPECIFIED, SpecOverrides
-from plansmith.flows.one_at_a_time import skipped
-from plansmith.flows.run_log import RunLog
-from plansmith.keeping.collecting import Grace, Grounds
-from plansmith.keeping.collecting import collect as collected_in
-from plansmith.keeping.places import named_places, places_of, places_of_specs
-from plansmith.keeping.tidying import Gone
-from plansmith.keeping.words import collected_counts, collected_rows
-from plansmith.units import bytes_in_words, seconds_from_age
+from plansmith.flows.prefect_api.one_at_a_time import skipped
+from plansmith.flows.prefect_api.run_log import RunLog
+from plansmith.formatting import bytes_in_words, seconds_from_age
+from plansmith.records.destination import Place
 
 
 def run_name() -> str:

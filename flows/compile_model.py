@@ -14,19 +14,19 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
-from plansmith.config import ModelSpec
+from plansmith.config.multi_target import folder_of
+from plansmith.config.spec import ModelSpec
 from plansmith.errors import PlansmithError
-from plansmith.fleet.words import model_for
-from plansmith.flows import onlookers
-from plansmith.flows.gpu_queue import in_turn, queues_of
-from plansmith.flows.listening import RunListener
-from plansmith.flows.outcomes import announce, model_name, outcome_of
-from plansmith.flows.places import rooted
-from plansmith.flows.run_log import failed_with
-from plansmith.manifest import PublishedVersion
-from plansmith.spec_targets import folder_of
-from plansmith.stages import Listener
-from plansmith.steps import Compilation
+from plansmith.fleet.text import model_for
+from plansmith.flows.prefect_api.places import rooted
+from plansmith.flows.prefect_api.run_log import failed_with
+from plansmith.flows.runs import onlookers
+from plansmith.flows.runs.gpu_queue import in_turn, queues_of
+from plansmith.flows.runs.listening import RunListener
+from plansmith.flows.runs.outcomes import announce, model_name, outcome_of
+from plansmith.records.release import PublishedVersion
+from plansmith.steps.compilation import Compilation
+from plansmith.steps.runner import Listener
 
 P = ParamSpec("P")
 R = TypeVar("R")

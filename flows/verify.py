@@ -10,14 +10,14 @@ from typing import Any
 from prefect import flow
 from prefect.runtime import flow_run
 
-from plansmith.destinations import Place
+from plansmith.fleet.maintenance.locations import named_places, places_of_specs
+from plansmith.fleet.maintenance.text import verified_counts, verified_rows
+from plansmith.fleet.maintenance.verify import Manner
+from plansmith.fleet.maintenance.verify import verify as verified_in
 from plansmith.fleet.overrides import AS_SPECIFIED, SpecOverrides
-from plansmith.flows.one_at_a_time import skipped
-from plansmith.flows.run_log import RunLog
-from plansmith.keeping.places import named_places, places_of_specs
-from plansmith.keeping.verifying import Manner
-from plansmith.keeping.verifying import verify as verified_in
-from plansmith.keeping.words import verified_counts, verified_rows
+from plansmith.flows.prefect_api.one_at_a_time import skipped
+from plansmith.flows.prefect_api.run_log import RunLog
+from plansmith.records.destination import Place
 
 
 def run_name() -> str:

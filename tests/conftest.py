@@ -12,7 +12,7 @@ import pytest
 
 from plansmith.compilers.onnxrt import limit_threads
 
-from . import messages
+from .support import messages
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 for variable in ("PLANSMITH_SHARED_CACHE", "PLANSMITH_STORE"):  # of whoever runs the tests

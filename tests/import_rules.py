@@ -4,127 +4,63 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "plansmith"
 
-# Modules and packages from the bottom up: each imports only from levels below its own, never from its siblings.
-LEVELS = (
+# Modules and packages from the bottom up: each imports only from ranks below its own, never from its siblings. Folders
+# of one package may import from one another, as long as none leads back to itself.
+RANKS = (
     ("plansmith",),
-    ("errors", "problems", "target_names", "written"),
-    ("addresses",),
-    ("types",),
-    ("destinations", "engines", "pipeline_options"),
-    ("packed", "parts"),
-    ("reports",),
-    ("manifest",),
-    (
-        "digest",
-        "comparison",
-        "intervals",
-        "data_spec",
-        "lowering_options",
-        "targets",
-        "testing",
-        "durable",
-        "external_data",
-        "gpu_kinds",
-        "isolation",
-        "memory",
-        "output_names",
-        "plan_header",
-        "process_groups",
-        "processor",
-        "repeating",
-        "scratch",
-        "shapes",
-        "tensorrt_versions",
-        "toolchain",
-        "units",
-    ),
-    ("machine_locks", "python_options", "registries", "tensorrt_options", "triton_options"),
-    ("gpus",),
-    ("optimization_profiles", "plan_rules"),
-    ("basis", "pipeline", "pipeline_spec", "service_changes"),
-    (
-        "client",
-        "config",
-        "data",
-        "history",
-        "limits",
-        "pipeline_words",
-        "precision_words",
-        "reference",
-        "process",
-        "stage_cache",
-    ),
-    ("beside", "plan_words", "profile_inputs", "roles", "room", "timing_caches"),
-    ("agreement", "task_metrics"),
-    ("image_check", "measuring"),
-    ("judging",),
-    ("graph_answers", "held_out"),
-    ("sources", "compilers", "triton", "validation", "probes", "report", "spec_targets", "spec_text"),
-    ("stores",),
-    ("asking", "compile_tools", "loading", "sample_sets", "stages", "trials", "spec_files", "spec_schema"),
-    ("environments", "lowered_graph", "made", "plan_validation", "python_generation", "python_model"),
-    ("plan_speeds",),
-    ("plan_gate", "python_gate"),
-    (
-        "collection",
-        "delivering",
-        "exporting",
-        "fetching",
-        "given_graphs",
-        "graph_taking",
-        "joined_model",
-        "lowering",
-        "packaging",
-        "recording",
-        "sampling",
-        "reproduction",
-        "serving",
-    ),
-    ("joining", "provenance", "scripting"),
-    ("join_steps", "plan_judging", "plan_outlook", "plan_steps", "precision_steps", "publishing", "python_steps"),
-    ("graph_steps",),
-    ("model_steps", "script_steps"),
-    ("graph_only", "steps", "worker", "revalidation", "inspection", "doctor", "first_spec", "zoo"),
-    ("fleet", "service_config"),
-    ("keeping",),
+    ("errors", "testing"),
+    ("records",),
+    ("formatting",),
+    ("system",),
+    ("config",),
+    ("data", "triggers"),
+    ("sources", "validation"),
+    ("compilers", "report"),
+    ("pipelines",),
+    ("triton",),
+    ("client", "stores"),
+    ("steps",),
+    ("fleet",),
     ("flows",),
-    ("service",),
     ("cli",),
     ("__main__",),
 )
-_LEVEL = {unit: number for number, units in enumerate(LEVELS) for unit in units}
+_RANK = {unit: number for number, units in enumerate(RANKS) for unit in units}
 
 # Heavy libraries are imported inside functions only; these, or a part of one, in a few places only: modules below
-# plansmith, or packages with all that is in them. `probes` may import them all: it is the child process of `plansmith
-# doctor` that tells whether a library can be imported.
-_PYTORCH = ("sources", "compilers", "exporting", "isolation", "sampling", "probes", "zoo")
+# plansmith, or packages with all that is in them. The probes may import them all: they are the child process of
+# `plansmith doctor` that tells whether a library can be imported.
+_PROBES = "cli.doctor.probes"
+_PYTORCH = ("sources", "compilers", "pipelines", "steps.worker.sampling", _PROBES, "fleet.zoo")
 _PLACES: dict[str, tuple[str, ...]] = {
     "torch": _PYTORCH,
     "torchvision": _PYTORCH,
     "transformers": _PYTORCH,
     "timm": _PYTORCH,
-    "tensorrt": ("compilers.trt", "probes"),
-    "polygraphy.backend.trt": ("compilers.trt",),
-    "polygraphy.cuda": ("compilers.trt",),
-    "prefect": ("flows", "probes"),
-    "boto3": ("probes", "sources.mlflow_models", "stores.s3"),
-    "botocore": ("probes", "sources.mlflow_models", "stores.s3"),
-    "mlflow": ("sources.mlflow_models",),
-    "requests": ("sources.mlflow_models",),
-    "urllib3": ("sources.mlflow_models", "stores.s3"),
-    "pyarrow": ("data", "probes"),
-    "pynvml": ("gpus",),
-    "psycopg": ("service",),
-    "sqlalchemy": ("service",),
-    "starlette": ("service",),
-    "uvicorn": ("service",),
-    "prometheus_client": ("service",),
+    "tensorrt": ("compilers.trt.api", _PROBES),
+    "polygraphy.backend.trt": ("compilers.trt.api",),
+    "polygraphy.cuda": ("compilers.trt.api",),
+    "prefect": ("flows", _PROBES),
+    "boto3": (_PROBES, "sources.mlflow", "stores.backend.s3"),
+    "botocore": (_PROBES, "sources.mlflow", "stores.backend.s3"),
+    "mlflow": ("sources.mlflow",),
+    "requests": ("sources.mlflow",),
+    "urllib3": ("sources.mlflow", "stores.backend.s3"),
+    "pyarrow": ("data", _PROBES),
+    "pynvml": ("system.gpus",),
+    "psycopg": ("triggers.inbox",),
+    "sqlalchemy": ("triggers.inbox",),
+    "starlette": ("triggers",),
+    "uvicorn": ("triggers",),
+    "prometheus_client": ("triggers",),
 }
 HEAVY = {
     *(library.partition(".")[0] for library in _PLACES),
@@ -139,7 +75,7 @@ HEAVY = {
 HEAVY |= {"google", "PIL"}
 
 # What Triton runs beside a model.py knows no plansmith: its modules import each other relatively.
-_SERVED = "plansmith.pipeline.served"
+_SERVED = "plansmith.pipelines.served"
 
 # A flow is made by a decorator, when its module is imported.
 _AT_ONCE = {("flows", "prefect")}
@@ -188,11 +124,49 @@ def _targets(tree: ast.AST) -> Iterator[str]:
             yield from _targets(node)
 
 
+def module_arrows() -> dict[str, set[str]]:
+    """Which modules each module imports, at once, later or for types."""
+    files = dict(source_files())
+    return {module: set(_arrows(module, path, files)) for module, path in files.items()}
+
+
+def _arrows(module: str, path: Path, files: Mapping[str, Path]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in files)
+        elif isinstance(node, ast.ImportFrom):
+            source = f"{_SERVED}.{node.module}" if node.level else str(node.module)
+            found = {name if (name := f"{source}.{alias.name}") in files else source for alias in node.names}
+            yield from (found & files.keys()) - {"plansmith", module}
+
+
+def folder_arrows(modules: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Which folders import from which others beside them in the same folder."""
+    found = defaultdict(set)
+    for module, targets in modules.items():
+        for target in targets:
+            own, other = module.split("."), target.split(".")
+            shared = next(n for n, (a, b) in enumerate(zip([*own, ""], [*other, ""], strict=False)) if a != b)
+            folders = [".".join(parts[: shared + 1]) for parts in (own, other)]
+            if all((PACKAGE.parent / folder.replace(".", "/")).is_dir() for folder in folders):
+                found[folders[0]].add(folders[1])
+    return dict(found)
+
+
+def first_circle(arrows: Mapping[str, set[str]]) -> list[str]:
+    """Names that lead back to themselves, the first of them at both ends; none where nothing does."""
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
 def violations(module: str, source: str) -> list[str]:
     """What a module of this name and source imports against the rules, in words."""
     unit = _unit(module)
-    if unit not in _LEVEL:
-        return [f"{module} has no place among the levels"]
+    if unit not in _RANK:
+        return [f"{module} has no place among the ranks"]
     found = []
     tree = ast.parse(source)
     levels = {node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -211,11 +185,11 @@ def violations(module: str, source: str) -> list[str]:
 
 
 def _direction(unit: str, target: str) -> list[str]:
-    if target == unit or _LEVEL.get(target, len(LEVELS)) < _LEVEL[unit]:
+    if target == unit or _RANK.get(target, len(RANKS)) < _RANK[unit]:
         return []
-    if target not in _LEVEL:
+    if target not in _RANK:
         return ["unknown"]
-    return ["sideways" if _LEVEL[target] == _LEVEL[unit] else "back"]
+    return ["sideways" if _RANK[target] == _RANK[unit] else "back"]
 
 
 def _may_import(module: str, target: str) -> bool:
@@ -257,7 +231,7 @@ def _imported_by(call: ast.Call) -> str | None:
 
 
 def _is_unit(name: str) -> bool:
-    return name.count(".") == 1 and _unit(name) in _LEVEL
+    return name.count(".") == 1 and _unit(name) in _RANK
 
 
 def _is_type_checking(node: ast.AST) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.triton.installation import has_gpu
+from plansmith.triton.server.installation import has_gpu
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tests" / "gpu"

@@ -61,7 +61,7 @@ def test_the_wheel_holds_every_module_and_every_data_file(wheel: Path) -> None:
     configs = [*ROOT.glob("configs/**/*.yaml"), *ROOT.glob("configs/work_pools/*.json")]
     data |= {f"plansmith/{path.relative_to(ROOT).as_posix()}" for path in configs}
     data |= {path.relative_to(package.parent).as_posix() for path in package.glob("triton/standin/**/*.py")}
-    data |= {path.relative_to(package.parent).as_posix() for path in package.glob("*/templates/*")}
+    data |= {path.relative_to(package.parent).as_posix() for path in package.glob("**/templates/*")}
     assert "plansmith/report/templates/report.css" in data
     assert {"plansmith/configs/targets/local-cpu.yaml", "plansmith/configs/zoo.yaml"} <= data
     assert "plansmith/triton/standin/onnxruntime/model.py" in data
@@ -109,7 +109,7 @@ def test_mypy_sees_a_wrong_type_beyond_the_linked_folder(tree: Path, tmp_path: P
     copy = tmp_path / "tree"
     shutil.copytree(tree, copy, symlinks=True)
     assert (copy / "src" / "plansmith" / "compilers").is_symlink()
-    inside, across = copy / "compilers" / "onnxrt.py", copy / "src" / "plansmith" / "worker.py"
+    inside, across = copy / "compilers" / "onnxrt.py", copy / "src" / "plansmith" / "steps" / "worker" / "__main__.py"
     for path in (copy / "src").rglob("*.py"):
         if not path.samefile(inside) and path != across:
             path.write_text("")  # mypy finds it as before, and is done with it at once
@@ -118,7 +118,10 @@ def test_mypy_sees_a_wrong_type_beyond_the_linked_folder(tree: Path, tmp_path: P
     with across.open("a") as stream:
         stream.write("\nfrom plansmith.compilers.onnxrt import PROVIDER\n\nplanted: int = PROVIDER\n")
     found = subprocess.run([*MYPY, "src"], cwd=copy, capture_output=True, text=True, check=False).stdout
-    for place, path in (("src/plansmith/compilers/onnxrt.py", inside), ("src/plansmith/worker.py", across)):
+    for place, path in (
+        ("src/plansmith/compilers/onnxrt.py", inside),
+        ("src/plansmith/steps/worker/__main__.py", across),
+    ):
         line = len(path.read_text().splitlines())
         assert f"{place}:{line}: error: Incompatible types in assignment" in found
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from plansmith.cli import cli
-from plansmith.comparison import LIMITS
+from plansmith.validation.comparison import LIMITS
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -43,7 +43,7 @@ def test_every_command_stands_in_the_readme_and_nothing_that_is_none() -> None:
 def test_every_file_and_make_target_that_the_readme_names_is_there() -> None:
     root = Path(__file__).parents[1]
     files = set(re.findall(r"`((?:src|configs|compilers|benchmarks)/[\w./-]*)`", README))
-    assert {"configs/models/", "compilers/precision/", "src/plansmith/comparison.py"} <= files
+    assert {"configs/models/", "compilers/precision/", "src/plansmith/validation/comparison.py"} <= files
     assert not [name for name in files if not (root / name).exists()]
     targets = set(re.findall(r"^([a-z0-9-]+):", (root / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"(?:^|`)make ([a-z0-9-]+)", README, re.MULTILINE)) <= targets

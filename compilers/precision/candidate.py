@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from plansmith.compilers import onnx_files
 from plansmith.errors import ExportError
-from plansmith.types import Precision, SpeedRatio, Trial
+from plansmith.records.model import Precision, SpeedRatio, Trial
+
+if TYPE_CHECKING:
+    import onnx
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from plansmith.compilers.precision.method import Method
 
     Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -130,3 +131,35 @@ class Candidate:
             speed=self.speed,
             chosen=chosen,
         )
+
+
+class Method(Protocol):
+    """One way to lower one graph, with all that it needs to know of the data measured once.
+
+    Attributes:
+        name: in words, such as "INT8, dynamic, per channel".
+        precision: what it lowers to.
+        settings: what decides its result, for the recipe.
+        lowerable: names of the nodes that it lowers when nobody keeps one high, in the graph's order.
+        kept: nodes that it leaves high by itself, by name, with the reason.
+        not_validated: what cannot be tried on this machine, in words; empty for nothing.
+    """
+
+    name: str
+    precision: Precision
+    settings: Mapping[str, str]
+    lowerable: tuple[str, ...]
+    kept: Mapping[str, str]
+    not_validated: tuple[str, ...]
+
+    def lower(self, keep: Collection[str]) -> onnx.ModelProto:
+        """A lowered copy of the graph.
+
+        Args:
+            keep: names of nodes among `lowerable` that stay high.
+        """
+        ...
+
+    def runnable(self, lowered: onnx.ModelProto) -> onnx.ModelProto:
+        """The same numbers as a graph that ONNX Runtime can run on a CPU; most often the lowered graph itself."""
+        ...

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from plansmith.compilers.precision.activations import difference
+from plansmith.compilers.precision.calibration import small_feeds
 from plansmith.compilers.precision.graph import Graph
-from plansmith.compilers.precision.observing import small_feeds
 from plansmith.errors import ExportError, first_line
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plansmith.compilers import onnx_files
-from plansmith.compilers.precision.candidate import Candidate, MethodFacts, Verdict
-from plansmith.compilers.precision.layers import compare_layers, rank_causes
-from plansmith.compilers.precision.method import Method
-from plansmith.compilers.precision.observing import small_feeds
+from plansmith.compilers.precision.calibration import small_feeds
+from plansmith.compilers.precision.candidate import Candidate, Method, MethodFacts, Verdict
+from plansmith.compilers.precision.layer_errors import compare_layers, rank_causes
 from plansmith.errors import ExportError, first_line
-from plansmith.types import LayerError
+from plansmith.records.model import LayerError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,4 +1,1 @@
-"""TensorRT's Python API: the one place that imports `tensorrt`, and only inside of functions.
-
-What is used here is there in TensorRT 10.12 to 10.16 and in 11.x; tests/tensorrt holds it against the real bindings.
-"""
+"""TensorRT plans: how they are built, what they consist of, how they are judged."""

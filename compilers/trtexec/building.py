@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from plansmith.compilers import onnx_files
-from plansmith.compilers.build_failures import failure_of, known_failure
-from plansmith.compilers.plan_layers import read_layers
-from plansmith.compilers.trtexec import probing
+from plansmith.compilers.trt.failures import failure_of, known_failure
+from plansmith.compilers.trt.inspection.layers import read_layers
+from plansmith.compilers.trtexec import probe
 from plansmith.compilers.trtexec.command import build_command
 from plansmith.compilers.trtexec.output import TrtexecOutput, read_output
+from plansmith.compilers.trtexec.process import Ended, run
 from plansmith.compilers.trtexec.tensors import plan_tensors
-from plansmith.compilers.trtexec.watching import Ended, run
-from plansmith.durable import storage_errors, write_file
-from plansmith.engines import BuildRequest, Gpu, Plan
 from plansmith.errors import EngineError, EnvironmentFault, PlansmithError
-from plansmith.types import Component
+from plansmith.records.engine import BuildRequest, Gpu, Plan
+from plansmith.records.model import Component
+from plansmith.system.files import storage_errors, write_file
 
 PLAN_FILE = "model.plan"
 LAYERS_FILE = "layers.json"
@@ -55,7 +55,7 @@ def build(request: BuildRequest, progress: Callable[[str], None]) -> Plan:
     """
     out = Path(request.out)
     graph = onnx_files.describe(Path(request.graph))
-    command = request_command(request, graph, probing.version(request.trtexec))
+    command = request_command(request, graph, probe.version(request.trtexec))
     began = time.monotonic()
     ended = run(
         command,

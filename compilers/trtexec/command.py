@@ -11,9 +11,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from plansmith.engines import BuildSpec, OptimizationProfile, TensorFormat
 from plansmith.errors import EngineError
-from plansmith.types import InputRange, Tensor
+from plansmith.records.engine import BuildSpec, OptimizationProfile, TensorFormat
+from plansmith.records.model import InputRange, Tensor
 
 MAJORS = (10, 11)
 """The versions of TensorRT whose trtexec is known."""

@@ -13,8 +13,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from plansmith.compilers.build_logs import errors_of, read_lines, warnings_of
-from plansmith.types import Record
+from plansmith.compilers.trt.logs import errors_of, read_lines, warnings_of
+from plansmith.records.model import Record
 
 _BANNER = re.compile(
     r"&&&& (?P<status>\w+) TensorRT\.trtexec \[TensorRT v(?P<number>[\d.]+)\](?: \[b(?P<build>\d+)\])?"

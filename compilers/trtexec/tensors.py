@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plansmith.compilers.plan_layers import read_tensors
-from plansmith.engines import PlanTensor, TensorFormat
-from plansmith.types import Component, Tensor
+from plansmith.compilers.trt.inspection.layers import read_tensors
+from plansmith.records.engine import PlanTensor, TensorFormat
+from plansmith.records.model import Component, Tensor
 
 
 def plan_tensors(inspected: str, graph: Component, formats: Mapping[str, TensorFormat]) -> tuple[PlanTensor, ...]:

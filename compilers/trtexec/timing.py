@@ -13,7 +13,7 @@ from pydantic import Field
 
 from plansmith.compilers.trtexec.command import MAJORS, named_list, sizes
 from plansmith.errors import EngineError
-from plansmith.types import Record
+from plansmith.records.model import Record
 
 PERCENTILES = (50, 90, 95, 99)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import messages, warm
+from ..support import messages, warm
 
 COMMAND = (sys.executable, "-m", "plansmith")
 MOST_LINES = 14

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from plansmith.durable import locked
+from plansmith.system.files import locked
 
 from .command import BERT, CommandLine
 

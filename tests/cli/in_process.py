@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from plansmith import cli, process, worker
+from plansmith import cli
 from plansmith.errors import InternalError, error_from_dict
+from plansmith.steps.worker import __main__ as worker
+from plansmith.system import process
 
 from .command import Answer
 
@@ -24,7 +26,7 @@ class InlineWorker:
     is_dead = False
 
     def __init__(self, module: str, log: Path, progress: Callable[[str], None] = lambda _: None) -> None:
-        assert module == worker.__name__
+        assert module == worker.__name__.removesuffix(".__main__")
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
         self._log = log
@@ -61,7 +63,7 @@ class InProcess:
         self._capture = capture
         self._monkeypatch = monkeypatch
         monkeypatch.chdir(folder)
-        monkeypatch.setattr("plansmith.stages.Worker", InlineWorker)
+        monkeypatch.setattr("plansmith.steps.runner.Worker", InlineWorker)
         monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     def __call__(self, *words: str | Path) -> Answer:

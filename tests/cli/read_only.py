@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from plansmith.durable import require_writable
 from plansmith.errors import RepositoryError
+from plansmith.system.files import require_writable
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import termios
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import warm
+from ..support import warm
 from .command import COMMAND, environment
 
 _SEQUENCE = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])")

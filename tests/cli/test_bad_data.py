@@ -16,11 +16,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from plansmith.data.drawing import Draw, draw
+from plansmith.data.split import Draw, draw
 
+from ..compilers.precision import lint_graphs
 from ..data.models import save_bert, save_timm
 from ..data.test_sampling import phrases
-from ..precision import lint_graphs
 from .command import Answer, check_nothing_made, check_refusal
 from .in_process import InProcess
 
@@ -271,5 +271,5 @@ def test_data_that_change_while_they_are_read_are_refused(
         os.utime(path, (1, 1))
         return draw(*arguments)
 
-    monkeypatch.setattr("plansmith.sampling.draw", draw_late)
+    monkeypatch.setattr("plansmith.steps.worker.sampling.draw", draw_late)
     check_refusal(lower(_text(LINES, 3)), 3, ("m · sample: a.txt changed while they were read", "run again"))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from plansmith.config.shapes import parse_shapes, resolve_axes
 from plansmith.errors import UsageError
-from plansmith.shapes import parse_shapes, resolve_axes
-from plansmith.types import AxisRange, Tensor
+from plansmith.records.model import AxisRange, Tensor
 
 from .command import BERT, CommandLine, Refused, check_nothing_made, check_refusal, listing
 

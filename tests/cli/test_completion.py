@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.target_names import target_names
+from plansmith.config.target_names import target_names
 
 from .command import COMMAND, CommandLine, environment
 from .conftest import Compiled

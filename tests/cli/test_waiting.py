@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from plansmith.durable import locked
+from plansmith.system.files import locked
 
-from .. import warm
+from ..support import warm
 from .command import COMMAND, CommandLine, environment
 from .conftest import Compiled
 

@@ -7,8 +7,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from plansmith.loading import load
-from plansmith.sources.live import LiveModel
+from plansmith.compilers.export.loading import load
+from plansmith.sources.loaded_model import LiveModel
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog", "ran", "far", "away", "who", "?", "##s", "and", "then", "slept"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

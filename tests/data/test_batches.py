@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from plansmith.data.batches import calibration_batches, evaluation_batches, own_shapes
-from plansmith.types import AxisRange
+from plansmith.records.model import AxisRange
 
 USUAL = AxisRange(min=1, opt=8, max=32)
 FIXED = AxisRange(min=8, opt=8, max=8)

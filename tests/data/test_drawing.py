@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from plansmith.data.drawing import draw
-from plansmith.data.samples import Sample, halves, make_sample
-from plansmith.data_spec import DataSpec
+from plansmith.config.data import DataSpec
+from plansmith.data.sample import Sample, halves, make_sample
+from plansmith.data.split import draw
 from plansmith.errors import SourceError, UsageError
 
 

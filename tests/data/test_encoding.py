@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from transformers import CLIPImageProcessor
 
+from plansmith.compilers.export.loading import plan_graph
 from plansmith.data.labels import Span
-from plansmith.data.samples import Sample, make_sample
+from plansmith.data.sample import Sample, make_sample
 from plansmith.errors import SourceError, UsageError
-from plansmith.loading import plan_graph
-from plansmith.sources.live import InputPlan
-from plansmith.sources.settling import with_tied
-from plansmith.types import AxisRange
+from plansmith.records.model import AxisRange
+from plansmith.sources.dynamic_axes.fixed import with_tied
+from plansmith.sources.loaded_model import InputPlan
 
 from ..sources import graphs
 from .models import load_live, save_bert, save_timm, save_vit

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from plansmith.sources.hub_datasets import find_splits
+from plansmith.sources.hub_dataset import find_splits
 
 from ..sources.hub_server import COMMIT, CONVERTED_COMMIT, Hub, running
 
@@ -19,11 +19,11 @@ FETCH = """
 import json, sys
 from pathlib import Path
 from plansmith.data.columns import Takes
-from plansmith.data.reading import open_data
-from plansmith.data_spec import DataSpec
-from plansmith.digest import Digester
+from plansmith.data.reader import open_data
+from plansmith.config.data import DataSpec
+from plansmith.system.digest import Digester
 from plansmith.errors import PlansmithError
-from plansmith.sources.data_places import find_data
+from plansmith.sources.dataset import find_data
 for line in sys.stdin:
     fields = json.loads(line)
     offline = fields.pop("offline", False)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from plansmith.data.labels import Classes, Span, converted, kind_of, own_names
-from plansmith.data.samples import make_sample
-from plansmith.data.tasks import Answers, choose_metric, describe_answers
+from plansmith.data.sample import make_sample
+from plansmith.data.task import Answers, choose_metric, describe_answers
 from plansmith.errors import SourceError, UsageError
 
 NLI = {"contradiction": 0, "entailment": 1, "neutral": 2}

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plansmith.config.data import DataSpec
 from plansmith.data.columns import Takes
-from plansmith.data.reading import DataPlace, digest_of_samples, open_data
-from plansmith.data_spec import DataSpec
-from plansmith.digest import Digester
+from plansmith.data.reader import DataPlace, digest_of_samples, open_data
 from plansmith.errors import PlansmithError, SourceError, UsageError
-from plansmith.sources.data_places import find_data, require_data_unchanged
+from plansmith.sources.dataset import find_data, require_data_unchanged
+from plansmith.system.digest import Digester
 
 from .test_readers import save_image
 

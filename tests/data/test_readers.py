@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from plansmith.data.columns import Takes
-from plansmith.data.reading import DataPlace, open_data
-from plansmith.data.samples import Sample
+from plansmith.data.reader import DataPlace, open_data
+from plansmith.data.sample import Sample
 from plansmith.errors import EnvironmentFault, SourceError, UsageError
 
 TEXTS = Takes(("text", "text_pair"), ("input_ids", "attention_mask"), optional=("attention_mask",))
@@ -190,7 +190,7 @@ def test_numbers_of_a_csv_are_read_as_json_and_words_are_refused(tmp_path: Path)
 
 
 def test_an_image_that_is_none_is_named(tmp_path: Path) -> None:
-    from plansmith.data.image_files import open_image
+    from plansmith.data.images import open_image
 
     path = tmp_path / "a.png"
     path.write_bytes(b"no image")

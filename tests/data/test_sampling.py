@@ -14,15 +14,15 @@ import pytest
 from PIL import Image
 from transformers import CLIPImageProcessor
 
-from plansmith import sample_sets, sampling
-from plansmith.config import make_spec
-from plansmith.data_spec import DataSpec
-from plansmith.digest import Digester
+from plansmith.config.data import DataSpec
+from plansmith.config.spec import make_spec
+from plansmith.data.reference import StoredCase, StoredCases
 from plansmith.errors import SourceError, UsageError
-from plansmith.process import Worker
-from plansmith.reference import StoredCase, StoredCases
-from plansmith.sources.data_places import find_data
-from plansmith.types import DataSet, SampleSet
+from plansmith.records.model import DataSet, SampleSet
+from plansmith.sources.dataset import find_data
+from plansmith.steps.worker import sample_sets, sampling
+from plansmith.system.digest import Digester
+from plansmith.system.process import Worker
 
 from ..sources import graphs
 from .models import save_bert, save_timm, save_vit
@@ -72,7 +72,7 @@ def save_rows(path: Path, rows: list[dict[str, Any]]) -> DataSpec:
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    with Worker("plansmith.worker", tmp_path_factory.mktemp("worker") / "log") as started:
+    with Worker("plansmith.steps.worker", tmp_path_factory.mktemp("worker") / "log") as started:
         yield started
 
 

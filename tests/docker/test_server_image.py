@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from plansmith.errors import EnvironmentFault
-from plansmith.triton.installation import Installation, find_installation
-from plansmith.triton.live import RunningTriton
-from plansmith.triton.server_process import end_server, start_server
+from plansmith.triton.server.installation import Installation, find_installation
+from plansmith.triton.server.live import RunningTriton
+from plansmith.triton.server.process import end_server, start_server
 
 from .instructions import COMPOSE_SYNC, read
 

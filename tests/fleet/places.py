@@ -7,17 +7,17 @@ from typing import Any
 
 import yaml
 
-from plansmith.basis import Basis
-from plansmith.digest import Digester
+from plansmith.config.targets import name_of
 from plansmith.fleet.members import Member, members_in
+from plansmith.fleet.plan import plan_fleet
 from plansmith.fleet.records import PlannedModel
-from plansmith.fleet.staleness import plan_fleet
-from plansmith.manifest import PublishedVersion
-from plansmith.provenance import Hub, basis_of
-from plansmith.targets import name_of
-from plansmith.triton.repository import ModelRepository
+from plansmith.records.fingerprint import Basis
+from plansmith.records.release import PublishedVersion
+from plansmith.steps.provenance.fingerprint import Hub, basis_of
+from plansmith.system.digest import Digester
+from plansmith.triton.repository.repository import ModelRepository
 
-from ..durability.packages import draft_of, publish, write_package
+from ..faults.packages import draft_of, publish, write_package
 
 
 class Place:

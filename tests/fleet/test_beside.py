@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from plansmith import provenance
-from plansmith.basis import Basis
-from plansmith.config import ModelSpec, make_spec
-from plansmith.digest import Digester
+from plansmith.config.spec import ModelSpec, make_spec
 from plansmith.errors import SourceError
-from plansmith.fleet.reasons import differences
-from plansmith.provenance import basis_of, completed
-from plansmith.steps import Compilation
+from plansmith.fleet.rebuild_reasons import differences
+from plansmith.records.fingerprint import Basis
+from plansmith.steps.compilation import Compilation
+from plansmith.steps.provenance import fingerprint
+from plansmith.steps.provenance.fingerprint import basis_of, completed
+from plansmith.system.digest import Digester
 
 from ..cli.command import BERT
-from ..made import made_model
+from ..support.made import made_model
 
 NAMES = ("mood", "topics")
 
@@ -102,7 +102,7 @@ def found(folder: Path, known: Basis | None = None) -> Basis:
 def test_what_a_compile_notes_of_both_models_is_what_a_plan_finds(folder: Path) -> None:
     spec = spec_of(folder)
     with Compilation(spec, relative_to=folder) as compilation:
-        surroundings = provenance.surroundings(
+        surroundings = fingerprint.surroundings(
             spec, compilation.reference, relative_to=folder, digester=Digester(folder / "memo")
         )
         beside = {name: made_model(source=steps.fetch()) for name, steps in compilation._beside.items()}

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config import ModelSpec
+from plansmith.config.spec import ModelSpec
 from plansmith.errors import ExportError, UsageError
-from plansmith.fleet.building import build_fleet, spec_of
+from plansmith.fleet.build import build_fleet, spec_of
 from plansmith.fleet.records import FleetSummary, ModelOutcome, PlannedModel
-from plansmith.manifest import PublishedVersion
+from plansmith.records.release import PublishedVersion
 
 from .places import Place
 

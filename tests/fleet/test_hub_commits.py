@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from plansmith.provenance import Hub
+from plansmith.steps.provenance.fingerprint import Hub
 
 from ..sources.hub_server import COMMIT, running
 from .places import Place
@@ -21,7 +21,7 @@ THEN = "f" * 40
 ASK = """
 import json, sys
 from plansmith.errors import PlansmithError
-from plansmith.provenance import Hub
+from plansmith.steps.provenance.fingerprint import Hub
 said = []
 hub = Hub(ask=True, notice=said.append)
 found = []
@@ -107,7 +107,7 @@ def test_a_branch_that_moved_is_named_with_both_commits(place: Place, monkeypatc
     def newest(repo: str, revision: str | None, *, of: str) -> str:
         return moved[repo, revision, of]
 
-    monkeypatch.setattr("plansmith.provenance.newest_commit", newest)
+    monkeypatch.setattr("plansmith.steps.provenance.fingerprint.newest_commit", newest)
     data = {"dataset": "org/rows@v1"}
     place.publish(place.spec(source="hf:org/model", data=data), revision=THEN, data=THEN)
     moved |= {("org/model", None, "model"): COMMIT, ("org/rows", "v1", "dataset"): THEN}
@@ -122,7 +122,9 @@ def test_a_branch_that_moved_is_named_with_both_commits(place: Place, monkeypatc
 def test_a_timm_model_is_asked_for_by_the_name_that_its_compile_found(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plansmith.provenance.newest_commit", lambda repo, *_, of: f"{repo} {of}".ljust(40, "."))
+    monkeypatch.setattr(
+        "plansmith.steps.provenance.fingerprint.newest_commit", lambda repo, *_, of: f"{repo} {of}".ljust(40, ".")
+    )
     place.publish(place.spec(source="timm:resnet18"), revision=THEN, hub_id="timm/resnet18.a1_in1k")
     assert place.why() == ""
     assert place.why(resolve=True).startswith("source: timm/resnet18.a1_in1k is now at timm/re instead of fffffff")
@@ -139,7 +141,7 @@ def test_a_data_set_that_was_read_from_the_hubs_own_copy_is_looked_for_there(
         asked.append((repo, revision, of))
         return COMMIT
 
-    monkeypatch.setattr("plansmith.provenance.newest_commit", newest)
+    monkeypatch.setattr("plansmith.steps.provenance.fingerprint.newest_commit", newest)
     branch = "refs/convert/parquet"
     place.publish(place.spec(data={"dataset": "org/rows"}), data=f"{branch}@{THEN}")
     assert place.why() == ""

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import UsageError
-from plansmith.fleet.words import plan_rows
-from plansmith.triton import nesting
+from plansmith.fleet.text import plan_rows
+from plansmith.triton.repository import nesting
 
 from .places import Place
 

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 import yaml
 
-from plansmith import provenance
-from plansmith.basis import Basis
-from plansmith.config import ModelSpec
-from plansmith.digest import Digester
+from plansmith.config.spec import ModelSpec
 from plansmith.errors import PlansmithError
+from plansmith.fleet.plan import plan_fleet
 from plansmith.fleet.records import PlannedModel
-from plansmith.fleet.staleness import plan_fleet
-from plansmith.provenance import basis_of, completed
-from plansmith.stages import Listener
-from plansmith.steps import Compilation
+from plansmith.records.fingerprint import Basis
+from plansmith.steps.compilation import Compilation
+from plansmith.steps.provenance import fingerprint
+from plansmith.steps.provenance.fingerprint import basis_of, completed
+from plansmith.steps.runner import Listener
+from plansmith.system.digest import Digester
 
 from ..cli.in_process import InlineWorker
-from ..made import made_model
 from ..sources.graphs import save_product
+from ..support.made import made_model
 
 STORE = "store"
 SPEC: dict[str, Any] = {
@@ -48,7 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "labels.txt").write_text("a\nb\nc\nd\ne\n")
     (folder / "product.yaml").write_text(yaml.safe_dump(SPEC))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("plansmith.stages.Worker", InlineWorker)
+        patch.setattr("plansmith.steps.runner.Worker", InlineWorker)
         assert not _compile(folder)
     return folder
 
@@ -56,7 +56,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copy(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of that folder, which may be changed."""
-    monkeypatch.setattr("plansmith.stages.Worker", InlineWorker)
+    monkeypatch.setattr("plansmith.steps.runner.Worker", InlineWorker)
     shutil.copytree(made, tmp_path, symlinks=True, dirs_exist_ok=True)
     for note in (_note(tmp_path), tmp_path / STORE / "bases" / "product.json"):  # the store moved with it
         note.write_text(note.read_text().replace(str(made), str(tmp_path)))
@@ -177,7 +177,7 @@ def folder(tmp_path: Path) -> Path:
 def _fetched(folder: Path, spec: ModelSpec) -> tuple[Basis, Basis]:
     """The basis that a compile notes after its first step, and the one that is found without any."""
     with Compilation(spec, relative_to=folder) as compilation:
-        surroundings = provenance.surroundings(
+        surroundings = fingerprint.surroundings(
             spec, compilation.reference, relative_to=folder, digester=Digester(folder / "memo")
         )
         noted = completed(surroundings, spec, made_model(source=compilation.fetch()), {})

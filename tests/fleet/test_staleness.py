@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from plansmith import compile_tools
-from plansmith.compile_tools import SERVER, STANDING_IN
-from plansmith.config import ModelSpec
-from plansmith.fleet.reasons import differences
-from plansmith.gpu_kinds import find_kind
-from plansmith.provenance import NO_SAY
-from plansmith.target_names import shipped_file
+from plansmith.config.spec import ModelSpec
+from plansmith.config.target_names import shipped_file
+from plansmith.fleet.rebuild_reasons import differences
+from plansmith.steps.provenance import tools as compile_tools
+from plansmith.steps.provenance.fingerprint import NO_SAY
+from plansmith.steps.provenance.tools import SERVER, STANDING_IN
+from plansmith.system.gpu_catalog import find_kind
 
 from .places import Place
 
@@ -154,7 +154,7 @@ def test_another_source_is_not_looked_for_in_what_belonged_to_the_one_before(
         asked.append(f"{of} {repo} {revision}")
         return "0" * 40
 
-    monkeypatch.setattr("plansmith.provenance.newest_commit", newest)
+    monkeypatch.setattr("plansmith.steps.provenance.fingerprint.newest_commit", newest)
     for source, data in (("timm:one", "org/a"), ("timm:two", "org/b")):
         file = place.spec(source=source, data={"dataset": data})
         place.plan(resolve=True)
@@ -379,7 +379,7 @@ def test_a_plan_for_the_gpu_that_is_here_is_stale_where_that_is_another(
 ) -> None:
     def have(*names: str) -> None:
         found = tuple(find_kind(name) for name in names)
-        monkeypatch.setattr("plansmith.compile_tools.gpus.visible_gpus", lambda: found)
+        monkeypatch.setattr("plansmith.steps.provenance.tools.gpus.visible_gpus", lambda: found)
         compile_tools._kinds_here.cache_clear()
 
     have("L4", "L4")

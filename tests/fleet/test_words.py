@@ -7,12 +7,10 @@ from typing import get_args
 
 import pytest
 
-from plansmith.basis import Reason
 from plansmith.errors import UsageError
-from plansmith.fleet.building import outcome_without_work
-from plansmith.fleet.failures import failure_of
-from plansmith.fleet.records import Ended, FleetSummary, ModelOutcome, PlannedModel, State
-from plansmith.fleet.words import (
+from plansmith.fleet.build import outcome_without_work
+from plansmith.fleet.records import Ended, FleetSummary, ModelOutcome, PlannedModel, State, failure_of
+from plansmith.fleet.text import (
     ENDS,
     PLAN_COLUMNS,
     STATES,
@@ -24,7 +22,8 @@ from plansmith.fleet.words import (
     summary_counts,
     summary_rows,
 )
-from plansmith.history import Failure
+from plansmith.records.fingerprint import Reason
+from plansmith.steps.provenance.history import Failure
 
 REASONS = (
     Reason(cause="tools", words="torch 2.9.1 -> 2.10.0"),

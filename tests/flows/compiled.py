@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from plansmith.history import RunRecord
+from plansmith.steps.provenance.history import RunRecord
 
-from ..durability.compiles import NAME, write_tiny_bert
-from ..durability.wholeness import (
+from ..faults.compiles import NAME, write_tiny_bert
+from ..faults.wholeness import (
     cache_problems,
     release_numbers,
     repository_problems,

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from ..cli.command import BERT, CommandLine
-from ..tensorrt.conftest import nvml_stub
+from ..compilers.trt.conftest import nvml_stub
 from . import prefect_server, team
 from .prefect_server import PrefectServer
 from .service import Service

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from ..durability.ends import still_running
+from ..faults.ends import still_running
 from .programs import Program, free_port, own_environment
 
 _INSTALLED = Path("/usr/lib/postgresql")  # where Debian puts every version, and nothing of it on the path

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from ..waiting import soon
+from ..support.waiting import soon
 from .programs import Program, free_port, own_environment
 
 USER, PASSWORD = "admin", "a pass:word"

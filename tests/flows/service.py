@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from plansmith.errors import UsageError
-from plansmith.flows.deployments import load_service
-from plansmith.service_changes import Deployed
+from plansmith.flows.deploy.changes import Deployed
+from plansmith.flows.deploy.deployments import load_service
 
 from .prefect_server import PrefectServer
 
@@ -48,7 +48,7 @@ class Service:
             yield client
 
     def deploy(self, *pools: str, dry_run: bool = False) -> Deployed:
-        from plansmith.flows.deploying import deploy
+        from plansmith.flows.deploy.deploying import deploy
 
         with self.client():
             return deploy(load_service(self.write()).config, pools, dry_run=dry_run)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import EnvironmentFault
-from plansmith.stages import Listener
+from plansmith.steps.runner import Listener
 
 from ..cli.command import COMMAND, CommandLine, check_refusal, environment
 from .programs import free_port
@@ -33,7 +33,7 @@ def test_without_track_prefect_is_not_imported(run: CommandLine, bert: Path) -> 
         check=True,
     )
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
-    assert "plansmith.steps" in imported
+    assert "plansmith.steps.compilation" in imported
     assert not {name for name in imported if name.split(".")[0] == "prefect" or name.startswith("plansmith.flows")}
 
 
@@ -125,7 +125,7 @@ def test_a_submission_needs_an_api_and_prefect(run: CommandLine) -> None:
 def test_an_api_that_is_well_and_answers_nothing_else_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    from plansmith.flows import api
+    from plansmith.flows.prefect_api import api
 
     monkeypatch.setattr(api, "_REQUEST_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -154,7 +154,7 @@ def test_an_address_is_shown_without_what_is_secret_in_it(run: CommandLine, bert
 
 
 def test_a_run_tells_all_that_a_compile_tells() -> None:
-    from plansmith.flows.listening import RunListener
+    from plansmith.flows.runs.listening import RunListener
 
     told = {name for name in vars(Listener) if not name.startswith("_")}
     assert told <= set(vars(RunListener))

@@ -16,10 +16,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from plansmith.flows.automations import HEARTBEAT, silent_run_automation
-from plansmith.flows.deployments import service_tag
-from plansmith.flows.silent_runs import crash_silent_runs
-from plansmith.manifest import PublishedVersion
+from plansmith.flows.deploy.automations import HEARTBEAT, silent_run_automation
+from plansmith.flows.deploy.deployments import service_tag
+from plansmith.flows.deploy.silent_runs import crash_silent_runs
+from plansmith.records.release import PublishedVersion
 
 from .programs import own_environment
 from .service import Service
@@ -166,8 +166,8 @@ def _is_known(service: Service, run: str) -> bool:
 _FLOW = """
 import sys
 from prefect import flow, tags
-from plansmith.flows.outcomes import announce
-from plansmith.manifest import PublishedVersion
+from plansmith.flows.runs.outcomes import announce
+from plansmith.records.release import PublishedVersion
 
 @flow
 def publish():

@@ -119,7 +119,7 @@ def _state(prefect: PrefectServer, run: str) -> str:
 
 
 def _heavy_processes(mark: str) -> list[psutil.Process]:
-    heavy = ("plansmith.worker", "tritonserver", "triton_python_backend_stub")
+    heavy = ("plansmith.steps.worker", "tritonserver", "triton_python_backend_stub")
     return [process for process in _processes(mark) if any(word in " ".join(_words(process)) for word in heavy)]
 
 

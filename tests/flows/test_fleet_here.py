@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ..waiting import soon
+from ..support.waiting import soon
 from .fleets import REFRESH, FleetRun, children_of, lay_out, runs_named, state_of, table
 from .prefect_server import PrefectServer
 from .team import wait_until
@@ -141,7 +141,7 @@ def _halted(fleet: FleetRun, folder: Path, model: str) -> psutil.Process:
         assert fleet.process.poll() is None, "the fleet ended"
         if list(folder.glob(f"artifacts/logs/{model}-*-worker.log")):
             heavy = psutil.Process(fleet.process.pid).children(recursive=True)
-            found[:] = [one for one in heavy if "plansmith.worker" in words_of(one)]
+            found[:] = [one for one in heavy if "plansmith.steps.worker" in words_of(one)]
             for one in found:
                 one.suspend()
         return bool(found)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ..durability.compiles import TINY_BERT
-from ..durability.wholeness import release_numbers, shown_versions
+from ..faults.compiles import TINY_BERT
+from ..faults.wholeness import release_numbers, shown_versions
 from .compiled import problems, records
 from .team import BEGUN_SECONDS, FINAL, POOL, SILENT_SECONDS, Team, wait_until
 from .workers import PoolWorker

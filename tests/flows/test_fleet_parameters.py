@@ -9,7 +9,7 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from plansmith.config import ModelSpec
+from plansmith.config.spec import ModelSpec
 from plansmith.errors import EnvironmentFault
 from plansmith.fleet.overrides import SpecOverrides
 
@@ -25,7 +25,7 @@ def test_only_what_is_given_counts_over_a_spec() -> None:
 
 
 def test_prefect_knows_the_fields_and_fills_in_none_of_them() -> None:
-    from plansmith.flows.parameters import parameter_problems, schema_of
+    from plansmith.flows.prefect_api.parameters import parameter_problems, schema_of
 
     for flow in ("compile-fleet", "refresh"):
         schema = schema_of(flow)
@@ -41,7 +41,7 @@ def test_prefect_knows_the_fields_and_fills_in_none_of_them() -> None:
 
 
 def test_a_spec_becomes_the_parameters_of_a_run_and_stays_the_same() -> None:
-    from plansmith.flows.parameters import parameter_problems, schema_of
+    from plansmith.flows.prefect_api.parameters import parameter_problems, schema_of
 
     spec = ModelSpec.model_validate(
         {
@@ -61,7 +61,7 @@ def test_a_spec_becomes_the_parameters_of_a_run_and_stays_the_same() -> None:
 
 
 def test_own_folders_of_a_spec_start_from_a_given_folder() -> None:
-    from plansmith.flows.places import rooted
+    from plansmith.flows.prefect_api.places import rooted
 
     spec = ModelSpec(source="hf:model", repository="/there/repository", target="own.yaml", publish=())
     found = rooted(spec, Path("/here"))
@@ -70,7 +70,7 @@ def test_own_folders_of_a_spec_start_from_a_given_folder() -> None:
 
 
 def test_an_api_that_is_away_is_asked_again_and_given_up_in_words() -> None:
-    from plansmith.flows import patience
+    from plansmith.flows.prefect_api import patience
 
     told: list[str] = []
     answers: list[Any] = [httpx.ConnectError("refused"), RuntimeError("Failed to reach API at http://x"), "here"]

@@ -20,17 +20,16 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.utilities.callables import parameter_schema
 
-from plansmith.config import ModelSpec, make_spec
+from plansmith.config.spec import ModelSpec, make_spec
 from plansmith.errors import EnvironmentFault, GateError, PlansmithError, UsageError
-from plansmith.fleet.failures import failure_of
-from plansmith.fleet.records import ModelOutcome
-from plansmith.flows import following
+from plansmith.fleet.records import ModelOutcome, failure_of
 from plansmith.flows.compile_model import compile_model
-from plansmith.flows.deployments import ONE_MODEL
-from plansmith.flows.endings import RunEnded
-from plansmith.flows.run_logs import LogReader, text_of
-from plansmith.flows.submitting import SubmittedRun, Wanted, check_parameters
-from plansmith.flows.watching import Watcher
+from plansmith.flows.deploy.deployments import ONE_MODEL
+from plansmith.flows.prefect_api.run_logs import LogReader, text_of
+from plansmith.flows.runs import following
+from plansmith.flows.runs.endings import RunEnded
+from plansmith.flows.runs.submitting import SubmittedRun, Wanted, check_parameters
+from plansmith.flows.runs.watching import Watcher
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = SubmittedRun(uuid4(), "minilm for local-cpu", "http://prefect/runs/1")

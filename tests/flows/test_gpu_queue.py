@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ..waiting import soon
+from ..support.waiting import soon
 from .prefect_server import PrefectServer
 from .programs import own_environment
 from .team import wait_until
@@ -22,8 +22,8 @@ UUID = "GPU-11111111-aaaa-bbbb-cccc-000000000001"
 
 _QUEUES = """
 import json, sys
-from plansmith.config import ModelSpec
-from plansmith.flows.gpu_queue import queues_of
+from plansmith.config.spec import ModelSpec
+from plansmith.flows.runs.gpu_queue import queues_of
 engine, gpus, outlook = json.loads(sys.argv[1])
 print(json.dumps(queues_of(ModelSpec(source="hf:model", engine=engine, tensorrt={"gpus": gpus}), outlook)))
 """
@@ -31,9 +31,9 @@ _HOLD = """
 import pathlib, sys, time
 from prefect import flow
 from plansmith.flows.compile_model import InTasks
-from plansmith.flows.gpu_queue import limit_of
-from plansmith.flows.listening import RunListener
-from plansmith.stages import Listener
+from plansmith.flows.runs.gpu_queue import limit_of
+from plansmith.flows.runs.listening import RunListener
+from plansmith.steps.runner import Listener
 name, uuid, folder = sys.argv[1:]
 def compile():
     began = time.time()

@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from plansmith.flows import gpu_queue
-from plansmith.stages import Listener
+from plansmith.flows.runs import gpu_queue
+from plansmith.steps.runner import Listener
 
 LOCKED = 423
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from plansmith.stores.folder import FolderObjects
+from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.store import Store
-from plansmith.triton.repository import ModelRepository
+from plansmith.triton.repository.repository import ModelRepository
 
 from ..cli.command import environment
-from ..keeping.releases import publish_answering
+from ..fleet.maintenance.releases import publish_answering
 from ..stores.filled import fill
 from .prefect_server import PrefectServer
 

@@ -13,7 +13,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.logging import disable_run_logger
 
-from plansmith.flows import one_at_a_time
+from plansmith.flows.prefect_api import one_at_a_time
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 DEPLOYMENT = uuid4()
@@ -78,7 +78,7 @@ def test_a_run_that_does_something_else_or_has_no_deployment_goes_on() -> None:
 def test_a_flow_ends_at_once_and_says_which_run_goes_on(
     flow: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from plansmith.flows.parameters import load_flow
+    from plansmith.flows.prefect_api.parameters import load_flow
 
     first, this = run_of("nightly", 1), run_of("by hand", 2)
     monkeypatch.setattr(one_at_a_time, "get_client", lambda **_: Asked(first, this))

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from .. import browser
-from ..browser import Browser
-from ..waiting import soon
+from ..support import browser
+from ..support.browser import Browser
+from ..support.waiting import soon
 from .fleets import FleetRun, children_of, lay_out
 from .prefect_server import LOGIN, PrefectServer
 

@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from plansmith.flows.patient_runner import forgiving
+from plansmith.flows.deploy.patient_runner import forgiving
 
 
 def test_a_server_that_is_away_is_told_once_and_does_not_end_the_asking() -> None:

@@ -15,11 +15,11 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 
-from plansmith.config import ModelSpec
+from plansmith.config.spec import ModelSpec
 from plansmith.errors import EnvironmentFault
-from plansmith.flows import pool_runs
-from plansmith.flows.dispatching import parameters_of
-from plansmith.flows.pool_runs import PoolRuns, Wanted
+from plansmith.flows.fleet import pool_runs
+from plansmith.flows.fleet.dispatching import parameters_of
+from plansmith.flows.fleet.pool_runs import PoolRuns, Wanted
 
 PLANNED = datetime(2026, 1, 1, tzinfo=UTC)
 FLEET = uuid4()
@@ -210,7 +210,7 @@ class Silent:
         return
 
     def __getattr__(self, name: str) -> Any:
-        from plansmith.flows.listening import RunListener
+        from plansmith.flows.runs.listening import RunListener
 
         assert hasattr(RunListener, name)
         return lambda *_, **__: None

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from prefect.client.schemas.actions import WorkPoolUpdate
 
-from plansmith.flows.deploying import SLUG
-from plansmith.flows.deployments import deployments_of, load_service
-from plansmith.flows.work_pools import FOREIGN, job_template
+from plansmith.flows.deploy.deploying import SLUG
+from plansmith.flows.deploy.deployments import deployments_of, load_service
+from plansmith.flows.deploy.work_pools import FOREIGN, job_template
 
 from ..cli.command import COMMAND, environment
 from .prefect_server import PrefectServer

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from plansmith.flows.deploying import SLUG
+from plansmith.flows.deploy.deploying import SLUG
 
 from ..cli.command import COMMAND, CommandLine
 from .compiled import small_spec

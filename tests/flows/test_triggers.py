@@ -9,12 +9,12 @@ import pytest
 from prefect.server.events.schemas.automations import EventTrigger
 from prefect.server.events.schemas.events import ReceivedEvent
 
-from plansmith.flows import outcomes
-from plansmith.flows.automations import publication_automation, silent_run_automation, unbegun_run_automation
-from plansmith.flows.deployments import service_tag
-from plansmith.flows.patience import AWAY_SECONDS
-from plansmith.manifest import PublishedVersion
-from plansmith.service_config import ServiceConfig
+from plansmith.config.service.service import ServiceConfig
+from plansmith.flows.deploy.automations import publication_automation, silent_run_automation, unbegun_run_automation
+from plansmith.flows.deploy.deployments import service_tag
+from plansmith.flows.prefect_api.patience import AWAY_SECONDS
+from plansmith.flows.runs import outcomes
+from plansmith.records.release import PublishedVersion
 
 PUBLISHED = PublishedVersion(
     name="ResNet_50",

@@ -55,7 +55,7 @@ class Told:
         return self._ours
 
     def occupants(self, deployment: Any) -> Any:
-        from plansmith.flows.pool_runs import Occupants
+        from plansmith.flows.fleet.pool_runs import Occupants
 
         del deployment
         self.asked.append("is it busy")
@@ -89,8 +89,8 @@ def waited(
     monkeypatch: pytest.MonkeyPatch, told: Told, left: Callable[[UUID], Any] = lambda _: None, **dispatch: Any
 ) -> tuple[ModelOutcome, list[str]]:
     """What comes of one model, and the notices; `left`: what its run said of it."""
-    from plansmith.flows import awaiting
-    from plansmith.flows.pool_runs import Dispatch, PoolRuns, Wanted
+    from plansmith.flows.fleet import awaiting
+    from plansmith.flows.fleet.pool_runs import Dispatch, PoolRuns, Wanted
 
     for name in ("read", "start_again", "is_ours", "occupants", "cancel"):  # they are asked as the real ones
         assert set(signature(getattr(Told, name)).parameters) == set(signature(getattr(PoolRuns, name)).parameters)
@@ -175,7 +175,7 @@ def test_a_run_of_another_fleet_that_is_given_up_goes_on(monkeypatch: pytest.Mon
 def test_a_pool_whose_places_fleets_have_is_told_of_before_a_run_has_waited_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from plansmith.flows import awaiting
+    from plansmith.flows.fleet import awaiting
 
     monkeypatch.setattr(awaiting, "_HELD_UP_SECONDS", -1)
     told = Told(_state("SCHEDULED"), fleets=("fleet: a", "refresh: b"))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from prefect.client.schemas.objects import WorkPool
 
-from plansmith.flows.work_pools import FOREIGN, apply_pools, job_template
-from plansmith.service_config import Pool
+from plansmith.config.service.service import Pool
+from plansmith.flows.deploy.work_pools import FOREIGN, apply_pools, job_template
 
 PREFECTS = {"variables": {"properties": {}}, "job_configuration": {"image": "prefects"}}
 
@@ -47,7 +47,7 @@ def _apply(server: Server, *, create: bool = True, dry_run: bool = False) -> tup
 def test_a_job_template_that_nobody_has_changed_is_renewed(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
     with monkeypatch.context() as patch:
-        patch.setattr("plansmith.flows.work_pools.job_template", lambda kind: {"older": kind})
+        patch.setattr("plansmith.flows.deploy.work_pools.job_template", lambda kind: {"older": kind})
         assert _apply(server) == ("made", ())
     if found != "an older one of plansmith":
         changed = {"base_job_template": PREFECTS if found == "Prefect's own" else {}, "description": None}

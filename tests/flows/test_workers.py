@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ..durability.ends import still_running
+from ..faults.ends import still_running
 from .compiled import check_nothing_half_made, check_whole, has_finished, records, small_spec
 from .team import Team, wait_until
 from .workers import words_of

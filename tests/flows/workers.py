@@ -18,7 +18,7 @@ from .prefect_server import PrefectServer
 from .programs import Program, own_environment
 
 _START_SECONDS = 180
-_HEAVY = ("plansmith.worker", "tritonserver", "triton_python_backend_stub")
+_HEAVY = ("plansmith.steps.worker", "tritonserver", "triton_python_backend_stub")
 
 # Prefect asks for work, and tells that a worker lives, every ten and thirty seconds: too slow for a test.
 _QUICK = {

@@ -14,11 +14,11 @@ from typing import Any
 
 import yaml
 
+from plansmith.cli.info.image_check import compare_image, found_here, require_image
+from plansmith.config.target_names import runtime_names
+from plansmith.config.targets import load_target, require_onnxruntime
 from plansmith.errors import EngineError
-from plansmith.image_check import compare_image, found_here, require_image
-from plansmith.target_names import runtime_names
-from plansmith.targets import load_target, require_onnxruntime
-from plansmith.triton.installation import has_gpu
+from plansmith.triton.server.installation import has_gpu
 
 REQUIRED = "PLANSMITH_REQUIRE_GPU"
 """With 1, what a marker needs and is not here fails its tests instead of skipping them."""

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.gpu
 _SETUP = """
 import json, sys
 import numpy as np, torch
-from plansmith.compilers.baselines import latency, plan_speed, pytorch
-from plansmith.reports import PlanSpeed
+from plansmith.compilers.trt.evaluation.baselines import latency, plan_speed, pytorch
+from plansmith.records.validation import PlanSpeed
 
 layers = [torch.nn.Linear(512, 512), torch.nn.GELU(), torch.nn.LayerNorm(512), torch.nn.Linear(512, 512)]
 module = torch.nn.Sequential(*layers).eval()

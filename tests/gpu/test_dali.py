@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plansmith.compilers.dali.agreement import difference
-from plansmith.compilers.dali.pipelines import PIPELINE_FILE, run_pipeline, serialise_pipeline
-from plansmith.compilers.dali.recipe import recipe_from_settings
-from plansmith.targets import load_target, require_dali
-from plansmith.triton import serve_env
-from plansmith.types import Device
+from plansmith.config.targets import load_target, require_dali
+from plansmith.pipelines.dali.agreement import difference
+from plansmith.pipelines.dali.pipelines import PIPELINE_FILE, run_pipeline, serialise_pipeline
+from plansmith.pipelines.dali.recipe import recipe_from_settings
+from plansmith.records.model import Device
+from plansmith.triton.server import environment
 
-from ..pipeline.dali_settings import EXACT, SHORTEST, real_images, settings
+from ..pipelines.dali_settings import EXACT, SHORTEST, real_images, settings
 
 pytestmark = pytest.mark.gpu
 
@@ -23,7 +23,7 @@ DEVICES: tuple[Device, ...] = ("gpu", "cpu")
 
 @pytest.mark.parametrize("step", [SHORTEST, EXACT], ids=lambda step: str(step["do"]))
 def test_tensors_of_the_gpu_are_those_of_the_cpu_within_the_bound(step: dict[str, object], tmp_path: Path) -> None:
-    site = serve_env.dali_folder(require_dali(load_target("local-cpu")))
+    site = environment.dali_folder(require_dali(load_target("local-cpu")))
     steps = [step, settings()["steps"][1]]
     recipe, images = recipe_from_settings(settings(steps=steps)), real_images()
     made: list[np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ..cli.command import CommandLine
-from ..durability.compiles import write_tiny_bert
+from ..faults.compiles import write_tiny_bert
 from .compiles import Release, Workshop, released
 from .machine import Device, in_child, other_target
 from .subjects import subject
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 
 _VISIBLE = """
 import json
-from plansmith.gpus import visible_gpus
+from plansmith.system.gpus import visible_gpus
 print(json.dumps([gpu.model_dump() for gpu in visible_gpus()]))
 """
 _BY_TORCH = """
@@ -26,7 +26,7 @@ print(json.dumps([[p.name, f"{p.major}.{p.minor}", f"GPU-{p.uuid}"] for p in see
 """
 _CUDA_FIRST = """
 import json, torch
-from plansmith.gpus import visible_gpus
+from plansmith.system.gpus import visible_gpus
 torch.ones(1, device="cuda")
 print(json.dumps([gpu.uuid for gpu in visible_gpus()]))
 """

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from ..cli.command import COMMAND, environment
-from ..durability.ends import still_running
-from ..durability.wholeness import cache_problems, repository_problems
+from ..faults.ends import still_running
+from ..faults.wholeness import cache_problems, repository_problems
 from .compiles import Workshop, released
 from .machine import in_child
 from .subjects import subject
@@ -20,11 +20,11 @@ from .subjects import subject
 pytestmark = pytest.mark.tensorrt
 
 _LONGEST_SECONDS = 1800
-_BUILDING = {"api": "plansmith.compilers.plan_worker", "trtexec": "trtexec"}
+_BUILDING = {"api": "plansmith.compilers.trt.build_worker", "trtexec": "trtexec"}
 
 _TAKE = """
 import json
-from plansmith.gpus import held, visible_gpus
+from plansmith.system.gpus import held, visible_gpus
 waited = []
 with held(visible_gpus()[0], waited.append):
     print(json.dumps(waited))

@@ -18,7 +18,7 @@ _SECONDS = 60
 
 _HOLD = """
 import sys
-from plansmith.gpus import held, visible_gpus
+from plansmith.system.gpus import held, visible_gpus
 waiting = lambda process: print(f"waits for {process}", flush=True)
 with held(visible_gpus()[0], waiting):
     print("has it", flush=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from plansmith.manifest import Interface, Manifest, Package, StepRecord
-from plansmith.report import ReportFacts, unfinished
-from plansmith.reports import (
+from plansmith.records.model import EngineKind, FileEntry, KeptNode, LayerError, LoweredModel, Precision, Recipe
+from plansmith.records.release import Interface, Manifest, Package, StepRecord
+from plansmith.records.validation import (
     Evaluation,
     Interval,
     OutputAgreement,
@@ -15,15 +15,7 @@ from plansmith.reports import (
     ValidationReport,
     WorstSample,
 )
-from plansmith.types import (
-    EngineKind,
-    FileEntry,
-    KeptNode,
-    LayerError,
-    LoweredModel,
-    Precision,
-    Recipe,
-)
+from plansmith.report import ReportFacts, unfinished
 
 from . import parts
 

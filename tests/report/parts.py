@@ -5,14 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from plansmith.engines import Engine
-from plansmith.report import ReportFacts
-from plansmith.reports import (
-    OutputAgreement,
-    OutputComparison,
-    ValidationReport,
-)
-from plansmith.types import (
+from plansmith.records.engine import Engine
+from plansmith.records.model import (
     AxisRange,
     Case,
     Component,
@@ -30,6 +24,8 @@ from plansmith.types import (
     Tensor,
     Trial,
 )
+from plansmith.records.validation import OutputAgreement, OutputComparison, ValidationReport
+from plansmith.report import ReportFacts
 
 MEGABYTE = 1024 * 1024
 SHAPES = {"traced": (2, 16), "untraced": (3, 37), "min": (1, 1), "opt": (8, 64), "max": (32, 256)}

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from plansmith.compilers.layer_summary import summarise
-from plansmith.engines import BuildSpec, Engine, Gpu, OptimizationProfile, Plan, PlanLayer, PlanTensor
+from plansmith.compilers.trt.inspection.layer_summary import summarise
+from plansmith.records.engine import BuildSpec, Engine, Gpu, OptimizationProfile, Plan, PlanLayer, PlanTensor
+from plansmith.records.model import EngineKind, InputRange, Precision, SpeedRatio
+from plansmith.records.validation import (
+    Against,
+    BaselineSpeed,
+    Corner,
+    CornerComparison,
+    PlanSpeed,
+    Tolerance,
+    ValidationReport,
+)
 from plansmith.report import ReportFacts, facts_of
-from plansmith.reports import Against, BaselineSpeed, Corner, CornerComparison, PlanSpeed, Tolerance, ValidationReport
-from plansmith.types import EngineKind, InputRange, Precision, SpeedRatio
 
 from . import examples, parts
 

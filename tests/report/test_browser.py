@@ -9,8 +9,8 @@ import pytest
 
 from plansmith.report import ReportFacts, render
 
-from .. import browser
-from ..browser import Browser
+from ..support import browser
+from ..support.browser import Browser
 from .page import Page
 from .parts import judged
 

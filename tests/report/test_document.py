@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.manifest import Manifest
+from plansmith.records.release import Manifest
 from plansmith.report import ReportFacts, as_json, facts_of, render, write
 
 from . import examples

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from plansmith.report import frontier, labels
-from plansmith.report.frontier import frontier_of
+from plansmith.records.model import LayerError, Precision, SpeedRatio, Trial
+from plansmith.report import plot_labels, tradeoff
 from plansmith.report.layers import layer_chart
-from plansmith.types import LayerError, Precision, SpeedRatio, Trial
+from plansmith.report.tradeoff import frontier_of
 
 
 def trial(score: float, ratio: float | None = None, lowered: int = 5, size: int = 1000) -> Trial:
@@ -49,8 +49,8 @@ def test_every_dot_and_line_is_inside_of_the_plot(trials: list[Trial]) -> None:
     for panel in drawn.panels:
         across = [p for dot in panel.dots for p in (dot.x, dot.low, dot.high)] + [tick.at for tick in panel.x_ticks]
         down = [dot.y for dot in panel.dots] + [tick.at for tick in panel.y_ticks]
-        assert all(frontier.LEFT <= place <= frontier.RIGHT for place in across)
-        assert all(frontier.TOP - 0.01 <= place <= frontier.BOTTOM + 0.01 for place in down)
+        assert all(tradeoff.LEFT <= place <= tradeoff.RIGHT for place in across)
+        assert all(tradeoff.TOP - 0.01 <= place <= tradeoff.BOTTOM + 0.01 for place in down)
         assert 2 <= len(panel.y_ticks) <= 8
         assert len({tick.label for tick in panel.y_ticks}) == len(panel.y_ticks)
 
@@ -73,10 +73,10 @@ def test_scores_stand_by_their_distance_from_1() -> None:
 
 def test_labels_of_dots_that_lie_together_do_not_hide_each_other() -> None:
     dots = [(str(n), 200.0 + 3 * n, 100.0 + 2 * (n % 3), 6.0) for n in range(8)]
-    placed = labels.place_labels(dots, (0, 0, 400, 300))
+    placed = plot_labels.place_labels(dots, (0, 0, 400, 300))
     assert [label.text for label in placed] == [text for text, *_ in dots]
     for one, other in itertools.combinations(placed, 2):
-        assert abs(one.x - other.x) >= labels.CHARACTER or abs(one.y - other.y) >= labels.LINE
+        assert abs(one.x - other.x) >= plot_labels.CHARACTER or abs(one.y - other.y) >= plot_labels.LINE
 
 
 def test_the_scale_of_a_layer_chart_holds_every_level() -> None:

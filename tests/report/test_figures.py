@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from plansmith.report import figures, margins
-from plansmith.reports import Interval, OutputAgreement, TaskMetric, Tolerance
+from plansmith.records.validation import Interval, OutputAgreement, TaskMetric, Tolerance
+from plansmith.report import margins
+from plansmith.report import numbers as figures
 
 RELATIVE = {
     0.0: "0",

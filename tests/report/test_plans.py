@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from plansmith.cli.outcomes import Compiled
-from plansmith.engines import Plan
-from plansmith.inspection import explain
-from plansmith.manifest import PublishedVersion
-from plansmith.plan_words import plan_lines
+from plansmith.cli.compile.outcomes import Compiled
+from plansmith.cli.inspection import explain
+from plansmith.records.engine import Plan
+from plansmith.records.release import PublishedVersion
+from plansmith.records.validation import ValidationReport
 from plansmith.report import ReportFacts, as_json, render
-from plansmith.reports import ValidationReport
+from plansmith.report.text.plan import plan_lines
 
 from . import planned
 from .examples import int8_release

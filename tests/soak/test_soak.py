@@ -1,6 +1,6 @@
 """Kills and crowds by chance, a few rounds here and as many as one likes with PLANSMITH_SOAK_ROUNDS.
 
-One round of each crowd is in durability/test_crowds.py, and kills at every boundary are in durability/test_kills.py.
+One round of each crowd is in faults/test_crowds.py, and kills at every boundary are in faults/test_kills.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def test_crowds_of_publishers_get_every_number_once_round_after_round(what: str,
 
 
 def _outcomes(module: str, *arguments: object) -> list[Any]:
-    command = [sys.executable, "-m", f"durability.{module}", *map(str, arguments)]
+    command = [sys.executable, "-m", f"faults.{module}", *map(str, arguments)]
     done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     outcomes: list[Any] = json.loads(done.stdout)

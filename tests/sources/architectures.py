@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from plansmith.sources import hf_models
-from plansmith.sources.live import LiveModel, enliven
+from plansmith.sources.huggingface import models as hf_models
+from plansmith.sources.loaded_model import LiveModel, enliven
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,

@@ -10,8 +10,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper, parser
 
-from plansmith import graph_taking
-from plansmith.types import OnnxModel
+from plansmith.records.model import OnnxModel
+from plansmith.steps.worker import import_onnx
 
 
 def save(text: str, folder: Path, *, header: str = 'ir_version: 8, opset_import: ["": 18]', **weights: Any) -> Path:
@@ -47,4 +47,4 @@ def take(path: Path, out: Path, **options: Any) -> OnnxModel:
     """What the export step makes of a file, in `out`."""
     out.mkdir()
     usual: dict[str, Any] = {"shapes": {}, "inputs": {}, "outputs": (), "progress": lambda _: None}
-    return OnnxModel.model_validate(graph_taking.take_graph(path=str(path), out=str(out), **usual | options))
+    return OnnxModel.model_validate(import_onnx.take_graph(path=str(path), out=str(out), **usual | options))

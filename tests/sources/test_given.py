@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from plansmith import exporting, worker
-from plansmith.config import make_spec
+from plansmith.compilers.export import export
+from plansmith.config.spec import make_spec
 from plansmith.errors import SourceError, UsageError
-from plansmith.types import OnnxModel
+from plansmith.records.model import OnnxModel
+from plansmith.steps.worker import __main__ as worker
 
 # Their fixture is costly.
 pytestmark = pytest.mark.xdist_group("given")
@@ -25,7 +26,7 @@ def exported(folder: Path, out: Path, *, task: str = "", **given: Any) -> OnnxMo
     out.mkdir()
     usual: dict[str, Any] = {"shapes": {}, "inputs": {}, "outputs": (), "allow_pickle": False, "max_opset": 18}
     source = {"scheme": "hf", "trust_remote_code": False, "task": task}
-    fields = exporting.export(source=source, folder=str(folder), out=str(out), progress=lambda _: None, **usual | given)
+    fields = export.export(source=source, folder=str(folder), out=str(out), progress=lambda _: None, **usual | given)
     return OnnxModel.model_validate(fields)
 
 
@@ -121,12 +122,12 @@ def test_an_encoder_decoder_goes_by_its_inputs_and_padding_is_told_from_the_othe
 def test_axes_of_the_spec_go_no_further_than_the_model_has_positions(tmp_path: Path) -> None:
     from transformers import RobertaConfig, RobertaModel
 
-    from plansmith.config import InputSpec
-    from plansmith.sources import hf_models
+    from plansmith.config.spec import InputSpec
+    from plansmith.sources.huggingface import models
 
     folder = save(RobertaModel(RobertaConfig(**SMALL, vocab_size=50, max_position_embeddings=34)), tmp_path / "model")
     given = {"input_ids": InputSpec(dtype="int64", dims=("batch", "tokens"), low=2, high=49)}
-    live = hf_models.load(
+    live = models.load(
         folder, trust_remote_code=False, allow_pickle=False, task="", inputs=given, outputs=("last_hidden_state",)
     )
     assert live.inputs.limits == {"tokens": 32}
@@ -168,7 +169,7 @@ def test_a_timm_model_gives_pooled_features_when_asked(tmp_path: Path) -> None:
         progress=lambda _: None,
     )
     source = {"scheme": "timm", "trust_remote_code": False, "task": "image-feature-extraction"}
-    fields = exporting.export(
+    fields = export.export(
         source=source,
         folder=str(tmp_path / "model"),
         allow_pickle=False,

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from plansmith.errors import SourceError
-from plansmith.sources.hf_axes import side_range
-from plansmith.sources.hf_given import undescribed
-from plansmith.sources.hf_inputs import plan_inputs
-from plansmith.types import AxisRange
+from plansmith.records.model import AxisRange
+from plansmith.sources.huggingface.inputs.axes import side_range
+from plansmith.sources.huggingface.inputs.signature import plan_inputs
+from plansmith.sources.huggingface.inputs.user import undescribed
 
 from .architectures import IMAGE, SERIES, SIZES, SPEECH, TEXT, VIDEO, WHISPER, WRITER, load, save, tokenizer
 

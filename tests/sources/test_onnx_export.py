@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 import pytest
 
-from plansmith import worker
+from plansmith.data.reference import read_case
 from plansmith.errors import ExportError, PlansmithError, SourceError, UsageError
-from plansmith.reference import read_case
-from plansmith.types import Precision
+from plansmith.records.model import Precision
+from plansmith.steps.worker import __main__ as worker
 
-from ..unlowered import unlowered
+from ..support.unlowered import unlowered
 from .graphs import save, save_product, take
 
 

@@ -13,13 +13,13 @@ import numpy as np
 import onnx
 import pytest
 
-from plansmith import external_data
-from plansmith.config import make_spec
+from plansmith.config.source_reference import parse_reference
+from plansmith.config.spec import make_spec
 from plansmith.errors import SourceError
-from plansmith.fetching import fetch, require_unchanged
-from plansmith.sources.onnx_models import files_of, weights_of
-from plansmith.sources.reference import parse_reference
-from plansmith.stages import Listener, StageRunner, WouldRun
+from plansmith.sources import external_data
+from plansmith.sources.onnx_file import files_of, weights_of
+from plansmith.steps.fetch import fetch, require_unchanged
+from plansmith.steps.runner import Listener, StageRunner, WouldRun
 
 from .graphs import save, save_product, take
 
@@ -130,10 +130,10 @@ def runner(folder: Path, *, force: bool = False, dry: bool = False) -> StageRunn
 LIGHT = """
 import json, sys
 from pathlib import Path
-from plansmith.config import make_spec
-from plansmith.fetching import fetch, require_unchanged
-from plansmith.sources.reference import parse_reference
-from plansmith.stages import Listener, StageRunner
+from plansmith.config.spec import make_spec
+from plansmith.steps.fetch import fetch, require_unchanged
+from plansmith.config.source_reference import parse_reference
+from plansmith.steps.runner import Listener, StageRunner
 spec = make_spec({"source": f"onnx:{sys.argv[1]}"})
 stages = StageRunner("net", Path(sys.argv[2]), listener=Listener(), force=False, dry=False)
 source = fetch(stages, spec, parse_reference(spec.source, relative_to=Path()))

@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 import pytest
 
-from plansmith.config import InputSpec
+from plansmith.config.spec import InputSpec
 from plansmith.errors import UsageError
-from plansmith.sources.drawn import plan_drawn
-from plansmith.sources.graph_inputs import index_bounds, name_inputs
-from plansmith.sources.onnx_models import read_graph
-from plansmith.types import Dim, Tensor
+from plansmith.records.model import Dim, Tensor
+from plansmith.sources.inputs.graph import index_bounds, name_inputs
+from plansmith.sources.inputs.random import plan_drawn
+from plansmith.sources.onnx_file import read_graph
 
 from .graphs import save, take
 

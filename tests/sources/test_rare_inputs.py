@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from plansmith.errors import SourceError, UsageError
-from plansmith.sources.hf_contents import Source
-from plansmith.sources.hf_inputs import _drafts
-from plansmith.sources.input_kinds import KINDS
-from plansmith.sources.preprocessors import Preprocessors
-from plansmith.types import Tensor
+from plansmith.records.model import Tensor
+from plansmith.sources.huggingface.inputs.kinds import KINDS
+from plansmith.sources.huggingface.inputs.signature import _drafts
+from plansmith.sources.huggingface.inputs.values import Source
+from plansmith.sources.huggingface.processors import Preprocessors
 
 from .architectures import IMAGE, SIZES, SPEECH, TEXT, VIDEO, load, save, tokenizer
 

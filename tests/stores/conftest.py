@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from plansmith.destinations import Place
-from plansmith.stores.folder import FolderObjects
-from plansmith.stores.objects import Abilities, Objects
-from plansmith.stores.opening import open_objects
-from plansmith.stores.s3.bucket import Bucket
-from plansmith.stores.s3.client import connect
-from plansmith.stores.s3.probing import probe
+from plansmith.records.destination import Place
+from plansmith.stores.backend.folder import FolderObjects
+from plansmith.stores.backend.object_store import Abilities, Objects
+from plansmith.stores.backend.s3.bucket import Bucket
+from plansmith.stores.backend.s3.client import connect
+from plansmith.stores.backend.s3.probe import probe
+from plansmith.stores.open import open_objects
 from plansmith.stores.store import Store
 
 from .crowds import Publishers, publishers
@@ -113,7 +113,7 @@ def s3(
             seen[server] = found
         return found
 
-    monkeypatch.setattr("plansmith.stores.s3.objects.probe", probe_once)
+    monkeypatch.setattr("plansmith.stores.backend.s3.object_store.probe", probe_once)
     made = S3(s3_server, f"bucket-{uuid.uuid4().hex[:12]}", plain_client)
     made.client.create_bucket(Bucket=made.bucket)
     return made
@@ -144,8 +144,8 @@ def crowd() -> Iterator[Publishers]:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 5 MiB, the least that S3 takes, and pieces of 2 MiB, so that files need not be large."""
-    monkeypatch.setattr("plansmith.stores.s3.uploads._SMALLEST_PART_BYTES", 5 << 20)
-    monkeypatch.setattr("plansmith.stores.s3.downloads._PIECE_BYTES", 2 << 20)
+    monkeypatch.setattr("plansmith.stores.backend.s3.upload._SMALLEST_PART_BYTES", 5 << 20)
+    monkeypatch.setattr("plansmith.stores.backend.s3.download._PIECE_BYTES", 2 << 20)
 
 
 @pytest.fixture(params=["folder", "s3"])

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plansmith.destinations import Place
-from plansmith.triton.releases import MANIFEST_FILE
+from plansmith.records.destination import Place
+from plansmith.records.release import MANIFEST_FILE
 
 from .releases import MODEL, Made, make_release
 

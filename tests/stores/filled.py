@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.destinations import CURRENT, Publication
-from plansmith.digest import Digester
-from plansmith.stores.documents import content_of, utc_now
+from plansmith.records.destination import CURRENT, Publication
+from plansmith.stores.backend.documents import content_of, utc_now
 from plansmith.stores.layout import live_key
-from plansmith.stores.publication import Terms, publish_release
 from plansmith.stores.records import LiveReport
 from plansmith.stores.store import Store
+from plansmith.stores.transfer.publication import Terms, publish_release
+from plansmith.system.digest import Digester
 
 from .releases import MODEL, Made, make_release
 

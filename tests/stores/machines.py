@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from plansmith.destinations import Place
-from plansmith.manifest import StepRecord
-from plansmith.stage_cache import Entry
-from plansmith.stages import Listener, StageRunner
-from plansmith.stores.shared_cache import SharedCache
-from plansmith.stores.shared_place import SharedPlace
+from plansmith.records.destination import Place
+from plansmith.records.release import StepRecord
+from plansmith.steps.cache.local import Entry
+from plansmith.steps.cache.shared import SharedCache
+from plansmith.steps.cache.shared_place import SharedPlace
+from plansmith.steps.runner import Listener, StageRunner
 
 STEP = "package"
 FILES = {"model/model.onnx": b"weights" * 1000, "config.pbtxt": b"name: 'tiny'", "model/labels.txt": b""}

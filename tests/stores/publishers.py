@@ -19,15 +19,15 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-from plansmith.destinations import Place
-from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
-from plansmith.manifest import Manifest
+from plansmith.records.destination import Place
+from plansmith.records.release import Manifest
+from plansmith.stores.backend.s3 import S3Objects, upload
 from plansmith.stores.layout import object_key
-from plansmith.stores.publication import publish_release
 from plansmith.stores.records import StoredVersion
-from plansmith.stores.s3 import S3Objects, uploads
 from plansmith.stores.store import Store
+from plansmith.stores.transfer.publication import publish_release
+from plansmith.system.digest import Digester
 
 PART_BYTES = 64 << 10
 """How large the parts of uploads are in these processes."""
@@ -47,7 +47,7 @@ def serve() -> None:
 
 def _carry_out(order: dict[str, Any], folder: Path) -> None:
     os.environ.update(order["environment"])
-    uploads._SMALLEST_PART_BYTES = PART_BYTES
+    upload._SMALLEST_PART_BYTES = PART_BYTES
     objects = S3Objects(Place.model_validate(order["place"]), Path())
     assert objects.bucket.client  # made here, where it has sent nothing; each process goes on with a copy
     store = Store(objects)
@@ -76,7 +76,7 @@ def _carry_out(order: dict[str, Any], folder: Path) -> None:
 
 def _open(place: Place) -> Store:
     """A store with a client that has sent nothing: each process goes on with a copy of it."""
-    uploads._SMALLEST_PART_BYTES = PART_BYTES
+    upload._SMALLEST_PART_BYTES = PART_BYTES
     objects = S3Objects(place, Path())
     first = _FIRST.setdefault(place.endpoint_url, objects)
     objects.bucket._client = first.bucket.client

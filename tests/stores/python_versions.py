@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from plansmith.manifest import MODEL_FOLDER, PublishedVersion
-from plansmith.python_options import SITE_VARIABLE
-from plansmith.triton.repository import ModelRepository
+from plansmith.config.python import SITE_VARIABLE
+from plansmith.records.release import MODEL_FOLDER, PublishedVersion
+from plansmith.triton.repository.repository import ModelRepository
 
-from ..durability.packages import draft_of
+from ..faults.packages import draft_of
 from ..triton.versions import CONFIG, INTERFACE, MODEL
 
 WHY_BROKEN = "there are no weights"

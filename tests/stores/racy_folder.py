@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from plansmith.stores.folder import FolderObjects
-from plansmith.stores.objects import Abilities, Changed, Held, Taken
+from plansmith.stores.backend.folder import FolderObjects
+from plansmith.stores.backend.object_store import Abilities, Changed, Held, Taken
 
 UNSAFE = Abilities(create_once=True, swap=True, safe_in_race=False, checksums=True)
 SAFE = UNSAFE.model_copy(update={"safe_in_race": True})

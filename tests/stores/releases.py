@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plansmith.manifest import MODEL_FOLDER, Interface, Manifest
+from plansmith.records.release import MODEL_FOLDER, Interface, Manifest
 from plansmith.report import REPORT_FILE, facts_of, render
-from plansmith.triton.repository import ModelRepository
+from plansmith.triton.repository.repository import ModelRepository
 
-from ..durability.packages import TARGET, draft_of, file_entries
+from ..faults.packages import TARGET, draft_of, file_entries
 from ..triton.versions import CONFIG, INTERFACE, graph
 
 MODEL = "answers"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import EnvironmentFault, ServedCheckError
-from plansmith.stores import loaders
+from plansmith.stores.sync import servers
 
 
 class ScriptedTriton:
@@ -60,5 +60,5 @@ def tritons(monkeypatch: pytest.MonkeyPatch) -> list[ScriptedTriton]:
     """Two servers in the place of real ones, at their addresses."""
     found = [ScriptedTriton("grpc://one"), ScriptedTriton("grpc://two")]
     by_url = {one.url: one for one in found}
-    monkeypatch.setattr(loaders, "RunningTriton", lambda url, **_: by_url[url])
+    monkeypatch.setattr(servers, "RunningTriton", lambda url, **_: by_url[url])
     return found

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import EnvironmentFault
-from plansmith.stores.folder import FolderObjects
+from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.store import Store
-from plansmith.triton.repository import ModelRepository
+from plansmith.triton.repository.repository import ModelRepository
 
 from ..cli.command import Refused, check_refusal
 from ..cli.in_process import InProcess

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ZshComplete
 
-from plansmith.cli import cli, store_completion
-from plansmith.stores.folder import FolderObjects
-from plansmith.stores.pruning import Pruner
-from plansmith.stores.retention import Retention
+from plansmith.cli import cli
+from plansmith.cli.store import store_completion
+from plansmith.stores.backend.folder import FolderObjects
+from plansmith.stores.maintenance.prune import Pruner
+from plansmith.stores.maintenance.retention import Retention
 from plansmith.stores.store import Store
 
 from ..cli.command import CommandLine

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.stores.claiming import require_store
+from plansmith.stores.initialize import require_store
 from plansmith.stores.layout import TURNS
-from plansmith.stores.opening import open_store
+from plansmith.stores.open import open_store
 
-from ..durability.packages import TARGET
+from ..faults.packages import TARGET
 from .conftest import S3
 from .crowds import Publishers, small_release
 from .fault_proxy import FaultProxy, Handling, ignoring_conditions, looking_then_writing, passed, refusing_conditions

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.manifest import MODEL_FOLDER, Manifest
-from plansmith.parts import Script
-from plansmith.pipeline.served.scripting import SCRIPT_FILE
-from plansmith.reports import (
+from plansmith.pipelines.served.scripting import SCRIPT_FILE
+from plansmith.records.model import FileEntry, Precision, Tensor
+from plansmith.records.pipeline import Script
+from plansmith.records.release import MODEL_FOLDER, Manifest
+from plansmith.records.validation import (
     Evaluation,
     Interval,
     OutputAgreement,
@@ -20,11 +21,10 @@ from plansmith.reports import (
     TaskMetric,
     Tolerance,
 )
-from plansmith.stores.differences import Difference, Side, differences, side_of_folder, side_of_stored
+from plansmith.stores.diff import Difference, Side, differences, side_of_folder, side_of_stored
 from plansmith.stores.store import Store
-from plansmith.types import FileEntry, Precision, Tensor
 
-from ..durability.packages import draft_of, write_package
+from ..faults.packages import draft_of, write_package
 from .filled import fill
 from .releases import MODEL
 

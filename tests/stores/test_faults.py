@@ -10,17 +10,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from plansmith.destinations import Publication
-from plansmith.digest import Digester
 from plansmith.errors import PlansmithError
-from plansmith.stores.claiming import require_store
+from plansmith.records.destination import Publication
+from plansmith.stores.backend.s3.client import ATTEMPTS
+from plansmith.stores.initialize import require_store
 from plansmith.stores.layout import catalogue_key
-from plansmith.stores.opening import open_store
-from plansmith.stores.publication import publish_release
-from plansmith.stores.s3.client import ATTEMPTS
+from plansmith.stores.open import open_store
 from plansmith.stores.store import Store
+from plansmith.stores.transfer.publication import publish_release
+from plansmith.system.digest import Digester
 
-from ..durability.packages import TARGET
+from ..faults.packages import TARGET
 from .conftest import KEY_ID, S3, SECRET
 from .crowds import small_release
 from .fault_proxy import (

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.stores.claiming import require_store
+from plansmith.stores.initialize import require_store
 from plansmith.stores.layout import catalogue_key
-from plansmith.stores.opening import open_store
+from plansmith.stores.open import open_store
 
-from ..durability.packages import TARGET
+from ..faults.packages import TARGET
 from .conftest import S3
 from .crowds import Publishers, small_release
 from .fault_proxy import FaultProxy, Handling, Request, at, cut_after, cut_before, killing

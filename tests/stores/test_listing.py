@@ -9,9 +9,9 @@ import pytest
 from plansmith.errors import RepositoryError
 from plansmith.stores.layout import object_key
 from plansmith.stores.listing import QUIET_SECONDS, list_versions
+from plansmith.stores.maintenance.prune import Pruner
+from plansmith.stores.maintenance.retention import Retention
 from plansmith.stores.overview import look_over
-from plansmith.stores.pruning import Pruner
-from plansmith.stores.retention import Retention
 from plansmith.stores.store import Store
 
 from .filled import fill, let_pass, report_live

@@ -7,27 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.destinations import Place
-from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
+from plansmith.records.destination import Place
 from plansmith.stores import repository_view
-from plansmith.stores.differences import differences, side_of_folder, side_of_stored
+from plansmith.stores.diff import differences, side_of_folder, side_of_stored
 from plansmith.stores.layout import OBJECTS, VIEW
-from plansmith.stores.mirror import Mirror
-from plansmith.stores.pruning import Pruner
-from plansmith.stores.publication import publish_release
-from plansmith.stores.pulling import Pulled, pull
+from plansmith.stores.maintenance.prune import Pruner
+from plansmith.stores.maintenance.retention import Retention
+from plansmith.stores.maintenance.verify import verify_repository, verify_store
 from plansmith.stores.repository_view import keep_view, refresh_view
-from plansmith.stores.retention import Retention
 from plansmith.stores.store import Store
-from plansmith.stores.verification import verify_repository, verify_store
-from plansmith.triton.installation import Installation
-from plansmith.triton.live import RunningTriton
-from plansmith.triton.members import MEMBERS
-from plansmith.triton.repository import ModelRepository
-from plansmith.triton.server import TritonServer
+from plansmith.stores.sync.mirror import Mirror
+from plansmith.stores.sync.pull import Pulled, pull
+from plansmith.stores.transfer.publication import publish_release
+from plansmith.system.digest import Digester
+from plansmith.triton.repository.ensemble_members import MEMBERS
+from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.live import RunningTriton
+from plansmith.triton.server.server import TritonServer
 
-from ..durability.wholeness import repository_problems, shown_parts
+from ..faults.wholeness import repository_problems, shown_parts
 from ..triton.clients import Clients
 from ..triton.conftest import installation
 from ..triton.pipelines import NUMBER_PART, SUPPORT_FILE, publish_pipeline, write_pipeline

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.stores.folder import FolderObjects
+from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.store import Store
 
 from ..cli.in_process import InProcess

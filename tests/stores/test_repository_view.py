@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.destinations import Place
-from plansmith.digest import Digester
 from plansmith.errors import RepositoryError
-from plansmith.manifest import CONFIG_FILE, Interface
+from plansmith.records.destination import Place
+from plansmith.records.release import CONFIG_FILE, Interface
 from plansmith.stores import repository_view
 from plansmith.stores.layout import VIEW
-from plansmith.stores.publication import Terms, publish_release
 from plansmith.stores.repository_view import keep_view, refresh_view
 from plansmith.stores.store import Store
-from plansmith.triton.installation import Installation
-from plansmith.triton.live import RunningTriton
-from plansmith.triton.model_config import parse_config
-from plansmith.triton.repository import ModelRepository
-from plansmith.triton.server import TritonServer
+from plansmith.stores.transfer.publication import Terms, publish_release
+from plansmith.system.digest import Digester
+from plansmith.triton.config.model_config import parse_config
+from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.live import RunningTriton
+from plansmith.triton.server.server import TritonServer
 
 from ..triton.conftest import installation
 from ..triton.versions import INTERFACE

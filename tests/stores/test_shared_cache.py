@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from plansmith.destinations import Place
-from plansmith.digest import digest_of, digest_of_files
 from plansmith.errors import RepositoryError
-from plansmith.stages import WouldRun
-from plansmith.stores.folder import FolderObjects
+from plansmith.records.destination import Place
+from plansmith.records.model import FileEntry
+from plansmith.steps.runner import WouldRun
+from plansmith.stores.backend.folder import FolderObjects
+from plansmith.stores.backend.leases import Hold
+from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.layout import CACHE, LEASES, OBJECTS, entry_key, lease_key, name_in, object_key
-from plansmith.stores.leases import Hold
-from plansmith.stores.objects import Objects
-from plansmith.stores.opening import open_objects
-from plansmith.types import FileEntry
+from plansmith.stores.open import open_objects
+from plansmith.system.digest import digest_of, digest_of_files
 
 from .machines import FILES, STEP, Machine
 

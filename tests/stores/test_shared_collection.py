@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from plansmith.cli import cli
-from plansmith.destinations import Place
-from plansmith.digest import Digester
+from plansmith.records.destination import Place
 from plansmith.stores.layout import CACHE, LEASES, OBJECTS, TIMING, timing_key
-from plansmith.stores.opening import open_store
-from plansmith.stores.publication import publish_release
+from plansmith.stores.open import open_store
 from plansmith.stores.store import Store
+from plansmith.stores.transfer.publication import publish_release
+from plansmith.system.digest import Digester
 
 from .machines import FILES, Machine
 from .releases import make_release
@@ -48,7 +48,7 @@ def grow_old(store: Store, *prefixes: str, days: float = 40) -> None:
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody publishes at this very moment, for whom it would be waited."""
-    monkeypatch.setattr("plansmith.stores.pruning.time.sleep", lambda _: None)
+    monkeypatch.setattr("plansmith.stores.maintenance.prune.time.sleep", lambda _: None)
 
 
 def gc(place: Place, *words: str) -> Result:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from plansmith.cli.compile import compile_command
-from plansmith.stores.shared_place import PLACE_VARIABLE
+from plansmith.cli.compile.compile import compile_command
+from plansmith.steps.cache.shared_place import PLACE_VARIABLE
 
 from ..cli.in_process import InProcess
 from ..sources.graphs import save_product
@@ -48,7 +48,7 @@ def test_a_second_machine_compiles_without_doing_a_heavy_step_and_publishes_wher
 ) -> None:
     first, said = compile_on(plansmith, "a", "--shared-cache", "shared")
     assert "from the shared cache" not in said
-    monkeypatch.setattr("plansmith.stages.Worker", NoWorker)
+    monkeypatch.setattr("plansmith.steps.runner.Worker", NoWorker)
     plan, _ = compile_on(plansmith, "b", "--shared-cache", "shared", "--dry-run")
     assert plan["plan"]["fetch"] == "would come from the shared cache"
     assert plan["plan"]["package"] == "would come from the shared cache, or run"
@@ -68,7 +68,7 @@ def test_the_environment_names_the_place_where_neither_spec_nor_command_line_doe
     monkeypatch.setenv(PLACE_VARIABLE, str(plansmith.folder / "of the environment"))
     compile_on(plansmith, "a")
     assert (plansmith.folder / "of the environment" / "cache").is_dir()
-    monkeypatch.setattr("plansmith.stages.Worker", NoWorker)
+    monkeypatch.setattr("plansmith.steps.runner.Worker", NoWorker)
     (plansmith.folder / "specs").mkdir()
     (plansmith.folder / "specs" / "net.yaml").write_text(
         f"source: onnx:../net.onnx\nshapes: {{x: {SHAPES.partition('=')[2]}}}\ncheck_served: false\n"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from plansmith.destinations import Place
-from plansmith.digest import Digester
-from plansmith.stores.objects import Objects
-from plansmith.stores.opening import open_store
-from plansmith.stores.publication import publish_release
+from plansmith.records.destination import Place
+from plansmith.stores.backend.object_store import Objects
+from plansmith.stores.open import open_store
+from plansmith.stores.transfer.publication import publish_release
+from plansmith.system.digest import Digester
 
 from .conftest import S3, SECRET
 from .machines import STEP, Machine

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.destinations import Place
-from plansmith.engines import BuildFlags, Gpu
+from plansmith.compilers.trt.timing_cache import MOST_FILES, TimingCaches, key_of
+from plansmith.records.destination import Place
+from plansmith.records.engine import BuildFlags, Gpu
+from plansmith.steps.cache.shared_place import SharedPlace
+from plansmith.steps.cache.shared_timing import SharedTimingCaches
+from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.layout import timing_key
-from plansmith.stores.objects import Objects
-from plansmith.stores.opening import open_objects
-from plansmith.stores.shared_place import SharedPlace
-from plansmith.stores.shared_timing import SharedTimingCaches
-from plansmith.timing_caches import MOST_FILES, TimingCaches, key_of
+from plansmith.stores.open import open_objects
 
 GPU = Gpu(name="NVIDIA L4", compute_capability="8.9", memory_bytes=24 << 30, uuid="GPU-1", index=0, driver="570.124.06")
 PLAIN = BuildFlags()

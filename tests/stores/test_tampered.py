@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.destinations import Publication
-from plansmith.digest import Digester, digest_of_files
 from plansmith.errors import RepositoryError
-from plansmith.stores.documents import content_of
+from plansmith.records.destination import Publication
+from plansmith.records.model import FileEntry
+from plansmith.records.release import MANIFEST_FILE
+from plansmith.stores.backend.documents import content_of
 from plansmith.stores.layout import catalogue_key, release_key
-from plansmith.stores.mirror import Mirror
-from plansmith.stores.publication import publish_release
-from plansmith.stores.pulling import pull
 from plansmith.stores.store import Store
-from plansmith.triton.releases import MANIFEST_FILE
-from plansmith.types import FileEntry
+from plansmith.stores.sync.mirror import Mirror
+from plansmith.stores.sync.pull import pull
+from plansmith.stores.transfer.publication import publish_release
+from plansmith.system.digest import Digester, digest_of_files
 
 from .releases import MODEL, make_release
 

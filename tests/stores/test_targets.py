@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.stores.claiming import require_store
-from plansmith.stores.folder import FolderObjects
+from plansmith.stores.backend.folder import FolderObjects
+from plansmith.stores.initialize import require_store
 from plansmith.stores.store import Store
 
 

@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from plansmith.errors import EnvironmentFault
-from plansmith.triton import serve_env
-from plansmith.triton.installation import Installation, find_installation
+from plansmith.triton.server import environment
+from plansmith.triton.server.installation import Installation, find_installation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ def installation() -> Installation:
 @pytest.fixture(scope="session")
 def site() -> Path:
     try:
-        return serve_env.runtime_folder(version("onnxruntime"))
+        return environment.runtime_folder(version("onnxruntime"))
     except EnvironmentFault as fault:
         pytest.skip(str(fault))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import ServedCheckError
-from plansmith.triton.loaded_into import LoadedInto
-from plansmith.triton.repository import ModelRepository
+from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.load_targets import LoadedInto
 
 from .clients import Clients
 from .followed import Followed

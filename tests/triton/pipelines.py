@@ -6,14 +6,14 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from plansmith.digest import digest_of_files
-from plansmith.manifest import MODEL_FOLDER, Interface, Manifest, Member, PublishedVersion
-from plansmith.parts import MODEL_PART
-from plansmith.python_options import SITE_VARIABLE
-from plansmith.triton.repository import ModelRepository, Servers
-from plansmith.types import Tensor
+from plansmith.config.python import SITE_VARIABLE
+from plansmith.records.model import Tensor
+from plansmith.records.pipeline import MODEL_PART
+from plansmith.records.release import MODEL_FOLDER, Interface, Manifest, Member, PublishedVersion
+from plansmith.system.digest import digest_of_files
+from plansmith.triton.repository.repository import ModelRepository, Servers
 
-from ..durability.packages import draft_of, file_entries
+from ..faults.packages import draft_of, file_entries
 from .versions import INTERFACE, MODEL
 
 NUMBER_PART = "number"

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plansmith.digest import digest_of_files
-from plansmith.manifest import MODEL_FOLDER, Manifest, Member, PublishedVersion
-from plansmith.triton.model_config import text_of
-from plansmith.triton.repository import ModelRepository, Servers
-from plansmith.triton.script_layout import Chain, ChainStep, write_script
+from plansmith.records.release import MODEL_FOLDER, Manifest, Member, PublishedVersion
+from plansmith.system.digest import digest_of_files
+from plansmith.triton.config.model_config import text_of
+from plansmith.triton.config.script import Chain, ChainStep, write_script
+from plansmith.triton.repository.repository import ModelRepository, Servers
 
-from ..durability.packages import file_entries
+from ..faults.packages import file_entries
 from .pipelines import publish_draft, write_pipeline
 from .versions import INTERFACE, MODEL
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import ServedCheckError
-from plansmith.triton.installation import Installation
-from plansmith.triton.live import RunningTriton
-from plansmith.triton.loaded_into import LoadedInto
-from plansmith.triton.repository import ModelRepository
-from plansmith.triton.server import TritonServer
+from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.live import RunningTriton
+from plansmith.triton.server.load_targets import LoadedInto
+from plansmith.triton.server.server import TritonServer
 
 from .clients import Clients
 from .followed import Followed

@@ -15,17 +15,17 @@ import onnx
 import pytest
 from tritonclient import grpc, http
 
-from plansmith.manifest import Interface, Package
-from plansmith.reference import StoredCases, store_case
-from plansmith.triton.configuring import by_place, configure, served_package, support_files
-from plansmith.triton.installation import Installation
-from plansmith.triton.model_config import contradictions, make_config, parse_config, text_of
-from plansmith.triton.server import TritonServer
-from plansmith.triton.warmup import Warmup
-from plansmith.triton_options import TritonOptions
-from plansmith.types import AxisRange, EngineKind, Tensor
+from plansmith.config.triton import TritonOptions
+from plansmith.data.reference import StoredCases, store_case
+from plansmith.records.model import AxisRange, EngineKind, Tensor
+from plansmith.records.release import Interface, Package
+from plansmith.triton.config.model_config import contradictions, make_config, parse_config, text_of
+from plansmith.triton.config.overrides import by_place, configure, served_package, support_files
+from plansmith.triton.config.warmup import Warmup
+from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.server import TritonServer
 
-from ..waiting import soon
+from ..support.waiting import soon
 
 AXES = {"batch": AxisRange(min=1, opt=4, max=8), "length": AxisRange(min=2, opt=3, max=5)}
 INPUTS = (

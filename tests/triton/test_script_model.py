@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plansmith.manifest import Interface
-from plansmith.python_options import SITE_VARIABLE
-from plansmith.triton.checking.checker import check_repository
-from plansmith.triton.installation import Installation
-from plansmith.triton.model_config import text_of
-from plansmith.triton.script_layout import Chain, ChainStep, write_script
-from plansmith.triton.server import TritonServer
-from plansmith.types import Tensor
+from plansmith.config.python import SITE_VARIABLE
+from plansmith.records.model import Tensor
+from plansmith.records.release import Interface
+from plansmith.triton.checker.checker import check_repository
+from plansmith.triton.config.model_config import text_of
+from plansmith.triton.config.script import Chain, ChainStep, write_script
+from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.server import TritonServer
 
-from ..waiting import soon
+from ..support.waiting import soon
 
 pytestmark = pytest.mark.xdist_group("script-model")
 

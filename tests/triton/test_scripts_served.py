@@ -13,14 +13,14 @@ import pytest
 from numpy.typing import NDArray
 
 from plansmith.errors import ServedCheckError
-from plansmith.reports import ServedReport
-from plansmith.triton.installation import Installation
-from plansmith.triton.live import RunningTriton
-from plansmith.triton.loaded_into import LoadedInto
-from plansmith.triton.repository import ModelRepository
-from plansmith.triton.served_check import RawQuestion, RawQuestions, check_served
-from plansmith.triton.server import TritonServer
-from plansmith.triton.serving_runtime import ServingRuntime
+from plansmith.records.validation import ServedReport
+from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.live import RunningTriton
+from plansmith.triton.server.load_targets import LoadedInto
+from plansmith.triton.server.runtime import ServingRuntime
+from plansmith.triton.server.served_check import RawQuestion, RawQuestions, check_served
+from plansmith.triton.server.server import TritonServer
 
 from .clients import Clients
 from .followed import Followed

@@ -9,11 +9,11 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-from plansmith.manifest import Interface, Manifest, PublishedVersion
-from plansmith.triton.repository import ModelRepository, Servers
-from plansmith.types import Tensor
+from plansmith.records.model import Tensor
+from plansmith.records.release import Interface, Manifest, PublishedVersion
+from plansmith.triton.repository.repository import ModelRepository, Servers
 
-from ..durability.packages import draft_of, file_entries
+from ..faults.packages import draft_of, file_entries
 
 MODEL = "versioned"
 CONFIG = """

@@ -1,4 +1,4 @@
-"""The `plansmith` command. Each group of commands has a module; what is heavy is imported when it is called."""
+"""The `plansmith` command. Each group of commands has a folder; what is heavy is imported when it is called."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from typing import NoReturn
 import click
 
 from plansmith import __version__
-from plansmith.cli.check import check_command
-from plansmith.cli.compile import compile_command
-from plansmith.cli.diff import diff_command
-from plansmith.cli.doctor import doctor_command
-from plansmith.cli.fleet import fleet_group
-from plansmith.cli.flows import flows_group
-from plansmith.cli.gc import gc_command
-from plansmith.cli.history import history_command
-from plansmith.cli.infer import infer_command
-from plansmith.cli.init import init_command
-from plansmith.cli.inspect import inspect_command
-from plansmith.cli.lower import lower_command
-from plansmith.cli.pin import pin_command
-from plansmith.cli.promote import promote_command
-from plansmith.cli.prune import prune_command
-from plansmith.cli.publish import publish_command
-from plansmith.cli.pull import pull_command
-from plansmith.cli.report import report_command
-from plansmith.cli.rollback import rollback_command
-from plansmith.cli.schema import schema_command
-from plansmith.cli.serve import serve_command
-from plansmith.cli.serve_env import serve_env_group
-from plansmith.cli.show import show_command
-from plansmith.cli.status import status_command
-from plansmith.cli.store import store_command
+from plansmith.cli.compile.compile import compile_command
+from plansmith.cli.compile.init import init_command
+from plansmith.cli.compile.lower import lower_command
+from plansmith.cli.compile.validate import validate_command
+from plansmith.cli.infer.infer import infer_command
+from plansmith.cli.info.doctor import doctor_command
+from plansmith.cli.info.gc import gc_command
+from plansmith.cli.info.history import history_command
+from plansmith.cli.info.inspect import inspect_command
+from plansmith.cli.info.report import report_command
+from plansmith.cli.info.schema import schema_command
+from plansmith.cli.info.show import show_command
+from plansmith.cli.info.targets import targets_command
+from plansmith.cli.runs.fleet import fleet_group
+from plansmith.cli.runs.flows import flows_group
+from plansmith.cli.runs.status import status_command
+from plansmith.cli.runs.submit import submit_command
+from plansmith.cli.runs.triggers import triggers_group
+from plansmith.cli.runs.zoo import zoo_command
+from plansmith.cli.serve.check import check_command
+from plansmith.cli.serve.serve import serve_command
+from plansmith.cli.serve.serve_env import serve_env_group
+from plansmith.cli.store.diff import diff_command
+from plansmith.cli.store.pin import pin_command
+from plansmith.cli.store.promote import promote_command
+from plansmith.cli.store.prune import prune_command
+from plansmith.cli.store.publish import publish_command
+from plansmith.cli.store.pull import pull_command
+from plansmith.cli.store.rollback import rollback_command
+from plansmith.cli.store.store import store_command
+from plansmith.cli.store.sync import sync_command
+from plansmith.cli.store.verify import verify_command
+from plansmith.cli.store.versions import versions_command
 from plansmith.cli.streams import prepare_streams
-from plansmith.cli.submit import submit_command
-from plansmith.cli.sync import sync_command
-from plansmith.cli.targets import targets_command
 from plansmith.cli.text import fault_from_os_error
-from plansmith.cli.triggers import triggers_group
-from plansmith.cli.validate import validate_command
-from plansmith.cli.verify import verify_command
-from plansmith.cli.versions import versions_command
-from plansmith.cli.zoo import zoo_command
 from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
 
 _EXIT_SIGNALLED = 128
@@ -118,7 +118,7 @@ def main() -> NoReturn:
     try:
         _run()
     except SystemExit as end:
-        tracking = sys.modules.get("plansmith.flows.tracking")
+        tracking = sys.modules.get("plansmith.flows.local.tracked")
         if tracking is None or not tracking.api_was_lost.is_set():
             raise
         for stream in (sys.stdout, sys.stderr):

@@ -41,7 +41,7 @@ def artifacts_option(words: str) -> Callable[[Any], Any]:
 
 def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """What the shell offers for a target: the known names, or else files."""
-    from plansmith.target_names import target_names
+    from plansmith.config.target_names import target_names
 
     found = [CompletionItem(name) for name in target_names() if name.startswith(incomplete)]
     return found or complete_file(ctx, param, incomplete)
@@ -50,7 +50,7 @@ def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str)
 def complete_gpu(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """What the shell offers for a kind of GPU."""
     del ctx, param
-    from plansmith.gpu_kinds import kind_names
+    from plansmith.system.gpu_catalog import kind_names
 
     return [CompletionItem(name) for name in kind_names() if name.lower().startswith(incomplete.lower())]
 

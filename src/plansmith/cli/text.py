@@ -38,7 +38,7 @@ def write_output(path: Path, content: str | bytes, *, replace: bool) -> None:
     Raises:
         UsageError: it is there already and may not be replaced, or cannot be written.
     """
-    from plansmith.durable import write_file
+    from plansmith.system.files import write_file
 
     try:
         write_file(path, content, replace=replace)

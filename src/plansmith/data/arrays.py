@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, is_zipfile
 
-from plansmith.data.tables import Row, Table
+from plansmith.data.table import Row, Table
 from plansmith.errors import SourceError, first_line
 
 _WRITE_AGAIN = "write it again: numpy.savez(path, input_name=array, label=labels)"

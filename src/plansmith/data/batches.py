@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from itertools import cycle
 
-from plansmith.types import AxisRange
+from plansmith.records.model import AxisRange
 
 # Smaller batches cost more time in asking than they save in memory.
 _USUAL_BATCH = 8

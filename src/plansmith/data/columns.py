@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plansmith.data_spec import IMAGE, LABEL, ROLES, TEXT, TEXT_PAIR
+from plansmith.config.data import IMAGE, LABEL, ROLES, TEXT, TEXT_PAIR
 from plansmith.errors import UsageError
 
 # Two texts that belong together, then a single one, as the data sets of the hub name them.

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from plansmith.data.samples import Sample
-from plansmith.data.tables import Row
+from plansmith.data.sample import Sample
+from plansmith.data.table import Row
 from plansmith.errors import SourceError, UsageError
 
 CLASS = "class"

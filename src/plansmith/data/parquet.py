@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from plansmith.data.tables import Row, Table
+from plansmith.data.table import Row, Table
 from plansmith.errors import EnvironmentFault, SourceError, first_line
 
 _ROWS_AT_ONCE = 256

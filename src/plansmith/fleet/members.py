@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plansmith.config import ModelSpec
+from plansmith.config.loader import read_specs
+from plansmith.config.multi_target import folder_of, repository_of
+from plansmith.config.spec import ModelSpec
 from plansmith.errors import PlansmithError, UsageError, first_line
-from plansmith.spec_files import read_specs
-from plansmith.spec_targets import folder_of, repository_of
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -51,7 +51,7 @@ def members_of(places: Sequence[Path], overrides: Mapping[str, Any]) -> Iterator
 
     Args:
         places: spec files, and folders that hold some, at any depth; what is hidden is left out.
-        overrides: values for every model, as for `spec_files.read_specs`.
+        overrides: values for every model, as for `loader.read_specs`.
     """
     seen: set[str] = set()
     for place in [place.absolute() for place in places]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from plansmith.config import ModelSpec
+from plansmith.config.spec import ModelSpec
 
 
 def _without_defaults(schema: dict[str, Any]) -> None:
@@ -30,7 +30,7 @@ class SpecOverrides(ModelSpec):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The values that were given, as `spec_files.read_specs` takes them."""
+        """The values that were given, as `loader.read_specs` takes them."""
         return self.model_dump(mode="json", exclude_unset=True)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plansmith.report import figures, margins
+from plansmith.records.validation import OutputAgreement, TaskMetric, Tolerance
+from plansmith.report import margins
+from plansmith.report import numbers as figures
 from plansmith.report.facts import ReportFacts
 from plansmith.report.margins import LOOSEST_COSINE, Margin
-from plansmith.reports import OutputAgreement, TaskMetric, Tolerance
 
 _EDGE = 0.08  # of the scale of an interval, left free at both ends
 

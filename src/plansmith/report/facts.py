@@ -8,21 +8,12 @@ from typing import Any
 from pydantic import Field
 
 from plansmith import __version__
-from plansmith.engines import Engine
-from plansmith.manifest import Manifest, ReleasedModel, StepRecord
-from plansmith.parts import Pipeline, Script
-from plansmith.plan_words import never_ran
-from plansmith.reports import ServedReport, ValidationReport
-from plansmith.types import (
-    DataSet,
-    FileEntry,
-    LoweredModel,
-    OnnxModel,
-    Precision,
-    Record,
-    SourceModel,
-    Trial,
-)
+from plansmith.records.engine import Engine
+from plansmith.records.model import DataSet, FileEntry, LoweredModel, OnnxModel, Precision, Record, SourceModel, Trial
+from plansmith.records.pipeline import Pipeline, Script
+from plansmith.records.release import Manifest, ReleasedModel, StepRecord
+from plansmith.records.validation import ServedReport, ValidationReport
+from plansmith.validation.coverage import never_ran
 
 
 class ReportFacts(Record):

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plansmith.report import figures
-from plansmith.types import KeptNode, LayerError
+from plansmith.records.model import KeptNode, LayerError
+from plansmith.report import numbers as figures
 
 WORST = 5
 

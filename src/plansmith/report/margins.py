@@ -6,8 +6,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plansmith.report import figures
-from plansmith.reports import AGAINST, OutputAgreement, OutputComparison, TaskMetric, Tolerance, ValidationReport
+from plansmith.records.validation import (
+    AGAINST,
+    OutputAgreement,
+    OutputComparison,
+    TaskMetric,
+    Tolerance,
+    ValidationReport,
+)
+from plansmith.report import numbers as figures
 
 LOOSEST_COSINE = -1.0
 """A limit that every cosine keeps, and so none."""

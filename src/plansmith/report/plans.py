@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plansmith.engines import Engine, LayerSummary, Plan, PlanLayer, PlanTensor
-from plansmith.plan_words import BUILDERS, dtypes_of
-from plansmith.report import figures
+from plansmith.formatting import bytes_in_words, seconds_in_words
+from plansmith.records.engine import Engine, LayerSummary, Plan, PlanLayer, PlanTensor, dtypes_of
+from plansmith.records.model import InputRange
+from plansmith.report import numbers as figures
 from plansmith.report.facts import ReportFacts
-from plansmith.report.plan_answers import CornerTable, SpeedTable, corner_tables, speed_table
-from plansmith.types import InputRange
-from plansmith.units import bytes_in_words, seconds_in_words
+from plansmith.report.plan_accuracy import CornerTable, SpeedTable, corner_tables, speed_table
+from plansmith.report.text.plan import BUILDERS
 
 NOT_TOLD = "not told"
 

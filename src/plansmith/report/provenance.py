@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from plansmith.engines import Engine
-from plansmith.manifest import MODEL_FOLDER, ReleasedModel
-from plansmith.parts import Pipeline, Script
-from plansmith.pipeline_words import agreement_words, route_words, script_lines
-from plansmith.report import figures
+from plansmith.formatting import minute, seconds_in_words
+from plansmith.records.engine import Engine
+from plansmith.records.model import Component, DataSet, FileEntry, OnnxModel, Recipe, SampleSet, SourceModel, Tensor
+from plansmith.records.pipeline import Pipeline, Script
+from plansmith.records.release import MODEL_FOLDER, ReleasedModel
+from plansmith.records.validation import ServedReport, ValidationReport
+from plansmith.report import numbers as figures
 from plansmith.report.facts import ReportFacts
+from plansmith.report.text.pipeline import agreement_words, route_words, script_lines
 from plansmith.report.verdict import ENGINES
-from plansmith.reports import ServedReport, ValidationReport
-from plansmith.types import Component, DataSet, FileEntry, OnnxModel, Recipe, SampleSet, SourceModel, Tensor
-from plansmith.units import minute, seconds_in_words
 
 _METRICS = {
     "accuracy": "top-1 accuracy",

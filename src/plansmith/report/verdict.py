@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plansmith.report import figures, margins
+from plansmith.formatting import bytes_in_words
+from plansmith.records.model import EngineKind, Precision, Trial
+from plansmith.report import margins
+from plansmith.report import numbers as figures
 from plansmith.report.facts import ReportFacts
 from plansmith.report.margins import Margin
-from plansmith.types import EngineKind, Precision, Trial
-from plansmith.units import bytes_in_words
 
 MODEL_FOLDER, MEMBERS_FOLDER = "model/", "members/"
 ENGINES = {

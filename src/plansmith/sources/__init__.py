@@ -1,1 +1,1 @@
-"""Where models come from. `reference.py` reads what a person typed; each other module serves one kind."""
+"""Where models come from. `config.source_reference` reads what a person typed; each other module serves one kind."""

@@ -8,8 +8,8 @@ bases/<model>.json                    what the newest release was made from
 live/<model>/<loader>.json            what a loader reports
 repository/<model>/…                  what a Triton reads that reads the store itself
 views/<model>.json                    which alias is shown there
-cache/<step>/<key>.json               a finished step, as `stage_cache` has it: its record, and its files by SHA-256
-timing/<key>/<SHA-256>                what builds of a kind measured, as `timing_caches` has it
+cache/<step>/<key>.json               a finished step, as `local` has it: its record, and its files by SHA-256
+timing/<key>/<SHA-256>                what builds of a kind measured, as `timing_cache` has it
 leases/<name>.json                    who does a piece of work that several may do
 turns/<key>/…                         who may change a document, where the server does not keep writers apart
 probe/…                               for a moment, while it is seen what the server does

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from plansmith.errors import RepositoryError
-from plansmith.stores.reading import Seen, in_parallel, live_reports, read_stored_manifest
+from plansmith.records.model import Record
+from plansmith.stores.reader import Seen, in_parallel, live_reports, read_stored_manifest
 from plansmith.stores.records import Catalogue, StoredVersion
 from plansmith.stores.store import Store
-from plansmith.types import Record
 
 QUIET_SECONDS = 15 * 60
 """A loader that has not reported for so long may be gone; it reports every few minutes."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from plansmith.errors import RepositoryError
-from plansmith.stores.objects import Abilities
-from plansmith.stores.reading import in_parallel
+from plansmith.records.model import Record
+from plansmith.stores.backend.object_store import Abilities
+from plansmith.stores.reader import in_parallel
 from plansmith.stores.store import Store
-from plansmith.types import Record
 
 
 class Kind(Record):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from plansmith.destinations import Alias
-from plansmith.stores.objects import Abilities
-from plansmith.types import SCHEMA_VERSION, FileEntry, Record
+from plansmith.records.destination import Alias
+from plansmith.records.model import SCHEMA_VERSION, FileEntry, Record
+from plansmith.stores.backend.object_store import Abilities
 
 
 class Marker(Record):

@@ -19,20 +19,20 @@ import time
 from collections.abc import Collection
 from importlib.util import find_spec
 
-from plansmith.destinations import CURRENT, Alias
 from plansmith.errors import EnvironmentFault, RepositoryError
-from plansmith.manifest import CONFIG_FILE, MODEL_FOLDER, Manifest, Member
-from plansmith.stores.documents import change, new_token, read_document
+from plansmith.records.destination import CURRENT, Alias
+from plansmith.records.model import Record
+from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Manifest, Member
+from plansmith.stores.backend.documents import change, new_token, read_document
+from plansmith.stores.backend.object_store import Held
 from plansmith.stores.layout import VIEW, object_key, view_key
-from plansmith.stores.objects import Held
-from plansmith.stores.reading import read_file, read_stored_manifest
+from plansmith.stores.reader import read_file, read_stored_manifest
 from plansmith.stores.records import Catalogue, Pointer, StoredRelease, StoredVersion
 from plansmith.stores.store import Store
-from plansmith.triton.ensembles import steps_of
-from plansmith.triton.members import names_of_parts
-from plansmith.triton.model_config import parse_config, text_of
-from plansmith.triton.releases import misfit, policy_of
-from plansmith.types import Record
+from plansmith.triton.config.model_config import parse_config, text_of
+from plansmith.triton.repository.ensemble_members import names_of_parts
+from plansmith.triton.repository.ensembles import steps_of
+from plansmith.triton.repository.release import misfit, policy_of
 
 _GRACE_SECONDS = 600.0
 """How long a version that is not needed any more may still be read: Triton copies what it loads first."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from plansmith.destinations import CURRENT
-from plansmith.digest import digest_of_files
 from plansmith.errors import RepositoryError
-from plansmith.stores.documents import change, new_token, read_document, utc_now
+from plansmith.records.destination import CURRENT
+from plansmith.stores.aliases import line_before, promoted, with_alias
+from plansmith.stores.backend.documents import change, new_token, read_document, utc_now
+from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.layout import MARKER_KEY, MODELS, catalogue_key, name_in, object_key, release_key, require_inside
-from plansmith.stores.objects import Objects
-from plansmith.stores.pointers import line_before, promoted, with_alias
 from plansmith.stores.records import Catalogue, Marker, Pin, Pointer, StoredRelease, StoredVersion
+from plansmith.system.digest import digest_of_files
 
 
 class Store:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from plansmith.triton.server import TritonServer
+from plansmith.triton.server.server import TritonServer
 
 from ...cli.in_process import InProcess
 from . import raw_models, served
@@ -16,8 +16,8 @@ from . import raw_models, served
 if TYPE_CHECKING:
     import onnx
 
-    from plansmith.client import Protocol
-    from plansmith.triton.installation import Installation
+    from plansmith.triton.client import Protocol
+    from plansmith.triton.server.installation import Installation
 
     Address = Callable[[Protocol], str]
 

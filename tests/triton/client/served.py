@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from plansmith.manifest import Interface
-from plansmith.types import Tensor
+from plansmith.records.model import Tensor
+from plansmith.records.release import Interface
 
 # What a release would say of `tiny`.
 TINY = Interface(

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plansmith.addresses import Address, read_address, read_header, wrong_triton
-from plansmith.client import Client, Protocol
 from plansmith.errors import EnvironmentFault, UsageError
-from plansmith.triton.live import RunningTriton
+from plansmith.system.urls import Address, read_address, read_header, wrong_triton
+from plansmith.triton.client import Client, Protocol
+from plansmith.triton.server.live import RunningTriton
 
-from ...certificates import write_certificate
+from ...support.certificates import write_certificate
 
 pytestmark = pytest.mark.xdist_group("client")
 

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 import tritonclient.http
 
-from plansmith.client import Client, Encoding, Protocol
 from plansmith.errors import EnvironmentFault, ServedCheckError, UsageError
-from plansmith.manifest import Interface
-from plansmith.types import Tensor
+from plansmith.records.model import Tensor
+from plansmith.records.release import Interface
+from plansmith.triton.client import Client, Encoding, Protocol
 
-from ...waiting import soon
+from ...support.waiting import soon
 from .conftest import PART
 from .served import DTYPES, TINY
 
 if TYPE_CHECKING:
-    from plansmith.triton.server import TritonServer
+    from plansmith.triton.server.server import TritonServer
 
     Address = Callable[[Protocol], str]
 

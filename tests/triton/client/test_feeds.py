@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plansmith.client.drawing import drawn_feed
-from plansmith.client.feeds import checked_feed, expected_shapes, parts
-from plansmith.client.wire import Signature, numpy_dtype
 from plansmith.errors import UsageError
-from plansmith.types import Dim, Tensor
+from plansmith.records.model import Dim, Tensor
+from plansmith.triton.client.dtypes import Signature, numpy_dtype
+from plansmith.triton.client.random_inputs import drawn_feed
+from plansmith.triton.client.request_inputs import checked_feed, expected_shapes, parts
 
 
 def signature(dtype: str, *dims: Dim, batch: int = 8) -> Signature:

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plansmith.cli.infer_answer import npz_of
-from plansmith.client import Answer, Protocol
-from plansmith.triton.repository import ModelRepository
-from plansmith.triton.server import TritonServer
-from plansmith.types import AxisRange
+from plansmith.cli.infer.infer_answer import npz_of
+from plansmith.records.model import AxisRange
+from plansmith.triton.client import Answer, Protocol
+from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.server import TritonServer
 
 from ...cli.command import check_refusal
-from ...durability.packages import draft_of, publish, write_package
+from ...faults.packages import draft_of, publish, write_package
 from .served import TINY
 
 pytestmark = pytest.mark.xdist_group("client")
@@ -136,7 +136,7 @@ def test_a_release_tells_what_its_model_takes_and_which_sizes_are_usual(
     packed = draft.package.model_copy(update={"interface": TINY, "max_batch_size": 8})
     publish(root, package, draft.model_copy(update={"package": packed, "onnx": onnx}))
     assert ModelRepository(root).versions("tiny") == [1]
-    monkeypatch.setattr("plansmith.client.connections.Connection.config", None)  # it is not asked
+    monkeypatch.setattr("plansmith.triton.client.connection.Connection.config", None)  # it is not asked
     answer = infer("tiny@1", "--random", "--repository", root, "--json")
     assert answer.status == 0, answer
     assert answer.document["outputs"]["twice"]["shape"] == [1, 6]
@@ -223,8 +223,8 @@ def test_a_refusal_of_triton_and_a_server_that_is_away_have_exit_codes_of_their_
 
 
 def test_where_triton_answers_by_default_follows_the_protocol() -> None:
-    from plansmith.addresses import DEFAULT_ADDRESSES
-    from plansmith.cli.infer_client import client_of
+    from plansmith.cli.infer.infer_client import client_of
+    from plansmith.system.urls import DEFAULT_ADDRESSES
 
     asked: dict[str, Any] = {"encoding": "binary", "timeout": 1, "shared_memory": False, "headers": ()}
     for protocol, url, expected in (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plansmith.triton.server import TritonServer
+from plansmith.triton.server.server import TritonServer
 
 from ...cli.command import check_refusal
 

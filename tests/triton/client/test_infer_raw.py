@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plansmith.cli.infer import infer_command
-from plansmith.client import Client, Protocol
+from plansmith.cli.infer.infer import infer_command
 from plansmith.errors import UsageError
-from plansmith.triton.server import TritonServer
+from plansmith.triton.client import Client, Protocol
+from plansmith.triton.server.server import TritonServer
 
 from ...cli.command import check_refusal
 
@@ -180,8 +180,8 @@ def test_what_cannot_be_read_is_told_before_anything_is_asked(
     (tmp_path / "empty").touch()
     (tmp_path / "latin.txt").write_bytes(b"one\n\xe4\n")
     on_standard_input(monkeypatch, b"")
-    monkeypatch.setattr("plansmith.client.Client", None)
-    monkeypatch.setattr("plansmith.triton.server.TritonServer", None)
+    monkeypatch.setattr("plansmith.triton.client.Client", None)
+    monkeypatch.setattr("plansmith.triton.server.server.TritonServer", None)
     check_refusal(infer("shout", *words, "--json"), 2, says)
 
 

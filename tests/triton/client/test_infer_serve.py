@@ -12,7 +12,7 @@ import pytest
 from ...cli.command import check_refusal
 from ...cli.in_process import InProcess
 from ...cli.screen import in_terminal
-from ...durability.packages import draft_of, publish, write_package
+from ...faults.packages import draft_of, publish, write_package
 from .served import TINY
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ WRONG = {
 def test_what_is_wrong_before_is_told_before_a_server_starts(
     alone: Alone, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: int, says: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("plansmith.triton.server.TritonServer", None)
+    monkeypatch.setattr("plansmith.triton.server.server.TritonServer", None)
     check_refusal(alone(*words, "--serve", "--json"), code, says)
 
 
@@ -96,7 +96,7 @@ def test_what_a_release_tells_is_enough_to_refuse_before_a_server_starts(
     draft = draft_of(package, model="tiny")
     packed = draft.package.model_copy(update={"interface": TINY, "max_batch_size": 8})
     publish(root, package, draft.model_copy(update={"package": packed}))
-    monkeypatch.setattr("plansmith.triton.server.TritonServer", None)
+    monkeypatch.setattr("plansmith.triton.server.server.TritonServer", None)
     given = ("tiny", "--serve", "--repository", root, "--json")
     check_refusal(alone(*given), 2, ("no input is given", "input ids: int64 [batch, length]"))
     check_refusal(alone(*given, "--input", "b=1"), 2, ("no input 'b'",))

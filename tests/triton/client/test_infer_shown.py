@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from plansmith.cli.infer_layout import safe, shortened
-from plansmith.cli.infer_shown import Sheet, shown_outputs
-from plansmith.triton.server import TritonServer
+from plansmith.cli.infer.infer_layout import safe, shortened
+from plansmith.cli.infer.infer_shown import Sheet, shown_outputs
+from plansmith.triton.server.server import TritonServer
 
 from ...cli.screen import in_terminal
 

@@ -12,16 +12,16 @@ import pytest
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from plansmith.client import Client, Protocol
-from plansmith.client.connections import Connection
-from plansmith.client.messages import Reply, Request
 from plansmith.errors import EnvironmentFault, ServedCheckError
+from plansmith.triton.client import Client, Protocol
+from plansmith.triton.client.connection import Connection
+from plansmith.triton.client.messages import Reply, Request
 
 from ..shared_regions import let_go
 from .served import TINY
 
 if TYPE_CHECKING:
-    from plansmith.triton.server import TritonServer
+    from plansmith.triton.server.server import TritonServer
 
     Address = Callable[[Protocol], str]
 

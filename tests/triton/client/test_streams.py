@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from plansmith.client import Client, Protocol
+from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import EnvironmentFault, ServedCheckError, UsageError
-from plansmith.pipeline_options import PipelineOptions
-from plansmith.sources.pipeline_generation import plan_generation
-from plansmith.triton.installation import require_python
-from plansmith.triton.server import TritonServer
+from plansmith.pipelines.generation import plan_generation
+from plansmith.triton.client import Client, Protocol
+from plansmith.triton.server.installation import require_python
+from plansmith.triton.server.server import TritonServer
 
-from ...generators import write_gpt2, write_t5
-from ...python_backend.models import lay_out, put_into
-from ...real_sentences import real_sentences
+from ...compilers.python_backend.models import lay_out, put_into
+from ...support.generators import write_gpt2, write_t5
+from ...support.real_sentences import real_sentences
 
 if TYPE_CHECKING:
-    from plansmith.triton.installation import Installation
+    from plansmith.triton.server.installation import Installation
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("python-backend")]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import tritonclient.http
 
-from plansmith.client import Client, Protocol
-from plansmith.client.connections import Connection
-from plansmith.client.messages import Reply, Request
 from plansmith.errors import ServedCheckError
-from plansmith.triton.server import TritonServer
+from plansmith.triton.client import Client, Protocol
+from plansmith.triton.client.connection import Connection
+from plansmith.triton.client.messages import Reply, Request
+from plansmith.triton.server.server import TritonServer
 
 from . import served
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import np_to_triton_dtype
 
-from plansmith.triton.server import TritonServer
+from plansmith.triton.server.server import TritonServer
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from plansmith.triton.server import TritonServer
+from plansmith.triton.server.server import TritonServer
 
 from .asking import PROTOCOLS, Asker
 from .models import write_repository
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from plansmith.triton.installation import Installation
+    from plansmith.triton.server.installation import Installation
 
 
 @pytest.fixture(scope="package")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from plansmith.triton.server import TritonServer
+from plansmith.triton.server.server import TritonServer
 
 from .asking import SECONDS
 from .models import LARGEST

@@ -14,9 +14,9 @@ import psutil
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from plansmith.triton.server import TritonServer
+from plansmith.triton.server.server import TritonServer
 
-from ...waiting import soon
+from ...support.waiting import soon
 from .asking import PROTOCOLS, SECONDS, Asker
 from .garbage import (
     GRPC_MESSAGES,

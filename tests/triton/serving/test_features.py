@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException, shared_memory
 
-from ...waiting import soon
+from ...support.waiting import soon
 from ..shared_regions import let_go
 from .asking import PROTOCOLS, Asker, metrics
 from .models import TABLE, TOGETHER, WARM_COUNT, WARM_ROWS, WARM_SAMPLE
@@ -19,7 +19,7 @@ from .models import TABLE, TOGETHER, WARM_COUNT, WARM_ROWS, WARM_SAMPLE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plansmith.triton.server import TritonServer
+    from plansmith.triton.server.server import TritonServer
 
 pytestmark = pytest.mark.xdist_group("serving")
 

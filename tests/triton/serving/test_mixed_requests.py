@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from plansmith.triton.server import TritonServer
+from plansmith.triton.server.server import TritonServer
 
-from ...waiting import soon
+from ...support.waiting import soon
 from .asking import PROTOCOLS, Asker, metrics
 from .models import LARGEST
 

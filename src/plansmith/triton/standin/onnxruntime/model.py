@@ -21,7 +21,7 @@ import onnxruntime as ort
 import triton_python_backend_utils as pb_utils
 
 if TYPE_CHECKING:  # the stub finds the modules beside this one, a type checker in the package
-    from plansmith.triton.standin import batching
+    from plansmith.compilers.python_backend import batching
     from plansmith.triton.standin.onnxruntime import contract
     from plansmith.triton.standin.onnxruntime.settings import Illegal, Settings, settings_from_config
 else:

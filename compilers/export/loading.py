@@ -1,0 +1,76 @@
+"""Loading, in the heavy child: a source model or graph, and what it is fed with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plansmith.config.shapes import resolve_axes
+from plansmith.config.spec import InputSpec
+from plansmith.records.model import AxisRange, InputRange
+
+if TYPE_CHECKING:
+    import onnx
+
+    from plansmith.sources.loaded_model import InputPlan, LiveModel
+
+
+def load(
+    source: Mapping[str, Any], folder: Path, allow_pickle: bool, inputs: Mapping[str, Any], outputs: Sequence[str]
+) -> LiveModel:
+    """A source model, loaded and ready to be asked.
+
+    Raises:
+        SourceError: it cannot be loaded.
+        UsageError: inputs or outputs that it does not have.
+    """
+    if source["scheme"] == "timm":
+        from plansmith.sources import timm
+
+        return timm.load(folder, task=source["task"] or "")
+    from plansmith.sources.huggingface import models
+
+    return models.load(
+        folder,
+        trust_remote_code=source["trust_remote_code"],
+        allow_pickle=allow_pickle,
+        task=source["task"] or "",
+        inputs=_specs(inputs),
+        outputs=outputs,
+    )
+
+
+def plan_graph(path: Path, inputs: Mapping[str, Any], outputs: Sequence[str]) -> tuple[onnx.ModelProto, InputPlan]:
+    """Read an ONNX file that can be served, with the outputs that were asked for, and plan what to feed it with."""
+    from plansmith.compilers import onnx_files
+    from plansmith.compilers.export import onnx_import
+    from plansmith.sources.inputs.graph import index_bounds, name_inputs
+    from plansmith.sources.inputs.random import plan_drawn
+    from plansmith.sources.onnx_file import read_graph
+
+    model = read_graph(path)
+    onnx_import.require_servable(model, path.name)
+    onnx_import.pick_outputs(model, outputs)
+    given = _specs(inputs)
+    tensors = name_inputs(onnx_files.describe_model(model, path).inputs, given)
+    return model, plan_drawn(tensors, given, index_bounds(model))
+
+
+def _specs(inputs: Mapping[str, Any]) -> dict[str, InputSpec]:
+    return {name: InputSpec.model_validate(fields) for name, fields in inputs.items()}
+
+
+def axes_of(plan: InputPlan, shapes: Mapping[str, Any]) -> dict[str, AxisRange]:
+    """The ranges of a model's axes: the given shapes, and the model's own where none is given.
+
+    Raises:
+        UsageError: shapes that the model does not have.
+    """
+    given = {name: InputRange.model_validate(fields) for name, fields in shapes.items()}
+    return resolve_axes(plan.tensors, plan.axes, plan.limits, given)
+
+
+def given_axes(plan: InputPlan, shapes: Mapping[str, Any]) -> set[str]:
+    """The axes whose range a person gave."""
+    return {dim for t in plan.tensors if t.name in shapes for dim in t.dims if isinstance(dim, str)}

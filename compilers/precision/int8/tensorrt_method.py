@@ -1,0 +1,192 @@
+"""INT8 for TensorRT: explicit Q/DQ pairs, symmetric, where its fusions survive them.
+
+The rules (TensorRT documentation, "Working with quantized types"): every weighted operator takes its data and its
+weights through pairs and gives its output unquantised, so that bias and activation fuse into it; weights stay FP32
+before their pair; biases stay FP32. A residual sum is fused into the convolution that ends the branch if the other
+branch, the skip, comes through a pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plansmith.compilers.precision.calibration import observe
+from plansmith.compilers.precision.graph import Graph
+from plansmith.compilers.precision.int8.histogram import Histogram, Range, choose, told
+from plansmith.compilers.precision.int8.nodes import Weighted, find_heads, find_weighted, kept_by_spec
+from plansmith.compilers.precision.int8.qdq import Pairs
+from plansmith.compilers.precision.int8.smoothed_graph import again, nothing_to_lower, prepare, smooth
+from plansmith.records.model import Precision
+from plansmith.validation.coverage import UNTRIED_KERNELS
+
+if TYPE_CHECKING:
+    import onnx
+
+    from plansmith.compilers.precision.candidate import Method
+    from plansmith.config.precision import LoweringOptions
+    from plansmith.data.reference import StoredCases
+
+_BESIDES = {
+    "Softmax": "a softmax would use half of the codes",
+    "LogSoftmax": "a softmax would use half of the codes",
+    "LayerNormalization": "normalisation needs its precision",
+    "InstanceNormalization": "normalisation needs its precision",
+    "GroupNormalization": "normalisation needs its precision",
+    "RMSNormalization": "normalisation needs its precision",
+}
+
+
+def methods(
+    model: onnx.ModelProto, samples: StoredCases, options: LoweringOptions, *, mask_input: str | None = None
+) -> list[Method]:
+    """The way to lower a graph for TensorRT; one, for TensorRT knows no scales per request.
+
+    Args:
+        model: the FP32 graph, with its weights in memory; not changed.
+        samples: calibration data.
+        options: what a person asks for.
+        mask_input: the input that marks padding with 0; None where there is none.
+
+    Raises:
+        ExportError: nothing in the graph can be lowered, or only in a way that was not asked for.
+    """
+    if options.quantisation == "dynamic":
+        raise nothing_to_lower("TensorRT takes static scales only", "set quantisation: static")
+    prepared = prepare(model)
+    graph = Graph(prepared)
+    nodes, kept = find_weighted(graph)
+    kept |= {n.name: _BESIDES[n.op_type] for n in prepared.graph.node if n.op_type in _BESIDES}
+    kept |= {node.name: reason for node in nodes if (reason := _high(graph, node))}
+    kept |= dict.fromkeys(find_heads(graph), "makes an output")
+    kept |= kept_by_spec([node.name for node in nodes], options.keep)
+    lowered = [node for node in nodes if node.name not in kept]
+    if not lowered:
+        raise nothing_to_lower("every product and convolution stays high", "set precision: fp16")
+    smoothed = smooth(prepared, lowered, samples, symmetric=True, mask_input=mask_input)
+    lowered = again(smoothed.model, lowered)
+    skips = residuals(Graph(smoothed.model), lowered)
+    tensors = [*(node.data for node in lowered), *(found.skip for found in skips)]
+    histograms = {name: Histogram() for name in tensors}
+    observe(smoothed.model, samples, histograms, mask_input=mask_input)
+    ranges = {name: choose(histogram, options.calibration, symmetric=True) for name, histogram in histograms.items()}
+    return [Explicit(smoothed.model, lowered, skips, ranges, kept=kept, smoothing=smoothed.how)]
+
+
+@dataclass(frozen=True)
+class Residual:
+    """A sum that a lowered convolution carries.
+
+    Attributes:
+        add: the sum's node.
+        skip: the tensor that comes through a pair.
+        carrier: the convolution that makes the other one.
+    """
+
+    add: str
+    skip: str
+    carrier: str
+
+
+class Explicit:
+    """Explicit Q/DQ for TensorRT.
+
+    Args:
+        model: the smoothed FP32 graph.
+        nodes: those that are lowered, as they stand in it.
+        skips: the sums that they carry if all of them are.
+        ranges: what 8 bits cover, by tensor.
+        kept: nodes that stay high, with the reason.
+        smoothing: what was migrated, in words.
+    """
+
+    name = "INT8, explicit Q/DQ for TensorRT"
+    precision = Precision.INT8
+    not_validated: tuple[str, ...] = (UNTRIED_KERNELS[Precision.INT8],)
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        nodes: Sequence[Weighted],
+        skips: Sequence[Residual],
+        ranges: Mapping[str, Range],
+        *,
+        kept: Mapping[str, str],
+        smoothing: str,
+    ) -> None:
+        self._model, self._skips, self._ranges = model, skips, ranges
+        self._nodes = {node.name: node for node in nodes}
+        self.kept = kept
+        self.lowerable = tuple(self._nodes)
+        self.settings: Mapping[str, str] = {
+            "activations": "signed 8 bits, zero point 0, a scale per tensor",
+            "weights": "signed 8 bits, zero point 0, a scale per output channel",
+            "calibration": told(ranges),
+            "smoothing": smoothing,
+        }
+
+    def lower(self, keep: Collection[str]) -> onnx.ModelProto:
+        """A copy in which all that is lowerable has its pairs but for `keep`."""
+        import onnx
+
+        model = onnx.ModelProto()
+        model.CopyFrom(self._model)
+        graph = Graph(model)
+        lowered = [node for name, node in self._nodes.items() if name not in keep]
+        takers: dict[str, list[str]] = {}
+        for node in lowered:
+            takers.setdefault(node.data, []).append(node.name)
+        for found in self._skips:
+            # Only while the same convolution carries the sum: of another skip no range was measured.
+            if found.carrier not in keep:
+                takers.setdefault(found.skip, []).append(found.add)
+        pairs = Pairs(graph, self._ranges, "signed")
+        for tensor, names in takers.items():
+            pairs.activation(tensor, names)
+        for node in lowered:
+            pairs.weights_quantised_by_engine(node)
+        pairs.write()
+        return model
+
+    def runnable(self, lowered: onnx.ModelProto) -> onnx.ModelProto:
+        """The graph itself: pairs are standard operators."""
+        return lowered
+
+
+def residuals(graph: Graph, lowered: Sequence[Weighted]) -> list[Residual]:
+    """The sums in which a skip branch meets a lowered convolution."""
+    convolutions = {node.name for node in lowered if not node.is_product}
+    order = {node.name: place for place, node in enumerate(graph.model.graph.node)}
+    found = []
+    for node in graph.model.graph.node:
+        if node.op_type != "Add" or any(graph.constant(name) is not None for name in node.input):
+            continue
+        ends = [
+            (order[producer.name], name, producer.name)
+            for name in node.input
+            if (producer := graph.producer(name)) is not None
+            and producer.name in convolutions
+            and len(graph.consumers(name)) == 1
+            and name not in graph.outputs
+        ]
+        # Of two convolutions the later one carries the sum: the other's output is there by then.
+        if ends and len(set(node.input)) == 2:
+            _, carried, carrier = max(ends)
+            skip = next(name for name in node.input if name != carried)
+            if graph.producer(skip) is not None or skip in graph.inputs:
+                found.append(Residual(node.name, skip, carrier))
+    return found
+
+
+def _high(graph: Graph, node: Weighted) -> str:
+    """Why a node with weights that INT8 could hold stays high for TensorRT; empty if it does not."""
+    weight = graph.floats(node.weight)
+    if node.op == "Conv" and node.groups > 1 and weight.shape[1] == 1:
+        return "depthwise: INT8 costs more accuracy there than it saves time"
+    if node.op == "ConvTranspose" and node.groups > 1:
+        return "a transposed convolution in groups has no axis of output channels"
+    inputs = weight.size // weight.shape[node.out_axis]
+    if not node.is_product and min(inputs, weight.shape[node.out_axis]) < 16:
+        return "too small to gain anything"
+    return ""

@@ -1,0 +1,1 @@
+"""The linter of lowered graphs: what TensorRT would refuse, or not fuse."""

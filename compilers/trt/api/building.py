@@ -1,0 +1,131 @@
+"""A plan built by TensorRT's Python API, through Polygraphy's loaders."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from plansmith.compilers.trt.api.builder_config import config_for
+from plansmith.compilers.trt.api.inspect import Inspection, inspect
+from plansmith.compilers.trt.api.logger import Heard, listen
+from plansmith.compilers.trt.api.network import profiles_of, read_network, set_formats
+from plansmith.compilers.trt.api.plugins import load_plugins
+from plansmith.compilers.trt.api.probe import gpu_needed, version
+from plansmith.compilers.trt.api.progress import Watch, monitor_of
+from plansmith.compilers.trt.api.timing_cache import Measured, write_whole
+from plansmith.compilers.trt.failures import failure_of
+from plansmith.compilers.trt.inspection.layers import read_layers
+from plansmith.errors import EngineError
+from plansmith.records.engine import BuildRequest, Plan
+from plansmith.system.files import storage_errors, write_file
+
+_LAYERS = "layers.json"
+_PLAN = "model.plan"
+_WARNINGS_KEPT = 20
+
+
+def build(request: BuildRequest, progress: Callable[[str], None]) -> Plan:
+    """Build one plan on the GPU that CUDA takes first in this process, which should do nothing else.
+
+    Writes `model.plan` and `layers.json` into `request.out`, and the timing cache back. What TensorRT says goes to
+    standard error, where the process's log is.
+
+    Args:
+        request: the graph, and all that decides the plan.
+        progress: told what is being done, by any thread but one at a time; what it raises ends the build.
+
+    Raises:
+        EngineError: the graph, the spec or the deadline is the reason that there is no plan.
+        EnvironmentFault: there is no TensorRT, or no usable GPU.
+        RepositoryError: the disk took no more.
+    """
+    begun = time.monotonic()
+    tensorrt = version()
+    load_plugins(request.spec.plugins)
+    watch, heard = Watch(progress, request.deadline_seconds), listen()
+    measured = Measured(Path(request.timing_cache) if request.timing_cache and request.spec.timing_cache else None)
+    with _explained(request, watch, heard), gpu_needed():
+        _write_plan(request, watch, measured)
+    seconds = time.monotonic() - begun
+    progress("looking at what was built")
+    plan = Path(request.out, _PLAN)
+    spec = request.spec
+    inspection = inspect(plan, plugins=spec.plugins, version_compatible=spec.version_compatible)
+    _write_layers(inspection, plan.with_name(_LAYERS))
+    return Plan(
+        file=_PLAN,
+        bytes=plan.stat().st_size,
+        gpu=request.gpu,
+        tensorrt=tensorrt,
+        builder="api",
+        seconds=seconds,
+        peak_host_bytes=None,
+        peak_device_bytes=None,
+        timing_cache=measured.words,
+        tensors=inspection.tensors,
+        profile_bytes=inspection.profile_bytes,
+        layers_file=_LAYERS,
+        log="build.log",
+        reproduce="reproduce.sh",
+        warnings=(*measured.warnings, *_warnings(heard)),
+    )
+
+
+def _write_plan(request: BuildRequest, watch: Watch, measured: Measured) -> None:
+    """The build itself; what it holds in memory is gone when it returns, and before the plan is opened."""
+    from polygraphy.backend.trt import EngineBytesFromNetwork
+
+    spec, kept = request.spec, []
+
+    def finish(config: Any) -> None:
+        measured.attach(config)
+        kept.append(config)
+
+    watch.say("reading the graph")
+    parsed = read_network(Path(request.graph))
+    set_formats(parsed.network, spec.formats)
+    config = config_for(spec, profiles_of(parsed.network, spec), monitor_of(watch), finish)
+    watch.say("building")
+    try:
+        write_whole(EngineBytesFromNetwork(tuple(parsed), config)(), Path(request.out, _PLAN))
+    finally:
+        # A build that is late leaves what it measured, so that the next one need not measure it again.
+        if kept and (watch.is_late or Path(request.out, _PLAN).exists()):
+            measured.save(kept[0])
+
+
+@contextmanager
+def _explained(request: BuildRequest, watch: Watch, heard: Heard) -> Iterator[None]:
+    """Why there is no plan: TensorRT and Polygraphy say only that there is none; the reason stands in the log."""
+    from polygraphy.exception import PolygraphyException
+
+    try:
+        yield
+    except PolygraphyException as error:
+        if watch.failure is not None:
+            raise watch.failure from error
+        if watch.is_late:
+            raise EngineError(
+                f"the plan was not built within {request.deadline_seconds / 60:.0f} minutes",
+                remedy="give it more time (tensorrt: deadline_minutes), or less to do: fewer profiles, narrower shapes,"
+                " a lower tensorrt: optimization_level",
+            ) from error
+        said = heard.text if heard.errors else f"{heard.text}\n[E] {error}"
+        raise failure_of(said, what=f"building a plan of {Path(request.graph).name}") from error
+
+
+def _write_layers(inspection: Inspection, path: Path) -> None:
+    layers = [layer.model_dump(mode="json") for layer in read_layers(inspection.layers)]
+    with storage_errors(path.parent):
+        write_file(path, json.dumps(layers), replace=True)
+
+
+def _warnings(heard: Heard) -> list[str]:
+    """TensorRT's own, each once; only so many, as some graphs have one for each of their weights."""
+    said = heard.warnings
+    more = len(said) - _WARNINGS_KEPT
+    return said[:_WARNINGS_KEPT] + ([f"{more} more warnings stand in the log"] if more > 0 else [])

@@ -1,0 +1,207 @@
+"""`plansmith flows serve`: all flows of a service in one process, with their schedules, until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+
+from plansmith.config.service.service import FlowDeployment, ServiceConfig
+from plansmith.errors import EnvironmentFault, UsageError, first_line
+from plansmith.flows.deploy.automations import apply_automations
+from plansmith.flows.deploy.deploying import SLUG, own_deployment, remove_schedules
+from plansmith.flows.deploy.deployments import service_tag
+from plansmith.flows.deploy.silent_runs import crash_silent_runs
+from plansmith.flows.prefect_api.api import CHANGING_RETRIES, asking, require_api
+from plansmith.flows.prefect_api.parameters import load_flow
+from plansmith.flows.prefect_api.patience import is_away
+from plansmith.system.files import locked
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.deployments.runner import RunnerDeployment
+
+    from plansmith.flows.deploy.patient_runner import PatientRunner
+
+_EXIT_SIGNALLED = 128
+_END_SECONDS = 10.0
+_LOOK_SECONDS = 0.1
+# For Prefect's runner to tell the server of a run that could not do so itself.
+_REPORT_SECONDS = 1.0
+
+
+def serve(
+    config: ServiceConfig,
+    deployments: Sequence[FlowDeployment],
+    *,
+    ready: Callable[[str], None],
+    tell: Callable[[str], None],
+) -> None:
+    """Register deployments and run what is due of them, each run in a process of its own; call it in the main thread.
+
+    It ends after Ctrl-C, and with SystemExit after SIGTERM: runs are ended and say so, and the schedules are paused
+    until the next time. A server that goes away meanwhile is waited for.
+
+    Args:
+        config: the service; runs work in its directory.
+        deployments: as `deployments_of` has them for one process.
+        ready: called with the URL of the API when all are registered, and signals end it as they should.
+        tell: told in words what is unusual.
+
+    Raises:
+        EnvironmentFault: there is no Prefect API, or the directory is not there.
+        UsageError: a block that people are told through is not there, a deployment is somebody else's, or another
+            process of this machine serves it; nothing was changed.
+    """
+    url = require_api()
+    from prefect.settings import PREFECT_HOME
+
+    # Each of two would take up half of the runs, and the first to end would pause the schedules of both.
+    with locked(PREFECT_HOME.value() / "plansmith" / f"{config.name}.lock", partial(_refuse, config.name)):
+        _serve(url, config, deployments, ready, tell)
+
+
+def _refuse(service: str, process: int | None) -> None:
+    raise UsageError(
+        f"the service {service} is served by another process of this machine{f' ({process})' if process else ''}",
+        remedy="end that one first, or let it go on",
+    )
+
+
+def _serve(
+    url: str,
+    config: ServiceConfig,
+    deployments: Sequence[FlowDeployment],
+    ready: Callable[[str], None],
+    tell: Callable[[str], None],
+) -> None:
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    from plansmith.flows.deploy.patient_runner import PatientRunner
+
+    try:
+        os.chdir(config.directory)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"runs cannot work in {config.directory}: {error.strerror}",
+            remedy="make the folder, or write another `directory` into the file of the service",
+        ) from error
+    with asking(url, retries=CHANGING_RETRIES) as client:
+        _prepare(client, config, deployments, tell)
+    # Runs have the settings of this process.
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: config.heartbeat_seconds}):
+        runner = PatientRunner(f"{config.name}-{Path(config.directory).name}", tell)
+        for one in deployments:
+            runner.add_deployment(_served(one))
+        with asking(url, retries=CHANGING_RETRIES) as client:
+            remove_schedules(client, deployments)
+        told = asyncio.run(_until_told(runner, partial(ready, url), tell))
+    if told != signal.SIGINT:
+        sys.exit(_EXIT_SIGNALLED + told)
+
+
+def _prepare(
+    client: SyncPrefectClient, config: ServiceConfig, deployments: Sequence[FlowDeployment], tell: Callable[[str], None]
+) -> None:
+    """See that the deployments are the service's, say which of them somebody serves, and make the automations."""
+    from prefect.client.schemas.objects import DeploymentStatus
+
+    present = [own_deployment(client, config.name, one.label) for one in deployments]
+    if any(found is not None and found.status == DeploymentStatus.READY for found in present):
+        tell(
+            f"the service {config.name} was served a minute ago or less: where another machine still does so, each run"
+            " is taken up by one of the two, in its own directory"
+        )
+    for _ in apply_automations(client, config, dry_run=False):
+        pass
+    for name in crash_silent_runs(client, [service_tag(config.name)]):
+        tell(f"{name} had not been heard of for too long, and counts as crashed now")
+
+
+async def _until_told(runner: PatientRunner, ready: Callable[[], None], tell: Callable[[str], None]) -> int:
+    """Run what is due until a signal comes, which is the answer; the second one ends it at once.
+
+    Prefect's own handler kills the runs before they can say how they ended, and leaves the schedules on. The one that
+    the command line has before raises SystemExit wherever it is called: in the callback of a weak reference, of which
+    there are many here, Python prints and forgets it.
+    """
+    loop, told = asyncio.get_running_loop(), asyncio.Queue[int]()
+    serving = asyncio.create_task(runner.start())
+    await asyncio.sleep(0)  # it sets Prefect's handler now
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told.put_nowait, number)
+    ready()
+    first = asyncio.create_task(told.get())
+    await asyncio.wait({serving, first}, return_when=asyncio.FIRST_COMPLETED)
+    if not first.done():
+        first.cancel()
+        await serving  # raises what ended it
+        raise EnvironmentFault("Prefect's runner has ended by itself", remedy="see what it wrote, and start it again")
+    runner.take_no_more()
+    again = asyncio.create_task(told.get())
+    await asyncio.wait({asyncio.create_task(_end_runs()), again}, return_when=asyncio.FIRST_COMPLETED)
+    again.cancel()
+    serving.cancel()
+    try:
+        await serving
+    except asyncio.CancelledError:
+        pass
+    except (httpx.HTTPError, RuntimeError) as error:
+        if not is_away(error):
+            raise
+        tell(f"the schedules could not be paused, as the Prefect server is away ({first_line(error)})")
+    return first.result()
+
+
+def _runs() -> set[int]:
+    """The processes that this one started and that have not ended: the runs."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]  # the name may hold anything
+            if int(parent) == os.getpid() and state != "Z":
+                found.add(int(stat.parent.name))
+    return found
+
+
+async def _end_runs() -> None:
+    """Ask every run to end, which it tells the server, and wait for that as long as it may take."""
+    asked: set[int] = set()
+    for _ in range(int(_END_SECONDS / _LOOK_SECONDS)):
+        running = _runs()
+        if not running:
+            break
+        for process in running - asked:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGTERM)
+        asked |= running
+        await asyncio.sleep(_LOOK_SECONDS)
+    if asked:
+        await asyncio.sleep(_REPORT_SECONDS)
+
+
+def _served(one: FlowDeployment) -> RunnerDeployment:
+    from prefect.schedules import Cron
+    from prefect.types.entrypoint import EntrypointType
+
+    made: RunnerDeployment = load_flow(one.flow).to_deployment(
+        name=one.name,
+        description=one.description,
+        tags=list(one.tags),
+        parameters=one.parameters,
+        paused=False,
+        schedules=[
+            Cron(each.cron, timezone=each.timezone, parameters=each.parameters, slug=SLUG + each.name)
+            for each in one.schedules
+        ],
+        entrypoint_type=EntrypointType.MODULE_PATH,
+    )
+    return made

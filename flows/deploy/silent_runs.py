@@ -1,0 +1,88 @@
+"""Runs of a service that died while Prefect's server was away, or before it knew of them: called crashed afterwards.
+
+The server's automations look for silence from an event on; one that the server has lost, as in its own restart, begins
+no silence, and such a run would count as running for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from plansmith.flows.deploy.automations import HEARTBEAT, silence_of
+from plansmith.flows.deploy.deployments import service_tag
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.responses import OrchestrationResult
+
+_PAGE = 200
+
+
+def crash_silent_runs(client: SyncPrefectClient, tags: Iterable[str]) -> Iterator[str]:
+    """Call the running runs of services crashed whose last heartbeat is too old, and give their names.
+
+    How old it may be is what the service's automation on the server says; without that one nothing is done.
+
+    Args:
+        client: of the server.
+        tags: those of services say which ones; others are not looked at.
+
+    Raises:
+        httpx.HTTPError: the server does not answer.
+    """
+    for service in (tag.removeprefix(service_tag("")) for tag in tags if tag.startswith(service_tag(""))):
+        seconds = silence_of(client, service)
+        if seconds is None:
+            continue
+        now = _server_time(client)
+        for run in _running(client, service_tag(service)):
+            silent = (now - _heard_of(client, run, now)).total_seconds()
+            if silent > seconds and _crash(client, run, silent):
+                yield run.name
+
+
+def _server_time(client: SyncPrefectClient) -> datetime:
+    """Now, by the clock that says when heartbeats were received."""
+    return parsedate_to_datetime(client.hello().headers["date"])
+
+
+def _running(client: SyncPrefectClient, tag: str) -> list[FlowRun]:
+    from prefect.client.schemas.filters import FlowRunFilter
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    wanted = FlowRunFilter.model_validate({"tags": {"all_": [tag]}, "state": {"type": {"any_": ["RUNNING"]}}})
+    found: list[FlowRun] = []
+    while True:
+        page = client.read_flow_runs(
+            flow_run_filter=wanted, sort=FlowRunSort.START_TIME_ASC, limit=_PAGE, offset=len(found)
+        )
+        found += page
+        if len(page) < _PAGE:
+            return found
+
+
+def _heard_of(client: SyncPrefectClient, run: FlowRun, now: datetime) -> datetime:
+    """When the server last heard of a run: its heartbeat, or its state."""
+    from prefect.events.filters import EventFilter, EventNameFilter, EventOrder, EventResourceFilter
+
+    beats = EventFilter(
+        event=EventNameFilter(name=[HEARTBEAT]),
+        resource=EventResourceFilter(id=[f"prefect.flow-run.{run.id}"]),
+        order=EventOrder.DESC,
+    )
+    heard = [event.received for event in client.read_events(beats, limit=1).events]
+    return max([*heard, run.state.timestamp if run.state else now])
+
+
+def _crash(client: SyncPrefectClient, run: FlowRun, silent: float) -> bool:
+    """Whether the server took it: a run that has just ended stays as it ended."""
+    from prefect.client.schemas.responses import SetStateStatus
+    from prefect.states import Crashed
+
+    message = f"It sent no heartbeat for {silent:.0f} s: its worker or its machine is gone."
+    answer: OrchestrationResult[Any] = client.set_flow_run_state(run.id, Crashed(message=message))
+    return answer.status == SetStateStatus.ACCEPT

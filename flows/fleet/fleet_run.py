@@ -1,0 +1,183 @@
+"""One run over a fleet: plan, show the plan, build what is stale, show what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
+from prefect.client.orchestration import get_client
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+from prefect.states import Cancelled
+
+from plansmith.errors import UsageError
+from plansmith.fleet import text as words
+from plansmith.fleet.build import outcome_unbuilt
+from plansmith.fleet.overrides import SpecOverrides
+from plansmith.fleet.plan import plan_fleet
+from plansmith.fleet.records import FleetSummary, ModelOutcome, PlannedModel
+from plansmith.flows.deploy.silent_runs import crash_silent_runs
+from plansmith.flows.fleet.dispatching import build_on_pools
+from plansmith.flows.fleet.pool_runs import Dispatch, PoolRuns
+from plansmith.flows.local.fleet import build_here
+from plansmith.flows.prefect_api.cancelling import passing_on
+from plansmith.flows.prefect_api.patience import UNTAKEN
+from plansmith.flows.prefect_api.run_log import failed_in_words
+from plansmith.flows.runs.outcomes import server_time
+
+PLAN_KEY, PROGRESS_KEY, SUMMARY_KEY = "fleet-plan", "fleet-progress", "fleet-summary"
+
+_WHOLE = 100
+_MOST_NAMED = 10
+
+
+@dataclass(frozen=True)
+class FleetOrder:
+    """What a fleet run was asked for; the fields are the parameters of `compile_fleet`."""
+
+    specs: Sequence[str]
+    overrides: SpecOverrides
+    models: Sequence[str] = ()
+    resolve: bool = False
+    force: bool = False
+    folder: str = "."
+    dispatch: Dispatch = field(default_factory=Dispatch)
+
+
+def run_fleet(order: FleetOrder) -> Any:
+    """Plan and build a fleet, inside a flow run.
+
+    Returns:
+        The summary as JSON values; a state that holds it, Failed where a model failed or was refused, Cancelled after
+        an interrupt.
+
+    Raises:
+        UsageError: there is no such folder.
+        EnvironmentFault: the Prefect API was away for too long.
+    """
+    if not Path(order.folder).is_dir():
+        raise UsageError(f"there is no folder {order.folder}", remedy="correct the parameter `folder`")
+    with contextlib.chdir(order.folder), passing_on(UUID(flow_run.get_id())):
+        return _run(order, _Shown())
+
+
+def _run(order: FleetOrder, shown: _Shown) -> Any:
+    started, began = time.monotonic(), server_time()
+    shown.show_crashed()
+    overrides, places = order.overrides.given, [Path(place).absolute() for place in order.specs]
+    how: dict[str, Any] = {"models": order.models, "resolve": order.resolve, "force": order.force}
+    how |= {"refuse_unknown": True, "elsewhere": bool(order.dispatch.pools)}
+    planned = list(plan_fleet(places, overrides, **how, tell=shown.notice))
+    shown.show_plan(planned)
+    outcomes: list[ModelOutcome] = []
+    try:
+        for outcome in _build(order, planned, overrides, began, shown):
+            outcomes.append(outcome)
+            shown.show_outcome(outcome, len(outcomes), len(planned))
+    except KeyboardInterrupt:
+        ended = {_identity(one) for one in outcomes}
+        left = [outcome_unbuilt(one) for one in planned if _identity(one) not in ended]
+        shown.show_summary(_summary(planned, [*outcomes, *left], started))
+        return Cancelled(message="It was interrupted; what is published stays, and the next run goes on after it.")
+    summary = _summary(planned, outcomes, started)
+    shown.show_summary(summary)
+    document = summary.model_dump(mode="json")
+    return failed_in_words(_failure_words(summary), document) if summary.failed else document
+
+
+def _build(
+    order: FleetOrder, planned: Sequence[PlannedModel], overrides: dict[str, Any], began: datetime, shown: _Shown
+) -> Iterator[ModelOutcome]:
+    if order.dispatch.pools:
+        runs = PoolRuns(UUID(flow_run.get_id()), began, shown.notice)
+        dispatch = replace(order.dispatch, folder=order.folder)
+        return build_on_pools(planned, overrides, dispatch, runs, shown.notice)
+    return build_here(planned, overrides, shown.notice)
+
+
+def _summary(planned: Sequence[PlannedModel], outcomes: Sequence[ModelOutcome], started: float) -> FleetSummary:
+    """In the order of the plan, which is not that in which they end."""
+    places = {_identity(one): number for number, one in enumerate(planned)}
+    ordered = sorted(outcomes, key=lambda one: places[_identity(one)])
+    return FleetSummary(outcomes=tuple(ordered), seconds=round(time.monotonic() - started, 3))
+
+
+def _identity(one: PlannedModel | ModelOutcome) -> tuple[str, str, str, str]:
+    return one.file, one.model, one.target, one.repository
+
+
+def _failure_words(summary: FleetSummary) -> str:
+    names = [one.model or Path(one.file).name for one in summary.failed]
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{words.summary_counts(summary)}: {', '.join(names[:_MOST_NAMED])}{more}"
+
+
+class _Shown:
+    """What a person sees of a fleet run: its log, a table of the plan, how far it is, a table of what came of it."""
+
+    def __init__(self) -> None:
+        self._log = get_run_logger()
+        self._progress: UUID | None = None
+
+    def notice(self, text: str) -> None:
+        self._log.warning("%s", text)
+
+    def show_crashed(self) -> None:
+        """Call runs of the service crashed that died unnoticed: this one would wait for them, or behind them."""
+        try:
+            with get_client(sync_client=True) as client:
+                for name in crash_silent_runs(client, flow_run.get_tags() or []):
+                    self.notice(f"{name} had not been heard of for too long, and counts as crashed now")
+        except UNTAKEN as error:
+            self.notice(f"dead runs were not looked for: {error or type(error).__name__}")
+
+    def show_plan(self, planned: Sequence[PlannedModel]) -> None:
+        counts = words.plan_counts(planned)
+        self._log.info("%s", counts)
+        for one in planned:
+            if one.state != "fresh":
+                self._log.info("%s is %s: %s", words.label_of(one), one.state, words.why(one))
+        self._try(lambda: create_table_artifact(words.plan_rows(planned), key=PLAN_KEY, description=counts))
+        self._try(self._begin_progress)
+
+    def _begin_progress(self) -> None:
+        made: Any = create_progress_artifact(0.0, key=PROGRESS_KEY, description="How many of the models are done")
+        self._progress = made
+
+    def show_outcome(self, outcome: ModelOutcome, done: int, of: int) -> None:
+        said = f"{words.label_of(outcome)}: {words.outcome_words(outcome)}"
+        if outcome.failure:
+            self._log.error("%s: %s", said, words.outcome_reason(outcome))
+        elif outcome.ended != "fresh":
+            self._log.info("%s", said)
+        if self._progress is not None and (outcome.ended != "fresh" or done == of):
+            artifact = self._progress
+            self._try(lambda: update_progress_artifact(artifact, progress=_WHOLE * done / of))
+
+    def show_summary(self, summary: FleetSummary) -> None:
+        counts = words.summary_counts(summary)
+        self._log.info("%s", counts)
+        rows = [_in_pages(row) for row in words.summary_rows(summary)]
+        self._try(lambda: create_table_artifact(rows, key=SUMMARY_KEY, description=counts))
+
+    def _try(self, give: Callable[[], Any]) -> None:
+        """Give something to Prefect; what it does not take is no reason to stop building."""
+        try:
+            give()
+        except UNTAKEN as error:
+            self.notice(f"Prefect did not take an artifact of {flow_run.get_name()}: {error or type(error).__name__}")
+
+
+def _in_pages(row: dict[str, str]) -> dict[str, str]:
+    """A row of the summary for Prefect's pages: cells are Markdown, and a long one hides what stands behind it."""
+    shown = {name: cell for name, cell in row.items() if name not in {"run", "why"}}
+    shown["took"] = row["took"].strip("-")
+    shown["run"] = f"[{row['model']}]({row['run']})" if row.get("run", "").startswith("http") else row.get("run", "")
+    return shown | {"why": row["why"]}

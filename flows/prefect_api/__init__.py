@@ -1,0 +1,1 @@
+"""Calls of Prefect's API, repeated while it is unavailable."""

@@ -1,0 +1,76 @@
+"""One run of a deployment at a time, where two would do the same work twice: the later one ends at once.
+
+This stands in place of a limit of the deployment: Prefect's engine ends a healthy run whose slot's lease is gone, as it
+is with a server that kept its leases in memory and was restarted (prefect.flow_engine, `maintain_concurrency_lease`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import StateType
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+from prefect.states import Completed
+from prefect.utilities.urls import url_for
+
+from plansmith.flows.prefect_api.patience import patiently
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun, State
+
+SKIPPED = "Skipped"
+
+
+def skipped() -> State[Any] | None:
+    """The state in which the current flow run is to end because another does the same; None where it is to go on.
+
+    Raises:
+        EnvironmentFault: the Prefect API was away for too long.
+    """
+    log = get_run_logger()
+
+    def ask() -> FlowRun | None:
+        with get_client(sync_client=True) as client:
+            return earlier_run(client, UUID(flow_run.get_id()))
+
+    other = patiently(ask, log.warning)
+    if other is None:
+        return None
+    words = f"skipped: {other.name} goes on and does the same: {url_for(other) or other.id}"
+    log.info("%s", words)
+    return Completed(name=SKIPPED, message=words)
+
+
+def earlier_run(client: SyncPrefectClient, run: UUID) -> FlowRun | None:
+    """The run of the same deployment, with the same parameters, that was running before a run was; None without one.
+
+    Of two that begin together each may see the other: the server's times, and then the ids, say which of them goes on.
+
+    Args:
+        client: of the API.
+        run: one that is running.
+    """
+    this = client.read_flow_run(run)
+    if this.deployment_id is None:
+        return None
+    running = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING])))
+    its_own = DeploymentFilter(id=DeploymentFilterId(any_=[this.deployment_id]))
+    found = client.read_flow_runs(flow_run_filter=running, deployment_filter=its_own)
+    before = [one for one in found if one.parameters == this.parameters and _began(one) < _began(this)]
+    return min(before, key=_began, default=None)
+
+
+def _began(run: FlowRun) -> tuple[str, str]:
+    """When a running run came to run, by the clock of the server."""
+    return (run.state.timestamp.isoformat() if run.state is not None else "", str(run.id))

@@ -1,0 +1,1 @@
+"""Runs: submitted, followed, ended."""

@@ -1,0 +1,135 @@
+"""How a compile goes, on standard error: a moving line in a terminal, a line a step elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from plansmith.cli.streams import can_redraw, columns, open_console
+from plansmith.records.release import StepRecord
+from plansmith.steps.runner import Listener
+
+_SPINNER_CELLS = 2
+_BAR_CELLS = 20
+_PER_SECOND = 12.5
+
+
+class MovingLine:
+    """One line of a terminal that is drawn again and again, and gone at the end; a context manager.
+
+    Args:
+        console: standard error.
+        quiet: draw nothing.
+
+    Attributes:
+        shown: whether there is such a line; not where standard error is no terminal that can do it.
+    """
+
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        self._console = console
+        self._spinner = Spinner("line" if console.options.ascii_only else "dots", style="status.spinner")
+        self._live: Live | None = None
+        if not quiet and can_redraw():
+            self._live = Live(self._spinner, console=console, refresh_per_second=_PER_SECOND, transient=True)
+        self.shown = self._live is not None
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            # Drawn at once: of a line that its thread draws first, a line that is printed meanwhile would not know.
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def tell(self, text: str, share: float | None = None) -> None:
+        """Draw it with another text, of which as much is shown as fits: a longer line could not be taken back.
+
+        Args:
+            text: what is done.
+            share: which part of it, from 0 to 1, is done; drawn as a bar.
+        """
+        if self._live is not None:
+            line = Text(" ".join(text.split()))
+            if share is not None:
+                line = Text.assemble(self._bar(share), " ", line)
+            width = self._console.width = columns(sys.stderr)
+            line.truncate(max(width - _SPINNER_CELLS, 1), overflow="ellipsis")
+            self._spinner.update(text=line)
+
+    def _bar(self, share: float) -> Text:
+        full, left = "#-" if self._console.options.ascii_only else "━─"
+        cells = round(share * _BAR_CELLS)
+        return Text.assemble((full * cells, "green"), (left * (_BAR_CELLS - cells), "dim"))
+
+
+class WithMovingLine:
+    """A moving line below lines that stay; a context manager.
+
+    Args:
+        quiet: neither is shown.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._console = open_console(stderr=True)
+        self._quiet = quiet
+        self._line = MovingLine(self._console, quiet=quiet)
+
+    def __enter__(self) -> Self:
+        self._line.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._line.__exit__(kind, value, trace)
+
+
+class TerminalProgress(WithMovingLine, Listener):
+    """Shows what is being done; a context manager.
+
+    Args:
+        quiet: show notices only.
+
+    Attributes:
+        steps: those that are finished.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        super().__init__(quiet=quiet)
+        self.steps: list[StepRecord] = []
+
+    def progress(self, step: str, text: str) -> None:
+        """Update the moving line."""
+        self._line.tell(f"{step}: {text}" if text else step)
+
+    def moving(self, step: str, text: str, share: float) -> None:
+        """Draw a bar before the moving line."""
+        self._line.tell(f"{step}: {text}", share)
+
+    def waiting(self, step: str, text: str) -> None:
+        """Say in the moving line, or once in a line of its own, what has to end first."""
+        if self._line.shown:
+            self.progress(step, text)
+        elif not self._quiet:
+            self._console.print(f"  {step:<13}{text}", markup=False)
+
+    def finished(self, record: StepRecord) -> None:
+        """Leave one line for a finished step."""
+        self.steps.append(record)
+        if not self._quiet:
+            how = ("cached", "dim") if record.cached else f"{record.seconds:.1f} s"
+            self._console.print(Text.assemble(f"  {record.name:<12} ", how))
+
+    def notice(self, text: str) -> None:
+        """Say what was mended."""
+        self._console.print(f"plansmith: {text}", style="yellow", markup=False)

@@ -1,0 +1,144 @@
+"""The model, or the spec of models, that a command is given, and the options that can stand in a spec too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from plansmith.cli.options import complete_file, complete_folder, complete_target
+from plansmith.cli.text import require_text
+
+if TYPE_CHECKING:
+    from plansmith.config.loader import SpecFile
+
+_OPTIONS = (
+    click.option(
+        "--engine",
+        type=click.Choice(["onnxruntime", "tensorrt", "python"]),
+        help="What runs the model in Triton [onnxruntime].",
+    ),
+    click.option(
+        "--precision",
+        type=click.Choice(["auto", "fp32", "fp16", "bf16", "int8"]),
+        help="Precision of the graph; auto: the fastest that is accurate enough [fp32].",
+    ),
+    click.option(
+        "--data",
+        metavar="PATH",
+        shell_complete=complete_file,
+        help="Real inputs to calibrate and judge with: a .txt, .csv, .jsonl, .parquet or .npz file, or a folder of"
+        " images.",
+    ),
+    click.option(
+        "--shapes", metavar="NAME=MIN:OPT:MAX,...", help="Shapes of each input; made from the model when left out."
+    ),
+    click.option("--task", help="Which head, by transformers' name of the task [as the model's configuration says]."),
+    click.option(
+        "--target",
+        multiple=True,
+        shell_complete=complete_target,
+        help="Serving runtime, or a file that describes one; of several, each has <repository>/<target> [local-cpu].",
+    ),
+    click.option(
+        "--artifacts",
+        metavar="DIR",
+        shell_complete=complete_folder,
+        help="Where cache, logs and repository go [artifacts].",
+    ),
+    click.option(
+        "--shared-cache",
+        metavar="PLACE",
+        shell_complete=complete_folder,
+        help="Where machines share finished steps: a folder or s3://bucket/prefix [PLANSMITH_SHARED_CACHE].",
+    ),
+    click.option(
+        "--random-weights/--no-random-weights", default=None, help="Draw the weights instead of loading them."
+    ),
+    click.option(
+        "--trust-remote-code/--no-trust-remote-code", default=None, help="Run Python code that comes with the model."
+    ),
+    click.option(
+        "--device",
+        type=click.Choice(["cpu", "cuda"]),
+        help="Where PyTorch holds the model while it is asked and exported [cpu].",
+    ),
+    click.option(
+        "--allow-pickle/--no-allow-pickle", default=None, help="Read pickled weights, which can run any code."
+    ),
+)
+
+
+_TENSORRT = {"builder": "builder", "gpus": "gpus"}
+"""Options of the command line that stand under `tensorrt` in a spec, by the names that they have there."""
+
+
+def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say what is made of a source, up to its graph."""
+    return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), command)
+
+
+def read_given(source: str, options: dict[str, Any], models: tuple[str, ...] = ()) -> tuple[SpecFile, Path]:
+    """The models of a command line, and the folder that their source directories are relative to."""
+    from plansmith.config.loader import SpecFile, name_of, read_specs
+    from plansmith.config.multi_target import NamedSpec, for_targets, without_targets
+    from plansmith.config.spec import make_spec
+    from plansmith.errors import UsageError
+
+    given = given_values(options)
+    require_text(source)
+    if source.endswith((".yaml", ".yml")):
+        return read_specs(Path(source), given, models), Path(source).absolute().parent
+    if models:
+        raise UsageError("--model picks models of a spec", remedy="name a .yaml file, or leave --model out")
+    values, targets = without_targets({"source": source, **given})
+    spec = make_spec(values)
+    named = NamedSpec(spec.name, spec)
+    if targets is None:
+        return SpecFile((named,), several=False), Path.cwd()
+    named = replace(named, name=name_of(values, Path.cwd()))
+    return SpecFile(tuple(for_targets(named, targets)), several=True), Path.cwd()
+
+
+def given_values(options: dict[str, Any]) -> dict[str, Any]:
+    """What was typed as values of a spec, which win over those that stand in one.
+
+    Raises:
+        UsageError: two options contradict each other, or one is no text in this locale.
+    """
+    from plansmith.config.shapes import parse_shapes
+    from plansmith.errors import UsageError
+
+    given = {key: value for key, value in options.items() if value not in {None, ()}}
+    if given.pop("no_publish", False):
+        if "publish" in given:
+            raise UsageError("--publish and --no-publish are opposites", remedy="give one of the two")
+        given["publish"] = ()
+    elif "publish" in given:
+        given["publish"] = [_from_here(place) for place in given["publish"]]
+    if "shared_cache" in given:
+        given["shared_cache"] = _from_here(given["shared_cache"])
+    if given.get("tritonserver"):  # a release notes it, and is verified from elsewhere
+        given["tritonserver"] = str(Path(given["tritonserver"]).absolute())
+    if "target" in given:
+        given["target"] = list(given["target"]) if len(given["target"]) > 1 else given["target"][0]
+    texts = [text for value in given.values() for text in (value if isinstance(value, list) else [value])]
+    require_text(*(text for text in texts if isinstance(text, str)))
+    if "shapes" in given:
+        given["shapes"] = parse_shapes(given["shapes"])
+    if tensorrt := {key: given.pop(option) for option, key in _TENSORRT.items() if given.get(option)}:
+        given["tensorrt"] = tensorrt
+    if "pipeline" in given:
+        given["pipeline"] = {} if given["pipeline"] else None
+    if "data" in given:
+        given["data"] = {"path": str(Path(given["data"]).absolute())}
+    return given
+
+
+def _from_here(place: str) -> str:
+    """A place of the command line: a folder is relative to here, and not to the spec."""
+    return str(Path(place).absolute()) if place and "://" not in place else place

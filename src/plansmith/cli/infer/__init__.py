@@ -1,0 +1,1 @@
+"""The command that asks a served model."""

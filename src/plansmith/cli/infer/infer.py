@@ -1,0 +1,178 @@
+"""`plansmith infer`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from plansmith.cli.options import DEFAULT_REPOSITORY, complete_file, complete_folder
+from plansmith.cli.store.store_completion import complete_served
+from plansmith.cli.text import short
+from plansmith.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from plansmith.triton.client import Client, Parameter
+
+
+@click.command("infer", short_help="Ask a served model.")
+@click.argument("model", metavar="MODEL[@VERSION]", shell_complete=complete_served)
+@click.argument("others", nargs=-1, metavar="")
+@click.option("--text", "texts", metavar="[NAME=]TEXT", multiple=True, help="A text; each one is a row.")
+@click.option(
+    "--lines",
+    metavar="[NAME=]FILE",
+    multiple=True,
+    shell_complete=complete_file,
+    help="A file of texts, a row for each line; - for standard input.",
+)
+@click.option(
+    "--file",
+    "files",
+    metavar="[NAME=]FILE",
+    multiple=True,
+    shell_complete=complete_file,
+    help="A file as it is, such as an image or a sound; each one is a row.",
+)
+@click.option(
+    "--input",
+    "inputs",
+    metavar="NAME=VALUE",
+    multiple=True,
+    shell_complete=complete_file,
+    help="A file (.npy, .npz, .json), - for JSON on standard input, JSON, or numbers with commas between them.",
+)
+@click.option(
+    "--input-json",
+    metavar="FILE",
+    shell_complete=complete_file,
+    help="The values of several inputs by name, or a request of KServe's protocol; - for standard input.",
+)
+@click.option("--random", "draw", is_flag=True, help="Draw the inputs that are not given.")
+@click.option("--shape", "shapes", metavar="NAME=SIZES", multiple=True, help="Of a drawn input, batch first: 4x64.")
+@click.option(
+    "--parameter",
+    "parameters",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Beside the inputs: a number, true, false or text; what stands in double quotes is text.",
+)
+@click.option("--stream", is_flag=True, help="Print what comes as it comes, of a model that answers in pieces.")
+@click.option("--only", metavar="NAME", multiple=True, help="An output to ask for [all of them].")
+@click.option("--url", metavar="URL", help="Where Triton answers [127.0.0.1:8000, or :8001 for gRPC].")
+@click.option("--serve", is_flag=True, help="Start Triton with MODEL of the repository for this request.")
+@click.option("--protocol", type=click.Choice(["http", "grpc"]), help="[grpc where the URL says so, else http]")
+@click.option("--encoding", type=click.Choice(["binary", "json"]), default="binary", show_default=True)
+@click.option("--shared-memory", is_flag=True, help="Hand large tensors over in memory; Triton runs on this machine.")
+@click.option("--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="Sent with each request.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=60, show_default=True, metavar="SECONDS")
+@click.option(
+    "--repository",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    shell_complete=complete_folder,
+    help=f"Know the inputs by the release in DIR; with --serve, where MODEL is [{DEFAULT_REPOSITORY}].",
+)
+@click.option("--repeat", type=click.IntRange(1), metavar="N", help="Ask N times more, and tell how long it took.")
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    shell_complete=complete_file,
+    help="Write the answer to FILE, .npz or .json.",
+)
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole answer as one JSON document.")
+def infer_command(
+    model: str,
+    others: tuple[str, ...],
+    *,
+    repository: Path | None,
+    serve: bool,
+    stream: bool,
+    repeat: int | None,
+    output: Path | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Ask MODEL on a running Triton and print what it answers, or write it to a file.
+
+    A text or file goes to the one input that takes strings; where there are several, NAME= before it says which. A
+    value of --input that lacks the batch is one sample; a batch above the model's largest is sent in parts. --random
+    draws values that are valid and mean nothing. Where no server runs, --serve starts one and ends it.
+
+    \b
+    plansmith infer minilm --text "a cat" --text "a dog on a mat"
+    plansmith infer minilm --lines sentences.txt --output embeddings.npz
+    plansmith infer resnet@3 --file cat.jpg --serve
+    plansmith infer answers --text question="Who?" --text context="Ada wrote it." --parameter top_k=3
+    plansmith infer writer --text "Once upon a time" --parameter max_new_tokens=64 --stream
+    plansmith infer minilm --input input_ids=101,4937,102 --input attention_mask=1,1,1
+    plansmith infer minilm --random --shape input_ids=8x64 --url grpc://gpu-box:8001 --repeat 100
+    """
+    from plansmith.cli.infer.infer_answer import Answered, latency_of, require_output
+    from plansmith.cli.infer.infer_client import on_own_server, on_running
+    from plansmith.cli.infer.infer_given import read_given, require_inputs
+    from plansmith.cli.infer.infer_parameters import read_parameters
+    from plansmith.cli.infer.infer_pieces import print_pieces, require_streamable
+
+    if others:
+        raise UsageError(
+            f"{others[0]!r} stands behind no option", remedy="pass --file, or --text, before each file or text"
+        )
+    if stream:
+        require_streamable(asked, output, repeat)
+    if output is not None:
+        require_output(output, replace=asked["force"])
+    name, _, version = model.partition("@")
+    rows = asked["texts"], asked["lines"], asked["files"]
+    given = read_given(asked["inputs"], asked["input_json"], rows, asked["shapes"], draw=asked["draw"])
+    parameters = read_parameters(asked["parameters"])
+    opening = on_own_server if serve else on_running
+    reach = {**asked, "as_json": as_json, "protocol": "grpc" if stream else asked["protocol"]}
+    with opening(name, version, repository, given, reach) as (client, sizes):
+        feed = given.feed(client.signature(), sizes)
+        if serve or repository is None:  # a release does not tell which inputs may be left out
+            require_inputs(client.signature(), feed)
+        if stream:
+            pieces = client.stream(feed, outputs=asked["only"], parameters={"stream": True, **parameters})
+            print_pieces(pieces, client.signature(), as_json=as_json, width=_width())
+            return
+        answer = client.ask(feed, outputs=asked["only"], parameters=parameters)
+        seconds = _times(client, feed, asked["only"], parameters, repeat or 0)
+        answered = Answered(name, answer, client.signature(), latency_of(seconds) if seconds else None)
+        if output is not None:
+            answered.write(output, replace=asked["force"])
+        if as_json:
+            click.echo(json.dumps(answered.document()))
+            return
+        names = given.names(client.signature(), answered.rows())
+        for line in answered.lines(names, width=_width(), values=output is None):
+            click.echo(line)
+        if output is not None:
+            click.echo(f"written to {short(output.absolute())}")
+
+
+def _times(
+    client: Client, feed: Mapping[str, object], only: Sequence[str], parameters: Mapping[str, Parameter], repeat: int
+) -> list[float]:
+    """Seconds of so many questions, one after the other, over the connection that there is."""
+    seconds = []
+    for _ in range(repeat):
+        started = time.perf_counter()
+        client.ask(feed, outputs=only, parameters=parameters)
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def _width() -> int | None:
+    """Cells of a line of the terminal; None where standard output is none."""
+    from plansmith.cli.streams import columns
+
+    return columns(sys.stdout) if sys.stdout.isatty() else None

@@ -1,0 +1,1 @@
+"""Commands that look, and say what they see."""

@@ -1,0 +1,126 @@
+"""`plansmith doctor`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from plansmith.cli.options import artifacts_option
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from plansmith.cli.doctor.findings import Examination, Finding
+
+_MARKS = {"ok": "✓", "optional": "–", "warning": "!", "problem": "✗"}
+_PLAIN_MARKS = {"ok": "+", "optional": "-", "warning": "!", "problem": "X"}
+_STYLES = {"ok": "green", "optional": "dim", "warning": "yellow", "problem": "bold red"}
+_NARROWEST = 40
+
+
+@click.command("doctor")
+@artifacts_option("The folder that compiles write to.")
+@click.option("--offline", is_flag=True, help="Ask no service: no Prefect API, no registry, no store.")
+@click.option("--deep", is_flag=True, help="Start Triton too, without a model; takes some seconds more.")
+@click.option("--strict", is_flag=True, help="Warnings count for the exit code too.")
+@click.option("--json", "as_json", is_flag=True, help="Print all findings as one JSON document.")
+def doctor_command(*, artifacts: Path, offline: bool, deep: bool, strict: bool, as_json: bool) -> None:
+    """Say what this machine can do, and what to install for the rest.
+
+    \b
+    plansmith doctor
+    plansmith doctor --deep --strict
+    plansmith doctor --offline --json
+
+    Exit code 9 when a plain compile (ONNX Runtime, checked on a running Triton) would lack something, otherwise 0.
+    """
+    from plansmith.cli.compile.progress import MovingLine
+    from plansmith.cli.doctor.examination import examine
+    from plansmith.cli.streams import open_console
+
+    with MovingLine(open_console(stderr=True)) as line:
+        line.tell("looking around")
+        examination = examine(artifacts, online=not offline, deep=deep, strict=strict, progress=line.tell)
+    if as_json:
+        click.echo(json.dumps(examination.to_dict()))
+    else:
+        _show(examination)
+    sys.exit(examination.exit_code)
+
+
+def _show(examination: Examination) -> None:
+    """Lines of our own making, so that a pipe gets whole lines and a terminal wrapped ones.
+
+    A remedy that several findings in a row have stands below the last of them.
+    """
+    from plansmith.cli.streams import open_console
+
+    console = open_console()
+    width = max(console.width, _NARROWEST) if console.is_terminal else None
+    marks = _marks()
+    names = max(len(finding.name) for finding in examination.findings)
+    with console.capture() as shown:
+        for area, findings in groupby(examination.findings, lambda finding: finding.area):
+            console.print(area, style="bold", markup=False)
+            for _, alike in groupby(findings, lambda finding: finding.remedy):
+                *others, last = alike
+                for finding in others:
+                    console.print(_lines(replace(finding, remedy=""), marks, names, width))
+                console.print(_lines(last, marks, names, width))
+            console.print()
+        console.print(_legend(examination, marks), markup=False)
+        console.print(examination.verdict, style="bold", markup=False)
+        for number, command in enumerate(examination.commands):
+            console.print(f"{'      ' if number else 'Next: '}{command}", markup=False)
+    click.echo(shown.get(), nl=False)
+
+
+def _legend(examination: Examination, marks: dict[str, str]) -> str:
+    """What the marks mean, and how many there are of each."""
+    from plansmith.cli.doctor.findings import Severity
+
+    counts = {severity: examination.count(severity) for severity in Severity}
+    return "  ".join(f"{marks[severity]} {severity}: {count}" for severity, count in counts.items() if count)
+
+
+def _lines(finding: Finding, marks: dict[str, str], names: int, width: int | None) -> Text:
+    """A finding in aligned columns: mark, name, what was found, and below it what it is needed for and what to type."""
+    from rich.text import Text
+
+    severity = finding.severity.value
+    told = [finding.found]
+    if finding.needed_for:
+        told[0] += f"; needed for {finding.needed_for}"
+    if finding.remedy:
+        told.append(f"{_arrow(marks)} {finding.remedy}")
+    indent = " " * (names + 6)
+    wrapped = [line for words in told for line in (_wrap(words, width - len(indent)) if width else [words])]
+    text = Text().append(f"  {marks[severity]} ", style=_STYLES[severity])
+    text.append(f"{finding.name:<{names}}  ")
+    text.append(f"\n{indent}".join(wrapped), style="dim" if severity == "optional" else "")
+    return text
+
+
+def _wrap(words: str, width: int) -> list[str]:
+    """Lines of at most this width, but for paths and options, which stay whole."""
+    return textwrap.wrap(words, width, break_long_words=False, break_on_hyphens=False)
+
+
+def _marks() -> dict[str, str]:
+    """Marks that standard output can encode."""
+    try:
+        "✓–✗→".encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return _PLAIN_MARKS
+    return _MARKS
+
+
+def _arrow(marks: dict[str, str]) -> str:
+    return "→" if marks is _MARKS else "->"

@@ -1,0 +1,315 @@
+"""What a file or folder that plansmith made, or reads, has to say about itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from plansmith.errors import UsageError, first_line
+from plansmith.records.engine import Engine
+from plansmith.records.model import Component, DataSet, LoweredModel, SourceModel, Tensor
+from plansmith.records.release import LOWERED_FILE, MANIFEST_FILE, LoweredGraph, Manifest, ReleasedModel
+from plansmith.records.validation import ValidationReport
+from plansmith.report.text.pipeline import pipeline_lines, script_lines
+from plansmith.report.text.plan import plan_lines
+from plansmith.report.text.precision import (
+    cosine_words,
+    doubts,
+    evaluation_lines,
+    held_out_words,
+    recipe_lines,
+    speed_words,
+)
+from plansmith.triton.repository.release import policy_of, read_manifest
+from plansmith.triton.repository.repository import ModelRepository
+
+_MOST_REASONS = 8
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a model among the others.
+
+    `made` and `verdict` are None where the manifest is damaged; `hidden` says why Triton is not shown it.
+    """
+
+    number: int
+    made: str | None
+    verdict: str | None
+    shown: bool
+    serves: bool
+    hidden: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        fields = asdict(self)
+        return {"version": fields.pop("number"), **fields}
+
+
+def versions(repository: ModelRepository, model: str) -> list[Version]:
+    """All versions of a model, ascending; Triton serves the newest that it is shown, or as the newest's policy says."""
+    shown = repository.views(model).shown()
+    numbers = repository.versions(model)
+    leading = repository.leading(model)
+    newest = repository.readable(model, leading) if leading is not None else None
+    served = policy_of(newest).served(shown)
+    marker = repository.marker()
+    otherwise = "its store says another" if marker is not None and marker.mirrors else "the view is older"
+    found = []
+    for number in numbers:
+        manifest = repository.readable(model, number)
+        hidden = None
+        if number not in shown:
+            hidden = repository.why_hidden(model, number, newest) or otherwise
+        found.append(
+            Version(
+                number=number,
+                made=manifest.created if manifest else None,
+                verdict=manifest.validation.verdict if manifest else None,
+                shown=number in shown,
+                serves=number in served,
+                hidden=hidden,
+            )
+        )
+    return found
+
+
+def explain(path: Path) -> dict[str, Any]:
+    """The facts of a manifest, ONNX file, lowered graph, release or repository, as nested JSON values.
+
+    Raises:
+        UsageError: the path is none of these, or the record of a lowered graph is damaged.
+        RepositoryError: a damaged manifest.
+    """
+    if path.name == MANIFEST_FILE and path.is_file():
+        return _release(read_manifest(path.parent), path.parent)
+    if (path / MANIFEST_FILE).is_file():
+        return _release(read_manifest(path), path)
+    lowered = path / LOWERED_FILE if path.is_dir() else path
+    if lowered.name == LOWERED_FILE and lowered.is_file():
+        return _lowered_graph(lowered)
+    if path.is_file() and path.suffix == ".onnx":
+        return _graph(path)
+    if path.is_dir() and (repository := ModelRepository(path)).target() is not None:
+        return _repository(repository)
+    raise UsageError(
+        f"{path} is no manifest, ONNX file, lowered graph, release or repository of plansmith",
+        remedy="name one, for example artifacts/repository",
+    )
+
+
+def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
+    validation, served = manifest.validation, manifest.served
+    return {
+        "release": str(folder),
+        "model": f"{manifest.name}, version {manifest.version}",
+        "made": f"{manifest.created} by plansmith {manifest.plansmith}",
+        "target": manifest.target,
+        "source": _source(manifest.source),
+        "export": {
+            "exporter": manifest.onnx.exporter_words,
+            "refused": [f"{a.exporter}: {a.problem}" for a in manifest.onnx.attempts if a.problem],
+            "axes": {name: f"{r.min} : {r.opt} : {r.max}" for name, r in manifest.onnx.axes.items()},
+            **({"fixed": [fixed.words for fixed in manifest.onnx.fixed]} if manifest.onnx.fixed else {}),
+            **({"tied": [tied.words for tied in manifest.onnx.tied]} if manifest.onnx.tied else {}),
+        },
+        "data": _data(manifest.data),
+        "engine": f"{manifest.engine.kind}, {manifest.engine.precision}",
+        **_plans(manifest.engine, validation),
+        "lowering": _lowering(manifest.lowered),
+        "interface": _interface(manifest.engine.components["model"]),
+        **_pipeline(manifest),
+        "max_batch_size": manifest.package.max_batch_size,
+        "gate": _gate(validation),
+        "served": "not checked"
+        if served is None
+        else f"{served.backend} backend ({served.backend_runtime}) with {served.device.upper()} instances"
+        f" in Triton {served.server_version},"
+        f" {served.requests} requests, median {served.median_seconds * 1000:.0f} ms",
+        "files": [f"{f.path}  {f.bytes:,} bytes  sha256 {f.sha256[:12]}" for f in manifest.files],
+        "seconds": {s.name: "cached" if s.cached else s.seconds for s in manifest.steps},
+    }
+
+
+def _lowered_graph(path: Path) -> dict[str, Any]:
+    """What `plansmith lower` wrote beside its graph."""
+    try:
+        record = LoweredGraph.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path} is no record of a lowered graph: {first_line(error)}", remedy="lower the model again"
+        ) from error
+    lowered = record.lowered
+    return {
+        "lowered graph": str(path.parent),
+        "model": record.name,
+        "made for": str(lowered.recipe.engine) if lowered.recipe else "any engine",
+        "precision": str(lowered.precision),
+        "data": _data(record.data),
+        "lowering": _lowering(lowered),
+        "interface": _interface(lowered.components["model"]),
+        "gate": _gate(record.validation),
+        "files": [file for component in lowered.components.values() for file in component.files],
+    }
+
+
+def _plans(engine: Engine, validation: ValidationReport) -> dict[str, Any]:
+    """What TensorRT built, for which shapes, and what ran; nothing where it built nothing."""
+    if not engine.plans:
+        return {}
+    profiles = {
+        profile.name: {
+            **{name: str(found) for name, found in profile.shapes.items()},
+            **{f"contents of {name}": str(found) for name, found in profile.values.items()},
+        }
+        for profile in (engine.build.profiles if engine.build else ())
+    }
+    return {
+        "plans": list(plan_lines(engine, validation)),
+        **({"profiles": profiles} if profiles else {}),
+        "plan files": {capability: plan.file for capability, plan in engine.plans.items()},
+    }
+
+
+def _pipeline(manifest: Manifest) -> dict[str, Any]:
+    """What stands around the model; nothing where nothing does."""
+    if manifest.pipeline is None:
+        return {}
+    told = {
+        "inputs": [_tensor(t) for t in manifest.package.interface.inputs],
+        "outputs": [_tensor(t) for t in manifest.package.interface.outputs],
+        "members": {member.part: member.model for member in manifest.package.members},
+        "found": list(pipeline_lines(manifest.pipeline)),
+    }
+    beside = {name: _beside(one) for name, one in manifest.beside.items()}
+    script = list(script_lines(manifest.script))
+    return {"pipeline": told} | ({"beside": beside} if beside else {}) | ({"script": script} if script else {})
+
+
+def _beside(one: ReleasedModel) -> dict[str, Any]:
+    """A model beside the release's own."""
+    return {
+        "source": _source(one.source),
+        "engine": f"{one.engine.kind}, {one.engine.precision}",
+        **_plans(one.engine, one.validation),
+        "found": list(pipeline_lines(one.pipeline)),
+        "gate": _gate(one.validation),
+    }
+
+
+def _source(source: SourceModel) -> str:
+    weights = "random weights" if source.random_weights else f"digest {source.digest[:12]}"
+    return (
+        f"{source.address}, revision {source.revision or 'none'}, {weights}, licence {source.licence or 'not stated'}"
+    )
+
+
+def _gate(validation: ValidationReport) -> dict[str, Any]:
+    return {
+        "verdict": validation.verdict,
+        "against": f"{validation.reference}, on {validation.data}",
+        "worst": {
+            output: f"largest error {w['max_relative']:.1e} of the magnitude, cosine {cosine_words(w['min_cosine'])}"
+            for output, w in validation.worst().items()
+        },
+        "held out": _held_out(validation),
+        "in doubt": list(doubts(validation)),
+    }
+
+
+def _data(data: DataSet | None) -> dict[str, Any]:
+    """What the samples are, and how many were looked at for what; nothing where no samples were taken."""
+    if data is None:
+        return {}
+    taken, joined = data.calibration.count - data.calibration.joined, data.calibration.joined
+    return {
+        "from": data.words,
+        "calibration": f"{taken} of {data.available} samples"
+        + (f", and {joined} more that are several of them in one" if joined else ""),
+        "evaluation": f"{data.evaluation.count} others, looked at once" if data.evaluation else "none",
+        "measure": data.metric,
+    }
+
+
+def _lowering(lowered: LoweredModel | None) -> dict[str, Any]:
+    """The recipe, what it costs, what stayed higher and why; nothing where nothing was lowered."""
+    if lowered is None or lowered.recipe is None:
+        return {}
+    reasons = Counter((kept.op_type, kept.reason) for kept in lowered.recipe.kept)
+    return {
+        "recipe": list(recipe_lines(lowered)),
+        "settings": [f"{name}: {value}" for name, value in lowered.recipe.settings.items()],
+        "higher": [f"{count} {op_type}: {reason}" for (op_type, reason), count in reasons.most_common(_MOST_REASONS)],
+        "tried": [
+            f"{trial.name}: mean cosine {cosine_words(trial.score)}, {trial.problem or 'accurate enough'}"
+            f"{f', {speed_words(trial.speed)}' if trial.speed else ''}{' (chosen)' if trial.chosen else ''}"
+            for trial in lowered.trials
+        ],
+    }
+
+
+def _held_out(validation: ValidationReport) -> dict[str, Any]:
+    evaluation = validation.evaluation
+    if evaluation is None:
+        return {}
+    return {"samples": held_out_words(evaluation), "found": [line for line, _ in evaluation_lines(evaluation)]}
+
+
+def _repository(repository: ModelRepository) -> dict[str, Any]:
+    models = {}
+    for name in repository.models():
+        newest = repository.newest(name)
+        models[name] = {
+            "versions": repository.versions(name),
+            "shown_to_triton": repository.views(name).shown(),
+            "newest": newest and f"{newest.engine.kind}, {newest.engine.precision}, gate {newest.validation.verdict}",
+            "made": newest and newest.created,
+        }
+    return {
+        "repository": str(repository.root),
+        "releases": str(repository.store / "releases"),
+        "target": repository.target(),
+        "models": models,
+    }
+
+
+def _graph(path: Path) -> dict[str, Any]:
+    try:
+        import onnx
+        from google.protobuf.message import DecodeError
+
+        from plansmith.compilers.onnx_files import describe
+    except ImportError as error:
+        raise UsageError(
+            "reading ONNX files needs the onnx package", remedy="pip install 'plansmith[compile]'"
+        ) from error
+    try:
+        component = describe(path)
+        model = onnx.load(path, load_external_data=False)
+    except (DecodeError, StopIteration) as error:
+        raise UsageError(f"{path} is no ONNX model: {error}", remedy="name a model that an exporter wrote") from error
+    operators = Counter(node.op_type for node in model.graph.node)
+    dtypes = Counter(onnx.TensorProto.DataType.Name(t.data_type).lower() for t in model.graph.initializer)
+    return {
+        "graph": str(path),
+        "made by": f"{model.producer_name} {model.producer_version}".strip() or "unknown",
+        "opset": component.opset,
+        "ir_version": component.ir_version,
+        "interface": _interface(component),
+        "weights": {name: f"{count} tensors" for name, count in dtypes.most_common()},
+        "external_files": list(component.external_files),
+        "operators": dict(operators.most_common()),
+    }
+
+
+def _interface(component: Component) -> dict[str, Any]:
+    return {
+        "inputs": [_tensor(t) for t in component.inputs],
+        "outputs": [_tensor(t) for t in component.outputs],
+    }
+
+
+def _tensor(tensor: Tensor) -> str:
+    return f"{tensor.name}: {tensor.dtype} [{', '.join(map(str, tensor.dims))}]"

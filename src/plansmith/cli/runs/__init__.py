@@ -1,0 +1,1 @@
+"""Commands about runs: fleets, flows, triggers, the zoo."""

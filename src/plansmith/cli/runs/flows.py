@@ -1,0 +1,148 @@
+"""`plansmith flows`: the flows of a service on a Prefect server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from plansmith.cli.options import complete_file
+from plansmith.cli.text import count, echo_lines, program, table
+
+if TYPE_CHECKING:
+    from plansmith.config.service.service import FlowDeployment
+    from plansmith.flows.deploy.changes import Change
+
+_CONFIG = Path("configs") / "service.yaml"
+_WORKER_OPTIONS = {"process": " --limit 4 --install-policy never"}
+"""A fleet's run waits for those of its models: a worker takes up several."""
+
+
+@click.group("flows", short_help="Run compiles on schedules and on other machines, with Prefect.")
+def flows_group() -> None:
+    """Run the flows of a service on a Prefect server: fleets, refreshes, checks and clean-ups, on their schedules.
+
+    The server is the one of PREFECT_API_URL; `plansmith[flows]` has to be installed. What runs, when and where stands
+    in a file, configs/service.yaml.
+
+    \b
+    plansmith flows serve
+    plansmith flows deploy --dry-run
+    """
+
+
+def _config_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--config",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        default=_CONFIG,
+        show_default=True,
+        shell_complete=complete_file,
+        help="The file of the service.",
+    )(command)
+
+
+@flows_group.command("serve", short_help="Run all flows of the service in this process, with their schedules.")
+@_config_option
+@click.option("--dry-run", is_flag=True, help="Say what would be served, and ask no server.")
+def serve_command(config: Path, dry_run: bool) -> None:
+    """Run all flows of the service here, when they are due or asked for, until Ctrl-C.
+
+    For one machine: no work pools and no workers. Schedules are paused while nothing is served.
+
+    \b
+    plansmith flows serve
+    plansmith flows serve --config configs/service.yaml --dry-run
+    """
+    from plansmith.flows.prefect_api.api import prepare_prefect
+
+    def tell(words: str) -> None:
+        click.echo(words, err=True)
+
+    prepare_prefect("INFO")
+    from plansmith.flows.deploy.deployments import deployments_of, load_service
+
+    service = load_service(config).config
+    deployments = deployments_of(service, served=True)
+    for place in service.specs:
+        if not Path(service.directory, place).exists():
+            tell(f"there is no {place} in {service.directory}: fleets fail until there is")
+    if dry_run:
+        echo_lines(_listed(deployments))
+        click.echo(f"would run in {service.directory}")
+        return
+    from plansmith.flows.deploy.serving import serve
+
+    def ready(url: str) -> None:
+        echo_lines(_listed(deployments))
+        click.echo(f"served to {url} from {service.directory}; Ctrl-C ends it")
+
+    serve(service, deployments, ready=ready, tell=tell)
+    tell("nothing is served any more; schedules are paused until it is served again")
+
+
+@flows_group.command("deploy", short_help="Put the flows of the service onto work pools.")
+@_config_option
+@click.option("--pool", "pools", metavar="NAME", multiple=True, help="Only what runs in this work pool; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON.")
+def deploy_command(config: Path, pools: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
+    """Make the deployments, schedules and automations on the Prefect server what the file of the service says.
+
+    A second call changes nothing. What plansmith did not make stays. Workers take the runs up: on each machine,
+    `prefect worker start --pool NAME`, in an environment that has plansmith.
+
+    \b
+    plansmith flows deploy
+    plansmith flows deploy --pool gpu-l4 --dry-run
+    """
+    from plansmith.flows.prefect_api.api import prepare_prefect
+
+    prepare_prefect("CRITICAL")
+    from plansmith.flows.deploy.deploying import deploy
+    from plansmith.flows.deploy.deployments import load_service
+
+    service = load_service(config).config
+    done = deploy(service, pools, dry_run=dry_run)
+    if as_json:
+        click.echo(done.model_dump_json())
+        return
+    echo_lines(_changed(done.changes, dry_run=dry_run))
+    for name in done.crashed:
+        click.echo(f"{name} had not been heard of for too long, and counts as crashed now", err=True)
+    for change in done.changes:
+        if change.what == "work pool" and change.outcome == "left" and change.words:
+            says = f"the pool {change.name} stays as it is: {'; '.join(change.words)}"
+            click.echo(f"{says}. Compare it with that of its type in configs/work_pools", err=True)
+    for pool in done.unattended:
+        kind = service.pools[pool].type
+        start = f"prefect worker start --pool {pool} --type {kind}{_WORKER_OPTIONS.get(kind, '')}"
+        click.echo(f"nobody takes up runs of the pool {pool}. Next: {start}", err=True)
+
+
+def _listed(deployments: tuple[FlowDeployment, ...]) -> list[str]:
+    rows = [("DEPLOYMENT", "WHEN", "WITH")]
+    for one in deployments:
+        when = ", ".join(f"{each.name} {each.cron} {each.timezone}" for each in one.schedules) or "when asked for"
+        rows.append((one.label, when, json.dumps(one.parameters) if one.parameters else ""))
+    return table(rows)
+
+
+_OUTCOMES = {"made": "would make", "changed": "would change", "removed": "would remove", "left": "is as it should be"}
+
+
+def _changed(changes: tuple[Change, ...], *, dry_run: bool) -> list[str]:
+    real = [change for change in changes if change.outcome != "left"]
+    lines = [
+        f"{_OUTCOMES[change.outcome] if dry_run else change.outcome} {change.what} {change.name}"
+        + (f" ({', '.join(change.words)})" if change.words else "")
+        for change in real
+    ]
+    left = len(changes) - len(real)
+    if not real:
+        return [f"nothing to change: {count(left, 'thing')} as {program()} would make them"]
+    return [*lines, f"{count(left, 'other')} left as they were" if left else "nothing else is there"]

@@ -1,0 +1,188 @@
+"""`plansmith serve`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from plansmith.cli.options import complete_model, repository_option
+
+if TYPE_CHECKING:
+    from plansmith.triton.repository.repository import ModelRepository
+    from plansmith.triton.server.follower import Follower, Needs
+    from plansmith.triton.server.server import TritonServer
+
+# Large models load for minutes; a person who waits can press Ctrl-C.
+_LOAD_SECONDS = 3600
+
+_LOOK_SECONDS = 0.5
+
+_PORT = click.IntRange(0, 65535)
+
+
+def _bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """A size as a person writes it."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from plansmith.records.fields import ByteCount
+
+    del context
+    try:
+        return None if value is None else TypeAdapter[int](ByteCount).validate_python(value)
+    except ValidationError:
+        raise click.BadParameter(f"{value!r} is no size such as 8G or 512M", param=parameter) from None
+
+
+@click.command("serve", short_help="Run Triton on a model repository until Ctrl-C.")
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_model)
+@repository_option("Where the models are.")
+@click.option("--tritonserver", type=click.Path(path_type=Path), help="The server; found when left out.")
+@click.option("--http-port", type=_PORT, default=8000, show_default=True, metavar="PORT", help="0 for any free one.")
+@click.option("--grpc-port", type=_PORT, default=8001, show_default=True, metavar="PORT", help="0 for any free one.")
+@click.option("--metrics-port", type=_PORT, default=8002, show_default=True, metavar="PORT", help="0 for any free one.")
+@click.option("--follow", is_flag=True, help="Take up what is published and let go of what is removed, meanwhile.")
+@click.option(
+    "--memory",
+    "memory_bytes",
+    metavar="SIZE",
+    callback=_bytes,
+    help="End it, with its Python models, where they hold more: 8G, 512M.",
+)
+def serve_command(
+    models: tuple[str, ...],
+    repository: Path,
+    *,
+    tritonserver: Path | None,
+    http_port: int,
+    grpc_port: int,
+    metrics_port: int,
+    follow: bool,
+    memory_bytes: int | None,
+) -> None:
+    """Run Triton on a model repository until Ctrl-C; all its models unless some are named.
+
+    With --follow it starts with no model, takes up what is shown one by one, and prints a line for each that serves, is
+    published, exchanged or removed; a version that does not load leaves the one before serving.
+
+    \b
+    plansmith serve
+    plansmith serve minilm --repository /srv/models --http-port 9000
+    plansmith serve --follow --memory 8G
+    """
+    from plansmith.cli.serve.server_needs import needs_of, obstacles
+    from plansmith.errors import RepositoryError, UsageError
+    from plansmith.triton.repository.nesting import require_alone
+    from plansmith.triton.repository.repository import ModelRepository
+    from plansmith.triton.server.installation import find_installation
+    from plansmith.triton.server.python_stub import other_pythons
+    from plansmith.triton.server.server import TritonServer
+
+    chosen = [port for port in (http_port, grpc_port, metrics_port) if port]
+    if len(set(chosen)) < len(chosen):
+        raise UsageError("two of the ports are the same", remedy="give three different ones, or 0 for any free one")
+    if not repository.is_dir():
+        raise RepositoryError(f"{repository} does not exist", remedy="compile a model into it first, or check the path")
+    opened = ModelRepository(repository)
+    require_alone(opened.root)
+    with suppress(RepositoryError):  # a repository that cannot be written is served as it stands
+        opened.settle_all()
+    present = opened.served_models()
+    missing = sorted(set(models) - set(present))
+    if (missing or not present) and not follow:
+        raise RepositoryError(
+            f"{repository} has no model {', '.join(missing)}" if missing else f"{repository} holds no model",
+            remedy=f"choose from: {', '.join(present)}" if present else "plansmith compile a model into it first",
+        )
+    installation = find_installation(tritonserver)
+    served = [model for model in models or present if model not in missing]
+    needs = needs_of(installation, opened, served)
+    if follow:  # what is published meanwhile may bring its environment for any of them
+        needs = replace(needs, pythons=tuple(other_pythons(installation)))
+    server = TritonServer(
+        repository,
+        installation,
+        log_file(opened.root),
+        site=needs.site,
+        dali_site=needs.dali_site,
+        models=[] if follow else served,  # the follower loads each by itself: one that never loads holds up no other
+        deadline_seconds=_LOAD_SECONDS,
+        ports=(http_port, grpc_port, metrics_port),
+        arguments=needs.arguments,
+        memory_bytes=memory_bytes,
+        pythons=needs.pythons,
+    )
+    with server:
+        what = f"follows {opened.root}" if follow else f"serves {', '.join(served)}"
+        _announce(server, what, served, needs.arguments, stand_in=needs.site is not None)
+        try:
+            if follow:
+                follower = _follower(server, opened, models, obstacles(installation, opened, needs))
+                status: int | None = _follow(server, follower)
+            else:
+                status = server.wait()
+        except KeyboardInterrupt:
+            click.echo("\nstopped", err=True)
+            return
+    assert status is not None
+    raise server.obituary(status, "while it served")
+
+
+def _follower(server: TritonServer, opened: ModelRepository, models: tuple[str, ...], needs: Needs) -> Follower:
+    """What keeps a server on a repository, of which it has loaded nothing yet."""
+    from plansmith.triton.server.follower import Follower
+    from plansmith.triton.server.live import RunningTriton
+
+    # A load over HTTP would hold up clients.
+    triton = RunningTriton(f"grpc://{server.grpc_url}")
+    return Follower(opened.root, triton, models=models, needs=needs, say=click.echo, log=server.log)
+
+
+def _follow(server: TritonServer, follower: Follower) -> int:
+    """Follow until the server ends by itself; its exit status."""
+    while (status := server.wait(_LOOK_SECONDS)) is None:
+        follower.look()
+    return status
+
+
+def _announce(
+    server: TritonServer, what: str, models: Sequence[str], arguments: Sequence[str], *, stand_in: bool
+) -> None:
+    """Say what is done, where, and how it ends."""
+    click.echo(f"Triton {server.version} {what}")
+    if stand_in:
+        click.echo("  ONNX models answer through plansmith's stand-in backend")
+    if arguments:
+        click.echo(f"  with     {shlex.join(arguments)}, as its plans need")
+    click.echo(f"  HTTP     http://{server.http_url}{f'/v2/models/{models[0]}' if models else ''}")
+    click.echo(f"  gRPC     grpc://{server.grpc_url}")
+    click.echo(f"  metrics  http://{server.metrics_url}/metrics")
+    click.echo(f"  log      {server.log}")
+    click.echo("Ctrl-C ends it.")
+
+
+def log_file(root: Path, command: str = "serve") -> Path:
+    """Beside the repository, or where that takes no files, in the folder for temporary ones.
+
+    The log of the server before becomes `.1`: it may say why that one ended.
+
+    Args:
+        root: the repository, an absolute path.
+        command: whose server it is.
+    """
+    beside = root.with_name(f"{root.name}.{command}.log")
+    if os.access(root.parent, os.W_OK):
+        with suppress(OSError):
+            if beside.exists():
+                beside.replace(f"{beside}.1")
+            return beside
+    descriptor, log = tempfile.mkstemp(prefix=f"plansmith-{os.getpid()}-", suffix=f".{command}.log")
+    os.close(descriptor)
+    return Path(log)

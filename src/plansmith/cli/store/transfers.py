@@ -1,0 +1,36 @@
+"""Bytes on their way between this machine and a store, as a moving line of a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from plansmith.cli.compile.progress import MovingLine
+from plansmith.cli.streams import open_console
+
+if TYPE_CHECKING:
+    from plansmith.stores.backend.object_store import Moved
+
+
+@contextmanager
+def transfer_line(words: str, *, quiet: bool = False) -> Iterator[Moved]:
+    """Draws how many bytes were moved so far, while the block lasts.
+
+    Args:
+        words: what is done, such as "fetched".
+        quiet: draw nothing.
+    """
+    from plansmith.formatting import bytes_in_words
+
+    total, lock = 0, Lock()
+    with MovingLine(open_console(stderr=True), quiet=quiet) as line:
+
+        def moved(count: int) -> None:
+            nonlocal total
+            with lock:
+                total += count
+                line.tell(f"{bytes_in_words(total)} {words}")
+
+        yield moved

@@ -1,0 +1,1 @@
+"""What a person writes: specs, targets, the file of the service."""

@@ -1,0 +1,120 @@
+"""How a spec asks for what stands around its model: raw inputs and outputs, other models, a script that asks them."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from plansmith.config.data import DataSpec
+from plansmith.config.precision import LoweringOptions, WrittenPrecision
+from plansmith.config.shapes import WrittenRange
+from plansmith.records.fields import Count, Switch
+from plansmith.records.model import Record
+from plansmith.records.pipeline import RawInput, RawOutput
+from plansmith.records.validation import ToleranceChange
+
+
+class PipelineOptions(Record):
+    """What stands before and behind the model; what is left out follows from the model."""
+
+    input: RawInput | Literal[""] = Field(
+        default="", description="What clients send: text, image or audio; told by the model when left out."
+    )
+    output: RawOutput | Literal[""] = Field(
+        default="",
+        description="What the server answers with: embedding, labels, tags, answer, text or the model's own tensors;"
+        " told by the model's task when left out.",
+    )
+    top_k: Count = Field(default=5, ge=1, description="How many labels an answer has, the likeliest first.")
+    padding: Literal["longest", "opt"] = Field(
+        default="longest",
+        description="How far texts are padded: to the longest of a batch, or at least to the usual length (opt).",
+    )
+    max_length: Count | None = Field(
+        default=None,
+        ge=1,
+        description="Most tokens of a text; what is longer is cut off. The model's own when left out.",
+    )
+    max_new_tokens: Count | None = Field(
+        default=None,
+        ge=1,
+        description="Most tokens that a request may ask a generating model for; what the model can when left out.",
+    )
+    stream: Switch = Field(
+        default=False,
+        description="Have a generating model send its text piece by piece to requests that ask for it (gRPC alone).",
+    )
+    instances: Count = Field(
+        default=1,
+        ge=1,
+        description="How many instances of each part before and behind the model, and of a script, run at once.",
+    )
+    preprocessing: Literal["python", "dali"] = Field(
+        default="python", description="Who makes tensors of images: Pillow in Triton's Python backend, or NVIDIA DALI."
+    )
+
+
+_BESIDE = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+_TAKEN = {"main", "model"}
+
+
+class BesideModel(Record):
+    """A model that the same requests go to: where it comes from, and how it is lowered, judged and answered for.
+
+    What is left out has its usual default, but for the precision; what cannot be said here is as the spec says it.
+    """
+
+    source: str = Field(
+        description="Where the model comes from, as for the spec's own `source`.",
+        json_schema_extra={"pattern": "^((hf|timm):[^~]|mlflow:models:/.)"},
+    )
+    task: str = Field(default="", description="Which head it gets, by the name of a transformers pipeline.")
+    precision: WrittenPrecision | None = Field(
+        default=None, description="What its graph is stored and computed in; that of the spec when left out."
+    )
+    data: DataSpec | None = Field(default=None, description="Real inputs, and labels where there are some.")
+    lowering: LoweringOptions = Field(default=LoweringOptions(), description="How its precision is lowered.")
+    shapes: dict[str, WrittenRange] = Field(
+        default_factory=dict, description="Smallest, usual and largest shape per input; derived when left out."
+    )
+    tolerances: dict[str, ToleranceChange] = Field(
+        default_factory=dict, description="What its gate allows, per output."
+    )
+    outputs: tuple[str, ...] = Field(default=(), description="Which of its outputs to serve; all by default.")
+    random_weights: Switch = Field(default=False, description="Draw its weights instead of loading them.")
+    trust_remote_code: Switch = Field(default=False, description="Run Python code that comes with it.")
+    allow_pickle: Switch = Field(default=False, description="Read its pickled weights, which can run any code.")
+    pipeline: PipelineOptions = Field(
+        default=PipelineOptions(), description="What its answers are made of, as for the spec's own `pipeline`."
+    )
+
+
+class PipelineSpec(PipelineOptions):
+    """What stands around a spec's model, other models among it."""
+
+    beside: dict[str, BesideModel] = Field(
+        default_factory=dict,
+        description="Further models that every request goes to, by name; their outputs begin with it, as in"
+        " topics_label. What makes the same inputs is there once.",
+    )
+    script: str = Field(
+        default="",
+        description="Python file, relative to the spec, whose `answer(inputs, models)` answers requests by asking the"
+        " models as it sees fit, in place of all of them being asked.",
+    )
+
+    @field_validator("beside")
+    @classmethod
+    def _check_beside(cls, value: dict[str, BesideModel]) -> dict[str, BesideModel]:
+        for name in value:
+            if not _BESIDE.fullmatch(name) or name in _TAKEN:
+                raise ValueError(f"{name!r} is no name for a model beside: a-z, 0-9 and _, and none of main, model")
+        return value
+
+    @property
+    def around_one(self) -> PipelineOptions:
+        """What is said of the model itself."""
+        return PipelineOptions.model_validate({name: getattr(self, name) for name in PipelineOptions.model_fields})

@@ -1,0 +1,1 @@
+"""The file of the service: models, schedules, destinations, what registries may start."""

@@ -1,0 +1,173 @@
+"""How a service hears of registries: the section `triggers` of its file."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+
+from plansmith.records.fields import Count, Number, Switch
+from plansmith.records.model import Record
+
+Change = Literal["alias", "tag", "created", "branch", "approved", "ready", "asked"]
+"""An alias or tag was set on a version, a version was made, a branch moved, a package was approved, a folder is
+complete, or somebody asked."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+_SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|block:[a-z0-9-]+")
+
+_FEWEST_SECONDS = 5
+
+
+def _check_secret(value: str) -> str:
+    if not _SECRET.fullmatch(value):
+        raise ValueError("must be env:VARIABLE, or block:NAME of a Secret block of Prefect; never the secret itself")
+    return value
+
+
+def _check_name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("a name has at most 64 of a-z 0-9 _ - and starts with a letter or digit: it stands in URLs")
+    return value
+
+
+def _check_http(value: str) -> str:
+    found = urlsplit(value)
+    if found.scheme not in {"http", "https"} or not found.hostname or found.username:
+        raise ValueError("must be an address such as https://mlflow.example.com, without a password in it")
+    return value
+
+
+Secret = Annotated[str, AfterValidator(_check_secret)]
+
+Name = Annotated[str, AfterValidator(_check_name)]
+
+HttpUrl = Annotated[str, AfterValidator(_check_http)]
+
+
+class _Registry(Record):
+    """What all registries have in common."""
+
+    poll_seconds: Count = Field(
+        default=300,
+        ge=_FEWEST_SECONDS,
+        description="How often `plansmith triggers watch` looks by itself: what no delivery told is made up for.",
+    )
+
+
+class Allowed(Record):
+    """Where the files of a model may come from; a registry takes any address from anybody who may write to it."""
+
+    schemes: tuple[str, ...] = Field(default=("mlflow-artifacts", "models"), description="Of artefacts' addresses.")
+    hosts: tuple[str, ...] = Field(default=(), description="Of http and https addresses.")
+    buckets: tuple[str, ...] = Field(default=(), description="Of s3 addresses.")
+
+
+class MlflowRegistry(_Registry):
+    """An MLflow server."""
+
+    type: Literal["mlflow"]
+    tracking_uri: HttpUrl = Field(description="The server's address.")
+    secrets: tuple[Secret, ...] = Field(
+        default=(), description="Any of them may have signed a delivery; none: deliveries are refused, polls go on."
+    )
+    window_seconds: Count = Field(default=300, ge=60, description="How old a delivery may be.")
+    allowed: Allowed = Allowed()
+    write_back: Switch = Field(default=False, description="Tell the version what came of its build, as tags.")
+
+
+class HubRegistry(_Registry):
+    """The Hugging Face Hub."""
+
+    type: Literal["hub"]
+    secrets: tuple[Secret, ...] = Field(default=(), description="As given to the webhook, sent in X-Webhook-Secret.")
+
+
+class SageMakerRegistry(_Registry):
+    """The SageMaker Model Registry, through EventBridge and SQS."""
+
+    type: Literal["sagemaker"]
+    queue_url: str = Field(description="The SQS queue that EventBridge's rule feeds.")
+    region: str = Field(default="", description="Of the queue; the environment's when left out.")
+    account: str = Field(default="", description="Only events of this account count; any when left out.")
+    endpoint_url: str = Field(default="", description="Of SQS, where it is not AWS's own.")
+    write_back: Switch = Field(default=False, description="Write what came of a build into the package's metadata.")
+
+
+class FolderRegistry(_Registry):
+    """A folder that models are put into, each a folder of its own."""
+
+    type: Literal["folder"]
+    path: str = Field(description="The folder, relative to the service's directory.")
+    ready: str = Field(default="_READY", description="The file that a producer writes last, in the model's folder.")
+
+
+class S3Registry(_Registry):
+    """A prefix of S3 that models are put under."""
+
+    type: Literal["s3"]
+    prefix: str = Field(description="s3://bucket/prefix.", json_schema_extra={"pattern": "^s3://"})
+    ready: str = Field(default="_READY", description="The object that a producer writes last, under the model's name.")
+    queue_url: str = Field(default="", description="The SQS queue of the bucket's notifications; polled without one.")
+    region: str = Field(default="", description="The environment's when left out.")
+    endpoint_url: str = Field(default="", description="Where it is not AWS's own.")
+
+
+class HookRegistry(_Registry):
+    """Anything that can sign a request of its own."""
+
+    type: Literal["hook"]
+    secrets: tuple[Secret, ...] = Field(min_length=1, description="Any of them may have signed a request.")
+    window_seconds: Count = Field(default=300, ge=60, description="How old a request may be.")
+
+
+Registry = Annotated[
+    MlflowRegistry | HubRegistry | SageMakerRegistry | FolderRegistry | S3Registry | HookRegistry,
+    Field(discriminator="type"),
+]
+
+
+class Rule(Record):
+    """Which events build what."""
+
+    registry: Name = Field(description="One of `registries`.")
+    model: str = Field(description="The model's name in the registry; * and ? stand for any letters.")
+    when: Change = Field(description="What has to happen.")
+    value: str = Field(
+        default="*", description="Which alias, tag as KEY=VALUE, branch or Git tag (refs/heads/main); * for any."
+    )
+    spec: str = Field(description="The spec file of what is built; its source gives way to that of the event.")
+    targets: tuple[str, ...] = Field(default=(), description="Targets in place of the spec's own.")
+
+
+class Limits(Record):
+    """What the receiver takes."""
+
+    body_bytes: Count = Field(default=1_048_576, ge=1024, description="The largest body.")
+    per_minute: Count = Field(default=600, ge=1, description="Requests of one address in a minute.")
+    body_seconds: Number = Field(default=10, gt=0, description="How long a client may take to send its body.")
+
+
+class TriggersConfig(Record):
+    """Which registries are heard, and what their events build."""
+
+    database: str = Field(
+        default="",
+        description="Where deliveries are kept: sqlite:///FILE or postgresql://…, or env:VARIABLE that holds it;"
+        " plansmith-triggers.db in the service's directory when left out.",
+    )
+    registries: dict[Name, Registry] = Field(min_length=1, description="By name; /hooks/NAME takes their deliveries.")
+    rules: tuple[Rule, ...] = Field(min_length=1, description="The first that matches an event decides.")
+    limits: Limits = Limits()
+    retries: Count = Field(default=20, ge=0, description="How often what failed for a while is tried again.")
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> Self:
+        for number, rule in enumerate(self.rules):
+            if rule.registry not in self.registries:
+                known = ", ".join(self.registries)
+                raise ValueError(f"rules.{number}: there is no registry {rule.registry!r}, but {known}")
+        return self

@@ -1,0 +1,126 @@
+"""Builds what is stale of a fleet, one model after another; what goes wrong with one does not stop the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from plansmith.config.spec import ModelSpec
+from plansmith.errors import UsageError
+from plansmith.fleet.members import Member, members_in
+from plansmith.fleet.records import Ended, FleetSummary, ModelOutcome, PlannedModel, failure_of
+from plansmith.records.release import PublishedVersion
+from plansmith.steps.provenance.history import Failure
+
+CompileOne = Callable[[ModelSpec, Path], PublishedVersion]
+"""Compiles a spec, whose relative paths start from a folder."""
+
+
+def build_fleet(
+    planned: Iterable[PlannedModel],
+    compile_one: CompileOne,
+    overrides: Mapping[str, Any],
+    *,
+    begins: Callable[[PlannedModel], None] = lambda _: None,
+    ended: Callable[[ModelOutcome], None] = lambda _: None,
+) -> FleetSummary:
+    """Build the models that are stale; those that are refused count as failed.
+
+    Args:
+        planned: what `plan_fleet` gave, or a part of it.
+        compile_one: compiles one model; what it raises is that model's failure, a bug included.
+        overrides: as the plan was made with.
+        begins: told of a model before it is built.
+        ended: told what came of each model, also of those with nothing to do.
+
+    Raises:
+        KeyboardInterrupt: while a model was built; `ended` is told of that one before.
+    """
+    started = time.monotonic()
+    outcomes: list[ModelOutcome] = []
+    for one in planned:
+        if one.state != "stale":
+            outcomes.append(outcome_without_work(one))
+        else:
+            begins(one)
+            try:
+                outcomes.append(_build(one, compile_one, overrides))
+            except KeyboardInterrupt as interrupt:
+                ended(outcome_of(one, "interrupted", failure=failure_of(interrupt)))
+                raise
+        ended(outcomes[-1])
+    return FleetSummary(outcomes=tuple(outcomes), seconds=round(time.monotonic() - started, 3))
+
+
+def outcome_without_work(planned: PlannedModel) -> ModelOutcome:
+    """What comes of a model that is fresh or was refused."""
+    return outcome_of(planned, "failed" if planned.state == "refused" else "fresh", failure=planned.failure)
+
+
+def outcome_unbuilt(planned: PlannedModel) -> ModelOutcome:
+    """What comes of a model that nobody got to, as the fleet was interrupted before."""
+    return outcome_of(planned, "interrupted") if planned.state == "stale" else outcome_without_work(planned)
+
+
+def outcome_of(
+    planned: PlannedModel,
+    ended: Ended,
+    *,
+    version: int | None = None,
+    failure: Failure | None = None,
+    seconds: float = 0,
+    run: str = "",
+) -> ModelOutcome:
+    """The outcome of a planned model; the version is the one before where there is no other."""
+    return ModelOutcome(
+        model=planned.model,
+        target=planned.target,
+        file=planned.file,
+        repository=planned.repository,
+        ended=ended,
+        reasons=planned.reasons,
+        version=planned.version if version is None else version,
+        failure=failure,
+        seconds=round(seconds, 3),
+        run=run,
+    )
+
+
+def spec_of(planned: PlannedModel, overrides: Mapping[str, Any]) -> tuple[ModelSpec, Path]:
+    """The spec of a planned model, read once more, and the folder that its relative paths start from.
+
+    Raises:
+        UsageError: the file is gone, is wrong by now, or has no such model any more.
+    """
+    file = Path(planned.file)
+    known = []
+    for member in members_in(file, overrides):
+        if not isinstance(member, Member):
+            raise member.error
+        is_named = (member.name, member.target) == (planned.model, planned.target)
+        if is_named and planned.repository in {"", str(member.repository)}:
+            return _forced(member.spec, planned), file.absolute().parent
+        where = f" in {member.repository}" if is_named else ""
+        known.append(f"{member.name} for {member.target}{where}")
+    raise UsageError(
+        f"{file} has no model {planned.model} for {planned.target} any more",
+        remedy=f"plan again: it has {', '.join(known)}",
+    )
+
+
+def _forced(spec: ModelSpec, planned: PlannedModel) -> ModelSpec:
+    """A model that is built though nothing changed is built anew."""
+    is_forced = any(reason.cause == "forced" for reason in planned.reasons)
+    return spec.model_copy(update={"force": True}) if is_forced else spec
+
+
+def _build(planned: PlannedModel, compile_one: CompileOne, overrides: Mapping[str, Any]) -> ModelOutcome:
+    started = time.monotonic()
+    try:
+        published = compile_one(*spec_of(planned, overrides))
+    except Exception as error:  # noqa: BLE001 - a bug in one model stops the others as little as anything else
+        return outcome_of(planned, "failed", failure=failure_of(error), seconds=time.monotonic() - started)
+    ended: Ended = "unchanged" if published.unchanged else "published"
+    return outcome_of(planned, ended, version=published.version, seconds=time.monotonic() - started)

@@ -1,0 +1,148 @@
+"""The list of a zoo: which models, how small; a YAML file, of which all that is wrong is said at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from plansmith.config.messages import words_of, words_of_yaml
+from plansmith.errors import UsageError, first_line
+from plansmith.records.model import Record
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+_MOST_PROBLEMS = 10
+
+Scheme = Literal["hf", "timm"]
+
+
+class Entry(Record):
+    """One model of the list: of timm by its name, of transformers by its type of configuration and its class.
+
+    `name`: what the table calls it; made from the rest when left out.
+    `timm`: a name that timm knows.
+    `model_type`: what `model_type` says in a config.json.
+    `architecture`: the model's class, as in `architectures` of a config.json.
+    `task`: the head, by the name of a transformers pipeline; decides the class where no architecture is given.
+    `config`: what makes the configuration of that type small; nested configurations are mappings.
+    """
+
+    name: str = ""
+    timm: str = ""
+    model_type: str = ""
+    architecture: str = ""
+    task: str = ""
+    config: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if bool(self.timm) == bool(self.model_type):
+            raise ValueError("an entry has either `timm` or `model_type`")
+        if self.timm and (self.architecture or self.config):
+            raise ValueError("a timm model has its own configuration: leave `architecture` and `config` out")
+        if self.model_type and not (self.architecture or self.task):
+            raise ValueError("a transformers model needs its `architecture`, or a `task` that decides it")
+        return self
+
+    @property
+    def scheme(self) -> Scheme:
+        """Which library the model is of."""
+        return "timm" if self.timm else "hf"
+
+    @property
+    def label(self) -> str:
+        """What the table calls it."""
+        if self.name:
+            return self.name
+        parts = (self.timm and f"timm:{self.timm}", self.model_type, self.architecture, self.task)
+        return " ".join(part for part in parts if part)
+
+
+class ZooList(Record):
+    """The file: its models in order, and parts that YAML anchors keep for them."""
+
+    parts: dict[str, Any] = Field(default_factory=dict)
+    models: tuple[Entry, ...]
+
+    @field_validator("models")
+    @classmethod
+    def _check_models(cls, value: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        if not value:
+            raise ValueError("the list is empty")
+        return value
+
+
+def shipped_list() -> Traversable:
+    """The list that plansmith comes with."""
+    return files("plansmith") / "configs" / "zoo.yaml"
+
+
+def read_list(path: Path | Traversable) -> tuple[Entry, ...]:
+    """Read a list of models.
+
+    Raises:
+        UsageError: the file cannot be read or is no such list; names every problem at once.
+    """
+    import yaml
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}",
+            remedy="name a YAML list of models, or none for the one that plansmith comes with",
+        ) from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise UsageError(f"{path} is not YAML: {words_of_yaml(error)}", remedy="mend the file") from error
+    try:
+        entries = ZooList.model_validate(values).models
+    except ValidationError as invalid:
+        raise _refusal(path, [_problem(error) for error in invalid.errors()]) from invalid
+    names = Counter(entry.label for entry in entries)
+    repeated = [
+        f"{name!r} stands there {count} times; give each a `name`" for name, count in names.items() if count > 1
+    ]
+    if repeated:
+        raise _refusal(path, repeated)
+    return entries
+
+
+def pick(entries: tuple[Entry, ...], pattern: str) -> tuple[Entry, ...]:
+    """The entries whose names hold a match of a regular expression.
+
+    Raises:
+        UsageError: it is no regular expression, or nothing matches.
+    """
+    import re
+
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(
+            f"--only: {pattern!r} is no regular expression: {first_line(error)}", remedy="write --only 'bert|^timm:'"
+        ) from error
+    found = tuple(entry for entry in entries if wanted.search(entry.label))
+    if not found:
+        near = ", ".join(entry.label for entry in entries[:4])
+        raise UsageError(f"--only: no name holds a match of {pattern!r}", remedy=f"names are like {near}")
+    return found
+
+
+def _refusal(path: Path | Traversable, problems: list[str]) -> UsageError:
+    more = len(problems) - _MOST_PROBLEMS
+    shown = problems[:_MOST_PROBLEMS] + ([f"… and {more} more"] if more > 0 else [])
+    return UsageError(
+        "\n  ".join([f"{len(problems)} problem(s) in {path}:", *shown]), remedy="mend these and run it again"
+    )
+
+
+def _problem(error: Mapping[str, Any]) -> str:
+    place = ".".join(map(str, error["loc"]))
+    words = {"missing": "is missing", "extra_forbidden": "is unknown"}.get(error["type"]) or words_of(error)
+    return f"{place}: {words}" if place else words

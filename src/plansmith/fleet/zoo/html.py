@@ -1,0 +1,60 @@
+"""The table of a zoo as a page: one HTML file in the style of the reports, without script and network."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from plansmith import __version__
+from plansmith.fleet.zoo.records import AxisFinding, Part, Zoo
+from plansmith.fleet.zoo.summary import share
+from plansmith.formatting import bytes_in_words, seconds_in_words
+from plansmith.report.render import breakable
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+_TEMPLATE = "zoo.html"
+
+
+def render(zoo: Zoo, title: str) -> str:
+    """The whole page; `title` is what the list is called."""
+    return _template().render(zoo=zoo, title=title, plansmith=__version__)
+
+
+@cache
+def _template() -> Template:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.ChoiceLoader(
+            [jinja2.PackageLoader("plansmith.fleet.zoo"), jinja2.PackageLoader("plansmith.report")]
+        ),
+        autoescape=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "axis": _axis_words,
+        "breakable": breakable,
+        "bytes": bytes_in_words,
+        "right_share": _right_share,
+        "moving_share": _moving_share,
+        "seconds": seconds_in_words,
+    }
+    return environment.get_template(_TEMPLATE)
+
+
+def _axis_words(axis: AxisFinding) -> str:
+    sizes = ", ".join(map(str, axis.sizes))
+    return f"{axis.name} ({axis.base}; {sizes})" + ("" if axis.moves else f": {axis.problem}")
+
+
+def _right_share(part: Part) -> str:
+    return f"{share(part.right, part.entries):.1%}"
+
+
+def _moving_share(part: Part) -> str:
+    return f"{share(part.moving, part.axes):.1%}"

@@ -1,0 +1,278 @@
+"""Running a list: each entry in a process of its own, several at a time, and what is finished is kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from plansmith.errors import PlansmithError
+from plansmith.fleet.zoo.entries import Entry
+from plansmith.fleet.zoo.known_causes import explained
+from plansmith.fleet.zoo.records import Limit, Row, Zoo
+from plansmith.fleet.zoo.summary import summarise
+from plansmith.formatting import bytes_in_words, seconds_in_words
+from plansmith.steps.cache.toolchain import step_toolchain
+from plansmith.system.digest import digest_of
+from plansmith.system.files import make_folder, write_file
+from plansmith.system.process import Worker
+
+CHILD = "plansmith.fleet.zoo.child"
+_POLL_SECONDS = 0.2
+_PAGE_BYTES = 4096
+_LONGEST_LOG_NAME = 80
+_INTERRUPT_SECONDS = 1
+"""A signal for all processes may end a child before the main thread has heard of it."""
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a list is run.
+
+    Args:
+        jobs: entries at a time.
+        timeout: seconds that an entry may take.
+        memory_bytes: that an entry's process may hold.
+        compare_bare: let plain torch.onnx.export try too.
+        force: run what is finished again.
+        child: the module that is run for an entry.
+    """
+
+    jobs: int
+    timeout: float
+    memory_bytes: int
+    compare_bare: bool = False
+    force: bool = False
+    child: str = CHILD
+
+    @property
+    def threads(self) -> int:
+        """How many an entry computes with, so that all together fill the cores."""
+        return max(1, len(os.sched_getaffinity(0)) // self.jobs)
+
+    def allows_more(self, limit: Limit) -> bool:
+        """Whether an entry that was ended at a limit may now go beyond it."""
+        return (self.timeout if limit.kind == "time" else self.memory_bytes) > limit.allowed
+
+
+class Listener:
+    """Told how a run goes; does nothing by itself. May be called from any thread."""
+
+    def doing(self, entry: Entry, text: str) -> None:
+        """What is being done for an entry."""
+
+    def finished(self, row: Row, *, kept: bool) -> None:
+        """An entry is finished; `kept`: it was before this run."""
+
+
+@dataclass
+class Runner:
+    """Runs entries, and keeps what came of them below one folder.
+
+    Args:
+        folder: for results and logs.
+        manner: how.
+        listener: told of it.
+    """
+
+    folder: Path
+    manner: Manner
+    listener: Listener = field(default_factory=Listener)
+
+    def run(self, entries: Sequence[Entry]) -> list[Row]:
+        """What came of each entry, in their order.
+
+        What is finished is kept, unless the machine failed, and so is what was ended at a limit, until it is allowed
+        more. On an interrupt the processes end at once.
+        """
+        make_folder(self.folder)
+        workers = _Workers()
+        with ThreadPoolExecutor(self.manner.jobs, thread_name_prefix="zoo") as pool:
+            try:
+                return _results([pool.submit(self._row, entry, workers) for entry in entries])
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                workers.end()
+                raise
+
+    def _row(self, entry: Entry, workers: _Workers) -> Row:
+        place = self.folder / f"{self._key(entry)}.json"
+        row = None if self.manner.force else _kept(place)
+        if row is not None and row.limit is not None and self.manner.allows_more(row.limit):
+            row = None
+        kept = row is not None
+        if row is None:
+            row, whole = self._try(entry, workers)
+            if whole:
+                write_file(place, row.model_dump_json(indent=1), replace=True)
+        row = self._with_log(explained(row), entry)
+        self.listener.finished(row, kept=kept)
+        return row
+
+    def _key(self, entry: Entry) -> str:
+        """Covers everything that a result depends on: the entry, the tools' versions, our code."""
+        asked = {"bare": self.manner.compare_bare, "child": self.manner.child}
+        return digest_of([entry.model_dump(mode="json"), step_toolchain("zoo"), asked])
+
+    def _log(self, entry: Entry) -> Path:
+        name = re.sub(r"[^\w.-]+", "-", entry.label)[:_LONGEST_LOG_NAME]
+        return self.folder / "logs" / f"{name}-{self._key(entry)[:8]}.log"
+
+    def _with_log(self, row: Row, entry: Entry) -> Row:
+        log = self._log(entry)
+        told = row.outcome != "right" and log.is_file()
+        return row.model_copy(update={"log": str(log)}) if told else row
+
+    def _try(self, entry: Entry, workers: _Workers) -> tuple[Row, bool]:
+        """Run an entry; the row, and whether the same would come of it again.
+
+        Not where its process died, or the machine failed.
+        """
+        log = self._log(entry)
+        log.unlink(missing_ok=True)
+        began = time.monotonic()
+        with workers.open(self.manner.child, log, lambda text: self.listener.doing(entry, text)) as worker:
+            watch = _Watch(worker, self.manner)
+            try:
+                answer = worker.call(
+                    "try_entry",
+                    entry=entry.model_dump(mode="json"),
+                    threads=self.manner.threads,
+                    compare_bare=self.manner.compare_bare,
+                )
+                row = Row.model_validate(answer)
+            except PlansmithError as error:
+                if watch.limit is None and workers.ended.wait(_INTERRUPT_SECONDS):
+                    raise CancelledError from error
+                problem = watch.verdict or error.message
+            else:
+                return row, not row.machine
+            finally:
+                watch.close()
+        row = Row(
+            name=entry.label,
+            scheme=entry.scheme,
+            outcome="failed",
+            problem=problem,
+            limit=watch.limit,
+            seconds=round(time.monotonic() - began, 2),
+        )
+        return row, watch.limit is not None
+
+
+def _results(futures: Sequence[Future[Row]]) -> list[Row]:
+    """All results, or the first error.
+
+    Waits in short turns: a signal that comes as a wait begins is heard of only at its end.
+    """
+    while True:
+        done, pending = wait(futures, timeout=_POLL_SECONDS, return_when=FIRST_EXCEPTION)
+        for future in done:
+            future.result()
+        if not pending:
+            return [future.result() for future in futures]
+
+
+class _Workers:
+    """The processes that run, so that an interrupt ends them all.
+
+    Attributes:
+        ended: set once it did.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: set[Worker] = set()
+        self.ended = threading.Event()
+
+    @contextmanager
+    def open(self, module: str, log: Path, progress: Callable[[str], None]) -> Iterator[Worker]:
+        with Worker(module, log, progress) as worker:
+            with self._lock:
+                self._open.add(worker)
+            if self.ended.is_set():
+                worker.kill()
+            try:
+                yield worker
+            finally:
+                with self._lock:
+                    self._open.discard(worker)
+
+    def end(self) -> None:
+        self.ended.set()
+        with self._lock:
+            for worker in self._open:
+                worker.kill()
+
+
+class _Watch:
+    """Ends a process that takes too long or holds too much.
+
+    Attributes:
+        limit: at which it was ended, if it was.
+        verdict: the same in words.
+    """
+
+    def __init__(self, worker: Worker, manner: Manner) -> None:
+        self.limit: Limit | None = None
+        self.verdict = ""
+        self._worker, self._manner = worker, manner
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        seconds, most = self._manner.timeout, self._manner.memory_bytes
+        deadline = time.monotonic() + seconds
+        while not self._over.wait(_POLL_SECONDS):
+            held = _resident_bytes(self._worker.number)
+            doing = self._worker.doing or "starting"
+            if held > most:
+                self.limit = Limit(kind="memory", allowed=most)
+                self.verdict = (
+                    f"it held {bytes_in_words(held)} of memory ({doing}), and may hold {bytes_in_words(most)};"
+                    f" --memory {2 * most / 2**30:.3g} allows it more"
+                )
+            elif time.monotonic() > deadline:
+                self.limit = Limit(kind="time", allowed=seconds)
+                self.verdict = (
+                    f"it was not finished after {seconds_in_words(seconds)} ({doing});"
+                    f" --timeout {2 * seconds:g} gives it longer"
+                )
+            if self.limit is not None:
+                self._worker.kill()
+                return
+
+
+def _resident_bytes(process: int) -> int:
+    """What a process holds in memory (Linux proc(5), statm); 0 where it has ended."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * _PAGE_BYTES
+    return 0
+
+
+def _kept(place: Path) -> Row | None:
+    """A finished row; None where there is none, or one that another plansmith wrote."""
+    with suppress(OSError, ValidationError):
+        return Row.model_validate_json(place.read_text(encoding="utf-8"))
+    return None
+
+
+def run_list(runner: Runner, entries: Sequence[Entry]) -> Zoo:
+    """Run entries, and say what they come to."""
+    began = time.monotonic()
+    rows = runner.run(entries)
+    versions = {name: number for name, number in step_toolchain("zoo").items() if name != "code"}
+    return Zoo(versions=versions, summary=summarise(rows, time.monotonic() - began), rows=tuple(rows))

@@ -1,0 +1,229 @@
+"""One entry, in a child process: save the model, ask PyTorch, compile it, and compare what the graph answers."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plansmith.errors import PlansmithError, in_one_line
+from plansmith.fleet.zoo.axes import Acceptance, Axis, Place, Shape, find_axes, is_stable, resized
+from plansmith.fleet.zoo.entries import Entry
+from plansmith.fleet.zoo.graphs import Graph
+from plansmith.fleet.zoo.known_causes import is_of_the_machine, tells_of_the_machine
+from plansmith.fleet.zoo.records import AxisFinding, Row
+from plansmith.fleet.zoo.save import save
+from plansmith.records.model import BATCH, OnnxModel, SourceModel
+
+if TYPE_CHECKING:
+    from plansmith.records.model import Component
+    from plansmith.sources.loaded_model import LiveModel
+
+Progress = Callable[[str], None]
+
+Fixed = dict[str, dict[int, int]]
+"""Sizes that the graph has fixed, by input and place."""
+
+_MOST_WRONG = 3
+_MAX_OPSET = 23
+
+
+def try_entry(entry: Entry, folder: Path, progress: Progress, *, compare_bare: bool = False) -> Row:
+    """Make, compile and judge one model.
+
+    Args:
+        entry: which one.
+        folder: an empty folder for the model and its graph.
+        progress: told what is being done.
+        compare_bare: let plain torch.onnx.export try too.
+
+    Returns:
+        What came of it; what goes wrong on the way is told in it.
+    """
+    began, cpu_began = time.monotonic(), time.process_time()
+    trial = _Trial(entry, folder, progress)
+    try:
+        row = trial.run(compare_bare=compare_bare)
+        machine = any(map(tells_of_the_machine, row.told))
+    except Exception as error:  # noqa: BLE001 - anything that a model or a library raises is this entry's failure
+        traceback.print_exc()  # into the log of the child
+        row = trial.failed(error)
+        machine = is_of_the_machine(error)
+    return row.model_copy(
+        update={
+            "machine": machine,
+            "seconds": round(time.monotonic() - began, 2),
+            "cpu_seconds": round(time.process_time() - cpu_began, 2),
+        }
+    )
+
+
+class _Trial:
+    def __init__(self, entry: Entry, folder: Path, progress: Progress) -> None:
+        self._entry, self._progress = entry, progress
+        self._model, self._out = folder / "model", folder / "graph"
+        self._step = "saving the model"
+
+    def run(self, *, compare_bare: bool) -> Row:
+        self._say("saving the model")
+        self._model.mkdir()
+        save(self._entry, self._model)
+        self._say("asking PyTorch which axes move")
+        live = self._load()
+        accepted = find_axes(live.inputs, live.ask, only_batch=bool(self._entry.timm))
+        self._say("exporting")
+        onnx = self._export()
+        self._say("comparing the graph with PyTorch")
+        row = self._judge(onnx, accepted, live)
+        if compare_bare:
+            from plansmith.fleet.zoo.bare_export import try_bare
+
+            self._say("plain torch.onnx.export")
+            row = row.model_copy(update={"bare": tuple(try_bare(live, accepted, self._out.parent))})
+        return row
+
+    def failed(self, error: Exception) -> Row:
+        """The row of an entry that got no graph."""
+        kind, words = type(error).__name__, in_one_line(str(error))
+        said = error.message if isinstance(error, PlansmithError) else f"{kind}: {words}" if words else kind
+        return Row(name=self._entry.label, scheme=self._entry.scheme, outcome="failed", problem=f"{self._step}: {said}")
+
+    def _say(self, step: str) -> None:
+        self._step = step
+        self._progress(step)
+
+    def _source(self) -> SourceModel:
+        task = self._entry.task if self._entry.timm or self._entry.architecture else ""
+        return SourceModel(
+            scheme=self._entry.scheme,
+            location=str(self._model),
+            revision=None,
+            licence=None,
+            digest="",
+            random_weights=True,
+            trust_remote_code=False,
+            task=task or None,
+        )
+
+    def _load(self) -> LiveModel:
+        from plansmith.compilers.export.loading import load
+
+        return load(self._source().model_dump(mode="json"), self._model, False, {}, ())
+
+    def _export(self) -> OnnxModel:
+        from plansmith.compilers.export.export import export
+
+        self._out.mkdir()
+        made = export(
+            source=self._source().model_dump(mode="json"),
+            folder=str(self._model),
+            allow_pickle=False,
+            shapes={},
+            inputs={},
+            outputs=(),
+            max_opset=_MAX_OPSET,
+            out=str(self._out),
+            progress=self._progress,
+        )
+        return OnnxModel.model_validate(made)
+
+    def _judge(self, onnx: OnnxModel, accepted: Acceptance, live: LiveModel) -> Row:
+        component = onnx.components["model"]
+        graph = Graph(self._out / component.file, [tensor.name for tensor in component.outputs])
+        problems = []
+        if not is_stable(live.ask, accepted.base):
+            problems.append("PyTorch itself answers otherwise after the export")
+        fixed = _fixed_sizes(component)
+        reasons = {one.axis: one.reason for one in onnx.fixed}
+        findings = [
+            _finding(graph, axis, fixed, live, next((reasons[name] for name in axis.names if name in reasons), ""))
+            for axis in accepted.axes
+        ]
+        checked = list(_reachable(accepted, fixed, live))
+        problems += filter(None, map(graph.problem_at, checked))
+        if not checked:
+            problems.append("the graph takes none of the shapes that PyTorch takes")
+        problems = [*(_batch_words(axis) for axis in findings if _is_batch(axis) and axis.fixed_at), *problems]
+        return Row(
+            name=self._entry.label,
+            scheme=self._entry.scheme,
+            outcome="wrong" if problems else "right",
+            exporter=onnx.exporter,
+            axes=tuple(findings),
+            shapes=len(checked),
+            wrong=tuple(problems[:_MOST_WRONG]),
+            attempts=tuple(f"{a.exporter}: {a.problem}" for a in onnx.attempts if a.problem),
+            graph_bytes=sum((self._out / file).stat().st_size for file in component.files),
+            problem="; ".join(problems[:_MOST_WRONG]),
+        )
+
+
+def _finding(graph: Graph, axis: Axis, fixed: Fixed, live: LiveModel, reason: str) -> AxisFinding:
+    """Whether an axis of PyTorch's moves in the graph, and is right wherever it does; `reason`: why it was fixed."""
+    held = [size for place in axis.places if (size := fixed.get(place.tensor, {}).get(place.dim))]
+    if held:
+        problem = f"fixed at {held[0]} in the graph" + (f": {reason}" if reason else "")
+    else:
+        moved = (_with_fixed(shape, fixed, live) for shape in axis.shapes.values())
+        problem = next((said for shape in moved if shape and (said := graph.problem_at(shape))), "")
+    return AxisFinding(
+        name=axis.name,
+        dims=tuple(map(str, axis.places)),
+        base=axis.base,
+        sizes=tuple(sorted(axis.shapes)),
+        moves=not problem,
+        fixed_at=held[0] if held else 0,
+        problem=problem,
+    )
+
+
+def _is_batch(axis: AxisFinding) -> bool:
+    return axis.name == BATCH or any(dim.endswith(":0") for dim in axis.dims)
+
+
+def _batch_words(axis: AxisFinding) -> str:
+    return f"{'the batch' if axis.name == BATCH else axis.name} is {axis.problem}"
+
+
+def _fixed_sizes(component: Component) -> Fixed:
+    """The dims of the graph's inputs that are numbers."""
+    return {t.name: {i: d for i, d in enumerate(t.dims) if isinstance(d, int)} for t in component.inputs}
+
+
+def _reachable(accepted: Acceptance, fixed: Fixed, live: LiveModel) -> Iterator[Shape]:
+    """The shapes that the graph's form allows, each once; what it has fixed has its size there."""
+    seen: set[tuple[tuple[int, ...], ...]] = set()
+    for shape in accepted.shapes:
+        allowed = _with_fixed(shape, fixed, live)
+        if allowed is None:
+            continue
+        form = tuple(array.shape for array in allowed.feed.values())
+        if form not in seen:
+            seen.add(form)
+            yield allowed
+
+
+def _with_fixed(shape: Shape, fixed: Fixed, live: LiveModel) -> Shape | None:
+    """A shape with the sizes that the graph has fixed; None where PyTorch does not take that."""
+    named = {
+        dim: fixed[tensor.name][place]
+        for tensor in live.inputs.tensors
+        for place, dim in enumerate(tensor.dims)
+        if isinstance(dim, str) and place in fixed.get(tensor.name, {})
+    }
+    wanted = {**shape.sizes, **named}
+    feed = shape.feed if not shape.sizes or wanted == shape.sizes else live.inputs.make(wanted)
+    for tensor, sizes in fixed.items():
+        for dim, size in sizes.items():
+            if feed[tensor].shape[dim] != size:
+                feed = resized(feed, (Place(tensor, dim),), size)
+    if feed is shape.feed:
+        return shape
+    try:
+        return Shape(shape.name, feed, live.ask(feed))
+    except Exception as error:
+        if is_of_the_machine(error):
+            raise
+        return None

@@ -1,0 +1,1 @@
+"""Sound around a model."""

@@ -1,0 +1,46 @@
+"""What a model makes of sounds, told by its directory's files alone: labels, or other tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plansmith.pipelines.answer_kinds import TRANSFORMERS, RawKind
+from plansmith.records.pipeline import RawOutput
+from plansmith.sources.directory import read_config
+from plansmith.sources.huggingface.heads import read_json
+from plansmith.sources.huggingface.processors import PROCESSOR_FILES
+
+_TASK = "audio-classification"
+_CLASSIFIERS = ("ForSequenceClassification", "ForAudioClassification")
+
+
+def takes_sounds(folder: Path) -> bool:
+    """Whether a directory of transformers says how sounds become the model's input.
+
+    Raises:
+        SourceError: a file is no JSON.
+    """
+    found = (read_json(folder / name) for name in PROCESSOR_FILES if (folder / name).is_file())
+    return any("sampling_rate" in str(one) for one in found)
+
+
+def sound_output(folder: Path, task: str) -> RawOutput:
+    """What a model that hears sounds answers with, by its task or, where none is asked for, its configuration.
+
+    Raises:
+        SourceError: the configuration is no JSON.
+    """
+    named = str((read_config(folder).get("architectures") or [""])[0])
+    return "labels" if task == _TASK or (not task and named.endswith(_CLASSIFIERS)) else "tensors"
+
+
+SOUNDS = RawKind(
+    name="audio",
+    plural="sounds",
+    lacking={"onnx": "an ONNX file has no feature extractor", "timm": "timm has no feature extractor"},
+    fitting=TRANSFORMERS,
+    processor="feature extractor",
+    variable="feature_extractor",
+    takes=lambda _, folder: takes_sounds(folder),
+    output=lambda _, folder, task: sound_output(folder, task),
+)

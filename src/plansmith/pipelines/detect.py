@@ -1,0 +1,55 @@
+"""What a pipeline around a source takes and answers, told by the source's files alone, before anything heavy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plansmith.config.pipeline import PipelineOptions
+from plansmith.errors import SourceError, UsageError
+from plansmith.pipelines.answer_kinds import Scheme
+from plansmith.pipelines.audio.kinds import SOUNDS
+from plansmith.pipelines.image.kinds import IMAGES
+from plansmith.pipelines.text.kinds import TEXTS
+from plansmith.records.pipeline import RawInput, RawOutput
+
+_KINDS = (TEXTS, IMAGES, SOUNDS)
+
+
+def raw_input(scheme: Scheme, folder: Path, options: PipelineOptions) -> RawInput:
+    """What clients send: what the spec says, or the one thing that the source can make inputs of.
+
+    Raises:
+        UsageError: it can make them of several, and the spec does not say which.
+        SourceError: it can make them of nothing.
+    """
+    if options.input:
+        return options.input
+    able = [kind.name for kind in _KINDS if scheme not in kind.lacking and kind.takes(scheme, folder)]
+    if not able:
+        raise SourceError(
+            f"{folder.name} has no tokenizer, image processor or feature extractor: nothing makes inputs of raw ones",
+            remedy="save it beside the model (save_pretrained), or leave `pipeline` out",
+        )
+    if len(able) > 1:
+        raise UsageError(
+            f"the model can be sent {' or '.join(able)}, and `pipeline` does not say which",
+            remedy=f"write input: {able[0]} under `pipeline`",
+        )
+    return able[0]
+
+
+def refuse_raw(scheme: Scheme, folder: Path, options: PipelineOptions, *, task: str) -> RawOutput:
+    """See that the pipeline that a spec asks for can be made around a source: what it will answer with.
+
+    Args:
+        scheme: of the source.
+        folder: its directory.
+        options: what the spec says of the pipeline.
+        task: that was asked for; empty: none.
+
+    Raises:
+        UsageError: the kind of source, or of model, does not fit what the spec asks for.
+        SourceError: what makes the model's inputs is not there.
+    """
+    kinds = {kind.name: kind for kind in _KINDS}
+    return kinds[raw_input(scheme, folder, options)].refuse(scheme, folder, options, task=task)

@@ -1,0 +1,68 @@
+"""What a model makes of images, told by its directory's files alone: labels, an embedding, or other tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plansmith.pipelines.answer_kinds import RawKind, Scheme
+from plansmith.records.pipeline import RawOutput
+from plansmith.sources.directory import read_config
+from plansmith.sources.huggingface.heads import read_json
+from plansmith.sources.huggingface.processors import PROCESSOR_FILES
+
+_TASKS: dict[str, RawOutput] = {"image-classification": "labels", "image-feature-extraction": "embedding"}
+
+# How classes of transformers end; a class without a head is named …Model.
+_HEADS: tuple[tuple[str, RawOutput], ...] = (
+    ("ForImageClassification", "labels"),
+    ("ForImageClassificationWithTeacher", "labels"),
+    ("ModelWithProjection", "embedding"),
+    ("Model", "embedding"),
+)
+
+
+def image_output(scheme: Scheme, folder: Path, task: str) -> RawOutput:
+    """What a model that reads images answers with, by its task or, where none is asked for, its configuration.
+
+    Raises:
+        SourceError: the configuration is no JSON.
+    """
+    config = read_config(folder)
+    if task:
+        return _TASKS.get(task, "tensors")
+    if scheme == "timm" or "pretrained_cfg" in config:
+        return "labels" if config.get("num_classes", 0) else "embedding"
+    named = str((config.get("architectures") or [""])[0])
+    return next((output for end, output in _HEADS if named.endswith(end)), "tensors")
+
+
+def takes_images(scheme: Scheme, folder: Path) -> bool:
+    """Whether a directory says how images become the model's input.
+
+    Raises:
+        SourceError: a file is no JSON.
+    """
+    if scheme == "timm" or "pretrained_cfg" in read_config(folder):
+        return True
+    found = (read_json(folder / name) for name in PROCESSOR_FILES if (folder / name).is_file())
+    return any(isinstance(one, dict) and _is_of_images(one) for one in found)
+
+
+def _is_of_images(config: dict[str, object]) -> bool:
+    """Of the three files, one is of images alone, one holds every part by name, and one is of videos."""
+    if "image_processor" in config or "image_processor_type" in config:
+        return True
+    # Older directories name a feature extractor, as do those of sounds, which have a sampling rate.
+    return "feature_extractor_type" in config and "sampling_rate" not in config and "feature_size" not in config
+
+
+IMAGES = RawKind(
+    name="image",
+    plural="images",
+    lacking={"onnx": "an ONNX file does not say how images become its input"},
+    fitting="a model of timm or transformers as the source",
+    processor="image processor",
+    variable="processor",
+    takes=takes_images,
+    output=image_output,
+)

@@ -1,0 +1,238 @@
+"""The pipeline around a model of timm or transformers that reads images. Runs in the heavy worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Literal
+
+from plansmith.config.pipeline import PipelineOptions
+from plansmith.errors import SourceError, UsageError
+from plansmith.pipelines.draft import Draft, DraftPart
+from plansmith.pipelines.image.kinds import IMAGES
+from plansmith.pipelines.image.preprocessing import EQUAL, Agreement
+from plansmith.pipelines.image.reference import ImageSource, ask_ranked, timm_source, transformers_source
+from plansmith.pipelines.image.samples import files_of, image_questions
+from plansmith.pipelines.labels import labels_part
+from plansmith.pipelines.served.images import ImagesStep
+from plansmith.pipelines.served.requests import Refusal
+from plansmith.records.model import BATCH, Component, OnnxModel, Tensor
+from plansmith.sources.loaded_model import LiveModel
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[np.generic]]
+
+IMAGE = "image"
+"""The ensemble's input: encoded images."""
+
+_POOLED = ("image_embeds", "pooler_output", "features")
+"""Outputs that hold one vector of an image, the first that there is."""
+
+
+@dataclass(frozen=True)
+class _Behind:
+    """What follows a model: its parts, what clients get, and what it is held against; `library` in words."""
+
+    parts: tuple[DraftPart, ...]
+    outputs: tuple[Tensor, ...]
+    ask: Callable[[Arrays], Arrays]
+    library: str
+
+
+@dataclass(frozen=True)
+class _Model:
+    """The model as the parts see it."""
+
+    live: LiveModel
+    source: ImageSource
+    component: Component
+    options: PipelineOptions
+
+    def own_outputs(self, *names: str) -> _Behind:
+        """Some of its outputs as they are."""
+        outputs = tuple(tensor for tensor in self.component.outputs if tensor.name in names)
+
+        def ask(feed: Arrays) -> Arrays:
+            pixels = self.source.prepare(list(files_of(feed, IMAGE)))
+            answer = self.live.ask({self.live.inputs.tensors[0].name: pixels})
+            return {name: answer[name] for name in names}
+
+        return _Behind((), outputs, ask, "")
+
+
+def plan_images(
+    live: LiveModel,
+    folder: Path,
+    options: PipelineOptions,
+    onnx: OnnxModel,
+    *,
+    scheme: Literal["hf", "timm"],
+    task: str,
+    trust_remote_code: bool,
+) -> Draft:
+    """What stands around a model so that clients can send images.
+
+    Args:
+        live: the source model in FP32.
+        folder: its directory.
+        options: what the spec says of the pipeline.
+        onnx: the graph that is served, or the interface of the model that is served as PyTorch.
+        scheme: of the source.
+        task: that was asked for; empty: none.
+        trust_remote_code: whether the model's own Python code may be run.
+
+    Raises:
+        SourceError: there is no preprocessing, or it does something that the part for images cannot.
+        UsageError: the model does not make what the spec asks for, or takes more than images.
+    """
+    output = IMAGES.refuse(scheme, folder, options, task=task)
+    component = onnx.components["model"]
+    images = _image_input(component)
+    source = (
+        timm_source(live, folder)
+        if scheme == "timm"
+        else transformers_source(live, folder, trust_remote_code=trust_remote_code)
+    )
+    _require_fitting(source, images)
+    questions = image_questions(IMAGE, max_batch=_max_batch(images, onnx))
+    for name, feed in questions.items():
+        _require_agreement(source, images, feed, name)
+    model = _Model(live, source, component, options)
+    behind = {"labels": _labels, "embedding": _embedding}.get(output, _tensors)(model)
+    return Draft(
+        input="image",
+        output=output,
+        before=(images_part(source, images),),
+        after=behind.parts,
+        inputs=(Tensor(name=IMAGE, dtype="string", dims=(BATCH, 1)),),
+        outputs=behind.outputs,
+        questions=questions,
+        ask=behind.ask,
+        source=f"{source.words}{behind.library}",
+        bounds=_bounds(source, images),
+    )
+
+
+def images_part(source: ImageSource, images: Tensor) -> DraftPart:
+    """The part that makes a model's input of encoded images."""
+    return DraftPart(
+        name="images",
+        step=ImagesStep,
+        settings=source.recipe.settings(raw=IMAGE, name=images.name, dtype=images.dtype),
+        inputs=(Tensor(name=IMAGE, dtype="string", dims=(BATCH, 1)),),
+        outputs=(images,),
+        modules=("framing",),
+        requirements=("pillow",),
+    )
+
+
+def _image_input(component: Component) -> Tensor:
+    """The model's one input."""
+    first, *others = component.inputs
+    if others or len(first.dims) != 4 or not first.dtype.startswith("float"):
+        told = ", ".join(f"{t.name} {t.dtype} [{', '.join(map(str, t.dims))}]" for t in component.inputs)
+        raise UsageError(
+            f"pipeline.input is image, and the model takes {told}",
+            remedy="name a task that images alone are enough for (`task`), or leave `pipeline` out",
+        )
+    return first
+
+
+def _max_batch(images: Tensor, onnx: OnnxModel) -> int:
+    dim = images.dims[0]
+    return dim if isinstance(dim, int) else onnx.axes[dim].max
+
+
+def _bounds(source: ImageSource, images: Tensor) -> dict[str, float]:
+    """Of a source that resizes otherwise than the part does."""
+    recipe = source.recipe
+    return {} if recipe.agreement == EQUAL else {images.name: recipe.agreement.mean * recipe.values_per_level}
+
+
+def _require_fitting(source: ImageSource, images: Tensor) -> None:
+    """See that what the source makes of images is what the graph takes."""
+    made = (len(source.recipe.order), *(source.recipe.size or ()))
+    fixed = tuple(size if isinstance(dim, str) else dim for dim, size in zip(images.dims[1:], made, strict=False))
+    if fixed == made and len(made) == 3:
+        return
+    raise SourceError(
+        f"pipeline: images become {' x '.join(map(str, made))}, and the model's {images.name} is"
+        f" [{', '.join(map(str, images.dims))}]",
+        remedy="export the model at the size of its processor (`shapes` in the spec)",
+    )
+
+
+def _require_agreement(source: ImageSource, images: Tensor, feed: Arrays, name: str) -> None:
+    """See that the part for images does what the source's own preprocessing does, for one request."""
+    import numpy as np
+
+    settings = source.recipe.settings(raw=IMAGE, name=images.name, dtype="float32")
+    with TemporaryDirectory() as folder:
+        (answer,) = ImagesStep(settings, Path(folder)).answer([feed])
+    if isinstance(answer, Refusal):
+        raise SourceError(
+            f"pipeline: the part for images refuses plansmith's own ({name}): {answer.words}",
+            remedy="check that Pillow reads JPEG and PNG files here (python -m PIL)",
+        )
+    found = distance(np.asarray(answer[images.name]), source.prepare(list(files_of(feed, IMAGE))), source)
+    allowed = source.recipe.agreement
+    if found.mean > allowed.mean or found.largest > allowed.largest:
+        raise SourceError(
+            f"pipeline: {source.words.partition(',')[0]} does more than its settings say: the part for images is"
+            f" {found.mean:.3g} levels of 255 from it (mean; at most {found.largest:.3g}) for the request {name}",
+            remedy="leave `pipeline` out and send what the processor makes",
+        )
+
+
+def distance(ours: NDArray[np.generic], own: NDArray[np.generic], source: ImageSource) -> Agreement:
+    """How far the part's tensor is from the source's own, in levels of 0 to 255: of the image where it is most."""
+    import numpy as np
+
+    levels = np.abs(ours.astype(np.float64) - own.astype(np.float64)) / source.recipe.values_per_level
+    return Agreement(mean=float(levels.mean(axis=(1, 2, 3)).max()), largest=float(levels.max()))
+
+
+def _labels(model: _Model) -> _Behind:
+    logits = _output(model, ("logits",))
+    names = model.source.labels
+    if logits.dims[1] != len(names):
+        raise SourceError(
+            f"pipeline.output is labels, and the model has {logits.dims[1]} classes and {len(names)} names for them",
+            remedy="mend id2label in config.json, or write output: tensors under `pipeline`",
+        )
+    part = labels_part(logits, names, scoring=model.source.scoring, top_k=model.options.top_k)
+    top_k = min(model.options.top_k, len(names))
+    return _Behind((part,), part.outputs, partial(_ranked, model.source, top_k), ", its best labels")
+
+
+def _ranked(source: ImageSource, top_k: int, feed: Arrays) -> Arrays:
+    return ask_ranked(source, list(files_of(feed, IMAGE)), top_k)
+
+
+def _embedding(model: _Model) -> _Behind:
+    """The model's own vector of an image; with sides of one pixel, where it leaves them."""
+    return model.own_outputs(_output(model, _POOLED).name)
+
+
+def _tensors(model: _Model) -> _Behind:
+    return model.own_outputs(*(tensor.name for tensor in model.component.outputs))
+
+
+def _output(model: _Model, names: tuple[str, ...]) -> Tensor:
+    """The first of some outputs that the model has as one row for each image."""
+    outputs = {tensor.name: tensor for tensor in model.component.outputs}
+    for name in names:
+        if name in outputs and (len(outputs[name].dims) == 2 or outputs[name].dims[2:] == (1, 1)):
+            return outputs[name]
+    listed = ", ".join(f"{t.name} [{', '.join(map(str, t.dims))}]" for t in outputs.values())
+    raise UsageError(
+        f"pipeline.output is {model.options.output or 'told by the model'}, which needs an output {' or '.join(names)}"
+        f" with one row for each image, and the model's are {listed}",
+        remedy="leave it among the spec's `outputs`, or write output: tensors under `pipeline`",
+    )

@@ -1,0 +1,157 @@
+"""Asks the source's own library about encoded images: its preprocessing, PyTorch, its labels. Heavy worker only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from plansmith.errors import SourceError
+from plansmith.pipelines.image.preprocessing import ImageRecipe
+from plansmith.pipelines.image.processor_preprocessing import recipe_of
+from plansmith.pipelines.image.timm_preprocessing import recipe_from_transform
+from plansmith.sources.directory import read_config
+from plansmith.sources.huggingface.processors import read_preprocessors
+from plansmith.sources.loaded_model import LiveModel
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+    Pixels = NDArray[np.generic]
+
+# timm's names of weights say what they were trained on last: "a1_in1k", "augreg_in21k_ft_in1k".
+_IMAGENET = re.compile(r"(^|_)in(1k|12k|21k|22k)$")
+
+Ranked = tuple[list[str], list[float]]
+"""Labels and their scores, the likeliest first."""
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """A source that reads images.
+
+    Args:
+        recipe: its preprocessing, as the part for images does it.
+        prepare: its preprocessing, as its own library does it: encoded images to the model's input.
+        labels: of its classes, in their order; none where it has no classes.
+        scoring: what makes scores of its logits.
+        rank: the best labels of one encoded image, by its own library.
+        words: that library.
+    """
+
+    recipe: ImageRecipe
+    prepare: Callable[[Sequence[bytes]], Pixels]
+    labels: tuple[str, ...]
+    scoring: Literal["softmax", "sigmoid", "none"]
+    rank: Callable[[bytes, int], Ranked]
+    words: str
+
+
+def timm_source(live: LiveModel, folder: Path) -> ImageSource:
+    """A model of timm.
+
+    Raises:
+        SourceError: its transform does something that the part for images cannot.
+    """
+    import timm
+    import torch
+
+    module: Any = live.module
+    config = timm.data.resolve_model_data_config(module.model)
+    transform = timm.data.create_transform(**config, is_training=False)
+    recipe = recipe_from_transform(transform, config["input_size"][0], upright=False)
+    labels = _timm_labels(module.model, folder)
+
+    def prepare(files: Sequence[bytes]) -> Pixels:
+        # As timm's own data sets open files: without a look at the orientation.
+        pixels: Pixels = torch.stack([transform(_opened(file).convert(recipe.mode)) for file in files]).numpy()
+        return pixels
+
+    def rank(file: bytes, top_k: int) -> Ranked:
+        (logits,) = live.ask({live.inputs.tensors[0].name: prepare([file])}).values()
+        scores, places = torch.from_numpy(logits[0]).softmax(-1).topk(top_k)
+        return [labels[place] for place in places.tolist()], scores.tolist()
+
+    words = f"timm {timm.__version__}: its evaluation transform, PyTorch in FP32"
+    return ImageSource(recipe, prepare, labels, "softmax", rank, words)
+
+
+def transformers_source(live: LiveModel, folder: Path, *, trust_remote_code: bool) -> ImageSource:
+    """A model of transformers with an image processor.
+
+    Raises:
+        SourceError: there is none, or it does something that the part for images cannot.
+    """
+    import torch
+    import transformers
+    from transformers.image_utils import load_image
+
+    processor = read_preprocessors(folder, trust_remote_code=trust_remote_code).images
+    if processor is None:
+        raise SourceError(
+            f"{folder.name} has no image processor",
+            remedy="save it beside the model (processor.save_pretrained), or leave `pipeline` out",
+        )
+    module: Any = live.module
+    config = module.model.config
+
+    def prepare(files: Sequence[bytes]) -> Pixels:
+        made = [processor(images=load_image(_opened(file)), return_tensors="pt")["pixel_values"] for file in files]
+        pixels: Pixels = torch.cat(made).numpy()
+        return pixels
+
+    def rank(file: bytes, top_k: int) -> Ranked:
+        kind: Any = transformers.ImageClassificationPipeline
+        library = kind(model=module.model, image_processor=processor, device=module.model.device)
+        found = library(_opened(file), top_k=top_k)
+        return [one["label"] for one in found], [one["score"] for one in found]
+
+    named = {int(number): str(name) for number, name in (config.id2label or {}).items()}
+    labels = tuple(named.get(number, f"LABEL_{number}") for number in range(len(named)))
+    words = f"transformers {transformers.__version__}: {type(processor).__name__}, PyTorch in FP32"
+    return ImageSource(recipe_of(processor), prepare, labels, _scoring(config), rank, words)
+
+
+def ask_ranked(source: ImageSource, files: Sequence[bytes], top_k: int) -> Mapping[str, Pixels]:
+    """The labels of encoded images, and their scores, by the source's own library."""
+    import numpy as np
+
+    found = [source.rank(file, top_k) for file in files]
+    labels = np.empty((len(found), top_k), object)
+    for row, (names, _) in enumerate(found):
+        labels[row] = [name.encode() for name in names]
+    return {"label": labels, "score": np.array([scores for _, scores in found], np.float32)}
+
+
+def _scoring(config: Any) -> Literal["softmax", "sigmoid", "none"]:
+    """How transformers' image classification makes scores of logits."""
+    if config.problem_type == "regression":
+        return "none"
+    return "sigmoid" if config.problem_type == "multi_label_classification" or config.num_labels == 1 else "softmax"
+
+
+def _timm_labels(model: Any, folder: Path) -> tuple[str, ...]:
+    """The names that the directory has, or ImageNet's where the weights were trained on it; else numbers."""
+    import timm
+
+    count = int(getattr(model, "num_classes", 0) or 0)
+    config = read_config(folder)
+    own = config.get("label_names") or config.get("pretrained_cfg", {}).get("label_names")
+    if isinstance(own, list) and len(own) == count:
+        return tuple(map(str, own))
+    pretrained = getattr(model, "pretrained_cfg", None) or {}
+    subset = timm.data.infer_imagenet_subset(model) if _IMAGENET.search(str(pretrained.get("tag") or "")) else None
+    if subset is None:
+        return tuple(str(number) for number in range(count))
+    return tuple(timm.data.ImageNetInfo(subset).label_descriptions())
+
+
+def _opened(file: bytes) -> Image:
+    from PIL import Image
+
+    return Image.open(BytesIO(file))

@@ -1,0 +1,230 @@
+"""What stands behind a model that reads texts: labels, entities, answers or one vector. Runs in the heavy worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plansmith.config.pipeline import PipelineOptions
+from plansmith.errors import UsageError
+from plansmith.pipelines.draft import DraftPart
+from plansmith.pipelines.labels import Scoring, labels_part
+from plansmith.pipelines.served.answers import ANSWER, END, SCORE, START, AnswersStep
+from plansmith.pipelines.served.pooling import EMBEDDING, PoolingStep
+from plansmith.pipelines.served.tags import ENTITIES, TagsStep
+from plansmith.pipelines.text.reference import Asking, ask_answers, ask_labels, ask_pooled, ask_tags, ask_tensors
+from plansmith.pipelines.text.tokenization import Wording
+from plansmith.records.model import BATCH, Component, Tensor
+from plansmith.records.pipeline import RawOutput
+from plansmith.sources.huggingface.heads import MODULES_FILE, pooling_of, read_json
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[np.generic]]
+
+SPANS = "spans"
+"""The tensor that tells where tokens stand in their text."""
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What follows a model: its parts, what clients get, and what it is held against.
+
+    `spans`: whether a part wants to know where tokens stand; `library`: what the source's library does there, in words.
+    """
+
+    parts: tuple[DraftPart, ...]
+    outputs: tuple[Tensor, ...]
+    ask: Callable[[Arrays], Arrays]
+    library: str
+    spans: bool = False
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """The model as the parts see it."""
+
+    asking: Asking
+    component: Component
+    folder: Path
+    task: str
+    options: PipelineOptions
+
+    @property
+    def wording(self) -> Wording:
+        """How its texts become tokens."""
+        return self.asking.wording
+
+    @property
+    def config(self) -> Any:
+        """Of transformers."""
+        module: Any = self.asking.live.module
+        return module.model.config
+
+    @property
+    def ids(self) -> Tensor:
+        """The input that holds tokens."""
+        return next(tensor for tensor in self.component.inputs if tensor.name == "input_ids")
+
+    @property
+    def spans(self) -> Tensor:
+        """Where tokens stand in their text."""
+        return Tensor(name=SPANS, dtype="int32", dims=(*self.ids.dims, 2))
+
+    def output(self, name: str, rank: int) -> Tensor:
+        """One of its outputs; raises where it has none such."""
+        found = next((t for t in self.component.outputs if t.name == name and len(t.dims) == rank), None)
+        if found is None:
+            listed = ", ".join(f"{t.name} [{', '.join(map(str, t.dims))}]" for t in self.component.outputs)
+            raise UsageError(
+                f"pipeline.output needs the model's {name}, and its outputs are {listed}",
+                remedy=f"leave {name} among the spec's `outputs`, or write output: tensors under `pipeline`",
+            )
+        return found
+
+
+def text_inputs(wording: Wording) -> tuple[Tensor, ...]:
+    """What clients send."""
+    return tuple(Tensor(name=name, dtype="string", dims=(BATCH, 1)) for name in wording.columns)
+
+
+def _tensors(model: TextModel) -> Behind:
+    names = {tensor.name: tensor.name for tensor in model.component.outputs}
+    return Behind((), model.component.outputs, ask_tensors(model.asking, names), "")
+
+
+def _embedding(model: TextModel) -> Behind:
+    """The model's own embedding, or that which is pooled from its token vectors as its directory says."""
+    outputs = {tensor.name: tensor for tensor in model.component.outputs}
+    pooled = [tensor for tensor in outputs.values() if len(tensor.dims) == 2 and tensor.dtype.startswith("float")]
+    mode = pooling_of(model.folder, model.task, tuple(outputs))
+    if EMBEDDING in outputs:
+        return _as_it_is(model, outputs[EMBEDDING])
+    if (model.folder / MODULES_FILE).is_file():
+        _require_plain(model.folder, mode)
+    elif pooled:
+        return _as_it_is(model, pooled[0])
+    tokens = model.output("last_hidden_state", 3)
+    mask = next((tensor for tensor in model.component.inputs if tensor.name == "attention_mask"), None)
+    chosen = "first" if mode == "first" else "mean"
+    vector = Tensor(name=EMBEDDING, dtype="float32", dims=(BATCH, tokens.dims[2]))
+    part = DraftPart(
+        name="pooling",
+        step=PoolingStep,
+        settings={"tokens": tokens.name, "mask": mask and mask.name, "mode": chosen},
+        inputs=(tokens, *([mask] if mask else [])),
+        outputs=(vector,),
+    )
+    ask = ask_pooled(model.asking, tokens.name, {"first": "cls", "mean": "mean"}[chosen])
+    return Behind((part,), (vector,), ask, f", {'the first' if chosen == 'first' else 'the mean'} of the token vectors")
+
+
+def _as_it_is(model: TextModel, vector: Tensor) -> Behind:
+    return Behind((), (vector,), ask_tensors(model.asking, {vector.name: vector.name}), "")
+
+
+def _require_plain(folder: Path, mode: str | None) -> None:
+    """See that nothing but a plain pooling is missing of what sentence-transformers does with the token vectors."""
+    kinds = [str(row.get("type", "")).rpartition(".")[2] for row in read_json(folder / MODULES_FILE)]
+    if mode not in {"mean", "first"} or kinds[1:] != ["Pooling"]:
+        raise UsageError(
+            f"pipeline.output is embedding, and the graph leaves out what {folder.name} makes of its token vectors"
+            f" ({', '.join(kinds[1:])})",
+            remedy="leave `task` and `outputs` out, so that it is compiled with the model",
+        )
+
+
+def _labels(model: TextModel) -> Behind:
+    logits = model.output("logits", 2)
+    known = {int(number): str(name) for number, name in (model.config.id2label or {}).items()}
+    count = logits.dims[1] if isinstance(logits.dims[1], int) else len(known)
+    names = [known.get(number, f"LABEL_{number}") for number in range(count)]
+    own = _own_scoring(model.config)
+    part = labels_part(logits, names, scoring=own or _scoring(model.config), top_k=model.options.top_k)
+    ask = ask_labels(model.asking, logits.name, min(model.options.top_k, count), own)
+    return Behind((part,), part.outputs, ask, ", scores of its text-classification pipeline")
+
+
+def _own_scoring(config: Any) -> Scoring | None:
+    """What sentence-transformers wrote into a cross-encoder with one logit; None where it wrote nothing."""
+    said = (getattr(config, "sentence_transformers", None) or {}).get("activation_fn")
+    said = said or getattr(config, "sbert_ce_default_activation_function", None)
+    if config.num_labels != 1 or not said:
+        return None
+    scorings: dict[str, Scoring] = {"Identity": "none", "Sigmoid": "sigmoid"}
+    return scorings.get(str(said).rpartition(".")[2])
+
+
+def _scoring(config: Any) -> Scoring:
+    """How transformers makes scores of a classifier's logits."""
+    if config.problem_type == "regression":
+        return "none"
+    return "sigmoid" if config.problem_type == "multi_label_classification" or config.num_labels == 1 else "softmax"
+
+
+def _tags(model: TextModel) -> Behind:
+    logits = model.output("logits", 3)
+    labels = {int(number): str(name) for number, name in model.config.id2label.items()}
+    tokenizer = model.wording.tokenizer
+    entities = Tensor(name=ENTITIES, dtype="string", dims=(BATCH, 1))
+    part = DraftPart(
+        name="tags",
+        step=TagsStep,
+        settings={
+            "logits": logits.name,
+            "ids": model.ids.name,
+            "spans": SPANS,
+            "text": "text",
+            "labels": [labels.get(number, f"LABEL_{number}") for number in range(model.config.num_labels)],
+            "unknown": tokenizer.unk_token_id,
+        },
+        inputs=(logits, model.ids, model.spans, *text_inputs(model.wording)),
+        outputs=(entities,),
+        modules=("labels",),
+        requirements=("tokenizers",),
+        write=model.wording.write,
+    )
+    ask = ask_tags(model.asking, logits.name)
+    return Behind((part,), (entities,), ask, ", its token-classification pipeline (simple aggregation)", spans=True)
+
+
+def _answer(model: TextModel) -> Behind:
+    starts, ends = model.output("start_logits", 2), model.output("end_logits", 2)
+    outputs = (
+        Tensor(name=ANSWER, dtype="string", dims=(BATCH, 1)),
+        Tensor(name=SCORE, dtype="float32", dims=(BATCH, 1)),
+        Tensor(name=START, dtype="int32", dims=(BATCH, 1)),
+        Tensor(name=END, dtype="int32", dims=(BATCH, 1)),
+    )
+    context = next(tensor for tensor in text_inputs(model.wording) if tensor.name == "context")
+    part = DraftPart(
+        name="answer",
+        step=AnswersStep,
+        settings={
+            "starts": starts.name,
+            "ends": ends.name,
+            "ids": model.ids.name,
+            "spans": SPANS,
+            "context": context.name,
+            "nothing": model.wording.tokenizer.cls_token_id,
+        },
+        inputs=(starts, ends, model.ids, model.spans, context),
+        outputs=outputs,
+        modules=("labels",),
+    )
+    ask = ask_answers(model.asking, starts.name, ends.name)
+    return Behind((part,), outputs, ask, ", the rules of transformers 4's question answering", spans=True)
+
+
+BEHIND: dict[RawOutput, Callable[[TextModel], Behind]] = {
+    "tensors": _tensors,
+    "embedding": _embedding,
+    "labels": _labels,
+    "tags": _tags,
+    "answer": _answer,
+}
+"""What follows a model, by what the pipeline answers with."""

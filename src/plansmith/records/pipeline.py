@@ -1,0 +1,94 @@
+"""The records of a pipeline: the models that stand before and behind a model on Triton, and the answers they owe."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from plansmith.records.model import Record, Tensor
+
+RawInput = Literal["text", "image", "audio"]
+"""What clients send."""
+
+RawOutput = Literal["embedding", "labels", "tags", "answer", "text", "tensors"]
+"""What the server answers with; `text` is generated, `tensors` are the model's own outputs."""
+
+MODEL_PART = "model"
+"""The name of the part that is the model itself."""
+
+PartBackend = Literal["python", "dali"]
+
+
+class Part(Record):
+    """One model before or behind the model itself.
+
+    `name`: also that of its folder in the pipeline's; `files`: in that folder, as they lie in a version's folder, the
+    first one being what the backend opens; `inputs` and `outputs`: batch first, with names that are those of the
+    ensemble's tensors: what one part gives, another takes by the same name. `joins_requests`: whether Triton may answer
+    several requests in one execution; `parameters`: of its configuration.
+    """
+
+    name: str
+    backend: PartBackend
+    files: tuple[str, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    joins_requests: bool = True
+    parameters: dict[str, str] = Field(default_factory=dict)
+
+
+class RawCase(Record):
+    """One request of raw inputs and the answer of the source's own library, in one file (see `pipeline.raw_cases`)."""
+
+    name: str
+    file: str
+    rows: int
+
+
+class RawAgreement(Record):
+    """How one request's answer compares with that of the source's own library.
+
+    `same`: every text is the same one, and every number within what is allowed; `failures`: what is not, in words, as
+    far as it may not be.
+    """
+
+    case: str
+    rows: int
+    same: bool
+    failures: tuple[str, ...]
+
+
+class Script(Record):
+    """A person's script that answers requests by asking the models of its release.
+
+    `outputs`: what it answers with; `cases`: requests, and what it answers where each model answers as the source's own
+    library does; `refused`: names of requests that it refuses of itself; `source`: these libraries, in words;
+    `agreements`: how its answers compare with those where the models answer as they are served.
+    """
+
+    outputs: tuple[Tensor, ...]
+    cases: tuple[RawCase, ...]
+    refused: tuple[str, ...]
+    source: str
+    agreements: tuple[RawAgreement, ...]
+
+
+class Pipeline(Record):
+    """What stands around a model: parts in the order in which a request goes through them, and what clients see.
+
+    `inputs` and `outputs`: of the ensemble; `source`: whose answers the cases hold, in words; `agreements`: how the
+    parts' answers compare with these, before any server is asked; none where the model cannot run here; `instances`: of
+    each part.
+    """
+
+    input: RawInput
+    output: RawOutput
+    before: tuple[Part, ...]
+    after: tuple[Part, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    cases: tuple[RawCase, ...]
+    source: str
+    agreements: tuple[RawAgreement, ...] = ()
+    instances: int = 1

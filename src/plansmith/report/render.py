@@ -1,0 +1,117 @@
+"""The page from its template, and the JSON document."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plansmith.formatting import bytes_in_words, minute, seconds_in_words
+from plansmith.report import layers, tradeoff
+from plansmith.report import numbers as figures
+from plansmith.report.accuracy import agreement_row, metric_plot, shape_tables
+from plansmith.report.facts import ReportFacts
+from plansmith.report.layers import kept_groups, layer_chart
+from plansmith.report.plans import plans_of
+from plansmith.report.provenance import groups_of, row_lists
+from plansmith.report.tradeoff import frontier_of
+from plansmith.report.verdict import verdict_of
+from plansmith.system.files import make_folder, write_file
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+REPORT_FILE = "report.html"
+
+_TEMPLATE = "report.html"
+
+
+def render(facts: ReportFacts) -> str:
+    """The whole page: it needs nothing beside it, no network and no script."""
+    import yaml
+
+    lowered, validation = facts.lowered, facts.validation
+    evaluation = validation.evaluation if validation else None
+    recipe = lowered.recipe if lowered else None
+    return _template().render(
+        plansmith=facts.plansmith,
+        facts=facts,
+        verdict=verdict_of(facts),
+        tables=shape_tables(facts),
+        evaluation=evaluation,
+        agreements=[agreement_row(a, validation.tolerances[a.output]) for a in evaluation.agreements]
+        if validation and evaluation
+        else [],
+        metrics=[metric_plot(metric) for metric in evaluation.metrics] if evaluation else [],
+        plans=plans_of(facts),
+        layers=layer_chart(lowered.layers) if lowered else None,
+        recipe=recipe,
+        kept=kept_groups(recipe.kept) if recipe else (),
+        frontier=frontier_of(facts.trials),
+        groups=groups_of(facts),
+        row_lists=row_lists(facts.data),
+        spec=yaml.safe_dump(facts.spec, sort_keys=False, allow_unicode=True),
+        chart=layers,
+        plot=tradeoff,
+    )
+
+
+def as_json(facts: ReportFacts) -> dict[str, Any]:
+    """The verdict first, then all that the page is made of, as JSON values."""
+    nearest = verdict_of(facts).nearest
+    return {
+        "verdict": "passed" if facts.passed else "failed",
+        "failures": facts.failures(),
+        "nearest_to_a_limit": nearest and {"what": nearest.what, "where": nearest.where, "used": _finite(nearest.used)},
+        **facts.model_dump(mode="json"),
+    }
+
+
+def _finite(number: float) -> float | None:
+    """A number that JSON has."""
+    return number if math.isfinite(number) else None
+
+
+def write(facts: ReportFacts, path: Path) -> None:
+    """Write the page as one file, which appears whole or not at all and replaces one that is there.
+
+    Raises:
+        OSError: the disk is full or cannot be written.
+    """
+    make_folder(path.parent)
+    write_file(path, render(facts), replace=True)
+
+
+@cache
+def _template() -> Template:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("plansmith.report"),
+        autoescape=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "bytes": bytes_in_words,
+        "seconds": seconds_in_words,
+        "minute": minute,
+        "cosine": figures.cosine,
+        "count": figures.count,
+        "breakable": breakable,
+    }
+    return environment.get_template(_TEMPLATE)
+
+
+def breakable(name: str) -> Iterator[str]:
+    """The parts of a long name, between which a line may end: /encoder/layer.0/dense/MatMul."""
+    start = 0
+    for place, character in enumerate(name[:-1], 1):
+        if character in "/._-":
+            yield name[start:place]
+            start = place
+    yield name[start:]

@@ -1,0 +1,1 @@
+"""Dynamic axes: found by search, probed, narrowed to what the model takes."""

@@ -1,0 +1,1 @@
+"""What a Hugging Face model takes."""

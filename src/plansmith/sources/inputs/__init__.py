@@ -1,0 +1,1 @@
+"""Inputs that are drawn, or made of samples."""

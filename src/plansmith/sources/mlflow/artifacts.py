@@ -1,0 +1,159 @@
+"""The files of a version: listed and brought here, wherever they lie; a listing is as little trusted as an address."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from plansmith.errors import EnvironmentFault, SourceError
+from plansmith.sources.mlflow.allowlist import safe_path
+
+LIMIT_VARIABLE = "PLANSMITH_MLFLOW_MAX_GB"
+"""Names the most that one version may bring, in GB."""
+
+MOST_FILES = 10_000
+_MOST_GB = 64.0
+_ROOM_BYTES = 64 << 20
+
+Telling = Callable[[str, float], None]
+"""Told what is done, and which part of it from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a version: its path below the version's place, and its size."""
+
+    path: str
+    bytes: int
+
+
+class Files(Protocol):
+    """The files of one version."""
+
+    def listed(self) -> tuple[RemoteFile, ...]:
+        """All of them, with plain relative paths.
+
+        Raises:
+            SourceError: there are none, too many, or one whose path leads elsewhere.
+            EnvironmentFault: whoever has them does not answer.
+        """
+        ...
+
+    def pieces(self, path: str) -> Iterator[bytes]:
+        """One of them, piece by piece; errors as for `listed`."""
+        ...
+
+
+def require_plain(path: str, of: str) -> None:
+    """See that a path that a listing names stays below the folder that it is of.
+
+    Raises:
+        SourceError: it does not.
+    """
+    if safe_path(path) is None:
+        raise SourceError(
+            f"{of} has a file called {path[:200]!r}, which leads out of its folder",
+            remedy="do not use this version: whoever made it meant harm, or the store is damaged",
+        )
+
+
+def too_many(of: str) -> SourceError:
+    """The error for a listing without an end."""
+    return SourceError(
+        f"{of} has more than {MOST_FILES} files or folders", remedy="log the model alone, without checkpoints and data"
+    )
+
+
+def read_small(files: Files, file: RemoteFile, most: int, of: str) -> bytes:
+    """The content of a small file.
+
+    Raises:
+        SourceError: it is larger.
+    """
+    found = bytearray()
+    for piece in files.pieces(file.path):
+        found += piece
+        if len(found) > most:
+            raise SourceError(f"{file.path} of {of} is larger than any such file", remedy="log the model again")
+    return bytes(found)
+
+
+def bring(files: Files, wanted: Mapping[str, RemoteFile], folder: Path, *, of: str, tell: Telling) -> None:
+    """Bring files here; each ends with the size that was announced.
+
+    Args:
+        files: of the version.
+        wanted: by the path below the folder that each gets.
+        folder: empty, and private to the caller.
+        of: the version, for errors.
+        tell: told how far it is.
+
+    Raises:
+        SourceError: they are larger than is allowed, or than they were said to be.
+        EnvironmentFault: there is no room, or the line broke.
+    """
+    total = sum(file.bytes for file in wanted.values())
+    _require_room(total, folder, of)
+    done = 0
+    for name, file in wanted.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        left = file.bytes
+        with path.open("xb") as stream:
+            for piece in files.pieces(file.path):
+                left -= len(piece)
+                if left < 0:
+                    raise SourceError(
+                        f"{file.path} of {of} is larger than the {file.bytes} bytes that were announced",
+                        remedy="run it again; if it stays so, log the model again",
+                    )
+                stream.write(piece)
+                done += len(piece)
+                tell(f"downloading, {_shown(done)} of {_shown(total)}", done / max(total, 1))
+        if left:
+            raise EnvironmentFault(
+                f"{file.path} of {of} broke off {_shown(left)} before its end", remedy="try again", transient=True
+            )
+
+
+def most_bytes() -> int:
+    """The most that one version may bring.
+
+    Raises:
+        EnvironmentFault: the variable holds no number.
+    """
+    given = os.environ.get(LIMIT_VARIABLE, "")
+    try:
+        return int((float(given) if given else _MOST_GB) * 1e9)
+    except (ValueError, OverflowError) as error:
+        raise EnvironmentFault(
+            f"{LIMIT_VARIABLE} is {given!r}, which is no number", remedy=f"export {LIMIT_VARIABLE}={_MOST_GB:g}"
+        ) from error
+
+
+def _require_room(total: int, folder: Path, of: str) -> None:
+    if total > most_bytes():
+        raise SourceError(
+            f"{of} has {_shown(total)} of files, more than the {_shown(most_bytes())} that one version may bring",
+            remedy=f"export {LIMIT_VARIABLE}={math.ceil(total / 1e9)} if it is to be that large",
+        )
+    free = shutil.disk_usage(folder).free
+    if total + _ROOM_BYTES > free:
+        raise EnvironmentFault(
+            f"{of} has {_shown(total)} of files, and {_shown(free)} are free where the cache lies",
+            remedy="free some space, or choose another --artifacts folder",
+        )
+
+
+def _shown(size: int) -> str:
+    value, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"

@@ -1,0 +1,180 @@
+"""timm models: by name or from a directory as timm saves it. Runs in the heavy worker."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plansmith.config.data import IMAGE
+from plansmith.data import synthetic
+from plansmith.data.columns import Takes
+from plansmith.data.images import open_image
+from plansmith.data.sample import Sample
+from plansmith.errors import SourceError, UsageError, first_line
+from plansmith.records.model import BATCH, AxisRange, Tensor
+from plansmith.sources.inputs.collate import encode_arrays, encode_images
+from plansmith.sources.loaded_model import BATCH_RANGE, Align, Encoded, InputPlan, LiveModel, enliven
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+
+CLASSIFICATION = "image-classification"
+FEATURES = "image-feature-extraction"
+
+
+def load(folder: Path, *, task: str) -> LiveModel:
+    """Load a directory that timm's save_for_hf wrote.
+
+    Args:
+        folder: the directory.
+        task: CLASSIFICATION keeps the head, FEATURES leaves the pooled features; empty: the model as it is.
+
+    Raises:
+        SourceError: timm does not know the architecture, the weights do not fit it, or there is no head.
+    """
+    import timm
+
+    try:
+        model = timm.create_model(f"local-dir:{folder}", pretrained=True)
+    except (RuntimeError, KeyError, FileNotFoundError) as error:
+        raise SourceError(
+            f"timm {timm.__version__} cannot load {folder.name}: {first_line(error)}",
+            remedy="save the model with timm.models.save_for_hf(model, folder, safe_serialization=True)",
+        ) from error
+    if task == FEATURES:
+        model.reset_classifier(0)
+    if task == CLASSIFICATION and not model.num_classes:
+        raise SourceError(f"{folder.name} was saved without a classifier", remedy=f"use --task {FEATURES}")
+    return _live(model.eval().float())
+
+
+def require_task(task: str) -> None:
+    """See that timm models can do a task; an empty one is the model's own.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    if task not in {"", CLASSIFICATION, FEATURES}:
+        raise UsageError(f"timm models have no task {task!r}", remedy=f"choose {CLASSIFICATION} or {FEATURES}")
+
+
+def hub_id(name: str) -> str:
+    """The hub repository that holds the weights of a timm name.
+
+    Raises:
+        SourceError: timm has no such name, or no weights for it.
+    """
+    import timm
+
+    _require_known(name)
+    pretrained = timm.models.get_pretrained_cfg(name)
+    if pretrained is None or not pretrained.hf_hub_id:
+        raise SourceError(f"timm has no weights for {name!r}", remedy="pass --random-weights, or a directory")
+    found = str(pretrained.hf_hub_id)
+    return found if not found.endswith("/") else f"{found}{pretrained.architecture}.{pretrained.tag}"
+
+
+def make_random(location: str, out: Path, *, seed: int) -> None:
+    """Write a timm model with random, lively weights to `out`, as timm saves models.
+
+    Args:
+        location: a timm name, or a directory whose configuration is used.
+        out: the folder to write to.
+        seed: of the random weights.
+
+    Raises:
+        SourceError: timm has no such name.
+    """
+    import timm
+    import torch
+
+    if Path(location).is_absolute():
+        name = f"local-dir:{location}"
+    else:
+        _require_known(location)
+        name = location
+    torch.manual_seed(seed)
+    model = timm.create_model(name, pretrained=False)
+    enliven(model, seed)
+    model.register_state_dict_post_hook(_apart)
+    timm.models.save_for_hf(model, out, safe_serialization=True)
+
+
+def _apart(_module: Any, state: dict[str, torch.Tensor], _prefix: str, _metadata: Any) -> None:
+    """Give layers that share a weight one each: safetensors stores none twice."""
+    seen = set()
+    for name, tensor in state.items():
+        if tensor.data_ptr() in seen:
+            state[name] = tensor.clone()
+        seen.add(tensor.data_ptr())
+
+
+def _require_known(name: str) -> None:
+    import timm
+
+    if timm.is_model(name):
+        return
+    near = difflib.get_close_matches(name, timm.list_models(), n=4, cutoff=0.5)
+    remedy = f"did you mean {', '.join(near)}?" if near else "list them with timm.list_models()"
+    raise SourceError(f"timm {timm.__version__} has no model {name!r}", remedy=remedy)
+
+
+def _live(model: torch.nn.Module) -> LiveModel:
+    import timm
+    from PIL import Image
+
+    config: dict[str, Any] = timm.data.resolve_model_data_config(model)
+    transform = timm.data.create_transform(**config, is_training=False)
+    channels, height, width = config["input_size"]
+    mode = "L" if channels == 1 else "RGB"
+
+    def make_inputs(axes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
+        import numpy as np
+
+        images = synthetic.sample_images(axes[BATCH], height + 32, width + 64, seed=axes[BATCH])
+        return {"pixel_values": np.stack([transform(Image.fromarray(i).convert(mode)).numpy() for i in images])}
+
+    tensor = Tensor(name="pixel_values", dtype="float32", dims=(BATCH, channels, height, width))
+
+    def encode(samples: Sequence[Sample], axes: Mapping[str, AxisRange], _: Align) -> Encoded:
+        if IMAGE not in samples[0].values:
+            return encode_arrays((tensor,), None, samples, axes)
+        return encode_images(
+            tensor, samples, lambda value, where: transform(open_image(value, where, mode)).numpy(), axes
+        )
+
+    return LiveModel(
+        module=_as_tuple(model),
+        inputs=InputPlan(
+            tensors=(tensor,),
+            axes={BATCH: BATCH_RANGE},
+            limits={},
+            mask_input=None,
+            make=make_inputs,
+            data=synthetic.DRAWN_IMAGES,
+            takes=Takes((IMAGE,), (tensor.name,)),
+            encode=encode,
+        ),
+        output_names=("logits" if getattr(model, "num_classes", 0) else "features",),
+        exportable=nullcontext,
+    )
+
+
+def _as_tuple(model: torch.nn.Module) -> torch.nn.Module:
+    import torch
+
+    class Tupled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, pixel_values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (self.model(pixel_values),)
+
+    return Tupled().eval()

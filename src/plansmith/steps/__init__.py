@@ -1,0 +1,1 @@
+"""The steps of a compile, their order, and what runs them."""

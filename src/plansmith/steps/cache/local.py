@@ -1,0 +1,183 @@
+"""Content-addressed outputs of finished steps.
+
+`<root>/<step>/<key>/` holds a step's files and `entry.json`: its record, the digest of every file, and one
+of them all.
+The key covers everything that the step's result depends on, so an entry is never updated, only made,
+verified and removed. The time of `entry.json` is that of the entry's last use.
+
+A compile holds a shared lock on the whole cache from its first look to its end; whoever collects entries
+holds it alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plansmith.records.model import FileEntry
+from plansmith.system.digest import Digester, digest_of, digest_of_files
+from plansmith.system.files import (
+    LOCKS,
+    STAGING,
+    Waiting,
+    fsync_tree,
+    locked,
+    locked_to_look,
+    make_folder,
+    move_into_place,
+    remove_folder,
+    staging_folder,
+    sweep,
+)
+
+ENTRY_FILE = "entry.json"
+
+_READ_ONLY = 0o444
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A finished step: its folder, its record as JSON fields, and the digest of both."""
+
+    folder: Path
+    record: dict[str, Any]
+    files: tuple[FileEntry, ...]
+
+    @property
+    def digest(self) -> str:
+        """Identifies the output, whatever key led to it."""
+        return digest_of([self.record, digest_of_files(self.files)])
+
+
+class StageCache:
+    """The cache below one artifacts folder; safe to share between processes.
+
+    Args:
+        root: the folder of the cache; made when first needed.
+        digester: hashes the files of entries.
+        notice: told in one line when an entry is damaged.
+    """
+
+    def __init__(self, root: Path, digester: Digester, notice: Callable[[str], None] = lambda _: None) -> None:
+        self._root = root
+        self._digester = digester
+        self._notice = notice
+
+    def lookup(self, step: str, key: str, *, touch: bool = False) -> Entry | None:
+        """The entry of a key, or None; a damaged one is told to `notice` and left for `publish` to replace.
+
+        Args:
+            step: the step's name.
+            key: the key.
+            touch: note that the entry was used now.
+        """
+        folder = self._root / step / key
+        if not folder.exists():
+            return None
+        entry = _read_entry(folder)
+        damaged = self._damage(entry)
+        if damaged is not None:
+            self._notice(f"cache entry {step}/{key[:12]} is damaged ({damaged}): building it again")
+            return None
+        if touch:
+            with suppress(OSError):  # another user's cache: the entry is as good, and only looks older
+                os.utime(folder / ENTRY_FILE)
+        return entry
+
+    def damage(self, folder: Path) -> str | None:
+        """The first file of an entry that is missing or not what was built; None for a whole entry."""
+        return self._damage(_read_entry(folder))
+
+    def has(self, path: Path, file: FileEntry) -> bool:
+        """Whether a file is there, and is what it was."""
+        try:
+            return path.is_file() and path.stat().st_size == file.bytes and self._digester.file(path) == file.sha256
+        except (FileNotFoundError, NotADirectoryError):  # another process takes the entry away
+            return False
+
+    def folders(self) -> list[Path]:
+        """The folders of all entries, whole or not, sorted."""
+        places = set(self._root.glob("*/*")) if self._root.is_dir() else set()
+        return sorted(p for p in places if p.parent.name not in {STAGING, LOCKS} and p.is_dir())
+
+    def unused_locks(self) -> list[Path]:
+        """The locks of keys without an entry; only with the cache held alone is none of them in use."""
+        known = {f"{folder.parent.name}-{folder.name}" for folder in self.folders()}
+        return sorted(p for p in (self._root / LOCKS).glob("*-*") if p.name not in known)
+
+    def held(self, waiting: Waiting, *, alone: bool = False) -> AbstractContextManager[None]:
+        """While held, no entry is collected; held `alone`, nobody uses any."""
+        return locked(self._root / LOCKS / "cache", waiting, shared=not alone)
+
+    def held_to_look(self, waiting: Waiting) -> AbstractContextManager[None]:
+        """As `held`, for whoever may not write a thing."""
+        return locked_to_look(self._root / LOCKS / "cache", waiting)
+
+    @contextmanager
+    def exclusive(self, step: str, key: str, waiting: Waiting = lambda _: None) -> Iterator[None]:
+        """While held, no other process builds this key: it waits, then finds the entry."""
+        sweep(self._root / STAGING)
+        with locked(self._root / LOCKS / f"{step}-{key}", waiting):
+            yield
+
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """A folder to build an entry in; hand it to `publish` before leaving."""
+        with staging_folder(self._root / STAGING) as folder:
+            yield folder
+
+    def publish(
+        self, step: str, key: str, staged: Path, record: dict[str, Any], known: Sequence[FileEntry] = ()
+    ) -> Entry:
+        """Move a staged folder into the cache as the entry of a key, replacing one that stands there.
+
+        Args:
+            step: the step's name.
+            key: the key.
+            staged: the folder.
+            record: of the step, as JSON fields.
+            known: files of the folder that were hashed as they were written, and are not hashed again.
+        """
+        for path in staged.rglob("*"):
+            if path.is_file() and stat.S_IMODE(path.stat().st_mode) != _READ_ONLY:
+                path.chmod(_READ_ONLY)  # before it is hashed: the digester notices every change
+        for file in known:
+            self._digester.note(staged / file.path, file.sha256)
+        files = self._digester.entries(staged)
+        folder = self._root / step / key
+        entry = Entry(folder, record, files)
+        if _read_entry(folder) == entry and all(self.has(folder / file.path, file) for file in files):
+            return entry  # others may be reading it
+        document = {"digest": entry.digest, "record": record, "files": [f.model_dump() for f in files]}
+        (staged / ENTRY_FILE).write_text(json.dumps(document, indent=1))
+        (staged / ENTRY_FILE).chmod(_READ_ONLY)
+        fsync_tree(staged)
+        make_folder(folder.parent)
+        self.remove(folder)
+        move_into_place(staged, folder)
+        return entry
+
+    def remove(self, folder: Path) -> None:
+        """Take an entry away: out of sight in one rename, then off the disk."""
+        remove_folder(folder, self._root / STAGING)
+
+    def _damage(self, entry: Entry | None) -> str | None:
+        if entry is None:
+            return ENTRY_FILE
+        return next((file.path for file in entry.files if not self.has(entry.folder / file.path, file)), None)
+
+
+def _read_entry(folder: Path) -> Entry | None:
+    """What an entry says about itself; None where that is damaged."""
+    try:
+        fields = json.loads((folder / ENTRY_FILE).read_text())
+        entry = Entry(folder, fields["record"], tuple(FileEntry(**f) for f in fields["files"]))
+        return entry if entry.digest == fields["digest"] else None
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return None

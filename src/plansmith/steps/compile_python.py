@@ -1,0 +1,87 @@
+"""Steps for Triton's Python backend, as the light parent sees them: a PyTorch model laid out, and what it brings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from plansmith.config.source_reference import Scheme, SourceReference
+from plansmith.config.spec import ModelSpec
+from plansmith.errors import EngineError, UsageError
+from plansmith.records.engine import Engine
+from plansmith.records.model import LoweredModel, OnnxModel, Precision, SourceModel
+from plansmith.steps.fetch import require_unchanged
+from plansmith.steps.runner import Finished, StageRunner
+
+
+def require_pytorch(spec: ModelSpec, scheme: Scheme) -> None:
+    """See that a spec asks for what a PyTorch model can be.
+
+    Raises:
+        UsageError: the source is none.
+        EngineError: a precision that PyTorch's own weights do not have.
+    """
+    if scheme == "onnx":
+        raise UsageError(
+            "engine python serves a PyTorch model, and an ONNX file is none",
+            remedy="use --engine onnxruntime, or name the model that the file was exported from (hf:…, timm:…)",
+        )
+    if spec.precision in {Precision.INT8, "auto"}:
+        raise EngineError(
+            f"engine python serves the PyTorch model itself, which has no precision {spec.precision}",
+            remedy="use --precision fp32, fp16 or bf16, or --engine onnxruntime",
+        )
+
+
+def lay_out_model(
+    stages: StageRunner,
+    spec: ModelSpec,
+    reference: SourceReference,
+    source: Finished[SourceModel],
+    onnx: Finished[OnnxModel],
+    lowered: Finished[LoweredModel],
+) -> Finished[Engine]:
+    """Put a model's configuration and weights beside what Triton's Python backend starts.
+
+    Args:
+        stages: the compile's steps.
+        spec: says how the model runs.
+        reference: the source as typed.
+        source: the model.
+        onnx: says along which axes it was asked.
+        lowered: says its interface and what it computes in.
+
+    Raises:
+        SourceError: pickled weights that cannot be read, or a model that changed meanwhile.
+    """
+    files = [path.relative_to(source.folder).as_posix() for path in source.files]
+    axes = onnx.record.every_axis()
+    axes |= {tied.axis: axes[tied.to] for tied in onnx.record.tied}
+    parameters: dict[str, Any] = {
+        "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
+        "described": {name: given.model_dump() for name, given in spec.inputs.items()},
+        "wanted": spec.outputs,
+        "axes": {axis: r.model_dump() for axis, r in axes.items()},
+        "torch_compile": spec.python.torch_compile,
+        "precision": lowered.record.precision,
+    }
+
+    if spec.pipeline is not None:
+        parameters["pipeline"] = spec.pipeline.around_one.model_dump()
+
+    def build(out: Path) -> Any:
+        record = stages.heavy(
+            "compile_python",
+            lowered=lowered.record.model_dump(mode="json"),
+            folder=str(source.folder),
+            files=files,
+            # A user's own directory may be written to; files of the hub's cache, and of ours, never are.
+            lasting=reference.path is None or spec.random_weights,
+            out=str(out),
+            **parameters,
+        )
+        require_unchanged(stages, spec, source)
+        return record
+
+    inputs = [source.digest, lowered.digest]
+    return stages.stage("compile", Engine, inputs, parameters, build, tools="compile_python")

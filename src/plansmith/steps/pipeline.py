@@ -1,0 +1,249 @@
+"""The step that puts raw inputs and outputs around a model, as the light parent sees it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from plansmith.compilers.python_backend.model_folder import NUMPY
+from plansmith.config.source_reference import Scheme, SourceReference
+from plansmith.config.spec import ModelSpec
+from plansmith.config.targets import Target, require_dali
+from plansmith.config.triton import TritonOptions
+from plansmith.config.triton.serving import Latest, VersionPolicy
+from plansmith.errors import EngineError, GateError, UsageError
+from plansmith.pipelines.agreement import refusals
+from plansmith.pipelines.detect import raw_input, refuse_raw
+from plansmith.records.engine import Engine
+from plansmith.records.model import EngineKind, LoweredModel, OnnxModel
+from plansmith.records.pipeline import Pipeline, RawInput
+from plansmith.steps.artifacts import MadeModel
+from plansmith.steps.fetch import require_unchanged
+from plansmith.steps.runner import Finished, StageRunner
+from plansmith.triton.config.model_config import max_batch_size
+from plansmith.triton.server.environment import dali_folder
+
+_MOST_TOLD = 5
+
+
+def require_joinable(spec: ModelSpec, scheme: Scheme, folder: Path | None) -> None:
+    """See that a pipeline can be made around a source, as far as its files tell.
+
+    Args:
+        spec: says what the pipeline is to be.
+        scheme: of the source.
+        folder: of the source, where it is here already.
+
+    Raises:
+        UsageError: it cannot.
+        SourceError: what makes the model's inputs is not there.
+    """
+    if spec.pipeline is None:
+        return
+    if scheme == "onnx":
+        raise UsageError(
+            "an ONNX file brings no tokenizer or processor, so no pipeline can be made around it",
+            remedy="leave `pipeline` out, or name the model that the file was exported from (hf:…, timm:…)",
+        )
+    if spec.engine is not EngineKind.PYTHON or spec.pipeline.output != "text":
+        _require_plain(spec.triton)
+    if folder is None or scheme == "mlflow":
+        return
+    wanted = refuse_raw(scheme, folder, spec.pipeline, task=spec.task)
+    if wanted == "text" and spec.engine is not EngineKind.PYTHON:
+        raise UsageError(
+            f"the model generates text token by token, which engine {spec.engine} does not",
+            remedy="use --engine python, or write output: tensors under `pipeline`",
+        )
+
+
+def require_together(models: Mapping[str, tuple[ModelSpec, SourceReference]]) -> None:
+    """See that the models of a release can answer the same requests, as far as their files tell.
+
+    Args:
+        models: the spec's own, under "", and those beside it, each with its spec and its source as typed.
+
+    Raises:
+        UsageError: they cannot.
+        SourceError: what makes a model's inputs is not there.
+    """
+    own = _raw_of(*models[""])
+    for name, (spec, reference) in models.items():
+        assert spec.pipeline is not None
+        found = _raw_of(spec, reference)
+        if own is not None and found is not None and found != own:
+            raise UsageError(
+                f"the models of a pipeline answer the same requests, and {name} takes {found} where the spec's own"
+                f" takes {own}",
+                remedy=f"leave {name} out of `pipeline: beside`, or compile it by a spec of its own",
+            )
+        scheme, folder = reference.scheme, reference.path
+        if (
+            folder is not None
+            and scheme != "mlflow"
+            and refuse_raw(scheme, folder, spec.pipeline, task=spec.task) == "text"
+        ):
+            raise UsageError(
+                f"{name or 'the model'} generates text by itself, and answers no requests beside another model or for a"
+                " script",
+                remedy="leave `beside` and `script` out of `pipeline`",
+            )
+
+
+def _raw_of(spec: ModelSpec, reference: SourceReference) -> RawInput | None:
+    """What clients of a model send; None where that is not known yet."""
+    assert spec.pipeline is not None
+    if spec.pipeline.input:
+        return spec.pipeline.input
+    if reference.scheme == "timm":
+        return "image"
+    if reference.path is None or reference.scheme == "mlflow":
+        return None
+    return raw_input(reference.scheme, reference.path, spec.pipeline)
+
+
+def require_batches(spec: ModelSpec, onnx: OnnxModel) -> None:
+    """See that a model's batch moves, where something is to stand around it.
+
+    Raises:
+        EngineError: it does not.
+    """
+    if spec.pipeline is None or spec.engine is EngineKind.PYTHON or max_batch_size(onnx.components["model"], onnx.axes):
+        return
+    raise EngineError(
+        "a pipeline joins the samples of several requests, and the model has no batch axis that moves",
+        remedy="leave `pipeline` out of the spec, or give shapes with a batch that moves",
+    )
+
+
+def _require_plain(options: TritonOptions) -> None:
+    """See that Triton's configuration of the model is one that an ensemble can have in it.
+
+    Raises:
+        UsageError: it is not.
+    """
+    wrong = {
+        "max_batch_size: 0": options.max_batch_size == 0,
+        "sequence_batching": options.sequence_batching is not None,
+        "model_transaction_policy: {decoupled: true}": options.is_decoupled,
+        # Another release has other parts, and the configuration names those of one.
+        "version_policy": options.version_policy not in {None, VersionPolicy(latest=Latest())},
+    }
+    found = [what for what, is_so in wrong.items() if is_so]
+    if found:
+        raise UsageError(
+            f"a pipeline serves one version of a model that answers batches, and `triton` asks for {', '.join(found)}",
+            remedy=f"leave {found[0]} out of `triton`, or `pipeline` out of the spec",
+        )
+
+
+def uses_dali(spec: ModelSpec) -> bool:
+    """Whether images are preprocessed by DALI."""
+    return spec.pipeline is not None and spec.pipeline.preprocessing == "dali"
+
+
+def require_dali_here(spec: ModelSpec, target: Target) -> None:
+    """See that the target's DALI is here, where a spec asks for it.
+
+    Raises:
+        EnvironmentFault: it is not installed.
+        EngineError: nothing says which one the target has.
+    """
+    if uses_dali(spec):
+        _dali_site(target)
+
+
+def _dali_site(target: Target) -> Path:
+    return dali_folder(require_dali(target), target=shlex.quote(target.name))
+
+
+def join(stages: StageRunner, spec: ModelSpec, target: Target, made: MadeModel) -> Finished[Pipeline]:
+    """Make what stands around a model, and hold it against the source's own library.
+
+    Args:
+        stages: the compile's steps.
+        spec: says what the pipeline is to be.
+        target: what it is served by.
+        made: the model, as far as the gate's verdict.
+
+    Raises:
+        SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
+        UsageError: a pipeline that does not fit the model.
+        GateError: the answers are not those of the source's own library.
+        EnvironmentFault: the target's DALI is not here.
+        EngineError: DALI cannot do what the source does.
+    """
+
+    def build(out: Path) -> Any:
+        record = stages.heavy("join", job=join_job(spec, target, made), out=str(out))
+        require_unchanged(stages, spec, made.source)
+        return record
+
+    inputs = [step.digest for step in (made.source, made.onnx, made.engine, made.validation)]
+    parameters = _parameters(spec, target, made)
+    return stages.stage("join", Pipeline, inputs, parameters, build, require=_require_agreement)
+
+
+def join_job(spec: ModelSpec, target: Target, made: MadeModel) -> dict[str, Any]:
+    """The fields of a `JoinJob`: what the parts around a model are made of; arguments as for `join`."""
+    return {
+        "folder": str(made.source.folder),
+        "onnx": made.onnx.record.model_dump(mode="json"),
+        "engine": made.engine.record.model_dump(mode="json"),
+        "engine_folder": str(made.engine.folder),
+        "runnable": _runnable(made.engine.record, made.lowered),
+        "validation": made.validation.record.model_dump(mode="json"),
+        "dali_site": str(_dali_site(target)) if uses_dali(spec) else "",
+        **_parameters(spec, target, made),
+    }
+
+
+def _parameters(spec: ModelSpec, target: Target, made: MadeModel) -> dict[str, Any]:
+    """The fields of a `JoinJob` that decide it besides the steps before."""
+    assert spec.pipeline is not None
+    parameters: dict[str, Any] = {
+        "source": made.source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
+        "allow_pickle": spec.allow_pickle,
+        "inputs": {k: v.model_dump() for k, v in spec.inputs.items()},
+        "outputs": spec.outputs,
+        "options": spec.pipeline.around_one.model_dump(mode="json"),
+        "numpy": NUMPY,
+    }
+    if uses_dali(spec):
+        parameters["dali"] = {
+            "version": require_dali(target),
+            "device": target.device,
+            "max_batch_size": max_batch_size(made.engine.record.components["model"], made.onnx.record.axes),
+        }
+
+    return parameters
+
+
+def _runnable(engine: Engine, lowered: Finished[LoweredModel]) -> str:
+    """The graph to ask here in place of a plan, or of one that ONNX Runtime cannot run on a CPU."""
+    record = lowered.record
+    if record.runnable:
+        return str(lowered.folder / record.runnable)
+    return str(lowered.folder / record.components["model"].file) if engine.plans else ""
+
+
+def _require_agreement(pipeline: Pipeline) -> None:
+    """Let a pipeline through whose answers are those of the source's own library."""
+    require_no(
+        refusals(pipeline),
+        f"the pipeline does not answer as {pipeline.source} does",
+        remedy="nothing was published; please report this with the model, or leave `pipeline` out of the spec",
+    )
+
+
+def require_no(found: Sequence[str], what: str, *, remedy: str) -> None:
+    """See that no answer is another than it should be.
+
+    Raises:
+        GateError: one is.
+    """
+    if found:
+        more = [f"… and {len(found) - _MOST_TOLD} more"] if len(found) > _MOST_TOLD else []
+        raise GateError("\n  ".join([f"{what}:", *found[:_MOST_TOLD], *more]), remedy=remedy)

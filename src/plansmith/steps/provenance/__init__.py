@@ -1,0 +1,1 @@
+"""What a release was made of, and what was run."""

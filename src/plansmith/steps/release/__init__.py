@@ -1,0 +1,1 @@
+"""From an engine that was judged to a published version."""

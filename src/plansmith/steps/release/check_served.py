@@ -1,0 +1,323 @@
+"""A real Triton loads a release and answers: as a step of a compile, or of a release that was published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plansmith.data.reference import StoredCase, read_case
+from plansmith.errors import ServedCheckError
+from plansmith.pipelines.agreement import RawLimits, compare, limits_of, widest
+from plansmith.pipelines.cases import read_case as read_raw_case
+from plansmith.records.engine import BuildSpec
+from plansmith.records.model import UNEXPORTED, OnnxModel, Tensor
+from plansmith.records.pipeline import MODEL_PART, Pipeline, RawCase, Script
+from plansmith.records.release import BESIDE_FOLDER, Manifest, Package
+from plansmith.records.validation import ServedReport, ValidationReport
+from plansmith.steps.artifacts import MadeModel
+from plansmith.steps.runner import Finished, StageRunner
+from plansmith.triton.client.dtypes import numpy_dtype
+from plansmith.triton.config.ensemble import tensor_name
+from plansmith.triton.config.model_config import parse_config
+from plansmith.triton.config.plan_config import instances_take
+from plansmith.triton.server.runtime import ServingRuntime
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from plansmith.data.reference import Arrays
+    from plansmith.triton.server.served_check import RawQuestions
+
+# The cases that are small enough to send to a server many times over.
+_CASES = {"traced", "single", "untraced", "min", "opt"}
+
+
+def ask_server(
+    stages: StageRunner,
+    runtime: ServingRuntime,
+    package: Finished[Package],
+    model: MadeModel,
+    beside: Mapping[str, MadeModel] | None = None,
+    script: Finished[Script] | None = None,
+) -> Finished[ServedReport]:
+    """Have a server load a release, and compare its answers with the reference's.
+
+    Plans are asked nothing that none of their profiles takes, and their plugins are looked for where they were when the
+    plans were built. An ensemble is asked the questions of all its pipelines, too.
+
+    Args:
+        stages: runs the step.
+        runtime: the server and the backend that answers.
+        package: what is served.
+        model: has the reference, the tolerances, and what stands around the model, if anything does.
+        beside: by name, the models of the release beside its own.
+        script: answers in their place; then its questions are asked.
+
+    Raises:
+        ServedCheckError: it does not load, answers wrongly, or Triton understood another configuration.
+    """
+    server, onnx, validation, build = runtime.installation, model.onnx, model.validation, model.engine.record.build
+    models = {"": model, **(beside or {})}
+    asked = _Asked(
+        package=package.record,
+        folder=package.folder,
+        onnx=onnx.record,
+        reference=onnx.folder,
+        validation=validation.record,
+        build=build,
+        raw=_raw_of(
+            {
+                name: _Raw(name, one.pipeline.record.cases, one.pipeline.folder, limits_of(one.validation.record))
+                for name, one in models.items()
+                if one.pipeline is not None
+            },
+            (script.record, script.folder) if script is not None else None,
+        ),
+    )
+    parameters = {
+        "server": server.version or stages.digester.file(server.binary, foreign=True),
+        "real": runtime.site is None,
+        "real_dali": runtime.dali_site is None,
+        "runtime": runtime.words,
+        "device": runtime.device,
+        "profiles": [profile.model_dump(mode="json") for profile in (build.profiles if build is not None else ())],
+    }
+
+    def check(out: Path) -> Any:
+        _require_comparable(asked.model, onnx.record.mask_input)
+        log = stages.log_file("triton")
+        return asked.ask(runtime, scratch=out / "repository", log=log, progress=stages.progress).model_dump(mode="json")
+
+    steps: list[Finished[Any] | None] = [script]
+    steps += [step for one in models.values() for step in (one.onnx, one.validation, one.pipeline)]
+    inputs = [package.digest, *(step.digest if step is not None else "" for step in steps)]
+    tools = "check_served_python" if onnx.record.exporter == UNEXPORTED else ""
+    return stages.stage("check_served", ServedReport, inputs, parameters, check, tools=tools)
+
+
+def ask_release(
+    manifest: Manifest,
+    release: Path,
+    runtime: ServingRuntime,
+    *,
+    scratch: Path,
+    log: Path,
+    progress: Callable[[str], None] = lambda _: None,
+) -> ServedReport:
+    """Have a server load a published release, and compare its answers with the reference that it holds.
+
+    Args:
+        manifest: the release's.
+        release: its folder.
+        runtime: the server and the backend that answers.
+        scratch: a folder for the server's repository, made and removed here; best on the release's file system.
+        log: takes the server's output.
+        progress: told what is being done.
+
+    Raises:
+        ServedCheckError: it does not load, answers wrongly, or Triton understood another configuration.
+    """
+    return _asked_of(manifest, release).ask(runtime, scratch=scratch, log=log, progress=progress)
+
+
+def why_not_asked(manifest: Manifest, release: Path) -> str | None:
+    """Why no server's answers can be compared with what a release holds, in words; None where they can."""
+    asked = _asked_of(manifest, release)
+    try:
+        _require_comparable(asked.model, manifest.onnx.mask_input)
+    except ServedCheckError as error:
+        return error.message
+    if not asked.takes_raw and not any(asked.is_taken(case.feed) for case in asked.cases()):
+        return "it holds no case of a reference that it takes"
+    return None
+
+
+def _asked_of(manifest: Manifest, release: Path) -> _Asked:
+    return _Asked(
+        package=manifest.package,
+        folder=release,
+        onnx=manifest.onnx,
+        reference=release,
+        validation=manifest.validation,
+        build=manifest.engine.build,
+        raw=_raw_of(
+            {
+                name: _Raw(name, pipeline.cases, folder, limits_of(validation))
+                for name, (pipeline, folder, validation) in _kept(manifest, release).items()
+            },
+            (manifest.script, release) if manifest.script is not None else None,
+        ),
+    )
+
+
+def _kept(manifest: Manifest, release: Path) -> dict[str, tuple[Pipeline, Path, ValidationReport]]:
+    """What a release keeps of its pipelines: by model, where the files of the cases start from, and the verdict."""
+    found = {}
+    if manifest.pipeline is not None:
+        found[""] = manifest.pipeline, release, manifest.validation
+    for name, one in manifest.beside.items():
+        found[name] = one.pipeline, release / BESIDE_FOLDER / name, one.validation
+    return found
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """What a release is asked of one of its models, whose answers have its own names there, or of its script.
+
+    Args:
+        name: of the model, empty for the release's own and for a script.
+        cases: requests and answers.
+        folder: that their files start from.
+        limits: what is allowed.
+    """
+
+    name: str
+    cases: tuple[RawCase, ...]
+    folder: Path
+    limits: RawLimits
+
+    def questions(self) -> RawQuestions:
+        """The same, read."""
+        from plansmith.triton.server.served_check import RawQuestion, RawQuestions
+
+        def judge(name: str, expected: Arrays, answer: Arrays) -> Sequence[str]:
+            own = {output: answer[tensor_name(self.name, output)] for output in expected}
+            return compare(name, expected, own, self.limits).failures
+
+        read = [(case.name, *read_raw_case(self.folder / case.file)) for case in self.cases]
+        return RawQuestions([RawQuestion(*one) for one in read], judge, by_row=self.limits.ranked)
+
+
+def _raw_of(models: Mapping[str, _Raw], script: tuple[Script, Path] | None) -> tuple[_Raw, ...]:
+    """What is asked of a release: about each of its models, or of the script that answers in their place."""
+    if script is None:
+        return tuple(models.values())
+    found, folder = script
+    return (_Raw("", found.cases, folder, widest([one.limits for one in models.values()])),)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a server is asked about.
+
+    Args:
+        package: what is served; its files lie in `folder`.
+        folder: holds config.pbtxt and model/.
+        onnx: names the cases of the reference.
+        reference: the folder that their files start from.
+        validation: has the tolerances, by output.
+        build: of the release's plans, if it has any.
+        raw: what it is asked besides: about each of its models that something stands around, or its script.
+    """
+
+    package: Package
+    folder: Path
+    onnx: OnnxModel
+    reference: Path
+    validation: ValidationReport
+    build: BuildSpec | None
+    raw: tuple[_Raw, ...] = ()
+
+    @property
+    def model(self) -> Package:
+        """The model itself, whose inputs and outputs the reference has: of an ensemble, one of its members."""
+        return self.package.part(MODEL_PART).alone() if self.package.members else self.package
+
+    @property
+    def takes_raw(self) -> bool:
+        """Whether the model takes raw inputs itself, as one that generates text does."""
+        return bool(self.raw) and not self.package.members
+
+    def ask(
+        self, runtime: ServingRuntime, *, scratch: Path, log: Path, progress: Callable[[str], None]
+    ) -> ServedReport:
+        """Load it and ask it; arguments and errors as for `check_served`."""
+        from plansmith.triton.server.served_check import check_served
+
+        plugins = [Path(plugin) for plugin in self.build.plugins] if self.build is not None else []
+        folders = tuple(dict.fromkeys(plugin.parent for plugin in plugins))
+        return check_served(
+            self.package,
+            self.folder,
+            self.cases(),
+            runtime=replace(runtime, library_folders=folders),
+            mask_input=self.onnx.mask_input,
+            tolerances=self.validation.tolerances,
+            takes=self.is_taken,
+            scratch=scratch,
+            log=log,
+            progress=progress,
+            raw=[one.questions() for one in self.raw],
+        )
+
+    def cases(self) -> list[StoredCase]:
+        """The cases that are small enough, as clients send and get them."""
+        if self.takes_raw:
+            return []  # its clients cannot send those
+        chosen = [case for case in self.onnx.reference.cases if case.name in _CASES and case.in_range]
+        return [_as_served(read_case(case, self.reference), self.model) for case in chosen]
+
+    def is_taken(self, feed: Arrays) -> bool:
+        """Whether the release answers such inputs at all."""
+        model, folder = self.model, self.folder
+        if self.package.members:
+            folder /= self.package.part(MODEL_PART).folder
+        own = {name: array for name, array in feed.items() if name not in model.reshaped}
+        config = parse_config((folder / model.config_file).read_text())
+        profiles = self.build.profiles if self.build is not None else ()
+        return _fits(feed, model) and instances_take(config, profiles, own)
+
+
+def _as_served(case: StoredCase, package: Package) -> StoredCase:
+    """The same case as clients of the release send and get it.
+
+    Lowered inputs and outputs change the element types; options of the spec change dims, and hide what Triton fills.
+    """
+    interface = package.interface
+    feed = {tensor.name: _on_the_wire(case.feed[tensor.name], tensor, package) for tensor in interface.inputs}
+    answer = {tensor.name: _on_the_wire(case.answer[tensor.name], tensor, package) for tensor in interface.outputs}
+    return replace(case, feed=feed, answer=answer)
+
+
+def _on_the_wire(array: NDArray[np.generic], tensor: Tensor, package: Package) -> NDArray[np.generic]:
+    array = array.astype(numpy_dtype(tensor.dtype), copy=False)
+    own = package.reshaped.get(tensor.name)
+    if own is None:
+        return array
+    varying = iter([size for size, dim in zip(array.shape, own, strict=True) if isinstance(dim, str)])
+    return array.reshape([next(varying) if isinstance(dim, str) else dim for dim in tensor.dims])
+
+
+def _fits(feed: Arrays, package: Package) -> bool:
+    """Whether a request has a batch and sizes that the release takes: options of the spec may make them fewer."""
+    if package.max_batch_size and len(next(iter(feed.values()))) > package.max_batch_size:
+        return False
+    return all(
+        isinstance(dim, str) or dim == size
+        for tensor in package.interface.inputs
+        for dim, size in zip(tensor.dims, feed[tensor.name].shape, strict=True)
+    )
+
+
+def _require_comparable(package: Package, mask_input: str | None) -> None:
+    """See that padding can be told from what counts, where dims of the mask or of what it masks are others now.
+
+    Raises:
+        ServedCheckError: it cannot.
+    """
+    own = {
+        t.name: package.reshaped.get(t.name, t.dims) for t in (*package.interface.inputs, *package.interface.outputs)
+    }
+    if mask_input not in own:
+        return
+    mask = own[mask_input]
+    masked = [t for t in package.interface.outputs if own[t.name][: len(mask)] == mask]
+    changed = [t.name for t in masked if t.dims[: len(mask)] != mask] or [mask_input] * (mask_input in package.reshaped)
+    if changed and masked:
+        raise ServedCheckError(
+            f"clients see other dims of {changed[0]} than the model has, so that nothing tells what is padding",
+            remedy="leave its leading dims to the model in `triton:`, or write check_served: false",
+        )

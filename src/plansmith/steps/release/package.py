@@ -1,0 +1,324 @@
+"""The step that lays out a release: config.pbtxt, the files beside it, and the files that Triton loads."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plansmith.compilers.python_backend.generation_parameters import GENERATES
+from plansmith.config.targets import Target
+from plansmith.config.triton import TritonOptions
+from plansmith.data.reference import StoredCases
+from plansmith.errors import EngineError, UsageError
+from plansmith.records.engine import Engine
+from plansmith.records.environment import PackedEnvironment
+from plansmith.records.model import Component, Device, EngineKind, OnnxModel
+from plansmith.records.pipeline import MODEL_PART, Script
+from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Package
+from plansmith.steps.artifacts import MadeModel
+from plansmith.steps.release.environment import Packer, WantedEnvironment
+from plansmith.steps.runner import Finished, StageRunner
+from plansmith.system.files import link_or_copy
+from plansmith.triton.checker.checker import check_package
+from plansmith.triton.config import model_config, plan_config
+from plansmith.triton.config.accelerators import add_profiles
+from plansmith.triton.config.ensemble import Branch, chains_of, member_folder, part_name, write_ensemble
+from plansmith.triton.config.generation import require_uncached, text_package
+from plansmith.triton.config.option_rules import require_fitting
+from plansmith.triton.config.overrides import by_place, configure, hidden_names, served_package, support_files
+from plansmith.triton.config.script import lay_out_script
+from plansmith.triton.config.tensor_rules import ModelFacts, chosen_batch
+from plansmith.triton.config.warmup import Warmup, is_wanted, obstacle
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Laid:
+    """What an engine becomes in a release, whatever the spec says of its configuration.
+
+    Args:
+        package: with the model's own interface and its largest batch.
+        placed: the place in the version folder of every file of the engine.
+        make: makes the configuration of such a package for a device.
+    """
+
+    package: Package
+    placed: dict[str, str]
+    make: Callable[[Package, Device], pb.ModelConfig]
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A person's script, what it was found to answer, and the version of NumPy that it is served with."""
+
+    file: Path
+    found: Finished[Script]
+    numpy: str
+
+
+def lay_out(
+    stages: StageRunner,
+    name: str,
+    target: Target,
+    options: TritonOptions,
+    model: MadeModel,
+    *,
+    beside: Mapping[str, MadeModel] | None = None,
+    script: Scripted | None = None,
+    environments: Mapping[str, WantedEnvironment] | None = None,
+) -> Finished[Package]:
+    """Write the configuration of a model and put the engine's files where Triton looks for them.
+
+    Args:
+        stages: the compile's steps.
+        name: of the model.
+        target: what it will be served by.
+        options: what the configuration says beyond what the model determines, with the paths of files absolute.
+        model: a member of an ensemble where something stands around it, unless it does all by itself.
+        beside: by name, the models that the same requests go to.
+        script: answers requests by asking the models, in place of all of them being asked.
+        environments: what the models and the parts around them bring with them, by part; none of those that leave it to
+            the image.
+
+    Raises:
+        EngineError: an input or output that Triton cannot carry, a plan that it cannot load, a pipeline around a model
+            that does not batch, or a release of which `plansmith check` would say so.
+        UsageError: options that do not fit the model, or models that do not answer the same requests.
+        EnvironmentFault: the environment cannot be packed.
+    """
+    device, packer, beside = target.device, Packer(stages, environments or {}), beside or {}
+    writer = _Writer(stages, name, device, packer)
+    laid = laid_out(name, model)
+
+    def build(out: Path) -> Any:
+        require_fitting(options, _facts(laid.package, model.engine.record, device))
+        if GENERATES in model.engine.record.options:
+            require_uncached(options)
+        if not (is_ensemble(model) or beside or script):
+            package = writer.model(model, MODEL_PART, options, out)
+        else:
+            # Which versions are served is said of the ensemble: a member has one.
+            own = writer.branch("", model, options.model_copy(update={"version_policy": None}), out)
+            branches = [own, *(writer.branch(one, made, TritonOptions(), out) for one, made in beside.items())]
+            chains = chains_of(branches, out, device=device, digester=stages.digester, bring=packer.bring)
+            if script is None:
+                package = write_ensemble(branches, chains, out, options.version_policy)
+            else:
+                package = lay_out_script(
+                    *(script.file, script.found.record.outputs, branches, chains, out),
+                    numpy=script.numpy,
+                    policy=options.version_policy,
+                    bring=packer.bring,
+                )
+        _require_sound(package, out, target)
+        return package.model_dump(mode="json")
+
+    files = support_files(options)
+    models = (model, *beside.values())
+    parameters = {
+        "package": laid.package.model_dump(mode="json"),
+        "beside": list(beside),
+        "target": target.model_dump(mode="json"),
+        "triton": by_place(options).model_dump(mode="json"),
+        "files": {place: stages.digester.file(path, foreign=True) for place, path in files.items() if path.is_file()},
+        "axes": [{axis: r.model_dump() for axis, r in one.onnx.record.axes.items()} for one in models],
+        "environments": packer.parameters,
+    }
+    if script is not None:  # two scripts may answer the cases alike
+        parameters["script"] = [stages.digester.file(script.file, foreign=True), script.numpy]
+    steps = [step for one in models for step in (one.engine, one.onnx, one.pipeline)]
+    inputs = [step.digest if step is not None else "" for step in steps]
+    inputs += [script.found.digest] if script is not None else []
+    return stages.stage("package", Package, inputs, parameters, build)
+
+
+def is_ensemble(model: MadeModel) -> bool:
+    """Whether something stands around a model that does not do all by itself."""
+    pipeline = model.pipeline
+    return pipeline is not None and bool(pipeline.record.before or pipeline.record.after)
+
+
+def laid_out(name: str, model: MadeModel) -> Laid:
+    """What a model's engine becomes in a release.
+
+    Args:
+        name: of the release.
+        model: what was made.
+
+    Raises:
+        EngineError: an input or output that Triton cannot carry, or a plan that it cannot load.
+    """
+    engine = model.engine.record
+    return _plans(name, engine) if engine.plans else _graph(name, engine, model.onnx)
+
+
+def largest_batch_of(model: MadeModel, options: TritonOptions) -> int:
+    """The largest batch that a model is served with; 0 where it does not batch."""
+    return chosen_batch(options, laid_out("", model).package.max_batch_size)
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Writes the models of a release.
+
+    Args:
+        stages: told what is left out.
+        name: of the release.
+        device: what the target's instances run on.
+        packer: packs what they bring with them.
+    """
+
+    stages: StageRunner
+    name: str
+    device: Device
+    packer: Packer
+
+    def model(self, made: MadeModel, part: str, options: TritonOptions, out: Path) -> Package:
+        """Write a model's configuration and files into a folder, as a release of its own."""
+        laid = laid_out(self.name, made)
+        package, skipped = _write(
+            laid, options, self.device, made.engine.record, made.onnx, out, partial(self.packer.bring, part)
+        )
+        for words in skipped:
+            self.stages.notice(f"no warm-up {words}")
+        for file, place in laid.placed.items():
+            link_or_copy(made.engine.folder / file, out / MODEL_FOLDER / place)
+        return package
+
+    def branch(self, name: str, made: MadeModel, options: TritonOptions, out: Path) -> Branch:
+        """Write a model into the folder of its member; what stands around it is to be written yet."""
+        if made.pipeline is None or not is_ensemble(made):
+            raise UsageError(
+                f"{name or self.name} generates text by itself, and answers no requests beside another model",
+                remedy="leave `beside` and `script` out of `pipeline`",
+            )
+        part = part_name(name, MODEL_PART)
+        folder = out / member_folder(part)
+        folder.mkdir(parents=True)
+        package, kind = self.model(made, part, options, folder), str(made.engine.record.kind)
+        return Branch(name, package, kind, made.pipeline.record, made.pipeline.folder)
+
+
+def _require_sound(package: Package, folder: Path, target: Target) -> None:
+    errors = [found for found in check_package(package, folder, target=target) if found.severity == "error"]
+    if errors:
+        lines = [f"{found.place}: {found.message} ({found.rule}; {found.remedy})" for found in errors]
+        raise EngineError(
+            "\n  ".join(["Triton would not serve this release as it was meant:", *lines]),
+            remedy="change what the spec's `triton` says of it; where that says nothing, please report this",
+        )
+
+
+def require_servable(
+    options: TritonOptions, name: str, device: Device, component: Component, kind: EngineKind, onnx: OnnxModel
+) -> None:
+    """See that options fit a graph before an engine is made of it.
+
+    Args:
+        options: with the paths of files absolute.
+        name: of the model.
+        device: what the instances run on.
+        component: the graph.
+        kind: the backend.
+        onnx: knows the ranges of the axes.
+
+    Raises:
+        UsageError: they do not.
+    """
+    largest = model_config.max_batch_size(component, onnx.axes)
+    require_fitting(options, _facts_of(component, kind, device, largest), model=name)
+
+
+def _facts_of(component: Component, kind: EngineKind, device: Device, largest: int) -> ModelFacts:
+    return ModelFacts(
+        engine=kind,
+        device=device,
+        inputs={tensor.name: tensor for tensor in component.inputs},
+        outputs={tensor.name: tensor for tensor in component.outputs},
+        largest=largest,
+    )
+
+
+def _facts(package: Package, engine: Engine, device: Device) -> ModelFacts:
+    component = engine.components["model"]
+    if GENERATES in engine.options:
+        component = component.model_copy(update=dict(package.interface))
+    facts = _facts_of(component, engine.kind, device, package.max_batch_size)
+    if engine.build is None:
+        return facts
+    count = len(engine.build.profiles)
+    return replace(facts, profiles=max(1, count), reach=partial(plan_config.largest_batch, engine) if count else None)
+
+
+def _write(
+    laid: Laid,
+    options: TritonOptions,
+    device: Device,
+    engine: Engine,
+    onnx: Finished[OnnxModel],
+    out: Path,
+    bring: Callable[[pb.ModelConfig, Path], PackedEnvironment | None],
+) -> tuple[Package, list[str]]:
+    """Write config.pbtxt and the files beside it; the release, and what was left out of the warm-up."""
+    package = laid.package.model_copy(update={"max_batch_size": chosen_batch(options, laid.package.max_batch_size)})
+    config = laid.make(package, device)
+    configure(config, by_place(options))
+    hidden = hidden_names(options)
+    inputs = [tensor for tensor in package.interface.inputs if tensor.name not in hidden]
+    add_profiles(config, package.interface.inputs, onnx.record.axes)
+    files = support_files(options)
+    for place, path in files.items():  # copied, as a person may write to them again
+        (out / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, out / place)
+    profiles = engine.build.profiles if engine.build is not None else ()
+    warmup = Warmup(
+        config,
+        inputs,
+        onnx.record.axes,
+        StoredCases(onnx.record.reference.cases, onnx.folder),
+        out,
+        takes=lambda feed: plan_config.instances_take(config, profiles, feed),
+    )
+    if is_wanted(options, config, device):
+        words = "it generates text" if GENERATES in engine.options else obstacle(options, config)
+        if words:
+            warmup.skipped.append(f"at all, as {words}; give samples of your own as triton.model_warmup")
+        else:
+            warmup.add()
+    beside = [*files, *warmup.files]
+    brought = bring(config, out)
+    if brought is not None:
+        beside.append(brought.file)
+    (out / package.config_file).write_text(model_config.text_of(config))
+    decoupled = config.model_transaction_policy.decoupled
+    update = {"support_files": tuple(beside), "environment": brought, "decoupled": decoupled}
+    return served_package(package, config).model_copy(update=update), warmup.skipped
+
+
+def _graph(name: str, engine: Engine, onnx: Finished[OnnxModel]) -> Laid:
+    """What a graph becomes, or a PyTorch model."""
+    component = engine.components["model"]
+    placed = {file: (Path(engine.inner_folder) / file).as_posix() for file in component.files}
+    package = Package(
+        model=name,
+        config_file=CONFIG_FILE,
+        model_files=tuple(placed.values()),
+        max_batch_size=model_config.max_batch_size(component, onnx.record.axes),
+        interface=model_config.interface_of(component),
+    )
+    if GENERATES in engine.options:
+        package = text_package(package, engine, onnx.record.axes)
+    return Laid(package, placed, lambda package, device: model_config.make_config(package, engine.kind, device))
+
+
+def _plans(name: str, engine: Engine) -> Laid:
+    """What plans become."""
+    package, files = plan_config.plan_package(name, engine), plan_config.plan_files(engine)
+    placed = {plan.file: files[capability] for capability, plan in engine.plans.items()}
+    return Laid(package, placed, lambda package, device: plan_config.make_plan_config(package, engine, device))

@@ -1,0 +1,156 @@
+"""The step that numbers a release and shows it to Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from plansmith import __version__
+from plansmith.config.source_reference import SourceReference
+from plansmith.config.spec import ModelSpec
+from plansmith.records.fingerprint import Basis
+from plansmith.records.pipeline import Script
+from plansmith.records.release import BESIDE_FOLDER, Manifest, Package, PublishedVersion
+from plansmith.records.validation import ServedReport
+from plansmith.report import REPORT_FILE, facts_of, render
+from plansmith.steps.artifacts import MadeModel
+from plansmith.steps.provenance.fingerprint import completed
+from plansmith.steps.provenance.reproduction import reproduction
+from plansmith.steps.release.deliver import Deliveries
+from plansmith.steps.runner import Finished, StageRunner, WouldRun
+from plansmith.system.digest import digest_of_files
+from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.load_targets import LoadedInto
+
+
+@dataclass(frozen=True)
+class Made:
+    """What the steps before have made, and what the first of them began with.
+
+    `served` is None without a server, `before` in a dry run; `beside`: by name, the models beside the model;
+    `script`: what a script was found to answer, where one answers in their place.
+    """
+
+    model: MadeModel
+    beside: Mapping[str, MadeModel]
+    script: Finished[Script] | None
+    package: Finished[Package]
+    served: Finished[ServedReport] | None
+    before: Basis | None
+
+
+def publish(
+    stages: StageRunner,
+    repository: ModelRepository,
+    spec: ModelSpec,
+    reference: SourceReference,
+    made: Made,
+    *,
+    deliveries: Deliveries,
+    relative_to: Path,
+) -> tuple[PublishedVersion, Manifest]:
+    """Make a release of what the steps made, unless the newest one is the same, exchange the view, and deliver it.
+
+    What is delivered already is found there, so that the same call goes on after what went wrong.
+
+    Args:
+        stages: the compile's steps.
+        repository: where the release goes.
+        spec: what was asked for, with the target's name in full.
+        reference: the source as typed.
+        made: by the steps before.
+        deliveries: take the release besides.
+        relative_to: the folder that paths in the spec start from.
+
+    Raises:
+        RepositoryError: another target's repository, a changed interface, a full or unwritable disk; or a destination
+            refuses the release, which stands in the repository.
+        EnvironmentFault: a server that has to load the release cannot be asked, and nothing was published; or a
+            destination cannot be reached.
+        ServedCheckError: one does not load it; the release was withdrawn.
+    """
+    with stages.timed("publish") as clock:
+        package, model = made.package, made.model
+        names = package.record.files
+        files = stages.digester.entries(package.folder, [package.folder / name for name in names])
+        kept = model.kept()
+        for name, one in made.beside.items():
+            kept |= {f"{BESIDE_FOLDER}/{name}/{place}": path for place, path in one.kept().items()}
+        if made.script is not None:
+            kept |= {case.file: made.script.folder / case.file for case in made.script.record.cases}
+        manifest = Manifest(
+            name=package.record.model,
+            version=0,
+            created=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            plansmith=__version__,
+            target=spec.target,
+            release_digest=digest_of_files(files),
+            spec=spec.model_dump(mode="json"),
+            source=model.source.record,
+            onnx=model.onnx.record,
+            data=model.data.record if model.data else None,
+            lowered=model.lowered.record,
+            engine=model.engine.record,
+            pipeline=model.pipeline.record if model.pipeline else None,
+            beside={name: one.released() for name, one in made.beside.items()},
+            script=made.script.record if made.script else None,
+            package=package.record,
+            validation=model.validation.record,
+            served=made.served.record if made.served else None,
+            files=(*files, *(stages.digester.entry(path, place) for place, path in sorted(kept.items()))),
+            steps=tuple(stages.records),
+        )
+        if stages.dry:
+            newest = repository.newest(manifest.name)
+            if newest is None or not repository.holds(newest, manifest):
+                raise WouldRun("publish")
+            published = stages.made["publish"] = repository.published(newest, unchanged=True)
+            return published, newest
+        servers = LoadedInto(spec.load_into, stages.progress, load_seconds=spec.load_seconds, serves=spec.triton.serves)
+        servers.require_reachable()
+        again = reproduction(
+            spec, reference, manifest.source, relative_to=relative_to, data=manifest.data, beside=manifest.beside
+        )
+        published = repository.publish(
+            manifest,
+            {name: package.folder / name for name in names} | kept,
+            {**again, "build.log": stages.worker_log()},
+            allow_interface_change=spec.allow_interface_change,
+            force=spec.force,
+            waiting=stages.waits_for_publisher,
+            described=lambda numbered: {REPORT_FILE: render(facts_of(numbered))},
+            servers=servers if spec.load_into else None,
+        )
+        assert made.before is not None
+        basis = completed(made.before, spec, model, made.beside)
+        note = partial(_note, stages, repository, basis)
+        note(published)
+        published = deliveries.deliver(published, note)
+        deliveries.note(published, _delivered(basis, published))
+        clock.cached = published.unchanged and all(one.unchanged for one in published.publications)
+        if not spec.triton.serves(published.version):
+            unasked = f"; not loaded into {', '.join(spec.load_into)}" if spec.load_into else ""
+            words = f"Triton does not serve version {published.version}: triton.version_policy names others"
+            stages.notice(f"{words}{unasked}")
+        return published, manifest.model_copy(update={"version": published.version})
+
+
+def _note(stages: StageRunner, repository: ModelRepository, basis: Basis, published: PublishedVersion) -> None:
+    """Note what a version was made from, and where it was published to so far.
+
+    One that is not noted stands, and a fleet takes it for stale.
+    """
+    try:
+        repository.note_basis(published.name, _delivered(basis, published), stages.waits_for_publisher)
+    except OSError as error:
+        stages.notice(f"what version {published.version} was made from could not be noted: {error}")
+
+
+def _delivered(basis: Basis, published: PublishedVersion) -> Basis:
+    """What a version was made from, with where it was published to so far."""
+    places = basis.destinations[: len(published.publications)]
+    stored = {place: made.digest for place, made in zip(places, published.publications, strict=True)}
+    return basis.model_copy(update={"version": published.version, "destinations": places, "stored": stored})

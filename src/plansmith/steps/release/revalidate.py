@@ -1,0 +1,80 @@
+"""The gate once more, on a release that stands in a repository."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from plansmith.errors import RepositoryError, UsageError
+from plansmith.records.release import MANIFEST_FILE, Manifest
+from plansmith.records.validation import ValidationReport
+from plansmith.steps.runner import WORKER_MODULE
+from plansmith.system.digest import Digester
+from plansmith.system.process import Worker
+from plansmith.system.temporary import scratch_folder, scratch_name
+from plansmith.triton.repository.release import damaged_file, engine_folder, read_manifest
+from plansmith.triton.repository.repository import ModelRepository
+
+
+def find_release(text: str, repository: Path) -> Path:
+    """The folder of a release, given as a folder or as MODEL[@VERSION].
+
+    Raises:
+        RepositoryError: there is no such release.
+    """
+    if (Path(text) / MANIFEST_FILE).is_file():
+        return Path(text)
+    opened = ModelRepository(repository)
+    return opened.release(*opened.find(text))
+
+
+def revalidate(release: Path) -> ValidationReport:
+    """Check a release's files by digest and run the gate on them, at every shape.
+
+    Held-out samples are a user's own and no part of a release: a compile alone judges on them.
+
+    Raises:
+        RepositoryError: a file is missing or not what was published.
+        UsageError: it holds TensorRT plans.
+        PlansmithError: the gate could not be run.
+    """
+    manifest = read_manifest(release)
+    _require_intact(release, manifest)
+    if manifest.engine.plans:
+        raise UsageError(
+            "the release holds TensorRT plans, which are judged where they are built, beside the graph that they were"
+            " built from",
+            remedy="compile the model again on that machine: it judges what it does not know yet; plansmith report"
+            f" {release} shows the verdict",
+            model=manifest.name,
+            step="validate",
+        )
+    folder = engine_folder(release, manifest)
+    descriptor, log = tempfile.mkstemp(prefix=scratch_name("validate-"), suffix=".log")
+    os.close(descriptor)
+    recipe = manifest.lowered.recipe if manifest.lowered else None
+    with Worker(WORKER_MODULE, Path(log)) as worker:
+        report = worker.call(
+            "validate",
+            engine=manifest.engine.model_dump(mode="json"),
+            engine_folder=str(folder.resolve()),
+            onnx=manifest.onnx.model_dump(mode="json"),
+            reference_folder=str(release.resolve()),
+            tolerances={name: t.model_dump() for name, t in manifest.validation.tolerances.items()},
+            recipe=recipe.model_dump(mode="json") if recipe else None,
+        )
+    Path(log).unlink()  # kept where the gate could not be run: the error names it
+    return ValidationReport.model_validate(report)
+
+
+def _require_intact(release: Path, manifest: Manifest) -> None:
+    with scratch_folder("digests") as scratch:
+        damaged = damaged_file(release, manifest, Digester(Path(scratch) / "digests.sqlite"))
+    if damaged is not None:
+        raise RepositoryError(
+            f"{release / damaged} is missing, or its content is not what was published",
+            remedy="compile the model again: a damaged release is replaced by a new version",
+            model=manifest.name,
+            step="validate",
+        )

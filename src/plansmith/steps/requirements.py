@@ -1,0 +1,52 @@
+"""What no later step could do, refused at once."""
+
+from __future__ import annotations
+
+from plansmith.config.source_reference import SourceReference
+from plansmith.config.spec import ModelSpec
+from plansmith.config.targets import Target
+from plansmith.errors import EngineError, PlansmithError
+from plansmith.records.model import EngineKind, Precision
+from plansmith.steps.compile_python import require_pytorch
+
+
+def require_kernels(spec: ModelSpec, name: str, target: Target) -> None:
+    """Refuse a precision that the engine has no kernels for where the target runs it.
+
+    Raises:
+        EngineError: it has none.
+    """
+    lowers = spec.precision in {Precision.INT8, "auto"}
+    if lowers and spec.engine is EngineKind.ONNXRUNTIME and target.device == "gpu":
+        raise EngineError(
+            f"precision {spec.precision} is for ONNX Runtime on a CPU, and {target.name} serves on a GPU, for which"
+            " ONNX Runtime has no INT8 kernels",
+            remedy="use --precision fp16, or a target for the CPU (plansmith targets)",
+            model=name,
+            step="lower",
+        )
+
+
+def require_available(spec: ModelSpec, reference: SourceReference, name: str, target: Target) -> None:
+    """Refuse at once what no later step could do."""
+    if spec.engine is EngineKind.PYTHON:
+        try:
+            require_pytorch(spec, reference.scheme)
+        except PlansmithError as error:
+            raise error.located(model=name, step="compile") from None
+    if spec.engine is EngineKind.TENSORRT and spec.precision == "auto":
+        raise EngineError(
+            "precision auto goes by speed on this machine's CPU, and TensorRT runs elsewhere",
+            remedy="choose --precision int8, fp16 or bf16: a plan that is not faster than the next higher one is"
+            " refused",
+            model=name,
+            step="lower",
+        )
+    if spec.engine is EngineKind.ONNXRUNTIME and spec.precision is Precision.BF16:
+        raise EngineError(
+            "ONNX Runtime has no BF16 kernels for a CPU, where the release is checked",
+            remedy="use --precision fp16, or --engine tensorrt",
+            model=name,
+            step="lower",
+        )
+    require_kernels(spec, name, target)

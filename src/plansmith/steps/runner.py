@@ -1,0 +1,342 @@
+"""What all steps of a compile share: key, cache, lock, clock, worker, and the place that errors name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from plansmith.errors import PlansmithError
+from plansmith.records.model import SCHEMA_VERSION, Record
+from plansmith.records.release import StepRecord
+from plansmith.steps.cache import toolchain
+from plansmith.steps.cache.local import ENTRY_FILE, Entry, StageCache
+from plansmith.system.digest import Digester, digest_of
+from plansmith.system.files import storage_errors
+from plansmith.system.process import Worker
+
+if TYPE_CHECKING:
+    from plansmith.steps.cache.shared import SharedCache
+
+R = TypeVar("R", bound=Record)
+
+WORKER_MODULE = "plansmith.steps.worker"
+
+
+@dataclass(frozen=True)
+class Finished(Generic[R]):
+    """A finished step: its record, the folder that the record's paths start from, and a digest of both.
+
+    `files`: those of a user's own that the step found to belong together.
+    """
+
+    record: R
+    folder: Path
+    digest: str
+    cached: bool
+    files: tuple[Path, ...] = ()
+
+
+@dataclass
+class Clock:
+    """Set `cached` when the step found its work done."""
+
+    cached: bool = False
+
+
+class WouldRun(Exception):
+    """Raised by a dry run at the first step that is not in the cache; `is_shared`: another machine has done it."""
+
+    def __init__(self, step: str, *, is_shared: bool = False) -> None:
+        super().__init__(step)
+        self.step = step
+        self.is_shared = is_shared
+
+
+class Listener:
+    """Told how a compile goes; this one keeps silent."""
+
+    def progress(self, step: str, text: str) -> None:
+        """A step began (no text) or is doing something."""
+
+    def moving(self, step: str, text: str, share: float) -> None:
+        """A step sends or fetches something of a known size; `share` of it, from 0 to 1, is there."""
+        del share
+        self.progress(step, text)
+
+    def waiting(self, step: str, text: str) -> None:
+        """A step cannot go on before another process has done something."""
+
+    def made(self, record: Record) -> None:
+        """A step has its result, new or cached; whether it may be used is not decided yet."""
+
+    def finished(self, record: StepRecord) -> None:
+        """A step ended well."""
+
+    def notice(self, text: str) -> None:
+        """Something unusual was found and mended."""
+
+
+def called_beside(model: str, name: str) -> str:
+    """What errors call a model beside another one."""
+    return f"{model}, {name} beside it"
+
+
+class _Aside(Listener):
+    """Passes on what is being done, and nothing of what comes of it.
+
+    Args:
+        listener: told.
+        step: named as the one that does it; the one that does when empty.
+        of: whom notices are about; then what is done is named by the step that does it.
+    """
+
+    def __init__(self, listener: Listener, step: str = "", of: str = "") -> None:
+        self._listener = listener
+        self._step = step
+        self._of = of
+
+    def progress(self, step: str, text: str) -> None:
+        self._listener.progress(self._step or step, self._said(step, text))
+
+    def moving(self, step: str, text: str, share: float) -> None:
+        self._listener.moving(self._step or step, self._said(step, text), share)
+
+    def waiting(self, step: str, text: str) -> None:
+        self._listener.waiting(self._step or step, self._said(step, text))
+
+    def notice(self, text: str) -> None:
+        self._listener.notice(f"{self._of}: {text}" if self._of else text)
+
+    def _said(self, step: str, text: str) -> str:
+        return ", ".join(filter(None, (step, text))) if self._of else text
+
+
+class StageRunner:
+    """Runs the steps of one compile.
+
+    Args:
+        model: the model's name, for errors and logs.
+        artifacts: holds the cache and the logs.
+        listener: told how it goes.
+        force: never look into the cache.
+        dry: look only; raise `WouldRun` where something would be done.
+        digester: hashes files; one of its own, with the memo of the artifacts, when None.
+        shared: what other machines have done; one that only looks tells a dry run of it, another is fetched from.
+
+    Attributes:
+        records: how the steps went so far.
+        made: what the steps made so far, by step; also what was refused.
+        step: the current step.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        artifacts: Path,
+        *,
+        listener: Listener,
+        force: bool,
+        dry: bool,
+        digester: Digester | None = None,
+        shared: SharedCache | None = None,
+    ) -> None:
+        self.records: list[StepRecord] = []
+        self.made: dict[str, Record] = {}
+        self.step = ""
+        self.dry = dry
+        self.shared = shared
+        self.digester = digester or Digester(artifacts / "cache" / "digests.sqlite", read_only=dry)
+        self._model = model
+        self._artifacts = artifacts
+        self._force = force
+        self._listener = listener
+        self._cache = StageCache(artifacts / "cache", self.digester, listener.notice)
+        self._stamp = f"{model}-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
+        self._worker: Worker | None = None
+        self._cache_held: ExitStack | None = None
+
+    def stage(
+        self,
+        step: str,
+        kind: type[R],
+        inputs: Sequence[str],
+        parameters: Mapping[str, Any],
+        build: Callable[[Path], Any],
+        *,
+        require: Callable[[R], None] = lambda _: None,
+        tools: str = "",
+    ) -> Finished[R]:
+        """Take a step's result from the cache, or build it and put it there.
+
+        Args:
+            step: the step's name.
+            kind: the record that the step makes.
+            inputs: digests of what the step works on.
+            parameters: everything else that decides the result, as JSON values.
+            build: does the work into a folder and returns the record's JSON fields.
+            require: raises when a record, new or cached, must not be used.
+            tools: whose toolchain the result depends on, where not the step's own (see `toolchain`).
+        """
+        with self.timed(step) as clock:
+            entry, clock.cached = self.entry(step, inputs, parameters, build, tools=tools)
+            record = self.made[step] = kind.model_validate(entry.record)
+            self._listener.made(record)
+            try:
+                require(record)
+            except PlansmithError as error:
+                raise error.located(log=entry.folder / ENTRY_FILE) from None
+            return Finished(record, entry.folder, entry.digest, clock.cached)
+
+    def entry(
+        self,
+        step: str,
+        inputs: Sequence[str],
+        parameters: Mapping[str, Any],
+        build: Callable[[Path], Any],
+        *,
+        tools: str = "",
+    ) -> tuple[Entry, bool]:
+        """As `stage`, for a part of a step: the cache entry, and whether it was there."""
+        key = digest_of([SCHEMA_VERSION, step, list(inputs), parameters, toolchain.step_toolchain(tools or step)])
+
+        def make() -> Entry:
+            with self._cache.staging() as staged:
+                return self._cache.publish(step, key, staged, build(staged))
+
+        if self.dry:
+            return self._found(step, key), True
+        with storage_errors(self._artifacts):
+            self._hold_cache()
+            with self._cache.exclusive(step, key, self._waits_for_builder):
+                self.progress("")  # no longer waiting
+                entry = None if self._force else self._cache.lookup(step, key, touch=True)
+                if self.shared is not None and entry is None and not self._force:
+                    return self.shared.bring_or_make(step, key, self._cache, make, self._waits_for_machine)
+                cached, entry = entry is not None, entry or make()
+                if self.shared is not None:
+                    self.shared.give(step, key, entry, anew=self._force)
+                return entry, cached
+
+    def _found(self, step: str, key: str) -> Entry:
+        """An entry for a dry run; ahead of a real one, what other machines share is fetched.
+
+        Raises:
+            WouldRun: there is none.
+        """
+        self._hold_cache()
+        entry = None if self._force else self._cache.lookup(step, key)
+        if entry is None and not self._force and self.shared is not None:
+            if self.shared.place.only_looks:
+                raise WouldRun(step, is_shared=self.shared.holds(step, key))
+            with storage_errors(self._artifacts), self._cache.exclusive(step, key, self._waits_for_builder):
+                entry = self.shared.bring(step, key, self._cache)
+        if entry is None:
+            raise WouldRun(step)
+        return entry
+
+    @contextmanager
+    def timed(self, step: str) -> Iterator[Clock]:
+        """The surroundings of a step: its time goes to `records`, its errors say where they come from."""
+        self.step = step
+        self.progress("")
+        clock, started = Clock(), time.monotonic()
+        try:
+            yield clock
+        except PlansmithError as error:
+            raise error.located(model=self._model, step=step) from error.__cause__
+        self.records.append(StepRecord(name=step, seconds=round(time.monotonic() - started, 3), cached=clock.cached))
+        self._listener.finished(self.records[-1])
+
+    @contextmanager
+    def aside(self, of: str = "") -> Iterator[None]:
+        """The surroundings of steps that are a part of the current one: what they make is not the compile's own.
+
+        Args:
+            of: the model that they are about, where it is not the compile's.
+        """
+        records, made, listener = list(self.records), dict(self.made), self._listener
+        model, step = self._model, self.step
+        self._listener = _Aside(listener, step, of) if of else _Aside(listener)
+        self._model = called_beside(model, of) if of else model
+        try:
+            yield
+        finally:
+            self.records[:] = records
+            self.made, self._listener = made, listener
+            self._model, self.step = model, step
+
+    def progress(self, text: str, share: float | None = None) -> None:
+        """Tell what the current step is doing, and which part of it, from 0 to 1, is done where that is known."""
+        if share is None:
+            self._listener.progress(self.step, text)
+        else:
+            self._listener.moving(self.step, text, share)
+
+    def notice(self, text: str) -> None:
+        """Tell of something unusual that does not end the compile."""
+        self._listener.notice(text)
+
+    def waits_for_publisher(self, process: int | None) -> None:
+        """Tell that another process publishes or collects versions of the same model."""
+        self._waits("that publishes this model", process)
+
+    def waits_for_gpu(self, process: int | None) -> None:
+        """Tell that another process builds a plan on the same GPU."""
+        self._waits("that builds on this GPU", process)
+
+    def _waits_for_builder(self, process: int | None) -> None:
+        self._waits("that builds the same step", process)
+
+    def _waits_for_machine(self, who: str) -> None:
+        self._listener.waiting(self.step, f"waiting for another machine that builds the same step ({who})")
+
+    def _waits_for_collector(self, process: int | None) -> None:
+        self._waits("that collects garbage (plansmith gc)", process)
+
+    def _waits(self, what: str, process: int | None) -> None:
+        who = f" (process {process})" if process is not None else ""
+        self._listener.waiting(self.step, f"waiting for another plansmith {what}{who}")
+
+    def _hold_cache(self) -> None:
+        """Keep every entry of the cache from being collected until `close`."""
+        if self._cache_held is None:
+            with ExitStack() as held:
+                writes = not self.dry or (self.shared is not None and not self.shared.place.only_looks)
+                hold = self._cache.held if writes else self._cache.held_to_look
+                held.enter_context(hold(self._waits_for_collector))
+                self._cache_held = held.pop_all()
+
+    def heavy(self, function: str, /, **arguments: Any) -> Any:
+        """Have the worker do something, starting one when there is none or the last one died."""
+        if self._worker is not None and self._worker.is_dead:
+            self.end_worker()
+        if self._worker is None:
+            self._worker = Worker(WORKER_MODULE, self.log_file("worker"), self.progress)
+        return self._worker.call(function, **arguments)
+
+    def end_worker(self) -> None:
+        """End the worker, if there is one, and give its memory back."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def close(self) -> None:
+        """End the worker, and let the cache's entries go."""
+        self.end_worker()
+        if self._cache_held is not None:
+            self._cache_held.close()
+            self._cache_held = None
+
+    def worker_log(self) -> str:
+        """What the worker printed in this run; a note where all its steps were cached."""
+        log = self.log_file("worker")
+        return log.read_text(errors="replace") if log.exists() else "every heavy step came from the cache\n"
+
+    def log_file(self, what: str) -> Path:
+        """Where a tool's output of this run goes."""
+        return self._artifacts / "logs" / f"{self._stamp}-{what}.log"

@@ -1,0 +1,351 @@
+"""A compile for TensorRT, as the light parent sees it: one plan for each kind of GPU, held to what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from plansmith.compilers.trt import rules
+from plansmith.compilers.trt.build import build_plan, probe, refit_plan
+from plansmith.compilers.trt.inspection.header import read_header
+from plansmith.compilers.trt.inspection.layer_summary import stored_layers, summarise
+from plansmith.compilers.trt.inspection.layers import layers_above, require_precision
+from plansmith.compilers.trt.profiles import profiles_of
+from plansmith.compilers.trt.timing_cache import TimingCaches
+from plansmith.config.spec import ModelSpec
+from plansmith.config.targets import Target
+from plansmith.errors import EngineError, EnvironmentFault, PlansmithError
+from plansmith.records.engine import BuildMachine, BuildRequest, BuildSpec, Engine, Gpu, Plan
+from plansmith.records.model import Component, EngineKind, KeptNode, LoweredModel, OnnxModel
+from plansmith.steps.cache.local import Entry
+from plansmith.steps.cache.shared_timing import SharedTimingCaches
+from plansmith.steps.runner import Finished, StageRunner, WouldRun
+from plansmith.system import gpus
+from plansmith.system.files import link_or_copy
+from plansmith.system.gpu_catalog import find_kind, kind_of
+
+PLANS_FOLDER = "plans"
+"""What is told of the plans of an engine, in folders by compute capability."""
+
+_SECONDS_PER_MINUTE = 60
+
+
+class _NotHere(Exception):
+    """This machine cannot build a plan; another that shares the cache may."""
+
+    def __init__(self, refusal: PlansmithError) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+@dataclass(frozen=True)
+class _Built:
+    """A finished plan of the cache."""
+
+    entry: Entry
+    plan: Plan
+
+
+class PlanSteps:
+    """Builds the plans of one compile.
+
+    Args:
+        stages: the compile's steps.
+        spec: what is wanted.
+        target: the runtime that will serve them.
+        relative_to: the folder that paths in the spec start from.
+        artifacts: where the timing caches lie.
+
+    Raises:
+        EngineError: the target can have no such plan.
+    """
+
+    def __init__(self, stages: StageRunner, spec: ModelSpec, target: Target, *, relative_to: Path, artifacts: Path):
+        self._stages = stages
+        self._spec = spec
+        self._target = target
+        self._options = spec.tensorrt.found_from(relative_to)
+        timing = artifacts / "cache" / "timing"
+        shared = stages.shared
+        self._caches = SharedTimingCaches(timing, shared.place) if shared is not None else TimingCaches(timing)
+        for plugin in self._options.plugins:
+            if not Path(plugin).is_file():
+                raise EngineError(f"the plugin library {plugin} is not there", remedy="correct tensorrt: plugins")
+        self._named = tuple(find_kind(name, gpus.visible_gpus()) for name in self._options.gpus)
+        rules.require_target(target, self._options, spec.precision, self._named)
+
+    @cached_property
+    def known_kinds(self) -> tuple[Gpu, ...]:
+        """The kinds of GPU that the spec names, or else those of this machine, if it has any."""
+        here = (kind_of(gpu) for gpu in gpus.visible_gpus())
+        return self._named or tuple({kind.name: kind for kind in here}.values())
+
+    @cached_property
+    def kinds(self) -> tuple[Gpu, ...]:
+        """The kinds of GPU that get a plan.
+
+        Raises:
+            EnvironmentFault: it names none, and this machine has none.
+        """
+        found = self.known_kinds
+        if not found:
+            raise EnvironmentFault(
+                "this machine has no NVIDIA GPU, and nothing says which one the plan is for",
+                remedy="run this on a machine with the GPU that will serve the model, or name the kind (--gpu L4)"
+                " where the same --artifacts or --shared-cache holds its plan already",
+            )
+        if not self._named:
+            rules.require_target(self._target, self._options, self._spec.precision, found)
+        return found
+
+    @cached_property
+    def _machine(self) -> BuildMachine:
+        """What this machine could build with."""
+        return probe(self._stages.log_file("probe"), trtexec=self._options.trtexec)
+
+    def require_machine(self) -> None:
+        """See that at least one of the plans could be built here.
+
+        Raises:
+            EngineError: this machine's TensorRT or GPU is not the target's.
+            EnvironmentFault: it has none of one of them.
+        """
+        refusals = [error for kind in self.kinds if (error := self._refusal(kind)) is not None]
+        if len(refusals) == len(self.kinds):
+            raise refusals[0]
+
+    def compile(self, onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]) -> Finished[Engine]:
+        """Build the plans; those for other kinds of GPU come from the cache, or are missing in the result.
+
+        Raises:
+            ExportError: TensorRT's parser does not read the graph.
+            UsageError: profiles that the graph cannot have.
+            EngineError: the build failed, or made something else than was asked for.
+            EnvironmentFault: nothing can be built here, and nothing is in the cache.
+        """
+        with self._stages.timed("compile") as clock:
+            component = lowered.record.components["model"]
+            graph, clock.cached = self._graph(lowered)
+            held = graph.record["shape_inputs"]
+            build = self._options.build_spec(profiles_of(self._options, component.inputs, onnx.record.axes, held))
+            self._lint(graph, lowered.record, build)
+            if self._stages.dry and not self.known_kinds:
+                raise WouldRun("compile")
+            built: dict[str, _Built] = {}
+            refusals = []
+            for kind in self.kinds:
+                try:
+                    built[kind.compute_capability], cached = self._plan(graph, build, kind)
+                    clock.cached &= cached
+                except _NotHere as problem:
+                    refusals.append(problem.refusal)
+            if not built:
+                raise refusals[0]
+            for refusal in refusals:
+                again = "run the same command there, with the same --artifacts or --shared-cache"
+                self._stages.notice(f"{refusal.message}; {again}")
+            built = {cc: replace(one, plan=self._as_asked(one, graph, lowered.record)) for cc, one in built.items()}
+            entry = self._combined(lowered.record, component, build, built)
+            # The libraries of plugins are keyed by content, and each machine has its own paths to them.
+            record = Engine.model_validate(entry.record).model_copy(update={"build": build})
+            self._stages.made["compile"] = record
+        return Finished(record, entry.folder, entry.digest, clock.cached)
+
+    def require_complete(self, engine: Engine) -> None:
+        """See that every kind of GPU has its plan.
+
+        Raises:
+            EngineError: names those that have none.
+        """
+        missing = [kind for kind in self.kinds if kind.compute_capability not in engine.plans]
+        if missing:
+            names = ", ".join(f"{kind.name} ({kind.compute_capability})" for kind in missing)
+            raise EngineError(
+                f"there is no plan for {names} yet, and Triton would find none on such a GPU",
+                remedy=f"run the same command on a machine with it, in {rules.containers_in_words(self._target)},"
+                " with the same --artifacts or --shared-cache and without --force: what was built here stays there",
+                step="compile",
+            )
+
+    def _refusal(self, kind: Gpu) -> PlansmithError | None:
+        try:
+            rules.choose_builder(self._target, self._options, self._machine, kind)
+        except PlansmithError as error:
+            return error
+        if self._machine.api:
+            return None
+        return EnvironmentFault(
+            "a plan is judged through TensorRT's Python package, which is not here"
+            + (f": {self._machine.api_problem}" if self._machine.api_problem else ""),
+            remedy=f"build in {rules.containers_in_words(self._target)}; TensorRT's image has the package, and in"
+            f" Triton's, which has the libraries: pip install --no-deps {_bindings(self._target)}",
+        )
+
+    def _graph(self, lowered: Finished[LoweredModel]) -> tuple[Entry, bool]:
+        """The graph as TensorRT gets it, and its inputs that hold a shape."""
+
+        def prepare(out: Path) -> Any:
+            record = lowered.record.model_dump(mode="json")
+            return self._stages.heavy("plan_graph", lowered=record, folder=str(lowered.folder), out=str(out))
+
+        return self._stages.entry("compile", [lowered.digest], {"of": "graph"}, prepare, tools="plan_graph")
+
+    def _lint(self, graph: Entry, lowered: LoweredModel, build: BuildSpec) -> None:
+        """Refuse what TensorRT's parser would refuse, before a GPU is kept busy with it."""
+        looked_at = lowered.model_copy(update={"components": {"model": Component.model_validate(_component(graph))}})
+        parameters = {
+            "profiles": [profile.model_dump(mode="json") for profile in build.profiles],
+            "tensorrt": self._target.tensorrt,
+            "plugins": bool(build.plugins),
+            "accepted": list(self._spec.lowering.accept),
+        }
+
+        def look(_: Path) -> Any:
+            record = looked_at.model_dump(mode="json")
+            return self._stages.heavy("lint_plan", lowered=record, folder=str(graph.folder), **parameters)
+
+        told, _ = self._stages.entry("compile", [graph.digest], {"of": "lint", **parameters}, look, tools="plan_lint")
+        for warning in told.record["warnings"]:
+            self._stages.notice(warning)
+
+    def _plan(self, graph: Entry, build: BuildSpec, kind: Gpu) -> tuple[_Built, bool]:
+        """The plan for a kind of GPU, with its weights in it.
+
+        Raises:
+            _NotHere: it is not in the cache, and cannot be built on this machine.
+        """
+        place = {"tensorrt": self._target.tensorrt, "gpu": kind.name, "compute_capability": kind.compute_capability}
+        flags = build.model_dump(mode="json", exclude={"plugins"})
+        plugins = [self._stages.digester.file(Path(plugin), foreign=True) for plugin in build.plugins]
+        parameters = {**place, "build": flags, "plugins": plugins, "builder": self._options.builder}
+
+        def make(out: Path) -> Any:
+            try:
+                choice = rules.choose_builder(self._target, self._options, self._machine, kind)
+            except PlansmithError as error:
+                raise _NotHere(error) from None
+            for notice in choice.notices:
+                self._stages.notice(notice)
+            self._stages.end_worker()  # the model's memory is the builder's now
+            request = BuildRequest(
+                graph=str(graph.folder / _component(graph)["file"]),
+                out=str(out),
+                spec=build,
+                gpu=choice.gpu,
+                trtexec=choice.trtexec,
+                timing_cache="",
+                deadline_seconds=self._options.deadline_minutes * _SECONDS_PER_MINUTE,
+            )
+            plan = build_plan(
+                request,
+                log=self._stages.log_file(f"build-sm{_sm(kind.compute_capability)}"),
+                progress=self._stages.progress,
+                waiting=self._stages.waits_for_gpu,
+                cache=self._caches,
+            )
+            return plan.model_dump(mode="json")
+
+        entry, cached = self._stages.entry("compile", [graph.digest], {"of": "plan", **parameters}, make, tools="plan")
+        plan = Plan.model_validate(entry.record)
+        for warning in () if cached else plan.warnings:
+            self._stages.notice(warning)
+        if not build.strip_weights:
+            return _Built(entry, plan), cached
+
+        def restore(out: Path) -> Any:
+            try:
+                here = rules.choose_builder(self._target, self._options, self._machine, kind).gpu
+            except PlansmithError as error:
+                raise _NotHere(error) from None
+            for file in _files(plan)[1:]:
+                link_or_copy(entry.folder / file, out / file)
+            refit_plan(
+                entry.folder / plan.file,
+                graph.folder / _component(graph)["file"],
+                out / plan.file,
+                spec=build,
+                gpu=here,
+                log=self._stages.log_file(f"refit-sm{_sm(kind.compute_capability)}"),
+                progress=self._stages.progress,
+                waiting=self._stages.waits_for_gpu,
+            )
+            size = (out / plan.file).stat().st_size
+            return plan.model_copy(update={"refitted": True, "bytes": size}).model_dump(mode="json")
+
+        inputs = [entry.digest, graph.digest]
+        whole, refitted = self._stages.entry("compile", inputs, {"of": "refitted plan"}, restore, tools="plan")
+        return _Built(whole, Plan.model_validate(whole.record)), cached and refitted
+
+    def _as_asked(self, built: _Built, graph: Entry, lowered: LoweredModel) -> Plan:
+        """Hold what was built against what was asked for: the version in its header, the precision of its layers."""
+        plan, folder = built.plan, built.entry.folder
+        header = read_header(folder / plan.file)
+        rules.require_header(header, self._target, self._options)
+        layers = stored_layers(folder / plan.layers_file)
+        kept = tuple(KeptNode.model_validate(node) for node in graph.record["in_fp32"])
+        untold = require_precision(layers, lowered.precision, kept)
+        summary = summarise(layers, layers_above(layers, lowered.precision))
+        return plan.model_copy(
+            update={
+                "tensorrt": header.tensorrt,
+                "layer_summary": summary,
+                "warnings": (*plan.warnings, *untold),
+            }
+        )
+
+    def _combined(
+        self, lowered: LoweredModel, component: Component, build: BuildSpec, built: Mapping[str, _Built]
+    ) -> Entry:
+        """One folder with all plans, and what is told of them."""
+        named = {cc: _placed(one.plan, cc, alone=len(built) == 1) for cc, one in built.items()}
+        first = next(iter(named.values()))
+        engine = Engine(
+            kind=EngineKind.TENSORRT,
+            components={"model": component.model_copy(update={"file": first.file, "external_files": ()})},
+            precision=lowered.precision,
+            options={},
+            toolchain={"tensorrt": first.tensorrt},
+            build=build,
+            plans=named,
+        )
+
+        def gather(out: Path) -> Any:
+            for cc, one in built.items():
+                for before, after in zip(_files(one.plan), _files(named[cc]), strict=True):
+                    link_or_copy(one.entry.folder / before, out / after)
+            return engine.model_dump(mode="json")
+
+        inputs = [one.entry.digest for one in built.values()]
+        parameters = {"of": "engine", "precision": lowered.precision, "interface": component.model_dump(mode="json")}
+        return self._stages.entry("compile", inputs, parameters, gather, tools="plan")[0]
+
+
+def _bindings(target: Target) -> str:
+    """The distribution of Python bindings for a target's TensorRT."""
+    major = (target.cuda or "13").partition(".")[0]
+    return f"tensorrt-cu{major}-bindings=={target.tensorrt}"
+
+
+def _sm(compute_capability: str) -> str:
+    return compute_capability.replace(".", "")
+
+
+def _files(plan: Plan) -> tuple[str, ...]:
+    return plan.file, *plan.told
+
+
+def _placed(plan: Plan, compute_capability: str, *, alone: bool) -> Plan:
+    """The same plan among others: under a name of its own, and what is told of it in a folder."""
+    fields = ("layers_file", "log", "reproduce", "request")
+    placed = {field: f"{PLANS_FOLDER}/{compute_capability}/{getattr(plan, field)}" for field in fields}
+    name = plan.file if alone else f"{Path(plan.file).stem}_sm{_sm(compute_capability)}.plan"
+    return plan.model_copy(update={"file": name, **placed})
+
+
+def _component(graph: Entry) -> dict[str, Any]:
+    """The graph's own record, of the entry that holds it."""
+    found: dict[str, Any] = graph.record["component"]
+    return found

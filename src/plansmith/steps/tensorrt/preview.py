@@ -1,0 +1,207 @@
+"""What a build of a TensorRT plan would be told, for a person to see and copy; nothing is built, and no GPU needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plansmith.compilers.onnx_files import MODEL_FILE
+from plansmith.compilers.trt.profiles import profiles_of, shapes_of
+from plansmith.compilers.trt.rules import containers_in_words
+from plansmith.compilers.trtexec.command import build_command, shell_line
+from plansmith.compilers.trtexec.timing import Measurement, timing_command
+from plansmith.config.shapes import resolve_axes
+from plansmith.config.source_reference import SourceReference
+from plansmith.config.spec import ModelSpec
+from plansmith.config.targets import Target
+from plansmith.errors import PlansmithError
+from plansmith.records.engine import BuildSpec, Gpu, OptimizationProfile
+from plansmith.records.model import (
+    ANONYMOUS,
+    AxisRange,
+    EngineKind,
+    InputRange,
+    LoweredModel,
+    OnnxModel,
+    Precision,
+    Record,
+    Tensor,
+)
+from plansmith.sources.loaded_model import Signature
+from plansmith.steps.fetch import fetch
+from plansmith.steps.runner import Finished, Listener, StageRunner
+from plansmith.system.temporary import scratch_folder
+
+_PLAN, _LAYERS, _TIMINGS = "model.plan", "layers.json", "timing.cache"
+
+
+class BuildOutlook(Record):
+    """One build that would be done.
+
+    `tensorrt`: the target's version; `containers`: what has it; `gpus`: the kinds that get a plan, none where neither
+    the spec nor this machine names one; `graph`: the file, which `is_there` or would be exported first; `trtexec`: the
+    program's arguments, the program first; `timing`: likewise, to measure the plan at the opt of each profile, with the
+    same `switches` for every TensorRT; `notes`: what is not known yet.
+    """
+
+    target: str
+    tensorrt: str
+    containers: str
+    gpus: tuple[Gpu, ...]
+    precision: Precision | str
+    graph: str
+    is_there: bool
+    spec: BuildSpec
+    trtexec: tuple[str, ...]
+    timing: tuple[tuple[str, ...], ...]
+    switches: str
+    notes: tuple[str, ...]
+
+    @property
+    def shell_line(self) -> str:
+        """The call of trtexec, to copy into a shell."""
+        return shell_line(list(self.trtexec))
+
+    @property
+    def timing_lines(self) -> tuple[str, ...]:
+        """The calls of trtexec that measure the plan, a profile each."""
+        return tuple(shell_line(list(call)) for call in self.timing)
+
+
+@dataclass(frozen=True)
+class _Interface:
+    """What is known of the graph: its inputs and the ranges of their axes; outputs where it is there."""
+
+    inputs: tuple[Tensor, ...]
+    axes: Mapping[str, AxisRange]
+    outputs: tuple[Tensor, ...] = ()
+
+
+def outlook_of(
+    spec: ModelSpec,
+    reference: SourceReference,
+    target: Target,
+    gpus: tuple[Gpu, ...],
+    finished: Mapping[str, Finished[Any]],
+    *,
+    relative_to: Path,
+) -> BuildOutlook:
+    """What the build of a model would be told.
+
+    Args:
+        spec: what is wanted.
+        reference: the source as typed.
+        target: the runtime that will serve the plan.
+        gpus: the kinds that get one.
+        finished: the steps whose results are in the cache, by name.
+        relative_to: the folder that paths in the spec start from.
+
+    Raises:
+        UsageError: profiles that the graph cannot have.
+    """
+    options = spec.tensorrt.found_from(relative_to)
+    notes = []
+    graph, is_there = MODEL_FILE, "lower" in finished
+    if is_there:
+        lowered: Finished[LoweredModel] = finished["lower"]
+        onnx: OnnxModel = finished["export"].record
+        component = lowered.record.components["model"]
+        graph = str(lowered.folder / component.file)
+        interface: _Interface | None = _Interface(component.inputs, onnx.axes, component.outputs)
+    else:
+        notes.append(f"{graph} stands for the graph, which is not exported yet; plansmith lower writes one")
+        interface, why = None, "before the model is fetched"
+        try:
+            found = _described(spec, reference)
+        except PlansmithError as error:
+            found, why = None, f"as the model could not be looked at: {error.message}"
+        if found is not None:
+            axes = resolve_axes(found.inputs, found.axes, found.limits, asked_shapes(spec))
+            interface = _Interface(found.inputs, axes)
+    if interface is None:
+        notes.append(f"only the shapes that were given are known {why}")
+        given = options.profiles or ({"default": spec.shapes} if spec.shapes else {})
+        build = options.build_spec([OptimizationProfile(name=name, shapes=shapes) for name, shapes in given.items()])
+        interface = _Interface(_named(given), {})
+    else:
+        build = options.build_spec(profiles_of(options, interface.inputs, interface.axes))
+    if not gpus:
+        notes.append("no GPU is here and none is named (--gpu): a plan fits the kind of GPU that it was built on")
+    program, major = options.trtexec or "trtexec", int(str(target.tensorrt).partition(".")[0])
+    calls = [
+        timing_command(measurement, program=program, plan=_PLAN, major=major) for measurement in _measurements(build)
+    ]
+    command = build_command(
+        build,
+        graph=graph,
+        plan=_PLAN,
+        layers=_LAYERS,
+        timing_cache=_TIMINGS if build.timing_cache else "",
+        program=program,
+        major=major,
+        inputs=interface.inputs,
+        outputs=interface.outputs,
+    )
+    return BuildOutlook(
+        target=target.name,
+        tensorrt=str(target.tensorrt),
+        containers=containers_in_words(target),
+        gpus=gpus,
+        precision=spec.precision,
+        graph=graph,
+        is_there=is_there,
+        spec=build,
+        trtexec=tuple(command),
+        timing=tuple(call.command for call in calls),
+        switches=calls[0].switches,
+        notes=tuple(notes),
+    )
+
+
+def asked_shapes(spec: ModelSpec) -> dict[str, InputRange]:
+    """The shapes of a spec, or else those that the profiles of its plan take together."""
+    if spec.shapes or spec.engine is not EngineKind.TENSORRT:
+        return spec.shapes
+    return shapes_of(spec.tensorrt.profiles)
+
+
+def _measurements(build: BuildSpec) -> list[Measurement]:
+    """The opt of every profile; one measurement of a plan whose shapes are all fixed."""
+    fixed = Measurement(plugins=build.plugins, version_compatible=build.version_compatible)
+    return [
+        fixed.model_copy(update={"shapes": {n: s.opt for n, s in profile.shapes.items()}, "profile": number})
+        for number, profile in enumerate(build.profiles)
+    ] or [fixed]
+
+
+def _named(profiles: Mapping[str, Mapping[str, InputRange]]) -> tuple[Tensor, ...]:
+    """The inputs that ranges were given for, of which nothing but their rank is known."""
+    given = {name: shape for shapes in profiles.values() for name, shape in shapes.items()}
+    return tuple(Tensor(name=n, dtype="float32", dims=(ANONYMOUS,) * len(shape.min)) for n, shape in given.items())
+
+
+def _described(spec: ModelSpec, reference: SourceReference) -> Signature | None:
+    """What a model that is on this disk says of itself; None where it would have to be fetched.
+
+    Raises:
+        PlansmithError: it cannot be loaded here.
+    """
+    if reference.path is None and not (spec.random_weights and reference.scheme == "timm"):
+        return None
+    with scratch_folder("outlook") as scratch:
+        stages = StageRunner("outlook", Path(scratch), listener=Listener(), force=False, dry=False)
+        try:
+            source = fetch(stages, spec, reference)
+            answer = stages.heavy(
+                "describe",
+                source=source.record.model_dump(include={"scheme", "location", "trust_remote_code", "task"}),
+                folder=str(source.folder),
+                allow_pickle=spec.allow_pickle,
+                inputs={name: given.model_dump() for name, given in spec.inputs.items()},
+                outputs=spec.outputs,
+            )
+        finally:
+            stages.close()
+    return Signature.model_validate(answer)

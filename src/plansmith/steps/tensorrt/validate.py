@@ -1,0 +1,179 @@
+"""The gate for TensorRT plans, as the light parent sees it: each plan on a GPU of its kind, in a child of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plansmith.compilers.trt.evaluation.baselines import require_faster
+from plansmith.compilers.trt.evaluation.evaluate import GivenPlan
+from plansmith.config.spec import ModelSpec
+from plansmith.errors import EnvironmentFault
+from plansmith.records.engine import Engine, Gpu, Plan
+from plansmith.records.model import DataSet, LoweredModel, OnnxModel, SourceModel
+from plansmith.records.validation import ValidationReport
+from plansmith.steps.runner import WORKER_MODULE, Finished, StageRunner
+from plansmith.system import gpus
+from plansmith.system.gpu_catalog import is_kind
+from plansmith.system.process import Worker
+from plansmith.validation.gate import require_passed
+from plansmith.validation.held_out import HeldOut
+
+
+@dataclass(frozen=True)
+class JudgedPlans:
+    """An engine with plans, and what they are judged by.
+
+    `higher`: the plans of the next higher precision; None where there is none to be faster than.
+    """
+
+    engine: Finished[Engine]
+    source: Finished[SourceModel]
+    onnx: Finished[OnnxModel]
+    lowered: Finished[LoweredModel]
+    data: Finished[DataSet] | None
+    higher: Finished[Engine] | None
+
+
+def judge_plans(
+    stages: StageRunner, spec: ModelSpec, judged: JudgedPlans, *, require: Callable[[ValidationReport], None]
+) -> Finished[ValidationReport]:
+    """Run every plan on a GPU of its kind, beside the lowered graph and FP32, and measure it.
+
+    Args:
+        stages: the compile's steps.
+        spec: says what is allowed.
+        judged: the plans, and what they are judged by.
+        require: raises where the plans must not be used; see `require_plans`.
+
+    Raises:
+        GateError: a plan answers wrongly, or is not faster than that of the next higher precision.
+        EnvironmentFault: no GPU of a plan's kind is here, and nobody judged it before.
+    """
+    parameters = {
+        "of": "plans",
+        "tolerances": {k: v.model_dump(exclude_none=True) for k, v in spec.tolerances.items()},
+        "max_metric_drop": spec.data.max_metric_drop if spec.data else None,
+    }
+
+    def build(_: Path) -> Any:
+        reports = [_judged(stages, spec, judged, capability) for capability in judged.engine.record.plans]
+        return together(reports).model_dump(mode="json")
+
+    every = (judged.engine, judged.onnx, judged.lowered, judged.data, judged.higher)
+    inputs = [one.digest for one in every if one is not None]
+    return stages.stage("validate", ValidationReport, inputs, parameters, build, require=require, tools="measure")
+
+
+def require_plans(report: ValidationReport, *, speed_check: bool) -> None:
+    """Let plans through that are right and, where that is asked, faster than those of the next higher precision.
+
+    Raises:
+        GateError: they are not.
+    """
+    require_passed(report)
+    if speed_check:
+        require_faster(report.speeds)
+
+
+def together(reports: Sequence[ValidationReport]) -> ValidationReport:
+    """One report for all plans of a release: that of the first that failed, or the first, with what the others add."""
+    first = next((report for report in reports if report.verdict == "failed"), reports[0])
+    if len(reports) == 1:
+        return first
+    untried = [line for report in reports for line in report.not_validated]
+    return first.model_copy(
+        update={
+            "candidate": "; ".join(report.candidate for report in reports),
+            "comparisons": tuple(
+                comparison.model_copy(update={"case": f"{comparison.case} on {report.ran[0]}"})
+                for report in reports
+                for comparison in report.comparisons
+            ),
+            "ran": tuple(capability for report in reports for capability in report.ran),
+            "at_corners": tuple(corner for report in reports for corner in report.at_corners),
+            "speeds": tuple(speed for report in reports for speed in report.speeds),
+            "layers": {capability: found for report in reports for capability, found in report.layers.items()},
+            "not_validated": tuple(dict.fromkeys(line for line in untried if "did not run here" not in line)),
+        }
+    )
+
+
+def _judged(stages: StageRunner, spec: ModelSpec, judged: JudgedPlans, capability: str) -> ValidationReport:
+    """The report on one plan, from the cache or from a GPU of its kind."""
+    plan, spec_data = judged.engine.record.plans[capability], spec.data
+    tolerances = {k: v.model_dump(exclude_none=True) for k, v in spec.tolerances.items()}
+    max_drop = spec_data.max_metric_drop if spec_data else None
+    data, engine = judged.data, judged.engine
+    higher = judged.higher if judged.higher and capability in judged.higher.record.plans else None
+    held_out = HeldOut(data=data.record, folder=data.folder, max_metric_drop=max_drop) if data else None
+
+    def ask(_: Path) -> Any:
+        gpu = _gpu_for(plan)
+        stages.end_worker()  # its memory is the judge's now
+        log, environment = stages.log_file("judge"), gpus.environment_of(gpu)
+        with Worker(WORKER_MODULE, log, stages.progress, environment=environment, leads=True) as worker:
+            return worker.call(
+                "judge_plan",
+                plan=_given(judged.engine, capability, judged.lowered),
+                higher=_given(higher, capability) if higher else None,
+                gpu=gpu.model_dump(mode="json"),
+                onnx=judged.onnx.record.model_dump(mode="json"),
+                reference_folder=str(judged.onnx.folder),
+                source=_source(spec, judged.source),
+                tolerances=tolerances,
+                held_out=held_out.model_dump(mode="json") if held_out else None,
+            )
+
+    # By the plan itself: the engine around it is another one on every machine, until all plans are built.
+    plans = [stages.digester.file(one.folder / one.record.plans[capability].file) for one in (engine, higher) if one]
+    others = [one.digest for one in (judged.onnx, judged.lowered, data) if one is not None]
+    build = engine.record.build.model_dump(mode="json", exclude={"plugins"}) if engine.record.build else None
+    parameters = {
+        "of": "plan",
+        "capability": capability,
+        "build": build,
+        "tolerances": tolerances,
+        "max_metric_drop": max_drop,
+    }
+    entry, _ = stages.entry("validate", [*plans, *others], parameters, ask, tools="measure")
+    return ValidationReport.model_validate(entry.record)
+
+
+def _given(engine: Finished[Engine], capability: str, lowered: Finished[LoweredModel] | None = None) -> dict[str, Any]:
+    """A plan as the child is told of it; with its graph where it is judged and not only timed."""
+    given = GivenPlan(engine=engine.record, folder=str(engine.folder), capability=capability)
+    if lowered is not None:
+        graph = lowered.folder / (lowered.record.runnable or lowered.record.components["model"].file)
+        given = given.model_copy(update={"lowered": str(graph), "recipe": lowered.record.recipe})
+    return given.model_dump(mode="json")
+
+
+def _source(spec: ModelSpec, source: Finished[SourceModel]) -> Mapping[str, Any] | None:
+    """What `loading.load` takes; None for an ONNX file, of which there is no PyTorch model."""
+    if source.record.scheme == "onnx":
+        return None
+    return {
+        "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
+        "folder": str(source.folder),
+        "allow_pickle": spec.allow_pickle,
+        "inputs": {name: given.model_dump() for name, given in spec.inputs.items()},
+        "outputs": spec.outputs,
+    }
+
+
+def _gpu_for(plan: Plan) -> Gpu:
+    """A GPU of this machine that is of the plan's kind.
+
+    Raises:
+        EnvironmentFault: there is none.
+    """
+    found = next((gpu for gpu in gpus.visible_gpus() if is_kind(gpu, plan.gpu)), None)
+    if found is None:
+        raise EnvironmentFault(
+            f"the plan for {plan.gpu.name} was never run, and no such GPU is here: nobody knows whether it is right",
+            remedy="run the same command on a machine with that GPU, with the same --artifacts or --shared-cache",
+        )
+    return found

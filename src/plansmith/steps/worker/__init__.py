@@ -1,0 +1,1 @@
+"""The worker: the child process of a compile, which loads the model."""

@@ -1,0 +1,1 @@
+"""Storage backends: a folder, S3, and locks in them."""

@@ -1,0 +1,270 @@
+"""A store in a folder: on a disk of this machine, or one that several mount."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from plansmith.errors import RepositoryError
+from plansmith.stores.backend.object_store import Abilities, Changed, Document, Held, Moved, Taken, untold
+from plansmith.system.files import fsync_path, link_or_copy, locked, make_folder, move_into_place, storage_errors
+
+_STAGING = ".staging"
+_LOCKS = ".locks"
+_CHUNK_BYTES = 1 << 20
+_ABANDONED_SECONDS = 24 * 3600.0
+
+# What the file system itself puts into its root.
+_FILE_SYSTEM = {"lost+found"}
+
+_READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+class FolderObjects:
+    """Objects as files: `Objects` says what each method does. Their modes are those that the umask leaves.
+
+    A lock on a file keeps those apart who write the same document, also on NFS, where Linux makes it one of the
+    server's (flock(2)). That goes for files that are open for writing, and so not for folders: what is half written has
+    no lock as elsewhere, and is taken for abandoned when nobody wrote to it for a day.
+
+    Args:
+        root: the folder; made when something is first written.
+    """
+
+    abilities = Abilities(create_once=True, swap=True, safe_in_race=True, checksums=True)
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+        self.place = str(self._root)
+
+    def find(self, key: str) -> Held | None:
+        """What is there under a key."""
+        with self._reading(key):
+            try:
+                told = self._path(key).stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return Held(key, told.st_size, told.st_mtime)
+
+    def below(self, prefix: str) -> Iterator[Held]:
+        """All objects whose keys begin so, sorted by key."""
+        folder, _, _ = prefix.rpartition("/")
+        for key in self._keys(self._path(folder) if folder else self._root, f"{folder}/" if folder else ""):
+            found = self.find(key) if key.startswith(prefix) else None
+            if found is not None:
+                yield found
+
+    def read(self, key: str) -> Document | None:
+        """A small object."""
+        with self._reading(key):
+            try:
+                content = self._path(key).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return Document(content, _tag(content))
+
+    def create(self, key: str, content: bytes) -> str:
+        """Write a small object where there is none."""
+        with self._alone(key):
+            found = self.read(key)
+            if found is None:
+                self.put(key, content)
+        if found is not None and found.content != content:
+            raise Taken(key)
+        return _tag(content)
+
+    def swap(self, key: str, content: bytes, tag: str) -> str:
+        """Replace a small object that is still the one of this tag."""
+        with self._alone(key):
+            found = self.read(key)
+            unchanged = found is not None and found.tag == tag
+            if unchanged:
+                self.put(key, content)
+        if not unchanged:
+            raise Changed(key)
+        return _tag(content)
+
+    def put(self, key: str, content: bytes) -> None:
+        """Write a small object, whatever is there."""
+        with self._staged() as staged:
+            staged.write_bytes(content)
+            fsync_path(staged)
+            self._show(staged, key)
+
+    def send(self, path: Path, key: str, sha256: str, moved: Moved = untold) -> None:
+        """Write a file; it appears whole."""
+        with self._staged() as staged:
+            _copy(path, staged, sha256, moved)
+            self.give_up(staged.stat().st_mtime - _ABANDONED_SECONDS)
+            self._show(staged, key)
+
+    def fetch(self, key: str, path: Path, sha256: str, moved: Moved = untold) -> None:
+        """Write an object's content to a file."""
+        with storage_errors(path.parent), self._reading(key):
+            _copy(self._path(key), path, sha256, moved)
+
+    def sha256(self, key: str, moved: Moved = untold) -> str:
+        """The SHA-256 of an object's content."""
+        digest = hashlib.sha256()
+        with self._reading(key), self._path(key).open("rb") as stream:
+            while piece := stream.read(_CHUNK_BYTES):
+                digest.update(piece)
+                moved(len(piece))
+        return digest.hexdigest()
+
+    def copy(self, source: str, key: str) -> None:
+        """Give an object a second key, or with the same one a new age."""
+        with self._staged() as staged, self._reading(source):
+            if source == key:
+                os.utime(self._path(key))
+                return
+            link_or_copy(self._path(source), staged)
+            self._show(staged, key)
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Take objects away; folders stay, as others may be about to write there."""
+        with self._errors():
+            for key in keys:
+                self._path(key).unlink(missing_ok=True)
+
+    def give_up(self, before: float) -> int:
+        """Forget what killed processes left half written."""
+        given_up = 0
+        with self._errors():
+            for left in list((self._root / _STAGING).glob("*")):
+                with suppress(FileNotFoundError):
+                    if left.stat().st_mtime < before:
+                        left.unlink()
+                        given_up += 1
+        return given_up
+
+    def probed(self) -> Abilities:
+        """What a folder can do follows from what it is."""
+        return self.abilities
+
+    def now(self) -> float:
+        """Seconds since 1970 by the clock that dates the files, which on NFS is the server's.
+
+        It takes a new file to see that: who may only read goes by the clock of this machine.
+        """
+        staging = self._root / _STAGING
+        with self._errors():
+            try:
+                make_folder(staging)
+                with tempfile.TemporaryFile(dir=staging) as dated:
+                    return os.fstat(dated.fileno()).st_mtime
+            except OSError as error:
+                if error.errno not in _READ_ONLY:
+                    raise
+                return time.time()
+
+    def _path(self, key: str) -> Path:
+        """Where an object lies.
+
+        Raises:
+            RepositoryError: that would be somewhere else.
+        """
+        parts = key.split("/")
+        if {"", ".", ".."} & set(parts):
+            raise RepositoryError(
+                f"{key!r} is no key of {self.place}", remedy="name things without .. and without empty parts"
+            )
+        return self._root.joinpath(*parts)
+
+    def _keys(self, folder: Path, prefix: str) -> Iterator[str]:
+        """The keys of all files below a folder, sorted as S3 does it.
+
+        Hidden ones are left out: they are this module's own, or a file system's or desktop's (.nfs…, .DS_Store).
+        """
+        with self._reading(prefix):
+            try:
+                with os.scandir(folder) as entries:
+                    shown = [entry for entry in entries if not entry.name.startswith(".")]
+                    found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in shown}
+            except (FileNotFoundError, NotADirectoryError):
+                return
+        for name in sorted(f"{name}/" if is_folder else name for name, is_folder in found.items()):
+            if not name.endswith("/"):
+                yield prefix + name
+            elif name.rstrip("/") not in _FILE_SYSTEM:
+                yield from self._keys(folder / name, prefix + name)
+
+    @contextmanager
+    def _alone(self, key: str) -> Iterator[None]:
+        """While inside, nobody else writes this document."""
+        lock = self._root / _LOCKS / hashlib.sha256(key.encode()).hexdigest()[:2]
+        with self._errors(), locked(lock):
+            yield
+
+    @contextmanager
+    def _staged(self) -> Iterator[Path]:
+        """The name of a file to write, on the same file system."""
+        with self._errors():
+            folder = self._root / _STAGING
+            make_folder(folder)
+            staged = folder / uuid.uuid4().hex
+            try:
+                yield staged
+            finally:
+                staged.unlink(missing_ok=True)
+
+    def _show(self, staged: Path, key: str) -> None:
+        final = self._path(key)
+        make_folder(final.parent)
+        move_into_place(staged, final)
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return storage_errors(self._root, other="folder for the store")
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[None]:
+        """Say in words that something is not there, or may not be read."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise RepositoryError(
+                f"{self.place} has no {key}", remedy=f"plansmith verify --store {self.place}"
+            ) from error
+        except PermissionError as error:
+            raise RepositoryError(
+                f"{error.filename} in the store {self.place} may not be read",
+                remedy="have its owner give you the right to read it, and all that lies in the store",
+            ) from error
+
+
+def _copy(source: Path, target: Path, sha256: str, moved: Moved) -> None:
+    """Copy a file and see that what arrives is what was meant; nothing is left otherwise."""
+    digest = hashlib.sha256()
+    with source.open("rb") as stream, _written_or_gone(target) as out:
+        while piece := stream.read(_CHUNK_BYTES):
+            digest.update(piece)
+            out.write(piece)
+            moved(len(piece))
+        if digest.hexdigest() != sha256:
+            raise RepositoryError(
+                f"{source} is damaged: its content is not that of SHA-256 {sha256[:12]}…",
+                remedy="restore it, or publish its release again",
+            )
+    fsync_path(target)
+
+
+@contextmanager
+def _written_or_gone(target: Path) -> Iterator[IO[bytes]]:
+    with target.open("wb") as out:
+        try:
+            yield out
+        except BaseException:
+            target.unlink()
+            raise
+
+
+def _tag(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,255 @@
+"""Single requests to one prefix of a bucket: keys are relative to it, and what fails is told in our words."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import closing
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from plansmith.errors import RepositoryError
+from plansmith.records.destination import Place
+from plansmith.stores.backend.object_store import Document, Held
+from plansmith.stores.backend.s3.client import ATTEMPTS, connect
+from plansmith.stores.backend.s3.connection_errors import cut_errors, cut_short, fault_from
+from plansmith.stores.backend.s3.denied_errors import no_s3
+from plansmith.stores.backend.s3.errors import ABSENT, CONFLICT, NOT_OFFERED, UNMET, Asked, refusal_in
+from plansmith.stores.layout import MARKER_KEY
+
+_CHUNK_BYTES = 1 << 18
+_PAUSE_SECONDS = 0.2
+
+
+class Answered(Exception):
+    """The server said no in a way that the caller asked to be told of.
+
+    Attributes:
+        code: as S3 names it.
+        headers: what came with the answer, names in lower case.
+    """
+
+    def __init__(self, code: str, headers: dict[str, str]) -> None:
+        super().__init__(code)
+        self.code = code
+        self.headers = headers
+
+
+class Bucket:
+    """A prefix of a bucket.
+
+    Args:
+        place: where, and how it is reached; asked for the first time when something is needed.
+        relative_to: the folder that relative paths start from.
+    """
+
+    def __init__(self, place: Place, relative_to: Path) -> None:
+        self.place = place.to.rstrip("/")
+        self.name, prefix = place.bucket_and_prefix
+        self._start = f"{prefix}/" if prefix else ""
+        self._asked_for = place
+        self._relative_to = relative_to
+        self._client: Any = None
+        self._lock = Lock()
+        encryption = {"ServerSideEncryption": place.encryption, "SSEKMSKeyId": place.kms_key}
+        self.encryption: dict[str, Any] = {name: value for name, value in encryption.items() if value}
+
+    @property
+    def client(self) -> Any:
+        """The client of botocore's."""
+        with self._lock:
+            if self._client is None:
+                self._client = connect(self._asked_for, self._relative_to)
+                # Its connections end with this bucket, and not when the garbage is collected one day.
+                weakref.finalize(self, self._client.close)
+            return self._client
+
+    def full(self, key: str) -> str:
+        """A key as the bucket has it.
+
+        Raises:
+            RepositoryError: it is none.
+        """
+        if {"", ".", ".."} & set(key.split("/")):
+            raise RepositoryError(
+                f"{key!r} is no key of {self.place}", remedy="name things without .. and without empty parts"
+            )
+        return self._start + key
+
+    def short(self, key: str) -> str:
+        """A key as it is below the prefix."""
+        return key.removeprefix(self._start)
+
+    def call(self, operation: str, key: str | None = None, *, answers: tuple[str, ...] = (), **words: Any) -> Any:
+        """Do one request.
+
+        Args:
+            operation: a method of botocore's client, such as `put_object`.
+            key: of the object; None where it is about the bucket.
+            answers: codes of errors that the caller wants to be told of.
+            words: what else the method takes.
+
+        Returns:
+            What the method returns: a mapping.
+
+        Raises:
+            Answered: one of `answers`.
+            RepositoryError: the server refuses.
+            EnvironmentFault: it is not there, or these credentials are none for it.
+        """
+        if key is not None:
+            words["Key"] = self.full(key)
+        client = self.client
+        try:
+            return getattr(client, operation)(Bucket=self.name, **words)
+        except Exception as error:
+            refusal = refusal_in(error)
+            if refusal is not None and refusal.code in answers:
+                raise Answered(refusal.code, refusal.headers) from error
+            fault = fault_from(error, self._asked(operation, key))
+            if fault is None:
+                raise
+            raise fault from error
+
+    def put(self, key: str, content: bytes, **conditions: str) -> str:
+        """Write a small object; its tag.
+
+        Raises:
+            Answered: a condition is not met (UNMET, ABSENT, CONFLICT), or the server has none (NOT_OFFERED).
+        """
+        digest = hashlib.sha256(content)
+        answer = self.call(
+            "put_object",
+            key,
+            answers=(UNMET, CONFLICT, NOT_OFFERED, ABSENT) if conditions else (),
+            Body=content,
+            ChecksumAlgorithm="SHA256",
+            ChecksumSHA256=base64.b64encode(digest.digest()).decode(),
+            Metadata={"sha256": digest.hexdigest()},
+            **self.encryption,
+            **conditions,
+        )
+        return str(answer["ETag"])
+
+    def read(self, key: str) -> Document | None:
+        """A small object, whole; None where there is none."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                answer = self.call("get_object", key, answers=(ABSENT,))
+            except Answered:
+                return None
+            try:
+                with closing(answer["Body"]) as body:
+                    content = body.read()
+            except cut_errors() as error:
+                self._pause_or_raise(error, key, attempt)
+                continue
+            if "ETag" not in answer:
+                raise no_s3(self._asked("get_object", key))
+            self._require_whole(key, content, answer["Metadata"].get("sha256"))
+            return Document(content, answer["ETag"])
+        raise AssertionError("the last attempt raises")
+
+    def head(self, key: str, **words: str) -> Any:
+        """What is known of an object; None where there is none."""
+        try:
+            return self.call("head_object", key, answers=(ABSENT,), **words)
+        except Answered:
+            return None
+
+    def find(self, key: str) -> Held | None:
+        """An object without its content."""
+        head = self.head(key)
+        if head is None:
+            return None
+        return Held(key, head["ContentLength"], head["LastModified"].timestamp(), head["Metadata"].get("sha256", ""))
+
+    def below(self, prefix: str) -> Iterator[Held]:
+        """All objects whose keys begin so, sorted."""
+        words: dict[str, Any] = {}
+        while True:
+            page = self.list_page("list_objects_v2", prefix, **words)
+            for found in page.get("Contents", ()):
+                yield Held(self.short(found["Key"]), found["Size"], found["LastModified"].timestamp())
+            if not page.get("IsTruncated"):
+                return
+            words["ContinuationToken"] = page["NextContinuationToken"]
+
+    def list_page(self, operation: str, prefix: str, **words: Any) -> Any:
+        """A page of what begins with a prefix; `call` says the rest."""
+        return self.call(operation, Prefix=self._start + prefix, **words)
+
+    def stream(self, key: str, first: int, end: int) -> Iterator[bytes]:
+        """The bytes of an object from `first` up to `end`, which it has; goes on where the connection was cut.
+
+        Raises:
+            RepositoryError: it is gone, or the server does not give parts of objects.
+            EnvironmentFault: the connection is cut again and again.
+        """
+        attempt = 1
+        while first < end:
+            try:
+                with closing(self._part(key, first, end)) as body:
+                    while piece := body.read(_CHUNK_BYTES):
+                        first += len(piece)
+                        yield piece
+                if first < end:
+                    raise cut_short(end - first)
+            except cut_errors() as error:
+                self._pause_or_raise(error, key, attempt)
+                attempt += 1
+
+    def _part(self, key: str, first: int, end: int) -> Any:
+        """The body of an answer that is exactly these bytes of an object."""
+        try:
+            answer = self.call("get_object", key, answers=(ABSENT,), Range=f"bytes={first}-{end - 1}")
+        except Answered as error:
+            raise self.lost(key) from error
+        if not answer.get("ContentRange", "").startswith(f"bytes {first}-{end - 1}/"):
+            answer["Body"].close()
+            raise self.damaged(key)
+        return answer["Body"]
+
+    def now(self) -> float:
+        """Seconds since 1970 by the server's clock, to the second."""
+        try:
+            headers = self.call("head_object", MARKER_KEY, answers=(ABSENT,))["ResponseMetadata"]["HTTPHeaders"]
+        except Answered as answered:
+            headers = answered.headers
+        return parsedate_to_datetime(headers["date"]).timestamp()
+
+    def lost(self, key: str) -> RepositoryError:
+        """An object that should be there is not."""
+        return RepositoryError(f"{self.place} has no {key}", remedy=f"plansmith verify --store {self.place}")
+
+    def damaged(self, key: str) -> RepositoryError:
+        """An object is not what its digest says."""
+        return RepositoryError(
+            f"{key} in {self.place} is damaged: its content is not that of its SHA-256",
+            remedy=f"see what else is: plansmith verify --store {self.place}; publish what is lost again",
+        )
+
+    def _require_whole(self, key: str, content: bytes, sha256: str | None) -> None:
+        if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+            raise self.damaged(key)
+
+    def _pause_or_raise(self, error: Exception, key: str, attempt: int) -> None:
+        """Wait before the next attempt to read a body that was cut."""
+        if attempt == ATTEMPTS:
+            raise fault_from(error, self._asked("get_object", key)) or error
+        time.sleep(_PAUSE_SECONDS * attempt)
+
+    def _asked(self, operation: str, key: str | None) -> Asked:
+        return Asked(
+            place=self.place,
+            bucket=self.name,
+            server=self.client.meta.endpoint_url,
+            region=self.client.meta.region_name,
+            operation=operation,
+            key=None if key is None else self.full(key),
+        )

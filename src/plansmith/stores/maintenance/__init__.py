@@ -1,0 +1,1 @@
+"""Verification, retention and removal in a store."""

@@ -1,0 +1,290 @@
+"""Whether what was published is all there and as it was: in a store, or in a model repository on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from threading import Lock
+
+from plansmith.errors import RepositoryError
+from plansmith.records.model import FileEntry
+from plansmith.records.release import MANIFEST_FILE
+from plansmith.stores.backend.object_store import Moved
+from plansmith.stores.layout import OBJECTS, catalogue_key, object_key, release_key
+from plansmith.stores.maintenance.damage import Damage, Kind, Verification
+from plansmith.stores.reader import in_parallel
+from plansmith.stores.records import Catalogue, StoredVersion
+from plansmith.stores.store import Store
+from plansmith.system.digest import Digester
+from plansmith.triton.repository.repository import ModelRepository
+
+_READERS = 4
+
+
+Checked = Callable[[int, int], None]
+"""Told how many bytes were read so far, and of how many."""
+
+
+def unwatched(_bytes: int, _of_bytes: int) -> None:
+    """For whoever does not want to know."""
+
+
+_Digest = Callable[[str, Moved], str | None]
+"""The SHA-256 of a content by its key; None where it is not told."""
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A file of a release."""
+
+    model: str
+    version: int
+    file: FileEntry
+
+
+@dataclass
+class _Walk:
+    """What a way through all releases found: who needs which content, and what is wrong besides."""
+
+    versions: int = 0
+    damages: list[Damage] = field(default_factory=list)
+    uses: dict[str, list[_Use]] = field(default_factory=dict)
+
+    def add(self, model: str, version: int, files: Iterable[tuple[str, FileEntry]]) -> None:
+        """Note the files of a release, by their keys."""
+        self.versions += 1
+        for key, file in files:
+            self.uses.setdefault(key, []).append(_Use(model, version, file))
+
+    def blame(self, key: str, problem: str) -> None:
+        """Note that something is wrong with a content, for all that need it."""
+        for use in self.uses[key]:
+            self.damages.append(
+                Damage(model=use.model, version=use.version, path=use.file.path, key=key, problem=problem)
+            )
+
+
+def verify_store(
+    store: Store, model: str | None = None, *, quick: bool = False, checked: Checked = unwatched
+) -> Verification:
+    """Look at every version that stands: its place in the catalogue, its list of files, and their contents.
+
+    Args:
+        store: where.
+        model: only this one.
+        quick: by sizes and by the digests that the store keeps beside the contents; otherwise every byte is read.
+        checked: told of the bytes that were read.
+
+    Raises:
+        RepositoryError: there is no such model.
+    """
+    models = store.models() if model is None else [store.catalogue(model).model]
+    walk = _Walk()
+    for name in models:
+        _walk_model(store, name, walk)
+    sizes = {held.key: held.bytes for held in store.objects.below(OBJECTS)}
+    _check(walk, sizes.get, partial(_kept_digest, store) if quick else store.objects.sha256, checked)
+    walk.damages = [damage for damage in walk.damages if not _is_pruned(store, damage)]
+    others = [size for key, size in sizes.items() if key not in walk.uses] if model is None else []
+    return _told(store.place, "store", walk, len(models), quick=quick, others=others)
+
+
+def verify_repository(
+    repository: ModelRepository, model: str | None = None, *, quick: bool = False, checked: Checked = unwatched
+) -> Verification:
+    """Look at every release of a model repository, also at those that were withdrawn, and at what Triton is shown.
+
+    Arguments as for `verify_store`.
+
+    Raises:
+        RepositoryError: there is no such model.
+    """
+    models = repository.models() if model is None else [repository.find(model)[0]]
+    walk = _Walk()
+    for name in models:
+        for number in repository.versions(name):
+            folder = repository.release(name, number)
+            try:
+                files = repository.manifest(name, number).files
+            except RepositoryError as error:
+                key = str(folder / MANIFEST_FILE)
+                walk.damages.append(Damage(model=name, version=number, path="", key=key, problem=error.message))
+            else:
+                walk.add(name, number, ((str(folder / file.path), file) for file in files))
+    digester = Digester(repository.store / "no-memo", read_only=True)  # reads what is linked to several times once
+
+    def read(key: str, moved: Moved) -> str:
+        sha256 = digester.file(Path(key))
+        moved(walk.uses[key][0].file.bytes)
+        return sha256
+
+    _check(walk, _size, None if quick else read, checked)
+    blamed = {(damage.model, damage.version) for damage in walk.damages}
+    for name in models:
+        walk.damages += _strays(repository, name, blamed, quick=quick)
+    walk.damages = [_placed(repository, damage) for damage in walk.damages if _is_there(repository, damage)]
+    return _told(str(repository.root), "repository", walk, len(models), quick=quick, others=[])
+
+
+def _is_there(repository: ModelRepository, damage: Damage) -> bool:
+    """Whether a release was not taken away since it was listed, as a collection does."""
+    return damage.version is None or repository.release(damage.model, damage.version).exists()
+
+
+def _placed(repository: ModelRepository, damage: Damage) -> Damage:
+    """The same damage, and whether a collection takes the release away for it."""
+    numbers = {*repository.versions(damage.model)[:-1]} - {*repository.views(damage.model).shown()}
+    return damage.model_copy(update={"hidden": damage.version in numbers})
+
+
+def _strays(
+    repository: ModelRepository, model: str, blamed: Container[tuple[str, int | None]], *, quick: bool
+) -> list[Damage]:
+    """What Triton is shown of a model and is not of its releases, where those are whole: a view may be a copy."""
+    views = repository.views(model)
+    manifests = [repository.readable(model, number) for number in views.shown() if (model, number) not in blamed]
+    whole = [manifest for manifest in manifests if manifest is not None]
+    if not whole or len(whole) < len(views.shown()):
+        return []
+    words = "what Triton is shown there is not what was published"
+    return [
+        Damage(model=model, version=whole[-1].version, path=name, key=str(place), problem=words)
+        for name, place in repository.showing(model).strays(whole[-1], whole, quick=quick).items()
+    ]
+
+
+def _walk_model(store: Store, model: str, walk: _Walk) -> None:
+    """The catalogue of a model, what its aliases stand for, and the lists of its versions."""
+    try:
+        catalogue = store.catalogue(model)
+    except RepositoryError as error:
+        walk.damages.append(Damage(model=model, version=None, path="", key=catalogue_key(model), problem=error.message))
+        return
+    walk.damages += _lost_aliases(catalogue)
+    standing = catalogue.standing()
+    for version, found in zip(standing, in_parallel(partial(_files, store, model), standing), strict=True):
+        if isinstance(found, Damage):
+            walk.damages.append(found)
+        else:
+            walk.add(model, version.version, ((object_key(file.sha256), file) for file in found))
+
+
+def _files(store: Store, model: str, version: StoredVersion) -> Damage | tuple[FileEntry, ...]:
+    """The files of a version, or what is wrong with their list."""
+    try:
+        return store.release(model, version).files
+    except RepositoryError as error:
+        key = release_key(model, version.digest)
+        return Damage(model=model, version=version.version, path="", key=key, problem=error.message)
+
+
+def _is_pruned(store: Store, damage: Damage) -> bool:
+    """Whether what is missing was pruned since it was listed."""
+    if not damage.path or damage.version is None:
+        return False
+    known = store.known(damage.model)
+    version = known.version(damage.version) if known is not None else None
+    return version is not None and version.pruned is not None
+
+
+def _lost_aliases(catalogue: Catalogue) -> list[Damage]:
+    """Aliases that stand for a version that is not there: no command of plansmith's leads to one."""
+    standing = {version.version for version in catalogue.standing()}
+    return [
+        Damage(
+            model=catalogue.model,
+            version=pointer.version,
+            path="",
+            key=catalogue_key(catalogue.model),
+            problem=f"alias {alias} stands for it, and it is not there",
+        )
+        for alias, pointer in catalogue.aliases.items()
+        if pointer.version not in standing
+    ]
+
+
+def _check(walk: _Walk, size_of: Callable[[str], int | None], sha256_of: _Digest | None, checked: Checked) -> None:
+    """Compare contents with what was published: their sizes, and their digests as far as those are told."""
+    whole = []
+    for key, uses in walk.uses.items():
+        size, published = size_of(key), uses[0].file.bytes
+        if size is None:
+            walk.blame(key, "missing")
+        elif size != published:
+            walk.blame(key, f"has {size:,} bytes instead of {published:,}")
+        else:
+            whole.append(key)
+    if sha256_of is None:
+        return
+    reading = _Reading(sum(walk.uses[key][0].file.bytes for key in whole), checked)
+    with ThreadPoolExecutor(_READERS) as pool:
+        futures = {pool.submit(sha256_of, key, reading.moved): key for key in whole}
+        try:
+            for future in as_completed(futures):
+                problem = _problem(future, walk.uses[futures[future]][0].file.sha256)
+                if problem is not None:
+                    walk.blame(futures[future], problem)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _problem(future: Future[str | None], sha256: str) -> str | None:
+    """What is wrong with a content that was read; nothing where there is no telling."""
+    try:
+        return None if future.result() in {None, sha256} else "its content is not what was published"
+    except FileNotFoundError:
+        return "missing"
+    except RepositoryError as error:
+        return error.message
+
+
+class _Reading:
+    """How many bytes were read so far, by all threads.
+
+    Args:
+        total: how many there are.
+        checked: told of them.
+    """
+
+    def __init__(self, total: int, checked: Checked) -> None:
+        self._total = total
+        self._checked = checked
+        self._read = 0
+        self._lock = Lock()
+
+    def moved(self, count: int) -> None:
+        """Note that so many more were read."""
+        with self._lock:
+            self._read += count
+            self._checked(self._read, self._total)
+
+
+def _kept_digest(store: Store, key: str, _moved: Moved) -> str | None:
+    held = store.objects.find(key)
+    return held.sha256 or None if held is not None else None
+
+
+def _size(path: str) -> int | None:
+    try:
+        return Path(path).stat().st_size if Path(path).is_file() else None
+    except FileNotFoundError:  # it went between the two
+        return None
+
+
+def _told(place: str, kind: Kind, walk: _Walk, models: int, *, quick: bool, others: list[int]) -> Verification:
+    return Verification(
+        place=place,
+        kind=kind,
+        quick=quick,
+        models=models,
+        versions=walk.versions,
+        files=len(walk.uses),
+        bytes=sum(uses[0].file.bytes for uses in walk.uses.values()),
+        damages=tuple(sorted(walk.damages, key=lambda one: (one.model, one.version or 0, one.path))),
+        others=len(others),
+        other_bytes=sum(others),
+    )

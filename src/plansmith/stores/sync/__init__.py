@@ -1,0 +1,1 @@
+"""A repository that follows a store."""

@@ -1,0 +1,1 @@
+"""Upload of releases to a store, download from it, publication there."""

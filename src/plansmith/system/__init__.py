@@ -1,0 +1,1 @@
+"""Files, locks, processes, memory, GPUs, digests and URLs."""

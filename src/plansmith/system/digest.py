@@ -1,0 +1,146 @@
+"""Content digests, with a memo so that no file is hashed twice.
+
+The memo is a small SQLite file keyed by device, inode, size, modification time and change time: a hard link
+shares the entry of its file, and a changed file misses it. A program can set the modification time back, but
+nothing can set the change time. A link that is made or removed changes it too, and costs one more reading.
+What the memo cannot see is a disk that loses bits by itself: a release is read again before it is published.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from plansmith.records.model import FileEntry
+
+# Device, inode, size, modification time and change time; times in nanoseconds.
+_Identity = tuple[int, int, int, int, int]
+
+# A file may change again within the tick of the file system's clock without a trace: wait for the next.
+_CLOCK_TICK_NS = 20_000_000
+
+
+def _identity_of(stat: os.stat_result) -> _Identity:
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 of a JSON value in canonical form (sorted keys, no white space)."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_of_files(files: tuple[FileEntry, ...] | list[FileEntry]) -> str:
+    """One digest for a set of files: names and contents, whatever their order."""
+    return digest_of(sorted((f.path, f.sha256) for f in files))
+
+
+class Digester:
+    """Hashes files and remembers the answers.
+
+    Args:
+        memo: the SQLite file to remember in; created when missing. A memo that cannot be opened or
+            written only costs time: the digest is computed instead. A damaged one is made anew.
+        read_only: never write the memo.
+
+    Attributes:
+        hashed: how many files had to be read so far.
+    """
+
+    def __init__(self, memo: Path, *, read_only: bool = False) -> None:
+        self.hashed = 0
+        self._memo = memo
+        self._read_only = read_only
+        self._made_anew = False
+        self._seen: dict[_Identity, str] = {}
+
+    def file(self, path: Path, *, foreign: bool = False, afresh: bool = False) -> str:
+        """SHA-256 of a file's content, in hexadecimal.
+
+        Args:
+            path: the file.
+            foreign: it is others' to write, and may change again at once.
+            afresh: read it whatever is remembered.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        stat = path.stat()
+        if foreign and (age := time.time_ns() - stat.st_ctime_ns) < _CLOCK_TICK_NS:
+            time.sleep((_CLOCK_TICK_NS - max(0, age)) / 1e9)
+            stat = path.stat()
+        identity = _identity_of(stat)
+        known = None if afresh else self._seen.get(identity) or self._recall(identity)
+        if known is None:
+            with path.open("rb") as stream:
+                known = hashlib.file_digest(stream, "sha256").hexdigest()
+            self.hashed += 1
+            self._remember(identity, known)
+        self._seen[identity] = known
+        return known
+
+    def note(self, path: Path, sha256: str) -> None:
+        """Remember the digest of a file whose content was hashed as it was written, and which stays as it is."""
+        identity = _identity_of(path.stat())
+        self._remember(identity, sha256)
+        self._seen[identity] = sha256
+
+    def entries(self, folder: Path, paths: list[Path] | None = None, *, foreign: bool = False) -> tuple[FileEntry, ...]:
+        """Path, size and digest of a folder's files (all below it unless named), sorted by path."""
+        found = paths if paths is not None else [p for p in folder.rglob("*") if p.is_file()]
+        return tuple(
+            FileEntry(
+                path=p.relative_to(folder).as_posix(),
+                bytes=p.stat().st_size,
+                sha256=self.file(p, foreign=foreign),
+            )
+            for p in sorted(found)
+        )
+
+    def entry(self, path: Path, name: str) -> FileEntry:
+        """Size and digest of a file of our own, under a name."""
+        return FileEntry(path=name, bytes=path.stat().st_size, sha256=self.file(path))
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._read_only:
+            return sqlite3.connect(f"file:{quote(str(self._memo))}?mode=ro", uri=True)
+        self._memo.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self._memo, timeout=10)
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS files (device INT, inode INT, size INT, mtime INT, ctime INT, sha256 TEXT,"
+            " PRIMARY KEY (device, inode)) WITHOUT ROWID"
+        )
+        return connection
+
+    def _recall(self, identity: _Identity) -> str | None:
+        found = self._ask(
+            "SELECT sha256 FROM files WHERE device=? AND inode=? AND size=? AND mtime=? AND ctime=?", identity
+        )
+        return str(found[0]) if found else None
+
+    def _remember(self, identity: _Identity, sha256: str) -> None:
+        if not self._read_only:
+            self._ask("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", (*identity, sha256))
+
+    def _ask(self, statement: str, values: tuple[int | str, ...]) -> tuple[Any, ...] | None:
+        """The first row of an answer; a memo that is damaged is removed and made anew, once."""
+        try:
+            with closing(self._connect()) as connection, connection:
+                row: tuple[Any, ...] | None = connection.execute(statement, values).fetchone()
+                return row
+        except (sqlite3.OperationalError, OSError):  # full, locked, not there, not ours to write
+            return None
+        except sqlite3.DatabaseError:
+            if self._read_only or self._made_anew:
+                return None
+            self._made_anew = True
+            with suppress(OSError):
+                self._memo.unlink(missing_ok=True)
+            return self._ask(statement, values)

@@ -1,0 +1,187 @@
+"""Running out of memory: what the kernel counts, and how libraries put it."""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+REMEDY = "make the largest shape smaller (--shapes), or use a machine with more memory"
+
+# How the allocators of C++, PyTorch, ONNX Runtime and NumPy say that they got nothing.
+_SIGNS = (
+    "std::bad_alloc",
+    "can't allocate memory",
+    "not enough memory",
+    "Failed to allocate memory",
+    "Unable to allocate",
+    "Cannot allocate memory",
+    "MemoryError",
+)
+
+
+def tells_of_memory(text: str) -> str | None:
+    """The first line of a text that says that there was no more memory, if one does."""
+    return next((line.strip() for line in text.splitlines() if any(sign in line for sign in _SIGNS)), None)
+
+
+def control_groups(membership: Path) -> list[tuple[tuple[str, ...], str]]:
+    """The control groups that a process is in; none where the kernel names none.
+
+    Args:
+        membership: the process's file `cgroup` (Linux, Documentation/admin-guide/cgroup-v2.rst, "Processes").
+
+    Returns:
+        The controllers of each, of which version 2 names none, and its path below where they are mounted.
+    """
+    try:
+        rows = [line.split(":", 2) for line in membership.read_text().splitlines()]
+    except OSError:
+        return []
+    return [(tuple(filter(None, controllers.split(","))), group.strip("/")) for _, controllers, group in rows]
+
+
+def kills_counter(process: int, proc: Path = Path("/proc"), mounts: Path = Path("/sys/fs/cgroup")) -> Path | None:
+    """The file in which the kernel counts its out-of-memory kills in a process's control group.
+
+    It is `memory.events` of version 2 or `memory.oom_control` of version 1, both with a line "oom_kill N"
+    (Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst).
+
+    Args:
+        process: its number.
+        proc: where processes are described.
+        mounts: where control groups are.
+    """
+    for controllers, inside in control_groups(proc / str(process) / "cgroup"):
+        places = []
+        if "memory" in controllers:
+            places = [mounts / "memory" / inside / "memory.oom_control"]
+        elif not controllers:
+            places = [mounts / inside / "memory.events", mounts / "unified" / inside / "memory.events"]
+        for place in places:
+            if kills(place) is not None:
+                return place
+    return None
+
+
+def kills(counter: Path | None) -> int | None:
+    """How many processes the kernel killed for lack of memory, by a file of `kills_counter`; None if it is not told."""
+    try:
+        lines = counter.read_text().splitlines() if counter is not None else []
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+
+
+class Watch:
+    """Keeps the kernel's count of a process, to tell afterwards who killed it.
+
+    Args:
+        process: its number.
+    """
+
+    def __init__(self, process: int) -> None:
+        self._counter = kills_counter(process)
+        self._before = kills(self._counter)
+
+    def verdict(self) -> tuple[str, str]:
+        """Who killed the process, as far as the kernel's own count tells, and what to do next."""
+        after = kills(self._counter)
+        if self._before is None or after is None:
+            return "most likely because the machine ran out of memory", REMEDY
+        if after > self._before:
+            return "by the kernel, because the machine or its control group ran out of memory", REMEDY
+        return (
+            "not by the kernel but by another program, such as a watch on memory, a job's limit or kill -9",
+            f"run the same command again; if memory is short, {REMEDY}",
+        )
+
+
+def wait_for(process: int) -> tuple[int, int]:
+    """Wait for a child to end: its exit code, or minus the signal, and the most bytes it held in memory."""
+    _, status, usage = os.wait4(process, 0)
+    return os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+
+
+def peak_bytes(proc: Path = Path("/proc/self/status")) -> int:
+    """The most that this process held in memory, and with it the most that one program held that it ran to its end.
+
+    The kernel's VmHWM begins anew with each program; ru_maxrss, which children have alone, counts in what the process
+    that started them held then (Linux, getrusage(2)).
+    """
+    told = dict(line.split(":", 1) for line in proc.read_text().splitlines() if ":" in line)
+    own = int(told["VmHWM"].split()[0]) if "VmHWM" in told else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return (own + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) * 1024
+
+
+_NO_LIMIT = 2**60  # cgroup v1 says "unlimited" with a number close to 2**63
+
+_MEMINFO = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the control groups of this process leave it; None where they set no limit.
+
+    Args:
+        memory_bytes: of all processes in the group together.
+        processors: may be a fraction.
+    """
+
+    memory_bytes: int | None
+    processors: float | None
+
+
+def available_memory(meminfo: str) -> int:
+    """Bytes that programs can still take, from the text of /proc/meminfo."""
+    fields = dict(line.split(":", 1) for line in meminfo.splitlines() if ":" in line)
+    return int(fields["MemAvailable"].split()[0]) * 1024
+
+
+def control_group_limits(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> Limits:
+    """The tightest limits of this process's control groups and of those above them, version 1 or 2.
+
+    Args:
+        root: where control groups are mounted.
+        membership: the file that names those of this process.
+    """
+    memory: list[int] = []
+    processors: list[float] = []
+    for controllers, group in control_groups(membership):
+        for top in [root / name for name in dict.fromkeys([",".join(controllers), *controllers])]:
+            for folder in (here := top / group, *here.parents):
+                if not folder.is_relative_to(root):
+                    break
+                memory += _memory_limit(folder)
+                processors += _processor_limit(folder)
+    return Limits(min(memory, default=None), min(processors, default=None))
+
+
+def usable_memory(
+    meminfo: Path = _MEMINFO,
+    root: Path = Path("/sys/fs/cgroup"),
+    membership: Path = Path("/proc/self/cgroup"),
+) -> int:
+    """Bytes that this process can still take: what is free, and no more than its control groups grant in all."""
+    free = available_memory(meminfo.read_text())
+    granted = control_group_limits(root, membership).memory_bytes
+    return free if granted is None else min(free, granted)
+
+
+def _memory_limit(folder: Path) -> list[int]:
+    found = (_words(folder / name) for name in ("memory.max", "memory.limit_in_bytes"))
+    return [int(words[0]) for words in found if words and words[0].isdigit() and int(words[0]) < _NO_LIMIT]
+
+
+def _processor_limit(folder: Path) -> list[float]:
+    first = _words(folder / "cpu.max")
+    words = first or [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
+    return [int(words[0]) / int(words[1])] if len(words) == 2 and words[0].isdigit() else []
+
+
+def _words(file: Path) -> list[str]:
+    try:
+        return file.read_text().split()
+    except OSError:
+        return []

@@ -1,0 +1,313 @@
+"""Processes that plansmith starts: how they are told what to do, watched, and taken along when it dies.
+
+One heavy worker serves a whole compile: the parent stays light, and the libraries that take seconds to
+import and gigabytes to use are loaded once, in the worker. Both speak JSON, one document a line, over a
+socket pair; what the worker prints goes to a log file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from plansmith.errors import EnvironmentFault, InternalError, PlansmithError, error_from_dict
+from plansmith.formatting import bytes_in_words
+from plansmith.system import memory
+from plansmith.system.temporary import make_scratch, remove_scratch
+
+_POLL_SECONDS = 0.01
+
+
+def signal_group(group: int, number: int) -> bool:
+    """Send all processes of a group a signal, or ask with 0; whether there are any."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_for_group(group: int, seconds: float) -> None:
+    """Wait for the end of all processes of a group, but no longer."""
+    deadline = time.monotonic() + seconds
+    while signal_group(group, 0) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+
+
+_PR_SET_PDEATHSIG = 1
+
+_LOG_TAIL_LINES = 5
+
+_GONE_SECONDS = 5
+
+
+def dying_with(parent: int) -> Callable[[], bool]:
+    """What ties the process that calls it to its parent: the kernel kills it when the thread that started it ends.
+
+    The library is loaded at once, so that the call may stand between fork and exec (Linux prctl, PR_SET_PDEATHSIG).
+
+    Args:
+        parent: the number of the process that started it.
+
+    Returns:
+        A function that says whether the parent still lives; where it does not, there is nobody to die with.
+    """
+    prctl = ctypes.CDLL(None).prctl
+
+    def follow() -> bool:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        return os.getppid() == parent
+
+    return follow
+
+
+def tied_to(parent: int) -> Callable[[], None]:
+    """What a program's process does between fork and exec (`preexec_fn`) so that the kernel ends it with its parent.
+
+    Args:
+        parent: the process that starts it, whose thread that does so must last as long as the program.
+    """
+    parent_lives = dying_with(parent)
+
+    def follow() -> None:
+        if not parent_lives():
+            os._exit(1)
+
+    return follow
+
+
+def log_tail(log: Path, lines: int = _LOG_TAIL_LINES, *, begin: int = 0) -> str:
+    """The last lines of a log that hold text, after its first `begin` bytes."""
+    try:
+        text = log.read_bytes()[begin:].decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
+
+
+class Worker:
+    """A heavy child process that answers requests until it is closed.
+
+    Its temporary files lie in a folder of their own, which goes with it: it is ended by a kill, and tidies up nothing.
+
+    Args:
+        module: run as `python -m module <file descriptor>`; it serves the descriptor with `serve`.
+        log: takes everything that the child prints.
+        progress: told what the child is doing, in a few words.
+        environment: variables that the child has besides, or instead of, those of this process.
+        leads: the child leads a process group, and what it started ends with it.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        log: Path,
+        progress: Callable[[str], None] = lambda _: None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        leads: bool = False,
+    ) -> None:
+        self._log = log
+        self._progress = progress
+        self._leads = leads
+        self._out_of_time = False
+        self._doing = ""
+        self._peak_bytes = 0
+        ours, theirs = socket.socketpair()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._temporary = make_scratch("worker")
+        with theirs, log.open("ab") as output:
+            self._log_begins = output.tell()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "TMPDIR": str(self._temporary), **(environment or {})},
+                process_group=0 if leads else None,
+            )
+        self._stream = ours.makefile("rwb")
+        ours.close()
+        self._watch = memory.Watch(self._process.pid)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether a call found that the child has ended."""
+        return self._process.returncode is not None
+
+    @property
+    def number(self) -> int:
+        """The child's process number."""
+        return self._process.pid
+
+    @property
+    def doing(self) -> str:
+        """What the child said last that it does; empty where it has said nothing."""
+        return self._doing
+
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether the child was ended because a limit of `limited` had passed."""
+        return self._out_of_time
+
+    def kill(self) -> None:
+        """End the child from another thread; the call that waits for its answer raises."""
+        if not self.is_dead:
+            with suppress(ProcessLookupError):
+                os.kill(self.number, signal.SIGKILL)
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """End the child if the `with` block lasts longer; the call in it that waits then raises."""
+
+        def end() -> None:
+            self._out_of_time = True
+            self.kill()
+
+        timer = threading.Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+
+    def call(self, name: str, /, **arguments: Any) -> Any:
+        """Have the child do one thing and return its answer.
+
+        Raises:
+            PlansmithError: the child's own error, or what is known about its death.
+        """
+        self._doing = ""
+        if not self.is_dead:
+            self._watch = memory.Watch(self._process.pid)
+        try:
+            self._stream.write(json.dumps({"call": name, "arguments": arguments}).encode() + b"\n")
+            self._stream.flush()
+            for line in self._stream:
+                if not line.endswith(b"\n"):
+                    break  # it died while it answered
+                message = json.loads(line)
+                if "progress" in message:
+                    self._doing = message["progress"]
+                    self._progress(self._doing)
+                    continue
+                self._log_begins = self._log.stat().st_size
+                if "error" in message:
+                    raise error_from_dict(message["error"]).located(log=self._log)
+                return message["answer"]
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        raise self._obituary(name)
+
+    def _obituary(self, name: str) -> Exception:
+        if not self.is_dead:
+            self._reap()
+        status, tail = self._process.returncode, log_tail(self._log, begin=self._log_begins)
+        during = f"during {name} ({self._doing})" if self._doing else f"during {name}"
+        if status == -signal.SIGKILL:
+            who, remedy = self._watch.verdict()
+            return EnvironmentFault(
+                f"the worker was killed {during}, {who}; it held up to {bytes_in_words(self._peak_bytes)}",
+                remedy=remedy,
+                log=self._log,
+            )
+        sign = memory.tells_of_memory(tail)
+        if sign is not None:
+            return EnvironmentFault(
+                f"the worker ran out of memory {during} and gave up: {sign}; it held up to"
+                f" {bytes_in_words(self._peak_bytes)}",
+                remedy=memory.REMEDY,
+                log=self._log,
+            )
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+        return InternalError(
+            f"the worker ended {during} with {how}:\n{tail}",
+            remedy="read the log; if the model is sound, please report this",
+            log=self._log,
+        )
+
+    def _reap(self) -> None:
+        """Wait for the end of the child, and end its group while its number is not free for another process."""
+        if self._leads:
+            os.waitid(os.P_PID, self.number, os.WEXITED | os.WNOWAIT)
+            signal_group(self.number, signal.SIGKILL)
+        self._process.returncode, self._peak_bytes = memory.wait_for(self.number)
+        if self._leads:
+            wait_for_group(self.number, _GONE_SECONDS)
+
+    def close(self) -> None:
+        """End the child, at once."""
+        if not self.is_dead:
+            self.kill()  # Popen's own looks first, and would take away the status of a child that is dead already
+            self._reap()
+        with suppress(ConnectionError):  # a request that the child did not live to read
+            self._stream.close()
+        remove_scratch(self._temporary)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def serve(functions: dict[str, Callable[..., Any]], descriptor: int, parent: int) -> None:
+    """The child's side of `Worker`: answer calls on a descriptor until the parent closes it.
+
+    Interrupts are the parent's business: a Ctrl-C reaches the whole process group, and so does the SIGTERM of whoever
+    ends a service or a flow run; the parent then ends this process. Died it first, the parent might take that for a
+    failure. Programs that this process starts do not inherit the descriptor: its end is this process's.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: None)  # ignored, it would be by the programs that are started here as well
+    os.set_inheritable(descriptor, False)
+    if not dying_with(parent)():
+        return
+    with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
+
+        def send(message: dict[str, Any]) -> None:
+            stream.write(json.dumps(message).encode() + b"\n")
+            stream.flush()
+
+        for line in stream:
+            request = json.loads(line)
+            try:
+                answer = functions[request["call"]](
+                    **request["arguments"], progress=lambda text: send({"progress": text})
+                )
+            except Exception as error:  # noqa: BLE001 - the traceback goes to the log, the parent says where
+                told = _told(error)
+                if told is not error:
+                    traceback.print_exc()
+                send({"error": told.to_dict()})
+            else:
+                send({"answer": answer})
+
+
+def _told(error: Exception) -> PlansmithError:
+    """What the child tells of an error: its own words, a lack of memory, or a bug."""
+    said = f"{type(error).__name__}: {error}"
+    sign = memory.tells_of_memory(said)
+    if sign is not None:
+        return EnvironmentFault(f"the worker ran out of memory: {sign}", remedy=memory.REMEDY)
+    if isinstance(error, PlansmithError):
+        return error
+    return InternalError(said, remedy="please report this with the log")

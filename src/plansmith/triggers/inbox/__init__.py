@@ -1,0 +1,1 @@
+"""The inbox: a table of requests that wait until each has become a run."""

@@ -1,0 +1,164 @@
+"""Scripts that ask other models: whether these are there, are loaded too, and have what the script's chains name."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from plansmith.pipelines.served.requests import SETTINGS_FILE
+from plansmith.pipelines.served.scripting import SCRIPT_FILE
+from plansmith.triton.checker.findings import Finding, Rule
+from plansmith.triton.checker.members import Member, member_of
+from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.python_source import find_class, read_source, takes, top_level
+from plansmith.triton.checker.rules.backends.python import unparsed
+from plansmith.triton.config.members import MEMBERS_PARAMETER
+from plansmith.triton.config.script import Chain, ChainStep
+from plansmith.triton.repository.ensembles import members_of_script
+
+_README = "README.md of github.com/triton-inference-server/python_backend (Business Logic Scripting)"
+_CONTROL = "docs/user_guide/model_management.md of github.com/triton-inference-server/server (--load-model)"
+_OWN = "pipeline/served of plansmith, which carries a script's chains out"
+
+MEMBER = Rule("script.member", "error", "every model that a script asks is in the repository", _README)
+NAMED = Rule(
+    "script.parameter",
+    "error",
+    f"the parameter {MEMBERS_PARAMETER} names every model that a script asks, as Triton loads none of them by itself",
+    _OWN,
+)
+LOADED = Rule(
+    "script.loaded", "error", "a server that loads named models is told to load those that a script asks", _CONTROL
+)
+SAGEMAKER = Rule(
+    "script.sagemaker",
+    "warning",
+    "an endpoint of a script is told to load the models that it asks; one with many models cannot be",
+    "docker/sagemaker/serve of github.com/triton-inference-server/server (SAGEMAKER_TRITON_ADDITIONAL_ARGS)",
+)
+SETTINGS = Rule("script.settings", "error", f"the script's {SETTINGS_FILE} tells its chains and outputs", _OWN)
+PROGRAM = Rule(
+    "script.program", "error", f"{SCRIPT_FILE} is there, can be parsed, and has answer(inputs, models)", _OWN
+)
+MAPPED = Rule(
+    "script.mapping",
+    "error",
+    "the steps of a chain name inputs and outputs that their models have, and every input that is not optional",
+    f"{_OWN}; {_README}",
+)
+ONCE = Rule("script.decoupled", "error", "the models that a script asks answer a request once", _README)
+BATCH = Rule(
+    "script.batch-size",
+    "warning",
+    "a script's max_batch_size is at most that of each model that it asks, which would refuse what is larger",
+    _README,
+)
+
+RULES: tuple[Rule, ...] = (MEMBER, NAMED, LOADED, SAGEMAKER, SETTINGS, PROGRAM, MAPPED, ONCE, BATCH)
+
+_FUNCTION = "answer"
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_CHAINS = TypeAdapter(dict[str, Chain])
+
+
+def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+    """What breaks the rules in a script that asks other models; nothing in other models."""
+    config = model.config
+    if config is None or MEMBERS_PARAMETER not in config.parameters:
+        return
+    named = members_of_script(config)
+    for name in named:
+        if name not in surroundings.models:
+            yield _broken(MEMBER, model, f"the repository has no model {name}", "put it there, or publish again", name)
+        elif surroundings.loads(model.name) and not surroundings.loads(name):
+            said = f"{name}, which the script asks, is not loaded with it"
+            yield _broken(LOADED, model, said, f"start the server with --load-model={name} too", name)
+    missing = [name for name in named if name not in surroundings.argument("load-model")]
+    if surroundings.is_for_sagemaker and missing:
+        said = "the start script loads one model, and Triton does not load what the script of that one asks"
+        options = " ".join(f"--load-model={name}" for name in missing)
+        remedy = f"set SAGEMAKER_TRITON_ADDITIONAL_ARGS={options!r} in the endpoint's environment"
+        yield _broken(SAGEMAKER, model, said, remedy, MEMBERS_PARAMETER)
+    for number in model.loaded:
+        if (model.versions[number] / SETTINGS_FILE).is_file():  # else it is somebody else's program
+            yield from _version(model, number, surroundings)
+
+
+def _version(model: ModelFolder, number: int, surroundings: Surroundings) -> Iterator[Finding]:
+    folder, place = model.versions[number], model.place(f"{number}/{SETTINGS_FILE}")
+    try:
+        chains = _CHAINS.validate_python(json.loads((folder / SETTINGS_FILE).read_text())["chains"])
+    except (ValueError, KeyError, TypeError, ValidationError) as error:
+        said = f"it cannot be read: {str(error).splitlines()[0]}"
+        yield SETTINGS.broken(said, model=model.name, place=place, remedy="compile the model again")
+        return
+    assert model.config is not None
+    asked = {step.model for chain in chains.values() for step in chain.steps}
+    for name in sorted(asked - {*members_of_script(model.config)}):
+        said = f"{MEMBERS_PARAMETER} does not name {name}, which the script asks"
+        yield _broken(NAMED, model, said, f"add {name} to it", MEMBERS_PARAMETER)
+    members = {
+        name: member_of(surroundings.models[name], surroundings) for name in sorted(asked & surroundings.models.keys())
+    }
+    yield from _members(model, members)
+    for chain, step in [(chain, step) for chain, told in chains.items() for step in told.steps]:
+        for said in _mismatches(step, members[step.model]) if step.model in members else ():
+            told = f"chain {chain!r}: {said}"
+            yield MAPPED.broken(told, model=model.name, place=place, remedy="compile the model again")
+    yield from _program(model, number, surroundings)
+
+
+def _members(model: ModelFolder, members: Mapping[str, Member]) -> Iterator[Finding]:
+    assert model.config is not None
+    own = model.config.max_batch_size
+    for name, member in members.items():
+        if member.decoupled:
+            said = f"{name} is decoupled, and a script is given one answer to each request"
+            yield _broken(ONCE, model, said, "have it answer once", name)
+        if member.max_batch_size and member.max_batch_size < own:
+            said = f"max_batch_size is {own}, and {name} takes {member.max_batch_size} at most"
+            yield _broken(BATCH, model, said, f"write max_batch_size: {member.max_batch_size}", "max_batch_size")
+
+
+def _mismatches(step: ChainStep, member: Member) -> Iterator[str]:
+    """What a step names of a model that has no such thing, and what it leaves out, in words."""
+    sides: tuple[tuple[str, dict[str, str], Mapping[str, Any] | None], ...] = (
+        ("input", step.inputs, member.inputs),
+        ("output", step.outputs, member.outputs),
+    )
+    for role, mapped, ports in sides:
+        for name in sorted({*mapped} - {*ports}) if ports is not None else ():
+            yield f"{member.name} has no {role} {name}; it has {', '.join(sorted(ports or ())) or 'none'}"
+    for name, port in sorted((member.inputs or {}).items()):
+        if not port.optional and name not in step.inputs:
+            yield f"the input {name} of {member.name} is not given"
+
+
+def _program(model: ModelFolder, number: int, surroundings: Surroundings) -> Iterator[Finding]:
+    path, place = model.versions[number] / SCRIPT_FILE, model.place(f"{number}/{SCRIPT_FILE}")
+    if not path.is_file():
+        said = f"there is no {SCRIPT_FILE}"
+        yield PROGRAM.broken(said, model=model.name, place=place, remedy="put it there, or compile the model again")
+        return
+    source = read_source(path, surroundings.target.python if surroundings.target is not None else None)
+    if source.tree is None:
+        yield unparsed(source, model, place, PROGRAM)
+        return
+    functions = [one for one in top_level(source.tree.body) if isinstance(one, _FUNCTIONS) and one.name == _FUNCTION]
+    line = functions[-1].lineno if functions else 0
+    if functions and not (isinstance(functions[-1], ast.FunctionDef) and takes(functions[-1], 2, on_class=True)):
+        said = f"{_FUNCTION} cannot be called with two arguments for its answer"
+    elif not functions and find_class(source.tree, _FUNCTION) == "nowhere":
+        said = f"there is no function {_FUNCTION}"
+    else:
+        return
+    remedy = f"write def {_FUNCTION}(inputs, models)"
+    yield PROGRAM.broken(said, model=model.name, place=place, line=line, remedy=remedy)
+
+
+def _broken(rule: Rule, model: ModelFolder, message: str, remedy: str, words: str) -> Finding:
+    return model.faulted(rule, message, words, remedy=remedy)

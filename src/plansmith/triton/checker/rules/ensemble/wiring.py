@@ -1,0 +1,158 @@
+"""Whether members of an ensemble fit each other and the ensemble: names, dtypes, dims, batches, decoupled answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plansmith.triton.checker.config_view import data_type, dims_in_words, entry_line, inner_dims
+from plansmith.triton.checker.findings import Finding, Rule
+from plansmith.triton.checker.members import Member, Port
+from plansmith.triton.checker.model_folder import ModelFolder
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2 as pb
+
+_SOURCE = "src/ensemble_scheduler/ensemble_utils.cc of github.com/triton-inference-server/core"
+
+MAPPED = Rule(
+    "ensemble.mapping",
+    "error",
+    "steps map inputs and outputs that their models have, and every input of them that is not optional",
+    f"{_SOURCE} (ValidateTensorMapping)",
+)
+DTYPE = Rule(
+    "ensemble.dtype",
+    "error",
+    "a tensor has one dtype in the ensemble and all members that share it",
+    f"{_SOURCE} (ValidateTensorConsistency)",
+)
+SHAPE = Rule(
+    "ensemble.shape",
+    "error",
+    "a tensor has the same dims in the ensemble and all members that share it, but for those that are -1",
+    f"{_SOURCE} (ValidateTensorConsistency)",
+)
+BATCH = Rule(
+    "ensemble.batch-size",
+    "error",
+    "the ensemble's max_batch_size is at most that of each member that batches",
+    f"{_SOURCE} (ValidateEnsembleConfig)",
+)
+DECOUPLED = Rule(
+    "ensemble.decoupled",
+    "error",
+    "no step reads what comes from different decoupled models",
+    f"{_SOURCE} (ValidateEnsembleConfig)",
+)
+RESHAPE = Rule(
+    "ensemble.reshape",
+    "warning",
+    "the ensemble's own inputs and outputs have no reshape, which would stand for their dims in the comparison",
+    f"{_SOURCE} (ValidateEnsembleConfig)",
+)
+
+RULES: tuple[Rule, ...] = (MAPPED, DTYPE, SHAPE, BATCH, DECOUPLED, RESHAPE)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A tensor as the first one that told of it has it."""
+
+    who: str
+    dtype: str
+    dims: tuple[int, ...]
+    batching: bool
+
+    @property
+    def full(self) -> tuple[int, ...]:
+        return (-1, *self.dims) if self.batching else self.dims
+
+
+def check(model: ModelFolder, config: pb.ModelConfig, members: Mapping[str, Member]) -> Iterator[Finding]:
+    """What does not fit.
+
+    Args:
+        model: the ensemble.
+        config: its configuration, with complete steps.
+        members: its models by name, as far as they are there.
+    """
+    batching, seen = config.max_batch_size > 0, dict[str, _Seen]()
+    for entry in (*config.input, *config.output):
+        seen[entry.name] = _Seen("the ensemble", data_type(entry), inner_dims(entry), batching)
+        if entry.HasField("reshape"):
+            said = f"{entry.name} has a reshape, with which members are compared instead of its dims"
+            yield _broken(RESHAPE, model, said, "write the dims that the members have, without a reshape", entry.name)
+    for step in config.ensemble_scheduling.step:
+        member = members.get(step.model_name)
+        if member is None:
+            continue
+        if member.max_batch_size and member.max_batch_size < config.max_batch_size:
+            said = f"max_batch_size is {config.max_batch_size}, and {member.name} takes {member.max_batch_size} at most"
+            yield _broken(BATCH, model, said, f"write max_batch_size: {member.max_batch_size}", "max_batch_size")
+        yield from _names(model, step, member)
+        sides = ((step.input_map, member.inputs), (step.output_map, member.outputs))
+        for mapped, ports in sides:
+            for name, tensor in sorted(mapped.items()):
+                if ports is not None and name in ports:
+                    yield from _fit(model, seen, tensor, member, ports[name])
+    yield from _decoupled(model, config, members)
+
+
+def _names(model: ModelFolder, step: pb.ModelEnsembling.Step, member: Member) -> Iterator[Finding]:
+    sides = (("input", step.input_map, member.inputs), ("output", step.output_map, member.outputs))
+    for role, mapped, ports in sides:
+        for name in sorted({*mapped} - {*ports}) if ports is not None else ():
+            said = f"{member.name} has no {role} {name}"
+            known = ", ".join(sorted(ports or ())) or "none"
+            yield _broken(MAPPED, model, said, f"map one of its {role}s: {known}", name)
+    for name, port in sorted((member.inputs or {}).items()):
+        if not port.optional and name not in step.input_map:
+            said = f"the input {name} of {member.name} is not mapped"
+            yield _broken(MAPPED, model, said, "add it to the step's input_map", member.name)
+
+
+def _fit(model: ModelFolder, seen: dict[str, _Seen], tensor: str, member: Member, port: Port) -> Iterator[Finding]:
+    """Compare a member's input or output with what is known of the tensor that it is mapped to."""
+    mine = _Seen(member.name, port.dtype, port.dims, bool(member.max_batch_size))
+    first = seen.setdefault(tensor, mine)
+    if "TYPE_INVALID" not in {first.dtype, mine.dtype} and first.dtype != mine.dtype:
+        said = f"{tensor} is {first.dtype} for {first.who}, and {mine.dtype} for {mine.who} ({port.name})"
+        yield _broken(DTYPE, model, said, "cast it in one of the models", tensor)
+    known = first.dims and mine.dims and (member.max_batch_size is not None)
+    if known and not _alike(first.dims, mine.dims) and not _alike(first.full, mine.full):
+        said = (
+            f"{tensor} has dims {dims_in_words(first.full)} for {first.who}, and {dims_in_words(mine.full)} for"
+            f" {mine.who} ({port.name}), with the batch where there is one"
+        )
+        yield _broken(SHAPE, model, said, "correct the dims, or the map", tensor)
+
+
+def _alike(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
+    return len(first) == len(second) and all(-1 in {a, b} or a == b for a, b in zip(first, second, strict=True))
+
+
+def _decoupled(model: ModelFolder, config: pb.ModelConfig, members: Mapping[str, Member]) -> Iterator[Finding]:
+    """Follow tensors from the inputs on: each has the number of the last decoupled step that it comes from."""
+    label = {entry.name: 0 for entry in config.input}
+    waiting, number = [*config.ensemble_scheduling.step], 0
+    while ready := [step for step in waiting if {*step.input_map.values()} <= label.keys()]:
+        for step in ready:
+            waiting.remove(step)
+            origins = {label[name] for name in step.input_map.values()}
+            if len(origins) > 1:
+                said = f"{step.model_name} reads what comes from different decoupled models"
+                remedy = "have one decoupled model before it, or none"
+                yield _broken(DECOUPLED, model, said, remedy, step.model_name)
+                return
+            member = members.get(step.model_name)
+            if member is not None and member.decoupled:
+                number += 1
+                origins = {number}
+            label |= dict.fromkeys(step.output_map.values(), origins.pop())
+
+
+def _broken(rule: Rule, model: ModelFolder, message: str, remedy: str, words: str) -> Finding:
+    line = entry_line(model, words) or model.line_of(words)
+    return rule.broken(message, model=model.name, place=model.place(), line=line, remedy=remedy)

@@ -1,0 +1,319 @@
+"""An ensemble and its members: configurations, and names that say what the members hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plansmith.config.triton.serving import VersionPolicy
+from plansmith.errors import EngineError, UsageError
+from plansmith.records.environment import PackedEnvironment
+from plansmith.records.model import Device, Tensor
+from plansmith.records.pipeline import MODEL_PART, Part, Pipeline
+from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Interface, Member, Package
+from plansmith.system.digest import Digester, digest_of
+from plansmith.system.files import link_or_copy
+from plansmith.triton.config.model_config import data_type, parse_config, text_of
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2 as pb
+
+MEMBERS_FOLDER = "members"
+PIPELINE_FILE = "pipeline.json"
+_DIGEST_LETTERS = 8
+
+Bring = Callable[[str, "pb.ModelConfig", Path], PackedEnvironment | None]
+"""Puts the environment of a part into a folder and names it in a configuration; None where the part brings none."""
+
+
+def member_folder(part: str) -> str:
+    """Where a member of a part lies in a release."""
+    return f"{MEMBERS_FOLDER}/{part}"
+
+
+def part_name(branch: str, part: str) -> str:
+    """What a part is called in a release: the name of the model beside that it belongs to in front; "" the own one."""
+    return f"{branch}-{part}" if branch else part
+
+
+def tensor_name(branch: str, tensor: str) -> str:
+    """What a tensor that a model and its parts make is called in a release, likewise."""
+    return f"{branch}_{tensor}" if branch else tensor
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A model of a release, and the parts around it, before they have names on Triton.
+
+    Args:
+        name: what its parts and tensors begin with; empty for the release's own model.
+        model: as a release of its own under the ensemble's name; its files lie in the folder of its member.
+        backend: Triton's name of what serves it.
+        pipeline: what stands around it.
+        parts: the pipeline's folder, with a folder for each part.
+    """
+
+    name: str
+    model: Package
+    backend: str
+    pipeline: Pipeline
+    parts: Path
+
+    def part(self, name: str) -> str:
+        """What a part of it is called in the release."""
+        return part_name(self.name, name)
+
+    def tensor(self, name: str) -> str:
+        """What a tensor that it makes is called in the release."""
+        return tensor_name(self.name, name)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A member that is asked: its inputs and outputs by its own names, and what the release calls these tensors."""
+
+    member: Member
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+
+def chains_of(
+    branches: Sequence[Branch], out: Path, *, device: Device, digester: Digester, bring: Bring
+) -> dict[str, list[Step]]:
+    """Write the members of a release, and tell in which order they are asked for each of its models.
+
+    What makes the same of the same tensors is there once.
+
+    Args:
+        branches: the release's own model, and those beside it, whose files lie in `out` already.
+        out: the release's folder.
+        device: what the target's instances run on.
+        digester: hashes files.
+        bring: puts what a part brings with it beside its configuration.
+
+    Raises:
+        EngineError: a model does not batch.
+        UsageError: the models take different raw inputs.
+        EnvironmentFault: an environment cannot be packed.
+    """
+    for branch in branches:
+        _require_together(branch, branches[0])
+    largest = largest_batch(branches)
+    write = partial(_write_part, largest=largest, out=out, device=device, digester=digester, bring=bring)
+    shared: dict[str, Step] = {}
+    found: dict[str, list[Step]] = {}
+    for branch in branches:
+        chain = found[branch.name] = []
+        names = {tensor.name: tensor.name for tensor in branch.pipeline.inputs}
+        for part in branch.pipeline.before:
+            key = _content(branch, part, names, digester)
+            if key not in shared:
+                shared[key] = _step(branch, write(branch, part), names)
+            chain.append(shared[key])
+            names |= chain[-1].outputs
+        chain.append(_step(branch, _name_model(branch, out, digester), names))
+        names |= chain[-1].outputs
+        for part in branch.pipeline.after:
+            chain.append(_step(branch, write(branch, part), names))
+            names |= chain[-1].outputs
+    return found
+
+
+def write_ensemble(
+    branches: Sequence[Branch], chains: Mapping[str, Sequence[Step]], out: Path, policy: VersionPolicy | None
+) -> Package:
+    """Put models, and the parts around them, together to one release that every request goes through.
+
+    Args:
+        branches: the release's own model, and those beside it.
+        chains: as `chains_of` told them.
+        out: the release's folder.
+        policy: which versions of the ensemble Triton serves; the newest one when None.
+    """
+    model = branches[0].model
+    steps = _all_steps(chains)
+    outputs = tuple(
+        tensor.model_copy(update={"name": branch.tensor(tensor.name)})
+        for branch in branches
+        for tensor in branch.pipeline.outputs
+    )
+    package = Package(
+        model=model.model,
+        config_file=CONFIG_FILE,
+        model_files=(PIPELINE_FILE,),
+        max_batch_size=largest_batch(branches),
+        interface=Interface(inputs=branches[0].pipeline.inputs, outputs=outputs),
+        server_arguments=arguments_of(branches),
+        members=members_of(chains),
+    )
+    (out / CONFIG_FILE).write_text(text_of(_ensemble(package, steps, policy)))
+    told = {
+        "input": branches[0].pipeline.input,
+        "output": {branch.name or MODEL_PART: branch.pipeline.output for branch in branches},
+        "parts": [{"part": step.member.part, "model": step.member.model} for step in steps],
+    }
+    (out / MODEL_FOLDER).mkdir()
+    (out / MODEL_FOLDER / PIPELINE_FILE).write_text(json.dumps(told, indent=1) + "\n")
+    return package
+
+
+def _all_steps(chains: Mapping[str, Sequence[Step]]) -> list[Step]:
+    """Each once, in the order in which they are asked."""
+    return list({step.member.model: step for chain in chains.values() for step in chain}.values())
+
+
+def members_of(chains: Mapping[str, Sequence[Step]]) -> tuple[Member, ...]:
+    """The members of a release, each once, in the order in which they are asked."""
+    return tuple(step.member for step in _all_steps(chains))
+
+
+def arguments_of(branches: Sequence[Branch]) -> tuple[str, ...]:
+    """What the server has to be started with for a release's models."""
+    return tuple(dict.fromkeys(argument for one in branches for argument in one.model.server_arguments))
+
+
+def largest_batch(branches: Sequence[Branch]) -> int:
+    """What all models of a release take."""
+    return min(branch.model.max_batch_size for branch in branches)
+
+
+def _require_together(branch: Branch, first: Branch) -> None:
+    """See that a model can stand in a release beside the first."""
+    if not branch.model.max_batch_size:
+        raise EngineError(
+            "a pipeline joins the samples of several requests, and the model has no batch axis that moves",
+            remedy="leave `pipeline` out of the spec, or give shapes with a batch that moves",
+        )
+    if branch.pipeline.inputs != first.pipeline.inputs:
+        theirs, ours = (", ".join(t.name for t in one.pipeline.inputs) for one in (branch, first))
+        raise UsageError(
+            f"the models of a pipeline answer the same requests, and {branch.name} takes {theirs} where the spec's own"
+            f" model takes {ours}",
+            remedy=f"leave {branch.name} out of `pipeline: beside`, or give it the same `input`",
+        )
+
+
+def _content(branch: Branch, part: Part, names: Mapping[str, str], digester: Digester) -> str:
+    """A digest that two parts share which make the same of the same tensors."""
+    made = [branch.tensor(t.name) for t in part.outputs if t in branch.pipeline.outputs]  # clients read these
+    files = [[file, digester.file(branch.parts / part.name / file)] for file in part.files]
+    inputs = [[tensor.name, names[tensor.name]] for tensor in part.inputs]
+    return digest_of([part.model_dump(mode="json", exclude={"name"}), branch.pipeline.instances, files, inputs, made])
+
+
+def _step(branch: Branch, member: Member, names: Mapping[str, str]) -> Step:
+    inputs = {tensor.name: names[tensor.name] for tensor in member.interface.inputs}
+    return Step(member, inputs, {tensor.name: branch.tensor(tensor.name) for tensor in member.interface.outputs})
+
+
+def _write_part(
+    branch: Branch, part: Part, *, largest: int, out: Path, device: Device, digester: Digester, bring: Bring
+) -> Member:
+    name = branch.part(part.name)
+    folder = out / member_folder(name)
+    for file in part.files:
+        link_or_copy(branch.parts / part.name / file, folder / MODEL_FOLDER / file)
+    config = _part_config(part, largest, device, branch.pipeline.instances)
+    brought = bring(name, config, folder)
+    member = Member(
+        model="",
+        part=name,
+        folder=member_folder(name),
+        backend=part.backend,
+        model_files=part.files,
+        support_files=(brought.file,) if brought is not None else (),
+        max_batch_size=largest,
+        interface=Interface(inputs=part.inputs, outputs=part.outputs),
+        environment=brought,
+    )
+    return _named(branch.model.model, member, config, folder, digester)
+
+
+def _name_model(branch: Branch, out: Path, digester: Digester) -> Member:
+    name, model = branch.part(MODEL_PART), branch.model
+    folder = out / member_folder(name)
+    config = parse_config((folder / CONFIG_FILE).read_text())
+    member = Member(
+        model="",
+        part=name,
+        folder=member_folder(name),
+        backend=branch.backend,
+        model_files=model.model_files,
+        support_files=model.support_files,
+        max_batch_size=model.max_batch_size,
+        interface=model.interface,
+        reshaped=model.reshaped,
+        environment=model.environment,
+    )
+    return _named(model.model, member, config, folder, digester)
+
+
+def _named(ensemble: str, member: Member, config: pb.ModelConfig, folder: Path, digester: Digester) -> Member:
+    """Give a member a name that tells its content, and write its configuration."""
+    config.ClearField("name")
+    names = (*member.support_files, *(f"{MODEL_FOLDER}/{file}" for file in member.model_files))
+    files = [[name, digester.file(folder / name)] for name in names]
+    digest = digest_of([text_of(config), sorted(files)])[:_DIGEST_LETTERS]
+    config.name = f"{ensemble}.{member.part}.{digest}"
+    (folder / CONFIG_FILE).write_text(text_of(config))
+    return member.model_copy(update={"model": config.name})
+
+
+def _part_config(part: Part, largest: int, device: Device, instances: int) -> pb.ModelConfig:
+    from tritonclient.grpc import model_config_pb2 as pb
+
+    config = pb.ModelConfig(backend=part.backend, max_batch_size=largest)
+    config.default_model_filename = part.files[0]
+    put_tensors(part.inputs, config.input)
+    put_tensors(part.outputs, config.output)
+    if largest > 1 and part.joins_requests:
+        config.dynamic_batching.SetInParent()
+    for key, value in sorted(part.parameters.items()):
+        config.parameters[key].string_value = value
+    kind = device if part.backend == "dali" else "cpu"
+    config.instance_group.add(kind=f"KIND_{kind.upper()}", count=instances)
+    config.version_policy.latest.num_versions = 1
+    return config
+
+
+def put_tensors(tensors: Sequence[Tensor], entries: Sequence[pb.ModelInput | pb.ModelOutput]) -> None:
+    """Write inputs or outputs, whose first dim is the batch, into a configuration.
+
+    Raises:
+        EngineError: a dtype that Triton has no name for.
+    """
+    for tensor in tensors:
+        dims = [-1 if isinstance(dim, str) else dim for dim in tensor.dims[1:]]
+        entries.add(name=tensor.name, data_type=data_type(tensor), dims=dims or [1])  # type: ignore[attr-defined]
+
+
+def _ensemble(package: Package, steps: Sequence[Step], policy: VersionPolicy | None) -> pb.ModelConfig:
+    from tritonclient.grpc import model_config_pb2 as pb
+
+    config = pb.ModelConfig(name=package.model, platform="ensemble", max_batch_size=package.max_batch_size)
+    put_policy(config, policy)
+    put_tensors(package.interface.inputs, config.input)
+    put_tensors(package.interface.outputs, config.output)
+    read = {tensor.name for tensor in package.interface.outputs}
+    read |= {name for step in steps for name in step.inputs.values()}
+    for step in steps:
+        asked = config.ensemble_scheduling.step.add(model_name=step.member.model, model_version=-1)
+        asked.input_map.update(step.inputs)
+        # Triton refuses a tensor that nobody reads.
+        asked.output_map.update({own: name for own, name in step.outputs.items() if name in read})
+    return config
+
+
+def put_policy(config: pb.ModelConfig, policy: VersionPolicy | None) -> None:
+    """Write which versions Triton serves into a configuration; the newest one when None."""
+    from google.protobuf import json_format
+
+    if policy is None:
+        config.version_policy.latest.num_versions = 1
+    else:
+        given = policy.model_dump(mode="json", exclude_none=True)
+        json_format.ParseDict(given, config.version_policy)

@@ -1,0 +1,162 @@
+"""`config.pbtxt`, derived from the engine's graph and written through Triton's own protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plansmith.errors import EngineError
+from plansmith.records.model import AxisRange, Component, Device, EngineKind, Tensor
+from plansmith.records.release import Interface, Package
+from plansmith.triton.client.dtypes import CONFIG_TYPES
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import FieldDescriptor
+    from google.protobuf.message import Message
+    from tritonclient.grpc import model_config_pb2 as pb
+
+BATCH = "batch"
+
+
+def max_batch_size(component: Component, axes: Mapping[str, AxisRange]) -> int:
+    """The largest batch; 0 where some input or output has no leading batch axis and Triton must not batch."""
+    tensors = (*component.inputs, *component.outputs)
+    batches = all(t.dims and t.dims[0] == BATCH for t in tensors)
+    return axes[BATCH].max if batches and BATCH in axes else 0
+
+
+def make_config(package: Package, kind: EngineKind, device: Device) -> pb.ModelConfig:
+    """The configuration that follows from the model, whatever its backend.
+
+    Args:
+        package: name, files, largest batch and the model's own interface; without batching, dims are written in full.
+        kind: the backend.
+        device: what the instances run on.
+
+    Raises:
+        EngineError: a dtype that Triton has no name for.
+    """
+    from tritonclient.grpc import model_config_pb2 as pb
+
+    batch = package.max_batch_size
+    config = pb.ModelConfig(name=package.model, backend=str(kind), max_batch_size=batch)
+    config.default_model_filename = Path(package.model_files[0]).parts[0]
+    config.version_policy.latest.num_versions = 1
+    for tensors, written in ((package.interface.inputs, config.input), (package.interface.outputs, config.output)):
+        for tensor in tensors:
+            dims = [-1 if isinstance(d, str) else d for d in (tensor.dims[1:] if batch else tensor.dims)]
+            entry = written.add(name=tensor.name, data_type=data_type(tensor), dims=dims or [1])
+            if not dims:  # one value a sample: Triton wants a dim on the wire, and takes it off for the model
+                entry.reshape.SetInParent()
+    if batch > 1:
+        config.dynamic_batching.SetInParent()
+    if package.decoupled:
+        config.model_transaction_policy.decoupled = True
+    config.instance_group.add(kind=f"KIND_{device.upper()}", count=1)
+    return config
+
+
+def text_of(config: Message) -> str:
+    """A configuration as Triton reads it from a file."""
+    from google.protobuf import text_format
+
+    return str(text_format.MessageToString(config))
+
+
+def with_cpu_instances(text: str) -> str:
+    """The same config.pbtxt with every GPU instance on the CPU, for a server that has no GPU.
+
+    Of a warm-up its first sample is left: the largest batch of a model for GPUs may keep a CPU busy for minutes.
+    """
+    config = parse_config(text)
+    for group in config.instance_group:
+        if group.kind == group.KIND_GPU or (group.kind == group.KIND_AUTO and group.gpus):
+            group.kind = group.KIND_CPU
+            group.ClearField("gpus")  # Triton refuses CPU instances that name GPUs
+            group.ClearField("secondary_devices")
+            del config.model_warmup[1:]
+    return text_of(config)
+
+
+def parse_config(text: str) -> Any:
+    """The protobuf message of a config.pbtxt.
+
+    Raises:
+        google.protobuf.text_format.ParseError: a field that Triton does not have.
+    """
+    from google.protobuf import text_format
+    from tritonclient.grpc import model_config_pb2 as pb
+
+    return text_format.Parse(text, pb.ModelConfig())
+
+
+def interface_of(component: Component) -> Interface:
+    """What clients of the model rely on."""
+    return Interface(inputs=component.inputs, outputs=component.outputs)
+
+
+def contradictions(ours: Any, theirs: Any, path: str = "") -> list[str]:
+    """The fields that we set and Triton's completed configuration has otherwise."""
+    found: list[str] = []
+    if not path and not ours.max_batch_size and theirs.max_batch_size:
+        found.append(f"max_batch_size: wrote 0, Triton has {theirs.max_batch_size}")
+    for field, value in ours.ListFields():
+        place = f"{path}{field.name}"
+        other = getattr(theirs, field.name)
+        if field.message_type is None or _is_map(field):
+            if value != other:
+                found.append(f"{place}: wrote {_plain(value)}, Triton has {_plain(other)}")
+        elif _is_repeated(value):
+            if len(value) != len(other):
+                found.append(f"{place}: wrote {len(value)} entries, Triton has {len(other)}")
+                continue
+            for number, (mine, its) in enumerate(zip(value, other, strict=True)):
+                found += contradictions(mine, its, f"{place}[{number}].")
+        else:
+            found += contradictions(value, other, f"{place}.")
+    return found
+
+
+def completions(ours: Message, theirs: Message, path: str = "") -> dict[str, Any]:
+    """The fields that Triton filled in beyond ours, by their path."""
+    found: dict[str, Any] = {}
+    for field, value in theirs.ListFields():
+        place = f"{path}{field.name}"
+        mine = getattr(ours, field.name)
+        if field.message_type is None or _is_map(field):
+            if value != mine and not mine:
+                found[place] = _plain(value)
+        elif _is_repeated(value):
+            for number, (own, its) in enumerate(zip(mine, value, strict=False)):
+                found |= completions(own, its, f"{place}[{number}].")
+        else:
+            found |= completions(mine, value, f"{place}.")
+    return found
+
+
+def data_type(tensor: Tensor) -> str:
+    """Triton's name of a tensor's element type.
+
+    Raises:
+        EngineError: it has none.
+    """
+    if tensor.dtype not in CONFIG_TYPES:
+        raise EngineError(
+            f"{tensor.name} has dtype {tensor.dtype}, which Triton cannot carry", remedy="cast it inside the model"
+        )
+    return CONFIG_TYPES[tensor.dtype]
+
+
+def _is_repeated(value: Any) -> bool:
+    return hasattr(value, "__len__") and not isinstance(value, str | bytes)
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: inner if isinstance(inner, str) else str(inner) for key, inner in value.items()}
+    return list(value) if _is_repeated(value) else value

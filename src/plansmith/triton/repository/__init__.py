@@ -1,0 +1,1 @@
+"""The repository that Triton reads."""

@@ -1,0 +1,282 @@
+"""Releases and the model repository that Triton reads: publishing, withdrawing, and what a kill left half-way.
+
+How it lies on the disk is told in `triton.holdings`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
+from pathlib import Path
+from typing import Protocol
+
+from plansmith.errors import PlansmithError, RepositoryError, ServedCheckError, in_one_line
+from plansmith.records.fingerprint import Basis
+from plansmith.records.release import MANIFEST_FILE, Manifest, PublishedVersion
+from plansmith.system.files import (
+    HeldByAnother,
+    Waiting,
+    fsync_tree,
+    link_or_copy,
+    locked,
+    make_folder,
+    move_into_place,
+    not_waiting,
+    remove_folder,
+    staging_folder,
+    storage_errors,
+    sweep,
+)
+from plansmith.triton.repository.contents import Holdings
+from plansmith.triton.repository.fingerprints import Bases
+from plansmith.triton.repository.marker import RepositoryMarker, write_marker
+from plansmith.triton.repository.release import damaged_file, misfit, read_manifest, require_same_interface
+
+_INTERRUPTED = "its publication was interrupted before every server had loaded it"
+
+
+class Servers(Protocol):
+    """Running servers that have to take up what is published."""
+
+    def take(self, folder: Path, version: int) -> None:
+        """Have each load a model's view and answer by a version; raises PlansmithError where one does not."""
+        ...
+
+    def take_back(self, folder: Path) -> None:
+        """Have those that took the version, or may have, go back to what is shown now, which may be nothing."""
+        ...
+
+
+class ModelRepository(Holdings):
+    """The Triton model repository of one target.
+
+    Args:
+        root: the folder that Triton reads.
+        digester: hashes the files of releases; one that remembers nothing when None.
+
+    Raises:
+        RepositoryError: the folder has no name, and so no place beside it.
+    """
+
+    def exclusive(self, model: str, waiting: Waiting = lambda _: None) -> AbstractContextManager[None]:
+        """While held, no other process publishes or collects versions of a model."""
+        return locked(self.store / "locks" / "models" / model, waiting)
+
+    def note_basis(self, model: str, basis: Basis, waiting: Waiting = lambda _: None) -> None:
+        """Note what the newest version was made from, unless another one is the newest by now.
+
+        Where the same version was published to before, it still is.
+
+        Raises:
+            OSError: the disk is full or cannot be written.
+        """
+        with self.exclusive(model, waiting):
+            if self.leading(model) != basis.version:
+                return
+            with suppress(RepositoryError):
+                before = self.basis(model)
+                if before is not None and before.version == basis.version:
+                    places = tuple(dict.fromkeys((*before.destinations, *basis.destinations)))
+                    stored = before.stored | basis.stored
+                    basis = basis.model_copy(update={"destinations": places, "stored": stored})
+            Bases(self.store).write(model, basis)
+
+    def remove(self, folder: Path) -> None:
+        """Take a release or a view away: out of sight in one rename, then off the disk."""
+        remove_folder(folder, self.staging)
+
+    def publish(
+        self,
+        draft: Manifest,
+        files: Mapping[str, Path],
+        texts: Mapping[str, str],
+        *,
+        allow_interface_change: bool,
+        force: bool,
+        waiting: Waiting = lambda _: None,
+        described: Callable[[Manifest], Mapping[str, str]] = lambda _: {},
+        servers: Servers | None = None,
+    ) -> PublishedVersion:
+        """Make a release and put it into the view; the next free number is taken under a lock.
+
+        Args:
+            draft: the manifest, but for its number.
+            files: the release's files by name; linked, not copied.
+            texts: further files of the release by name and content.
+            allow_interface_change: let a version with other inputs or outputs be the newest.
+            force: publish even what is already the newest version.
+            waiting: told when another process publishes the same model.
+            described: gives further texts that tell of the release, and so of its number.
+            servers: have to load the release; it is withdrawn where one does not.
+
+        Raises:
+            RepositoryError: another target's repository, a changed interface, a full or unwritable disk, a file that
+                is no longer what was checked.
+            ServedCheckError: a server did not load it; Triton is shown what it was shown before.
+        """
+        with ExitStack() as held:
+            with storage_errors(self.root):
+                make_folder(self.root)
+                held.enter_context(self.exclusive(draft.name, waiting))
+                self.claim(draft.target)
+                self.showing(draft.name).require_ours(draft)
+                sweep(self.staging)
+                newest = self._newest_that_stays(draft, force=force)
+            # What a server says is no fault of this disk, whatever words it uses: no storage errors around it.
+            if newest is not None and not force and self.holds(newest, draft):
+                self._have_taken(newest, servers)
+                return self.published(newest, unchanged=True)
+            with storage_errors(self.root):
+                if newest is not None and not allow_interface_change:
+                    require_same_interface(newest, draft)
+                manifest = draft.model_copy(update={"version": self._next_number(draft.name)})
+                with staging_folder(self.staging) as staged:
+                    self._write(staged, manifest, files, {**texts, **described(manifest)})
+                    final = self.release(manifest.name, manifest.version)
+                    make_folder(final.parent)
+                    if servers is not None:
+                        self.withdrawals(manifest.name).begin_trial(manifest.version)
+                    move_into_place(staged, final)
+            self._have_taken(manifest, servers)
+            return self.published(manifest, unchanged=False)
+
+    def _newest_that_stays(self, draft: Manifest, *, force: bool) -> Manifest | None:
+        """The newest release, once those are withdrawn whose publication ended half-way; the draft's own may stay."""
+        newest = self.newest(draft.name)
+        again = newest is not None and not force and self.holds(newest, draft)
+        self._settle(draft.name, stays=newest.version if newest is not None and again else None)
+        return self.newest(draft.name)
+
+    def _next_number(self, model: str) -> int:
+        """A number that Triton was never shown, not even by a release that was deleted."""
+        taken = (*self.versions(model), *self.views(model).shown(), *self.withdrawals(model).numbers())
+        return max(taken, default=0) + 1
+
+    def _write(self, staged: Path, manifest: Manifest, files: Mapping[str, Path], texts: Mapping[str, str]) -> None:
+        """Lay a release out, and read it once more: since the gate and the served check its bits may have gone bad."""
+        for name, path in files.items():
+            link_or_copy(path, staged / name)
+        for name, text in texts.items():
+            (staged / name).write_text(text, encoding="utf-8")
+            (staged / name).chmod(0o755 if text.startswith("#!") else 0o644)
+        (staged / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=1))
+        read_manifest(staged)  # what cannot be read back must not be published
+        damaged = damaged_file(staged, manifest, self._digester, afresh=True)
+        if damaged is not None:
+            raise RepositoryError(
+                f"{damaged} was damaged on the disk after it was checked; nothing was published",
+                remedy="run the same command again: the damaged step is found and done again",
+            )
+        fsync_tree(staged)
+
+    def withdraw(self, model: str, version: int, reason: str, waiting: Waiting = lambda _: None) -> None:
+        """Never show a release again, and show what was newest before it.
+
+        Args:
+            model: its name.
+            version: the release's.
+            reason: for whoever asks why it is not shown.
+            waiting: told when another process publishes the same model.
+
+        Raises:
+            RepositoryError: there is no such release, or the repository mirrors a store.
+        """
+        self.find(f"{model}@{version}")
+        marker = self.marker()
+        if marker is not None and marker.mirrors:
+            raise RepositoryError(
+                f"{self.root} shows what {marker.mirrors} says",
+                remedy=f"go back there: plansmith rollback {model} --store {marker.mirrors}",
+            )
+        with storage_errors(self.root), self.exclusive(model, waiting):
+            self._withdraw(model, version, reason)
+
+    def _withdraw(self, model: str, version: int, reason: str) -> None:
+        self.withdrawals(model).withdraw(version, reason)
+        self._exchange_view(model)
+
+    def settle_all(self) -> None:
+        """End what killed processes left half-way: no withdrawn release is shown, and none stays on trial.
+
+        A model that another process publishes now is left alone: that process does the same for it.
+
+        Raises:
+            RepositoryError: a full or unwritable disk.
+        """
+        for model in self.known():
+            with suppress(HeldByAnother), storage_errors(self.root), self.exclusive(model, not_waiting):
+                self._settle(model)
+
+    def settle(self, model: str) -> None:
+        """The same for one model, by whoever holds its lock."""
+        with storage_errors(self.root):
+            self._settle(model)
+
+    def _settle(self, model: str, *, stays: int | None = None) -> None:
+        """Withdraw what is still on trial though nobody publishes, but for one version, and show nothing withdrawn."""
+        withdrawals = self.withdrawals(model)
+        released = self.versions(model)
+        for number in withdrawals.on_trial():
+            if number not in released:
+                withdrawals.end_trial(number)  # killed before there was a release
+            elif number != stays:
+                withdrawals.withdraw(number, _INTERRUPTED)
+        if not set(withdrawals.numbers()).isdisjoint(self.views(model).shown()):
+            self._exchange_view(model)
+        else:
+            self.showing(model).tidy()
+
+    def _have_taken(self, manifest: Manifest, servers: Servers | None) -> None:
+        """Show what was published and have the servers load it; what is on trial is withdrawn where that fails."""
+        withdrawals = self.withdrawals(manifest.name)
+        try:
+            with storage_errors(self.root):
+                self._exchange_view(manifest.name)
+            if servers is not None:
+                servers.take(self.root / manifest.name, manifest.version)
+            with storage_errors(self.root):
+                withdrawals.end_trial(manifest.version)
+        except BaseException as error:
+            if servers is None or not withdrawals.is_on_trial(manifest.version):
+                raise
+            words = self._taken_back(manifest, error, servers)
+            if not isinstance(error, PlansmithError):
+                error.add_note(words)
+                raise
+            kind = RepositoryError if isinstance(error, RepositoryError) else ServedCheckError
+            raise kind(f"{error.message}\n{words}", remedy=error.remedy, log=error.log) from error
+
+    def _taken_back(self, manifest: Manifest, error: BaseException, servers: Servers) -> str:
+        """Withdraw a release that was shown, tell the servers, and say what was done."""
+        model, version = manifest.name, manifest.version
+        with storage_errors(self.root):
+            self._withdraw(model, version, error.message if isinstance(error, PlansmithError) else _INTERRUPTED)
+        shown = self.views(model).shown()
+        after = f"Triton is shown version {shown[-1]} again" if shown else "Triton is shown no version of it"
+        words = f"version {version} of {model} was withdrawn, and {after}"
+        try:
+            servers.take_back(self.root / model)
+        except PlansmithError as second:
+            words += f"; but {in_one_line(second.message)}"
+        return words
+
+    def claim(self, target: str, *, mirrors: str = "") -> None:
+        """Record whose the repository is, unless that is recorded; `require_target` has arguments and errors."""
+        with locked(self.store / "locks" / "repository"):
+            self.require_target(target, mirrors=mirrors)
+            if self.root.stat().st_dev != self.store.stat().st_dev:
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+            if self.marker() is None:
+                write_marker(self.store, RepositoryMarker(target=target, mirrors=mirrors), self.staging)
+
+    def _exchange_view(self, model: str) -> None:
+        """Show the newest release and the versions that fit it, but none that was withdrawn."""
+        newest = self.newest(model)
+        if newest is None:
+            self.showing(model).hide()
+            return
+        every = [self.manifest(model, number) for number in self.standing(model)]
+        fitting = [m for m in every if misfit(m, newest) is None and self.is_whole(m)]
+        self.showing(model).show(newest, fitting)

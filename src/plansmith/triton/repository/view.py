@@ -1,0 +1,160 @@
+"""What Triton is shown of a model: a link to a view, a folder with one configuration and the versions that fit it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from plansmith.errors import RepositoryError
+from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Manifest
+from plansmith.system.digest import Digester, digest_of
+from plansmith.system.files import (
+    fsync_path,
+    fsync_tree,
+    link_or_copy,
+    make_folder,
+    move_into_place,
+    remove_folder,
+    staging_folder,
+)
+from plansmith.triton.repository.view_files import is_same, make_younger
+
+# A Triton that began to load before an exchange still reads the view before.
+_OTHERS_KEPT = 1
+
+
+class ModelViews:
+    """The views of one model; those who change them hold the model's lock.
+
+    A view's name begins with a number that grows, so that the order in which they were made does not hang on a clock.
+
+    Args:
+        model: its name.
+        root: the folder that Triton reads; `root/model` is the link.
+        store: holds the releases and the views.
+        digester: hashes the files of views.
+    """
+
+    def __init__(self, model: str, root: Path, store: Path, digester: Digester) -> None:
+        self._link = root / model
+        self._folder = store / "views" / model
+        self._releases = store / "releases" / model
+        self._staging = store / "staging"
+        self._digester = digester
+
+    def shown(self) -> list[int]:
+        """The versions in the view that Triton reads, ascending."""
+        return versions_in(self._link)
+
+    def state(self) -> str:
+        """Tells views apart: the same for the same configuration and versions; empty where Triton is shown nothing."""
+        return self._link.resolve().name.partition("-")[2] if self._link.is_symlink() else ""
+
+    def others(self) -> list[Path]:
+        """The views that Triton is not shown any more, in the order of their making."""
+        current = self._link.resolve()
+        found = self._folder.iterdir() if self._folder.is_dir() else ()
+        return sorted(
+            (view for view in found if view.resolve() != current), key=lambda view: (_number(view), view.name)
+        )
+
+    def configs(self, *, without: Collection[Path] = ()) -> list[str]:
+        """The configurations of all views, the one that is shown and those before, but for some."""
+        found = self._folder.iterdir() if self._folder.is_dir() else ()
+        return [
+            (view / CONFIG_FILE).read_text(errors="replace")
+            for view in found
+            if view not in without and (view / CONFIG_FILE).is_file()
+        ]
+
+    def require_ours(self) -> None:
+        """See that what Triton finds under the model's name, if anything, is a view of ours.
+
+        Raises:
+            RepositoryError: it is a model that somebody else put there.
+        """
+        link = self._link
+        if link.exists() and not (link.is_symlink() and link.resolve().parent == self._folder.resolve()):
+            raise RepositoryError(
+                f"{link} is a model that plansmith did not make", remedy="pass another --name or --repository"
+            )
+
+    def show(self, newest: Manifest, fitting: list[Manifest]) -> None:
+        """Have the link show the newest release and the versions that fit it; nothing when it does.
+
+        Args:
+            newest: its configuration is the view's.
+            fitting: the manifests of the versions, in ascending order.
+        """
+        files = self._files(newest, fitting)
+        state = digest_of([newest.release_digest, [m.version for m in fitting]])[:16]
+        current = self._link.resolve()
+        if self._link.is_symlink() and current.name.endswith(f"-{state}") and self._holds(current, files):
+            return
+        make_folder(self._folder)
+        last = max(self._folder.iterdir(), key=_number, default=None)
+        number = _number(last) if last is not None else 0
+        # A killed process may have left the wanted view finished but not shown.
+        fresh = self._folder / f"{number}-{state}"
+        if fresh == current or not (fresh.exists() and self._holds(fresh, files)):
+            fresh = self._folder / f"{number + 1}-{state}"
+            with staging_folder(self._staging) as staged:
+                for name, path in files.items():
+                    link_or_copy(path, staged / name)
+                fsync_tree(staged)
+                move_into_place(staged, fresh)
+        make_younger(fresh, [view for view in self._folder.iterdir() if view != fresh])
+        with staging_folder(self._staging) as staged:
+            (staged / "link").symlink_to(os.path.relpath(fresh, self._link.parent))
+            move_into_place(staged / "link", self._link)
+        for stale in self.others()[:-_OTHERS_KEPT]:
+            remove_folder(stale, self._staging)
+
+    @property
+    def path(self) -> Path:
+        """What Triton reads."""
+        return self._link
+
+    def strays(self, newest: Manifest, fitting: list[Manifest], *, quick: bool = False) -> list[str]:
+        """The names of files that Triton is to be shown and that are missing, or not those of the releases.
+
+        Args:
+            newest: the newest release that is shown.
+            fitting: the manifests of all that are.
+            quick: compare sizes, and read nothing.
+        """
+        files = self._files(newest, fitting)
+        return [
+            name for name, path in files.items() if not is_same(self._digester, self._link / name, path, quick=quick)
+        ]
+
+    def hide(self) -> None:
+        """Show nothing of the model any more."""
+        if self._link.is_symlink():
+            self._link.unlink()
+            fsync_path(self._link.parent)
+
+    def _files(self, newest: Manifest, fitting: list[Manifest]) -> dict[str, Path]:
+        """What a view holds, by its place in it: the newest configuration with its files, and each version's model."""
+        shared = (CONFIG_FILE, *newest.package.support_files)
+        files = {name: self._releases / str(newest.version) / name for name in shared}
+        for manifest in fitting:
+            source = self._releases / str(manifest.version) / MODEL_FOLDER
+            files |= {f"{manifest.version}/{name}": source / name for name in manifest.package.model_files}
+        return files
+
+    def _holds(self, view: Path, files: Mapping[str, Path]) -> bool:
+        """Whether a view holds these files, unharmed."""
+        return all(is_same(self._digester, view / name, path) for name, path in files.items())
+
+
+def versions_in(view: Path) -> list[int]:
+    """The versions in a view, ascending; none where it is not there."""
+    return sorted(int(f.name) for f in view.iterdir() if f.name.isdecimal()) if view.is_dir() else []
+
+
+def _number(view: Path) -> int:
+    """The place of a view in the order of their making."""
+    number = view.name.partition("-")[0]
+    return int(number) if number.isdecimal() else 0

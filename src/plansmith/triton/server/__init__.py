@@ -1,0 +1,1 @@
+"""The server: its installation, its process, model control, the served check."""

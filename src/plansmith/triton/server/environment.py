@@ -1,0 +1,262 @@
+"""The private folder that holds a Triton server and the runtimes it serves with.
+
+Triton's PyPI wheel wants NumPy 1, and its Python backend answers with empty tensors under NumPy 2; so neither the
+server nor the runtimes may enter the environment that plansmith runs in. They lie beside it instead, in
+`<sys.prefix>/share/plansmith` or where PLANSMITH_SERVE_ENV says, each in a folder of its own that appears by one
+rename or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plansmith.errors import EnvironmentFault
+from plansmith.system.files import fsync_tree, move_into_place, remove_folder, staging_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+FOLDER_VARIABLE = "PLANSMITH_SERVE_ENV"
+SERVER_REQUIREMENT = "nvidia-pytriton==0.7.0"
+SERVER_FOLDER = "pytriton-0.7.0"
+TRITON_VERSION = "2.51.0"
+NUMPY_REQUIREMENT = "numpy==1.26.4"
+NUMPY_FOLDER = "numpy-1.26.4"
+DALI_DISTRIBUTION = "nvidia-dali-cuda130"
+"""The one of NVIDIA's wheels of DALI that is on PyPI; it runs where there is no GPU, too."""
+
+_RUNTIME_PREFIX = "onnxruntime-"
+_DALI_PREFIX = "dali-"
+_STAGING = ".staging"
+
+
+@dataclass(frozen=True)
+class InstalledPart:
+    """A folder of the private folder, whole.
+
+    Args:
+        folder: where it lies.
+        onnxruntime: the version of a runtime; None for all else.
+        bytes: what it takes on the disk.
+        dali: the version of a DALI; None for all else.
+    """
+
+    folder: Path
+    onnxruntime: str | None
+    bytes: int
+    dali: str | None = None
+
+
+def private_folder() -> Path:
+    """The folder that belongs to the running environment, or the one that the environment variable names."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    return Path(named).absolute() if named else Path(sys.prefix) / "share" / "plansmith"
+
+
+def staging_place(*, private: Path | None = None) -> Path:
+    """Where parts are staged before they appear and after they vanish; a killed process may leave some there."""
+    return (private or private_folder()) / _STAGING
+
+
+def server_folder(*, private: Path | None = None) -> Path:
+    """Where `install_server` puts the server's wheel, there or not."""
+    return (private or private_folder()) / SERVER_FOLDER
+
+
+def install_server(progress: Callable[[str], None], *, private: Path | None = None) -> Path:
+    """Unpack Triton's wheel into the private folder, once.
+
+    Args:
+        progress: takes one line of text for each thing that happens.
+        private: the private folder; the running environment's own by default.
+
+    Returns:
+        The folder that holds the wheel's files.
+
+    Raises:
+        EnvironmentFault: pip could not get or unpack the wheel.
+    """
+    return _install(server_folder(private=private), ["--no-deps", SERVER_REQUIREMENT], progress)
+
+
+def install_runtime(onnxruntime_version: str, progress: Callable[[str], None], *, private: Path | None = None) -> Path:
+    """Install ONNX Runtime with a NumPy that the server's Python backend understands, once for each version.
+
+    Args:
+        onnxruntime_version: such as "1.23.2".
+        progress: takes one line of text for each thing that happens.
+        private: the private folder; the running environment's own by default.
+
+    Returns:
+        The folder to put on `sys.path`.
+
+    Raises:
+        EnvironmentFault: pip could not get or install the packages.
+    """
+    target = _runtime_path(onnxruntime_version, private)
+    return _install(target, [f"onnxruntime=={onnxruntime_version}", NUMPY_REQUIREMENT], progress)
+
+
+def install_numpy(progress: Callable[[str], None], *, private: Path | None = None) -> Path:
+    """Install the NumPy that the server's Python backend understands, alone, once; as `install_runtime`.
+
+    Python models that find their packages in the environment of plansmith, which has another, take it from here.
+    """
+    return _install((private or private_folder()) / NUMPY_FOLDER, ["--no-deps", NUMPY_REQUIREMENT], progress)
+
+
+def numpy_folder(*, private: Path | None = None) -> Path:
+    """The folder that `install_numpy` made.
+
+    Raises:
+        EnvironmentFault: there is none yet.
+    """
+    folder = (private or private_folder()) / NUMPY_FOLDER
+    if not has_numpy(private=private):
+        raise EnvironmentFault(
+            f"the NumPy that Python models need on the server here is not installed: {folder} does not exist",
+            remedy="plansmith serve-env add",
+        )
+    return folder
+
+
+def has_numpy(*, private: Path | None = None) -> bool:
+    """Whether `install_numpy` made its folder."""
+    return ((private or private_folder()) / NUMPY_FOLDER).is_dir()
+
+
+def runtime_folder(onnxruntime_version: str, *, target: str = "<target>", private: Path | None = None) -> Path:
+    """The folder that `install_runtime` made for this version; `target` is what the message says to add.
+
+    Raises:
+        EnvironmentFault: there is none yet.
+    """
+    folder = _runtime_path(onnxruntime_version, private)
+    if not folder.is_dir():
+        raise EnvironmentFault(
+            f"ONNX Runtime {onnxruntime_version} is not installed for serving: {folder} does not exist",
+            remedy=f"plansmith serve-env add {target}",
+        )
+    return folder
+
+
+def has_runtime(onnxruntime_version: str, *, private: Path | None = None) -> bool:
+    """Whether `install_runtime` made a folder for this version."""
+    return _runtime_path(onnxruntime_version, private).is_dir()
+
+
+def remove_runtime(onnxruntime_version: str, *, private: Path | None = None) -> None:
+    """Take away what `install_runtime` made for this version, whole or not at all."""
+    folder = _runtime_path(onnxruntime_version, private)
+    remove_folder(folder, staging_place(private=private))
+
+
+def install_dali(dali_version: str, progress: Callable[[str], None], *, private: Path | None = None) -> Path:
+    """Install NVIDIA DALI with a NumPy that the server's Python backend understands; as `install_runtime`."""
+    target = _dali_path(dali_version, private)
+    return _install(target, [f"{DALI_DISTRIBUTION}=={dali_version}", NUMPY_REQUIREMENT], progress)
+
+
+def dali_folder(dali_version: str, *, target: str = "<target>", private: Path | None = None) -> Path:
+    """The folder that `install_dali` made for this version; `target` is what the message says to add.
+
+    Raises:
+        EnvironmentFault: there is none yet.
+    """
+    folder = _dali_path(dali_version, private)
+    if not folder.is_dir():
+        raise EnvironmentFault(
+            f"DALI {dali_version} is not installed: {folder} does not exist",
+            remedy=f"plansmith serve-env add {target} --dali, or write preprocessing: python into the spec",
+        )
+    return folder
+
+
+def has_dali(dali_version: str, *, private: Path | None = None) -> bool:
+    """Whether `install_dali` made a folder for this version."""
+    return _dali_path(dali_version, private).is_dir()
+
+
+def remove_dali(dali_version: str, *, private: Path | None = None) -> None:
+    """Take away what `install_dali` made for this version, whole or not at all."""
+    remove_folder(_dali_path(dali_version, private), staging_place(private=private))
+
+
+def installed_parts(*, private: Path | None = None) -> list[InstalledPart]:
+    """The server and the runtimes that are installed, sorted by name."""
+    place = private or private_folder()
+    folders = [f for f in place.iterdir() if f.is_dir() and not f.name.startswith(".")] if place.is_dir() else []
+    return [
+        InstalledPart(
+            folder,
+            _version_of(folder, _RUNTIME_PREFIX),
+            sum(file.lstat().st_size for file in folder.rglob("*") if not file.is_dir()),
+            _version_of(folder, _DALI_PREFIX),
+        )
+        for folder in sorted(folders)
+    ]
+
+
+def _runtime_path(version: str, private: Path | None) -> Path:
+    return (private or private_folder()) / f"{_RUNTIME_PREFIX}{version}"
+
+
+def _dali_path(version: str, private: Path | None) -> Path:
+    return (private or private_folder()) / f"{_DALI_PREFIX}{version}"
+
+
+def _version_of(folder: Path, prefix: str) -> str | None:
+    return folder.name.removeprefix(prefix) if folder.name.startswith(prefix) else None
+
+
+def _install(target: Path, requirements: Sequence[str], progress: Callable[[str], None]) -> Path:
+    if target.is_dir():
+        progress(f"{target} is there already")
+        return target
+    _require_writable(target.parent)
+    progress(f"installing {' '.join(requirements)} into {target}")
+    with staging_folder(staging_place(private=target.parent)) as staged:
+        unpacked = staged / target.name
+        _pip_install(unpacked, requirements)
+        fsync_tree(unpacked)
+        try:
+            move_into_place(unpacked, target)
+        except OSError:
+            if not target.is_dir():
+                raise
+            progress(f"another process installed {target} meanwhile")
+    progress(f"installed {target}")
+    return target
+
+
+def _require_writable(place: Path) -> None:
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        said = error.strerror or str(error)
+    else:
+        if os.access(place, os.W_OK):
+            return
+        said = "it cannot be written"
+    raise EnvironmentFault(
+        f"nothing can be installed into {place}: {said}",
+        remedy=f"set {FOLDER_VARIABLE} to a folder that you can write, for this command and all later ones",
+    )
+
+
+def _pip_install(target: Path, requirements: Sequence[str]) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
+    done = subprocess.run(
+        [*command, "--target", str(target), *requirements], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
+        raise EnvironmentFault(
+            f"pip could not install {' '.join(requirements)}:\n{said}",
+            remedy="make the packages reachable for pip, then plansmith serve-env add <target>",
+        )

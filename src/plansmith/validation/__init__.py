@@ -1,0 +1,1 @@
+"""Comparison with the reference, and the gate; independent of the engine."""

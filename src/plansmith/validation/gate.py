@@ -1,0 +1,290 @@
+"""The gate: an engine beside the stored reference, at every shape and on held-out samples, through Polygraphy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from plansmith.data.reference import StoredCase, read_case
+from plansmith.errors import GateError, UsageError
+from plansmith.records.engine import Engine
+from plansmith.records.model import Component, EngineKind, OnnxModel, Precision, Recipe, Rounding, Tensor
+from plansmith.records.validation import OutputComparison, Tolerance, ToleranceChange, ValidationReport
+from plansmith.validation.comparison import CONSTANT, TOLERANCES, Padding, compare_output, is_constant, widened
+from plansmith.validation.coverage import never_ran
+from plansmith.validation.held_out import HeldOut
+from plansmith.validation.metrics.evaluator import Judge, kept_samples
+from plansmith.validation.metrics.output_roles import Task
+from plansmith.validation.onnxruntime_runner import LOWER_FLOATS, Ask, asking, sizes_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True)
+class OwnWay:
+    """How a candidate is asked that is not run by ONNX Runtime.
+
+    Args:
+        ask: gives its answers.
+        takes: whether it can be asked about inputs of such shapes.
+        words: what it is and where it runs.
+        limits_of: the precision whose limits it is held to.
+    """
+
+    ask: Ask
+    takes: Callable[[Arrays], bool]
+    words: str
+    limits_of: Precision
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is judged.
+
+    Args:
+        engine: the record.
+        folder: where its files lie.
+        recipe: how its graph was lowered; None for FP32.
+        runnable: a graph of the same numbers that ONNX Runtime can run on a CPU, where it cannot run the engine's.
+        own_way: how it is asked; None: by ONNX Runtime on the CPU, about everything.
+    """
+
+    engine: Engine
+    folder: Path
+    recipe: Recipe | None = None
+    runnable: Path | None = None
+    own_way: OwnWay | None = None
+
+    @property
+    def limits_of(self) -> Precision:
+        """The precision whose limits it is held to."""
+        return self.own_way.limits_of if self.own_way else self.engine.precision
+
+    @property
+    def words(self) -> str:
+        """What it is."""
+        if self.own_way is not None:
+            return self.own_way.words
+        if self.engine.plans:
+            return f"the {self.engine.precision} graph of TensorRT plans, run by ONNX Runtime on the CPU"
+        tools = ", ".join(f"{k} {v}" for k, v in self.engine.toolchain.items())
+        return f"{self.engine.kind}, {self.engine.precision}, {tools}"
+
+    def takes(self, feed: Arrays) -> bool:
+        """Whether it can be asked about these inputs."""
+        return self.own_way is None or self.own_way.takes(feed)
+
+
+def validate(
+    candidate: Candidate,
+    onnx: OnnxModel,
+    reference_folder: Path,
+    *,
+    overrides: Mapping[str, ToleranceChange],
+    progress: Callable[[str], None],
+    held_out: HeldOut | None = None,
+) -> ValidationReport:
+    """Run the engine on every stored case and every held-out sample, and judge every output.
+
+    Args:
+        candidate: what is judged.
+        onnx: holds the reference set, its axes and its mask.
+        reference_folder: where the reference's files lie.
+        overrides: what differs from the defaults of the precision, by output.
+        progress: told which case is at work.
+        held_out: samples that nothing has looked at before; their files are read once.
+
+    Raises:
+        UsageError: a tolerance for an output that the model does not have, or a measure that it cannot have.
+        GateError: the candidate has another interface, or was made with the samples that it shall be judged on; what
+            it answers wrongly stands in the report.
+    """
+    engine = candidate.engine
+    component = engine.components["model"]
+    _require_interface(component, onnx.components["model"], engine.precision)
+    if held_out is not None:
+        held_out.require_unseen(candidate.recipe)
+    tolerances = tolerances_of(component.outputs, overrides, candidate.limits_of, onnx.reference.rounding)
+    padding = Padding(component.inputs, onnx.mask_input)
+    comparisons: list[OutputComparison] = []
+    evaluation = None
+    with _asked(candidate, onnx) as ask:
+        for case in onnx.reference.cases:
+            stored = read_case(case, reference_folder)
+            if not candidate.takes(stored.feed):
+                continue
+            progress(f"comparing at {case.name} ({sizes_of(case)})")
+            comparisons += compare_case(ask(case, stored.feed), stored, component.outputs, tolerances, padding)
+        if held_out is not None and held_out.data.evaluation is not None:
+            judge = Judge(
+                component,
+                onnx.mask_input,
+                task=Task(metric=held_out.data.metric, pooling=held_out.data.pooling),
+                precision=candidate.limits_of,
+                tolerances=tolerances,
+                max_metric_drop=held_out.max_metric_drop,
+            )
+            evaluation = held_out.evaluate(judge, ask, progress, candidate.takes)
+    comparisons = refuse_constants(comparisons)
+    failed = any(c.failures for c in comparisons) or (evaluation is not None and evaluation.failures())
+    return ValidationReport(
+        verdict="failed" if failed else "passed",
+        reference=onnx.reference.runtime,
+        candidate=candidate.words,
+        precision=engine.precision,
+        data=onnx.reference.data,
+        evidence=_evidence(onnx, held_out if evaluation else None),
+        tolerances=tolerances,
+        comparisons=tuple(comparisons),
+        evaluation=evaluation,
+        not_validated=_not_validated(candidate, onnx),
+        limits_of=None if candidate.limits_of is engine.precision else candidate.limits_of,
+        searched=engine.kind is not EngineKind.PYTHON,
+    )
+
+
+def require_passed(report: ValidationReport) -> None:
+    """Let a passed report through.
+
+    Raises:
+        GateError: names the outputs, shapes, samples and measures that failed.
+    """
+    if report.verdict == "passed":
+        return
+    failures = report.failures()
+    what = "differs from the model by more than the tolerances allow"
+    remedy = "read the report, or set `tolerances` for the output in the spec"
+    if report.precision not in (None, Precision.FP32):
+        remedy = (
+            f"use `precision: auto` or one above {report.precision}, keep nodes high with `lowering: {{keep: [...]}}`,"
+            " or allow more with `tolerances` for the output"
+        )
+    if report.evaluation and any(metric.failures for metric in report.evaluation.metrics):
+        remedy += " and `max_metric_drop` in `data`"
+    if failures and all(CONSTANT in failure for failure in failures):
+        what = "answers the same to all samples, so that the comparison proves nothing"
+        remedy = "say with `inputs` in a spec (low, high) which values differ for the model, or leave the output out"
+    shown = "\n".join(f"  {line}" for line in failures[:5])
+    more = f"\n  … and {len(failures) - 5} more" if len(failures) > 5 else ""
+    raise GateError(
+        f"the engine {what}:\n{shown}{more}",
+        remedy=f"nothing was published; {remedy}",
+    )
+
+
+def tolerances_of(
+    outputs: Sequence[Tensor],
+    overrides: Mapping[str, ToleranceChange],
+    precision: Precision,
+    rounding: Mapping[str, Rounding] | None = None,
+) -> dict[str, Tolerance]:
+    """What is allowed, by output: the precision's limits, what the model does to roundings, what somebody changed.
+
+    Raises:
+        UsageError: a change for an output that the model does not have.
+    """
+    unknown = sorted(set(overrides) - {t.name for t in outputs})
+    if unknown:
+        raise UsageError(
+            f"tolerances: the model has no output {', '.join(unknown)}",
+            remedy=f"its outputs are {', '.join(t.name for t in outputs)}",
+        )
+    known = rounding or {}
+    limits = {t.name: TOLERANCES[precision] for t in outputs}
+    if precision is Precision.FP32:
+        limits = {name: widened(limit, known.get(name)) for name, limit in limits.items()}
+    return {name: overrides.get(name, ToleranceChange()).over(limit) for name, limit in limits.items()}
+
+
+def _evidence(onnx: OnnxModel, held_out: HeldOut | None) -> Literal["given", "shipped", "drawn"]:
+    """What kind of inputs the verdict rests on."""
+    if held_out is not None and held_out.data.real:
+        return "given"
+    return "drawn" if onnx.reference.guessed else "shipped"
+
+
+def _not_validated(candidate: Candidate, onnx: OnnxModel) -> tuple[str, ...]:
+    told = candidate.recipe.not_validated if candidate.recipe else ()
+    if candidate.own_way is None:
+        told = (*told, *never_ran(candidate.engine, ()))
+    if onnx.precision is Precision.FP32:
+        return told
+    own = (
+        f"how far the file, which came in {onnx.precision}, is from the model that it was made of: it is its own"
+        " reference, so that the gate shows that it is served as it was given, and no more"
+    )
+    return (*told, own)
+
+
+def _asked(candidate: Candidate, onnx: OnnxModel) -> AbstractContextManager[Ask]:
+    """The candidate, ready to be asked in its own way or by ONNX Runtime."""
+    if candidate.own_way is not None:
+        return nullcontext(candidate.own_way.ask)
+    component = candidate.engine.components["model"]
+    path = candidate.runnable or candidate.folder / component.file
+    return asking(path, component.outputs, onnx.components["model"].outputs, candidate.engine.precision)
+
+
+def _require_interface(candidate: Component, exported: Component, precision: Precision) -> None:
+    """An engine that lost or renamed an input or output cannot be compared, and must not pass for it.
+
+    FP32 inputs and outputs may have become those of the engine's own precision (`lowering: {lower_io: true}`).
+    """
+    lower = LOWER_FLOATS.get(precision)
+
+    def plain(tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [t.model_copy(update={"dtype": "float32"}) if t.dtype == lower else t for t in tensors]
+
+    if any(plain(mine) != plain(theirs) for mine, theirs in _interfaces(candidate, exported)):
+        raise GateError(
+            "the engine's inputs or outputs are not those of the exported model",
+            remedy="nothing was published; please report this with the log",
+        )
+
+
+def _interfaces(candidate: Component, exported: Component) -> list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
+    return [(candidate.inputs, exported.inputs), (candidate.outputs, exported.outputs)]
+
+
+def compare_case(
+    answer: Arrays,
+    stored: StoredCase,
+    outputs: Sequence[Tensor],
+    tolerances: Mapping[str, Tolerance],
+    padding: Padding,
+) -> list[OutputComparison]:
+    """Judge every output of one case, on the samples that the reference kept."""
+    comparisons = []
+    for tensor in outputs:
+        valid = padding.valid(tensor, stored.feed)
+        comparisons.append(
+            compare_output(
+                stored.name,
+                tensor.name,
+                stored.answer[tensor.name],
+                kept_samples(answer[tensor.name], stored),
+                tolerances[tensor.name],
+                valid=None if valid is None else valid[stored.rows],
+            )
+        )
+    return comparisons
+
+
+def refuse_constants(comparisons: Sequence[OutputComparison]) -> list[OutputComparison]:
+    """Fail every output that answered the same to different inputs: such a comparison proves nothing."""
+    constant = {
+        output
+        for output in {c.output for c in comparisons}
+        if is_constant([c for c in comparisons if c.output == output and not c.failures])
+    }
+    return [
+        c.model_copy(update={"failures": (CONSTANT,)}) if c.output in constant and not c.failures else c
+        for c in comparisons
+    ]

@@ -1,0 +1,1 @@
+"""Measures of agreement, by what a model gives."""

@@ -1,0 +1,83 @@
+"""A graph's answers, by ONNX Runtime on the CPU through Polygraphy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plansmith.errors import GateError, first_line
+from plansmith.records.model import Case, Precision, Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[np.generic]]
+
+Ask = Callable[[Case, "Arrays"], "Arrays"]
+"""Gives the answer to a case's inputs; takes and gives the exported model's floats."""
+
+LOWER_FLOATS = {Precision.FP16: "float16", Precision.BF16: "bfloat16"}
+_TYPES = {"tensor(float16)": "float16", "tensor(float)": "float32"}
+
+
+@contextmanager
+def asking(
+    path: Path,
+    outputs: Sequence[Tensor],
+    exported: Sequence[Tensor],
+    precision: Precision,
+    *,
+    name: str = "the engine",
+) -> Iterator[Ask]:
+    """A graph, ready to be asked; it takes and gives the exported model's floats, whatever its own are.
+
+    Opening it, and asking, raise GateError where ONNX Runtime refuses.
+
+    Args:
+        path: the graph, as one that ONNX Runtime can run on a CPU.
+        outputs: what the candidate gives.
+        exported: what the exported model gives.
+        precision: of the candidate.
+        name: of the graph, for what goes wrong.
+    """
+    from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
+
+    with ExitStack() as opened:
+        try:
+            runner = opened.enter_context(OnnxrtRunner(SessionFromOnnx(str(path), providers=["cpu"]), name="candidate"))
+        except Exception as error:
+            raise GateError(
+                f"ONNX Runtime cannot open {name}: {first_line(error)}",
+                remedy="nothing was published; please report this with the log",
+            ) from error
+        taken = {i.name: _TYPES[i.type] for i in runner.sess.get_inputs() if i.type in _TYPES}
+
+        def ask(case: Case, feed: Arrays) -> Arrays:
+            try:
+                answer = runner.infer({k: v.astype(taken.get(k, v.dtype), copy=False) for k, v in feed.items()})
+            except Exception as error:
+                raise GateError(
+                    f"{name} fails at {case.name} ({sizes_of(case)}): {first_line(error)}",
+                    remedy="nothing was published; a size was baked into the graph: read the log",
+                ) from error
+            return in_exported_floats(answer, outputs, exported, precision)
+
+        yield ask
+
+
+def in_exported_floats(
+    answer: Arrays, outputs: Sequence[Tensor], exported: Sequence[Tensor], precision: Precision
+) -> Arrays:
+    """An answer whose outputs have the exported model's floats again, where they were made those of the precision."""
+    lower = LOWER_FLOATS.get(precision)
+    lowered = {t.name for t in outputs if t.dtype == lower}
+    original = {t.name: t.dtype for t in exported}
+    return {k: v.astype(original[k]) if k in lowered else v for k, v in answer.items()}
+
+
+def sizes_of(case: Case) -> str:
+    """The shape of a case in words."""
+    return "x".join(str(n) for n in case.axes.values())

@@ -1,0 +1,108 @@
+"""TensorRT plans from the command line of a machine without a GPU: what a build would be told, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from ..in_process import InProcess
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:
+    """A folder with product.onnx, a product of matrices with a batch that moves."""
+    made = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("batch", 4))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("batch", 2))],
+        [helper.make_tensor("w", TensorProto.FLOAT, (4, 2), [1.0] * 8)],
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, tmp_path / "product.onnx")
+    return InProcess(tmp_path, monkeypatch, capfd)
+
+
+PLAN = ("compile", "onnx:product.onnx", "--engine", "tensorrt", "--shapes", "x=1x4:8x4:32x4")
+
+
+def test_a_dry_run_prints_what_a_build_would_be_told_and_the_call_of_trtexec(run: InProcess) -> None:
+    said = run(*PLAN, "--target", "triton-26.03", "--gpu", "L4", "--dry-run")
+    assert said.status == 0, said.stderr
+    assert "TensorRT 10.16.0.72 of triton-26.03, for NVIDIA L4 (compute capability 8.9)" in said.stdout
+    building = said.stdout.partition("trtexec \\\n")[2].partition("Its speed")[0]
+    call = shlex.split(building.replace("\\\n", " "))
+    assert "--stronglyTyped" in call
+    assert {"--minShapes=x:1x4", "--optShapes=x:8x4", "--maxShapes=x:32x4"} < set(call)
+    assert not list(run.folder.glob("artifacts/cache/compile/*"))
+
+
+def test_the_call_follows_the_target_s_tensorrt_and_the_spec(run: InProcess) -> None:
+    (run.folder / "plan.yaml").write_text(
+        "source: onnx:product.onnx\nengine: tensorrt\ntarget: triton-26.07\ntensorrt:\n"
+        "  gpus: [A10G]\n  memory_pools: {workspace: 2G}\n  tf32: false\n"
+        "  profiles: {latency: {x: 1x4}, throughput: {x: '2x4:16x4:64x4'}}\n"
+    )
+    said = run("compile", "plan.yaml", "--dry-run", "--json", "--gpu", "L4")
+    assert said.status == 0, said.stderr
+    build = json.loads(said.stdout)["build"]
+    assert [gpu["name"] for gpu in build["gpus"]] == ["NVIDIA L4"]
+    call = build["trtexec"]
+    assert "--stronglyTyped" not in call
+    assert {"--memPoolSize=workspace:2048M", "--noTF32", "--profile=1", "--maxShapes=x:64x4"} < set(call)
+    assert [profile["name"] for profile in build["spec"]["profiles"]] == ["latency", "throughput"]
+    latency, throughput = (set(timing) for timing in build["timing"])
+    assert {"--loadEngine=model.plan", "--useProfile=0", "--shapes=x:1x4"} < latency
+    assert {"--useProfile=1", "--shapes=x:16x4", "--noCudaGraph", "--noSpinWait"} < throughput
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "words"),
+    [
+        (("--target", "triton-26.03"), 9, "no NVIDIA GPU, and nothing says which one"),
+        (("--target", "triton-26.03", "--gpu", "L4"), 9, "a plan for NVIDIA L4 (8.9) is built on one"),
+        (("--target", "triton-26.03", "--gpu", "L5"), 2, "'L5' is no GPU that plansmith knows"),
+        ((), 6, "local-cpu has no GPU instances"),
+        (("--target", "triton-26.03-cpu"), 6, "has no GPU instances"),
+        (("--target", "triton-77.03"), 6, "there is no target"),
+        (("--target", "triton-26.03", "--precision", "auto"), 6, "precision auto goes by speed"),
+        (("--target", "triton-26.03", "--gpu", "T4", "--precision", "bf16"), 6, "BF16 begins with 8.0"),
+    ],
+)
+def test_a_plan_that_cannot_be_built_is_refused_before_anything_is_done(
+    more: tuple[str, ...], status: int, words: str, run: InProcess
+) -> None:
+    said = run(*PLAN, *more, "--no-check-served")
+    assert said.status == status
+    assert words in said.stderr
+    assert "\nNext: " in said.stderr
+    assert not list(run.folder.glob("artifacts/cache/export/*"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("  profiles: {one: {z: 1x4}}", "'z'"),
+        ("  profiles: {one: {x: 1x5}}", "x"),
+        ("  profiles: {one: {x: 1x4x4}}", "rank"),
+    ],
+)
+def test_profiles_that_the_graph_cannot_have_are_refused(lines: str, words: str, run: InProcess) -> None:
+    (run.folder / "plan.yaml").write_text(
+        f"source: onnx:product.onnx\nengine: tensorrt\ntarget: triton-26.07\ntensorrt:\n  gpus: [L4]\n{lines}\n"
+    )
+    said = run("compile", "plan.yaml", "--dry-run")
+    assert said.status == 2
+    assert words in said.stderr
+
+
+def test_a_server_for_plans_is_asked_for_at_once(run: InProcess) -> None:
+    said = run(*PLAN, "--target", "triton-26.03", "--gpu", "L4")
+    assert said.status == 9
+    assert "has no TensorRT backend" in said.stderr
+    assert "--no-check-served" in said.stderr

@@ -1,0 +1,253 @@
+"""`plansmith doctor`: what this machine can do, in words and as JSON, and what to type for the rest."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import tomllib
+import venv
+import warnings
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+from plansmith.cli.doctor.children import Probed, run_probe
+from plansmith.cli.doctor.probes import probe
+
+from ..command import Answer, CommandLine, environment
+from ..in_process import InProcess
+
+SOURCES = Path(__file__).parents[3] / "src"
+INSTALL = "pip install 'plansmith[compile]'"
+MARKS = {"✓", "–", "!", "✗"}
+
+# The doctor, who takes what the probes found from a file where one is, and else asks them and writes it there.
+REMEMBERING = """
+import dataclasses, json, pathlib, runpy, sys
+from plansmith.cli.doctor import children, examination
+place = pathlib.Path(sys.argv.pop(1))
+known = json.loads(place.read_text()) if place.exists() else {}
+async def ask(name, **given):
+    if name not in known:
+        known[name] = dataclasses.asdict(await children.run_probe(name, **given))
+    return children.Probed(**known[name])
+examination.run_probe = ask
+try:
+    runpy.run_module("plansmith", run_name="__main__", alter_sys=True)
+finally:
+    place.write_text(json.dumps(known))
+"""
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment that has plansmith's own dependencies and nothing of its extras."""
+    folder = tmp_path_factory.mktemp("core")
+    venv.create(folder, symlinks=True)
+    site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    stated = tomllib.loads((SOURCES.parent / "pyproject.toml").read_text())["project"]["dependencies"]
+    for name in sorted({"plansmith"}.union(*(needed_by(Requirement(line).name) for line in stated))):
+        files = distribution(name).files or []
+        tops = {file.parts[0] for file in files if file.parts[0] not in {"..", "__pycache__"}}
+        for top in tops - {path.name for path in site.iterdir()}:
+            source = Path(str(distribution(name).locate_file(top)))
+            if not top.startswith("__editable__"):
+                (site / top).symlink_to(source)
+    (site / "plansmith.pth").write_text(f"{SOURCES}\n")
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def doctor(core: Path) -> list[str]:
+    """`plansmith doctor --offline` in that environment, whose libraries are probed once for all that is printed."""
+    known = core.parents[1] / "known.json"
+    return [str(core), "-c", REMEMBERING, str(known), "doctor", "--offline"]
+
+
+def needed_by(name: str) -> set[str]:
+    """A distribution and all that it always needs."""
+    found = {name}
+    for line in distribution(name).requires or ():
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            found |= needed_by(requirement.name)
+    return found
+
+
+def bare(command: list[str], folder: Path) -> Answer:
+    """What a command in the environment without extras answers."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=bare_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def bare_environment(**more: str) -> dict[str, str]:
+    unset = {"PYTHONPATH", "NO_COLOR", "COLUMNS", "PREFECT_API_URL", "MLFLOW_TRACKING_URI"}
+    return {key: value for key, value in environment().items() if key not in unset} | more
+
+
+def by_name(document: dict[str, Any]) -> dict[str, dict[str, str]]:
+    return {f"{one['area']}: {one['name']}": one for one in document["findings"]}
+
+
+async def ask_here(name: str, *, online: bool, limit_seconds: float) -> Probed:
+    """What the probe of a library finds in this process, where most is imported already; Prefect's in its own."""
+    if name.startswith("prefect"):
+        return await run_probe(name, online=online, limit_seconds=limit_seconds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Probed(**json.loads(json.dumps(probe(name, online=online))))
+
+
+def test_in_a_complete_environment_every_package_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("plansmith.cli.doctor.examination.run_probe", ask_here)
+    check_complete(InProcess(tmp_path, monkeypatch, capfd)("doctor", "--json"), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_complete_environment_can_compile_and_its_triton_starts(run: CommandLine) -> None:
+    answer = run("doctor", "--deep", "--json")
+    check_complete(answer, run.folder)
+    assert by_name(answer.document)["Triton: start"]["found"].endswith("started, answered and ended")
+
+
+def check_complete(answer: Answer, folder: Path) -> None:
+    """All that a compile needs is there, and looking at it left nothing behind."""
+    assert (answer.status, answer.document["exit_code"]) == (0, 0), answer
+    assert answer.document["counts"]["problem"] == 0
+    assert answer.document["verdict"].startswith("This machine can compile for ONNX Runtime")
+    found = by_name(answer.document)
+    assert "CPU" in found["Packages for compiling: onnxruntime"]["found"]
+    assert found["Prefect: server"]["severity"] == "ok"
+    wanted = [Requirement(line) for line in distribution("plansmith").requires or ()]
+    extras = [
+        one for one in wanted if one.marker and any(one.marker.evaluate({"extra": e}) for e in ("compile", "client"))
+    ]
+    required = {one.name for one in extras} - {"plansmith"}  # which stands for the extra `client`
+    assert {f"Packages for compiling: {name}" for name in required} <= set(found)
+    assert list(folder.iterdir()) == []
+
+
+def test_without_the_extra_every_package_is_named_and_one_command_mends_them(core: Path, tmp_path: Path) -> None:
+    answer = bare([str(core), "-m", "plansmith", "doctor", "--offline", "--json"], tmp_path)
+    assert (answer.status, answer.document["exit_code"]) == (9, 9), answer
+    found = by_name(answer.document)
+    torch = found["Packages for compiling: torch"]
+    assert (torch["severity"], torch["found"], torch["remedy"]) == ("problem", "not installed", INSTALL)
+    assert found["Triton: server"]["severity"] == "problem"
+    assert found["Prefect: package"]["severity"] == "optional"
+    assert answer.document["next"][0] == INSTALL
+    assert answer.document["next"][1].startswith("plansmith serve-env add local-cpu")
+    assert "not ready to compile" in answer.document["verdict"]
+    assert answer.stderr == ""
+
+
+def test_a_pipe_gets_plain_whole_lines_that_end_with_what_to_type(doctor: list[str], tmp_path: Path) -> None:
+    answer = bare(doctor, tmp_path)
+    assert answer.status == 9
+    assert "\x1b" not in answer.stdout
+    lines = answer.stdout.splitlines()
+    assert "  ✗ torch             not installed; needed for plansmith compile" in lines
+    assert [line.strip() for line in lines].count(f"→ {INSTALL}") == 1
+    assert max(map(len, lines)) > 80
+    (last,) = [number for number, line in enumerate(lines) if line.startswith("Next: ")]
+    assert lines[last] == f"Next: {INSTALL}"
+    assert lines[last - 1].startswith("This machine is not ready to compile: ")
+
+
+def test_output_without_our_marks_falls_back_to_ascii(doctor: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        doctor,
+        cwd=tmp_path,
+        env=bare_environment(PYTHONIOENCODING="ascii"),
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 9, done.stderr
+    assert b"\n  X torch " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"), [({"NO_COLOR": "1"}, False), ({}, True)], ids=["no colour", "colour"]
+)
+def test_a_narrow_terminal_gets_wrapped_columns(
+    doctor: list[str], tmp_path: Path, variables: dict[str, str], coloured: bool
+) -> None:
+    lines, coded = on_terminal(doctor, tmp_path, 70, variables)
+    verdict = next(number for number, line in enumerate(lines) if line.startswith("This machine"))
+    assert [line for line in lines[:verdict] if len(line) > 70 and " " in line[22:].strip()] == []
+    marked = [line for line in lines[:verdict] if line.startswith("  ") and line[2] != " "]
+    assert len(marked) > 20
+    assert {line[2] for line in marked} <= MARKS
+    assert ("[32m" in coded) == coloured
+
+
+def on_terminal(command: list[str], folder: Path, columns: int, variables: dict[str, str]) -> tuple[list[str], str]:
+    """The lines that a terminal of so many columns gets, without codes, and the whole with them."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    env = bare_environment(TERM="xterm-256color", **variables)
+    pieces = []
+    with subprocess.Popen(command, cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL):
+        os.close(theirs)
+        try:
+            while piece := os.read(ours, 65536):
+                pieces.append(piece)
+        except OSError:  # the terminal's other end is closed
+            os.close(ours)
+    coded = b"".join(pieces).decode().replace("\r\n", "\n")
+    from rich.text import Text
+
+    return Text.from_ansi(coded).plain.splitlines(), coded
+
+
+def test_an_interrupt_ends_what_is_being_looked_at(core: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    (tmp_path / "tensorrt.py").write_text(
+        "import os, pathlib, signal, time\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        f"pathlib.Path({str(mark)!r} + '.new').write_text(str(os.getpid()))\n"
+        f"os.rename({str(mark)!r} + '.new', {str(mark)!r})\n"
+        "time.sleep(600)\n"
+    )
+    command = [str(core), "-m", "plansmith", "doctor", "--offline"]
+    env = bare_environment(PYTHONPATH=str(tmp_path))
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
+        while not mark.exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert not Path(f"/proc/{mark.read_text()}").exists()
+
+
+def test_a_place_that_cannot_be_written_is_a_problem_with_another_place_to_type(
+    doctor: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "artifacts").write_text("")
+    found = by_name(json.loads(bare([*doctor, "--json"], tmp_path).stdout))
+    assert found["Artifacts: folder"]["severity"] == "problem"
+    assert "plansmith compile --artifacts" in found["Artifacts: folder"]["remedy"]

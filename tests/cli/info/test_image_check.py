@@ -1,0 +1,140 @@
+"""Whether this is a target's image is told by the versions that lie in it, and what cannot be told is no yes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plansmith.cli.info.image_check import FoundVersion, compare_image, found_here, require_image
+from plansmith.config.targets import Target, load_target
+from plansmith.errors import EngineError
+
+from ..command import CommandLine
+
+TARGET = "triton-26.08"
+FULL = "11.2.1.2"
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files of NVIDIA's image that tell versions, and Debian's database with TensorRT's packages."""
+    root = tmp_path / "image"
+    lay_out(root, FULL, "2.72.0")
+    monkeypatch.setenv("PATH", str(root / "bin"))
+    monkeypatch.setenv("CUDA_VERSION", "13.4.1.009")
+    return root
+
+
+def lay_out(root: Path, tensorrt: str, triton: str) -> None:
+    major, short = tensorrt.partition(".")[0], ".".join(tensorrt.split(".")[:3])
+    libraries = root / "usr" / "lib" / "x86_64-linux-gnu"
+    for folder in (libraries, root / "opt" / "tritonserver", root / "bin"):
+        folder.mkdir(parents=True)
+    (root / "opt" / "tritonserver" / "TRITON_VERSION").write_text(f"{triton}\n")
+    for name in (f"libnvinfer.so.{short}", f"libnvinfer.so.{major}", f"libnvinfer_plugin.so.{short}"):
+        (libraries / name).touch()
+    packages = (f"libnvinfer{major} {tensorrt}-1+cuda13.4 installed", "libnvinfer-dev 9.9.9.9-1 installed")
+    removed = "libnvinfer8 8.6.1.6-1+cuda12.0 config-files"
+    asked = 'test "$1 $3" = "--show libnvinfer*" || exit 2'
+    tool = root / "bin" / "dpkg-query"
+    tool.write_text("\n".join(("#!/bin/sh", asked, "cat <<'END'", *packages, removed, "END", "")))
+    tool.chmod(0o755)
+    (root / "bin" / "cat").symlink_to("/bin/cat")
+
+
+def refusal(target: Target, root: Path) -> EngineError:
+    with pytest.raises(EngineError) as refused:
+        require_image(target, compare_image(target, found_here(root)))
+    assert refused.value.remedy
+    return refused.value
+
+
+def test_every_place_that_tells_a_version_is_read(image: Path) -> None:
+    found = found_here(image)
+    told = {(one.what, one.version, one.where.removeprefix(str(image))) for one in found if one.what != "Python"}
+    assert told == {
+        ("TensorRT", FULL, "Debian package libnvinfer11"),
+        ("TensorRT", "11.2.1", "/usr/lib/x86_64-linux-gnu/libnvinfer.so.11.2.1"),
+        ("Triton", "2.72.0", "/opt/tritonserver/TRITON_VERSION"),
+        ("CUDA", "13.4.1.009", "CUDA_VERSION"),
+    }
+
+
+def test_the_targets_own_image_is_taken(image: Path) -> None:
+    target = load_target(TARGET)
+    compared = compare_image(target, found_here(image))
+    require_image(target, compared)
+    assert {one.what for one in compared if one.agrees} >= {"TensorRT", "Triton", "CUDA"}
+
+
+@pytest.mark.parametrize(
+    ("tensorrt", "triton", "said"),
+    [
+        ("11.2.1.3", "2.72.0", "TensorRT is 11.2.1.3 by Debian package libnvinfer11, not 11.2.1.2"),
+        ("10.16.1.11", "2.72.0", "TensorRT is 10.16.1 by "),
+        (FULL, "2.71.0", "Triton is 2.71.0 by "),
+    ],
+    ids=["another build", "another TensorRT", "another Triton"],
+)
+def test_another_image_is_refused_with_what_differs(
+    tensorrt: str, triton: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay_out(tmp_path / "other", tensorrt, triton)
+    monkeypatch.setenv("PATH", str(tmp_path / "other" / "bin"))
+    refused = refusal(load_target(TARGET), tmp_path / "other")
+    assert said in refused.message
+    assert "tritonserver:26.08-py3" in refused.remedy
+
+
+def test_a_python_package_of_another_tensorrt_than_the_librarys_is_refused(image: Path) -> None:
+    target = load_target(TARGET)
+    stray = FoundVersion(what="TensorRT", version="11.3.0.99", where="Python package tensorrt")
+    with pytest.raises(EngineError, match=r"11\.3\.0\.99 by Python package tensorrt"):
+        require_image(target, compare_image(target, (*found_here(image), stray)))
+
+
+def test_a_target_that_knows_its_tensorrt_in_part_takes_every_build_of_it(tmp_path: Path) -> None:
+    target = load_target("triton-26.05")
+    assert target.tensorrt == "10.16"
+    for version, agrees in (("10.16.1.11", True), ("10.16", True), ("10.1.6", False), ("10.15.1.29", False)):
+        found = (FoundVersion(what="TensorRT", version=version, where=str(tmp_path)),)
+        assert [one.agrees for one in compare_image(target, found) if one.what == "TensorRT"] == [agrees]
+
+
+def test_another_cuda_is_told_and_decides_nothing(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VERSION", "13.4.0.1")
+    target = load_target(TARGET)
+    compared = compare_image(target, found_here(image))
+    require_image(target, compared)
+    assert [one.agrees for one in compared if one.what == "CUDA"] == [False]
+
+
+def test_a_target_whose_tensorrt_nobody_knows_is_refused_with_the_one_that_is_here(image: Path) -> None:
+    refused = refusal(load_target("triton-26.01"), image)
+    assert f"which TensorRT triton-26.01 has; here is 11.2.1, {FULL}" in refused.message
+
+
+def test_a_machine_without_tensorrt_is_no_image_for_gpu_instances(image: Path, tmp_path: Path) -> None:
+    (image / "bin" / "dpkg-query").unlink()
+    (image / "usr" / "lib" / "x86_64-linux-gnu" / "libnvinfer.so.11.2.1").unlink()
+    assert "there is no TensorRT here" in refusal(load_target(TARGET), image).message
+    on_cpu = load_target(f"{TARGET}-cpu")
+    require_image(on_cpu, compare_image(on_cpu, found_here(image)))
+    assert "nothing here tells" in refusal(on_cpu, tmp_path / "empty").message
+
+
+def test_the_command_prints_what_it_found_or_refuses(tmp_path: Path) -> None:
+    run = CommandLine(tmp_path)
+    for name in ("triton-26.01", "triton-24.10", "local-cpu"):
+        answer = run("targets", name, "--check-image")
+        assert (answer.status, answer.stdout) == (6, "")
+        assert "\nNext: " in answer.message
+    assert run("targets", "--check-image").status == 2
+    (tmp_path / "ours.yaml").write_text('description: ours\nflavour: triton\ndevices: [gpu]\ntensorrt: "11.2"\n')
+    lay_out(tmp_path / "image", FULL, "2.72.0")
+    told = run("targets", "ours.yaml", "--check-image", PATH=str(tmp_path / "image" / "bin"))
+    assert (told.status, told.stderr) == (0, "")
+    assert f"11.2          here: {FULL} by Debian package libnvinfer11, the same" in told.stdout
+    document = run("targets", "ours.yaml", "--check-image", "--json", PATH=str(tmp_path / "image" / "bin")).document
+    assert [one["found"] for one in document["versions"] if one["what"] == "TensorRT"] == [FULL]

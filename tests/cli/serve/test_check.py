@@ -1,0 +1,242 @@
+"""`plansmith check`: what it says to people, programs and code review, and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from plansmith.triton.checker.checker import all_rules
+
+from ..command import check_refusal
+from ..conftest import Compiled
+from ..in_process import InProcess
+from ..screen import in_terminal
+
+SOUND = """backend: "python"
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 3 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 3 ] } ]
+instance_group [ { kind: KIND_CPU count: 1 } ]
+"""
+PROGRAM = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:
+    """A folder with the repository `models`: sound, odd (a warning) and broken (an error)."""
+    odd = SOUND + 'output [ { name: "y" data_type: TYPE_FP32 dims: [ 3 ] } ]\n'
+    for name, config in (("sound", SOUND), ("odd", odd), ("broken", SOUND.replace(": 8", ": -8"))):
+        folder = tmp_path / "models" / name
+        (folder / "1").mkdir(parents=True)
+        (folder / "config.pbtxt").write_text(config)
+        (folder / "1" / "model.py").write_text(PROGRAM)
+    return InProcess(tmp_path, monkeypatch, capfd)
+
+
+def test_findings_are_told_by_model_with_place_and_what_to_do(run: InProcess) -> None:
+    said = run("check", "models")
+    assert said.status == 7
+    assert said.stderr == ""
+    assert said.stdout.splitlines() == [
+        "broken",
+        "  ✗ config.pbtxt:2  error  [config.max-batch-size]",
+        "      max_batch_size is -8",
+        "      → write 0 where the model has no batch dimension, else the largest batch",
+        "",
+        "odd",
+        "  ! config.pbtxt:4  warning  [config.duplicate-output]",
+        "      output 'y' is listed 2 times",
+        "      → keep one of them",
+        "",
+        "3 models checked: 1 error, 1 warning in 2.",
+    ]
+
+
+def test_a_sound_repository_is_told_in_one_line(run: InProcess) -> None:
+    said = run("check", "models", "sound")
+    assert (said.status, said.stdout) == (0, "1 model checked: nothing found.\n")
+
+
+@pytest.mark.parametrize(
+    ("models", "fail_on", "status"),
+    [
+        (["odd"], "error", 0),
+        (["odd"], "warning", 7),
+        (["odd"], "note", 7),
+        (["sound"], "note", 0),
+        (["odd", "broken"], "error", 7),
+    ],
+)
+def test_the_exit_code_follows_the_worst_that_counts(
+    run: InProcess, models: list[str], fail_on: str, status: int
+) -> None:
+    assert run("check", "models", *models, "--fail-on", fail_on).status == status
+
+
+def test_programs_get_one_document(run: InProcess) -> None:
+    said = run("check", "models", "--json", "--fail-on", "warning")
+    assert said.status == 7
+    assert said.document["counts"] == {"error": 1, "warning": 1, "note": 0}
+    assert said.document["models"] == ["broken", "odd", "sound"]
+    assert said.document["exit_code"] == 7
+    assert said.document["findings"][0] == {
+        "rule": "config.max-batch-size",
+        "severity": "error",
+        "model": "broken",
+        "place": "broken/config.pbtxt",
+        "line": 2,
+        "message": "max_batch_size is -8",
+        "remedy": "write 0 where the model has no batch dimension, else the largest batch",
+    }
+
+
+def test_the_log_for_code_review_names_lines_of_the_working_directory(run: InProcess) -> None:
+    assert run("check", "models", "--sarif", "check.sarif").status == 7
+    log = json.loads((run.folder / "check.sarif").read_text())
+    places = [
+        (result["ruleId"], place["artifactLocation"]["uri"], place["region"]["startLine"])
+        for result in log["runs"][0]["results"]
+        for place in (result["locations"][0]["physicalLocation"],)
+    ]
+    assert places == [
+        ("config.max-batch-size", "models/broken/config.pbtxt", 2),
+        ("config.duplicate-output", "models/odd/config.pbtxt", 4),
+    ]
+    assert run("check", "models", "sound", "--sarif", "check.sarif").status == 0
+    assert json.loads((run.folder / "check.sarif").read_text())["runs"][0]["results"] == []
+
+
+def test_the_log_names_a_folder_elsewhere_in_full_and_any_name_that_a_folder_may_have(
+    run: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = run.folder / os.fsdecode(b"models/m\xff")
+    odd.mkdir()
+    inner = run.folder / "inner"
+    inner.mkdir()
+    assert run("check", "models", "--sarif", "check.sarif").status == 7
+    results = json.loads((run.folder / "check.sarif").read_text())["runs"][0]["results"]
+    places = [one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in results]
+    assert "models/m%FF" in places
+    monkeypatch.chdir(inner)
+    assert run("check", "../models", "--sarif", "check.sarif").status == 7
+    results = json.loads((inner / "check.sarif").read_text())["runs"][0]["results"]
+    for one in results:
+        artifact = one["locations"][0]["physicalLocation"]["artifactLocation"]
+        assert artifact["uri"].startswith(f"{(run.folder / 'models').as_uri()}/")
+        assert "uriBaseId" not in artifact
+
+
+def test_a_log_that_cannot_be_written_is_refused(run: InProcess) -> None:
+    check_refusal(
+        run("check", "models", "--sarif", "nowhere/check.sarif", "--json"), 2, ("cannot write nowhere/check.sarif",)
+    )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--cache-config=local,size=1048576"],
+        ["--cache-config local,size=1048576"],
+        ["--cache-config", "local,size=1048576"],
+    ],
+)
+def test_an_argument_of_the_server_is_understood_however_it_is_typed(run: InProcess, given: list[str]) -> None:
+    config = run.folder / "models" / "sound" / "config.pbtxt"
+    config.write_text(SOUND + "response_cache { enable: true }\n")
+    words = ["check", "models", "sound", "--fail-on", "note"]
+    assert run(*words).status == 7
+    assert run(*words, *(f"--server-argument={one}" for one in given)).status == 0
+
+
+def test_every_rule_can_be_read(run: InProcess) -> None:
+    said = run("check", "--rules")
+    assert said.status == 0
+    listed = json.loads(run("check", "--rules", "--json").stdout)["rules"]
+    assert [rule["id"] for rule in listed] == [rule.id for rule in all_rules()]
+    for rule in listed:
+        assert f"{rule['id']} ({rule['severity']})\n    {rule['summary']}\n    {rule['source']}\n" in said.stdout
+
+
+REFUSALS = {
+    "nothing is named": ((), 2, ("name a repository",)),
+    "it is not there": (("nowhere",), 7, ("nowhere does not exist",)),
+    "it is one model": (
+        ("models/sound",),
+        7,
+        ("models/sound is the folder of one model", "plansmith check ", " sound"),
+    ),
+    "it has no such model": (("models", "another"), 7, ("has no model another", "broken, odd, sound")),
+    "the target is unknown": (("models", "--target", "triton-99"), 6, ("there is no target 'triton-99'",)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_cannot_be_checked_is_refused_with_what_to_type(run: InProcess, name: str) -> None:
+    words, status, fragments = REFUSALS[name]
+    check_refusal(run("check", *words, "--json"), status, fragments)
+
+
+def test_a_model_without_a_configuration_is_not_taken_for_a_repository(run: InProcess) -> None:
+    (run.folder / "models" / "sound" / "config.pbtxt").unlink()
+    check_refusal(run("check", "models/sound", "--json"), 7, ("is the folder of one model",))
+
+
+def test_nothing_is_written(run: InProcess) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*")}
+    run("check", "models")
+    assert {path: path.stat().st_mtime_ns for path in run.folder.rglob("*")} == before
+
+
+def test_a_terminal_gets_wrapped_lines_with_colours(run: InProcess) -> None:
+    shown = in_terminal(run.folder, "check", "models", columns=50)
+    assert shown.status == 7
+    assert shown.colours
+    plain = re.sub(r"\x1b\[[\d;]*m", "", shown.written)
+    told = [line for line in plain.splitlines() if line.startswith("      ")]
+    assert "      → write 0 where the model has no batch" in told
+    assert max(map(len, told)) <= 50
+
+
+def test_our_own_repository_is_sound_and_held_against_its_target(
+    finished: Compiled, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = InProcess(finished.folder, monkeypatch, capfd)
+    said = run("check", "artifacts/repository", "--fail-on", "note")
+    assert (said.status, said.stdout) == (0, "1 model checked: nothing found.\n")
+    config = Path("artifacts/repository/tiny/config.pbtxt")
+    config.write_text(config.read_text().replace("KIND_CPU", "KIND_GPU"))
+    assert "local-cpu has none" in run("check", "artifacts/repository").stdout
+    assert run("check", "artifacts/repository", "--target", "triton-26.08").status == 0
+    shutil.rmtree("artifacts/repository.plansmith/releases")
+    assert run("check", "artifacts/repository", "--target", "triton-26.08").status == 0
+
+
+RANKER = """backend: "python"
+max_batch_size: 16
+input [ { name: "ids" data_type: TYPE_INT64 dims: [ -1 ] } ]
+output [ { name: "score" data_type: TYPE_FP32 dims: [ 1 ] } ]
+model_warmup [ {
+  name: "full"
+  batch_size: 16
+  inputs {
+    key: "ids"
+    value { data_type: TYPE_INT64 dims: [ 16, 128 ] zero_data: true }
+  }
+} ]
+"""
+
+
+def test_the_example_of_the_readme_is_what_is_printed(run: InProcess) -> None:
+    shutil.rmtree(run.folder / "models")
+    for version in ("1", "01"):
+        (run.folder / "models" / "ranker" / version).mkdir(parents=True)
+        (run.folder / "models" / "ranker" / version / "model.py").write_text(PROGRAM)
+    (run.folder / "models" / "ranker" / "config.pbtxt").write_text(RANKER)
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    command, _, printed = readme.partition("$ plansmith check ")[2].partition("```")[0].partition("\n")
+    assert run("check", *command.split()).stdout == printed

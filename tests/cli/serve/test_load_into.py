@@ -1,0 +1,72 @@
+"""`plansmith compile --load-into`: a running Triton takes the version, or nothing is left of it to be seen."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from plansmith.errors import EnvironmentFault
+from plansmith.triton.server.installation import find_installation
+
+from ...triton.followed import Followed
+from ..command import CommandLine, check_refusal
+from ..conftest import Compiled
+
+
+@pytest.fixture
+def server(finished: Compiled) -> Followed:
+    """`plansmith serve --follow` on the repository of the finished compile, to be entered."""
+    try:
+        find_installation()
+    except EnvironmentFault as fault:
+        pytest.skip(str(fault))
+    return Followed(finished.folder / "artifacts" / "repository")
+
+
+@pytest.mark.slow
+def test_a_release_that_stands_is_loaded_and_a_dry_run_says_where(
+    server: Followed, finished: Compiled, run: CommandLine
+) -> None:
+    with server:
+        server.told("tiny")
+        address = f"grpc://{server.grpc_url}"
+        planned = run(*finished.command, "--load-into", address, "--dry-run", "--json")
+        assert planned.document["plan"]["publish"].endswith(f", and be loaded into {address}")
+        server.triton.unload(Path("tiny"))
+        answer = run(*finished.command, "--load-into", address, "--json")
+        assert (answer.status, answer.document["version"], answer.document["unchanged"]) == (0, 1, True), answer.stderr
+        assert server.triton.ready("tiny") == [1]
+        # A server that reads another repository has not what it is told to load.
+        shutil.copytree(finished.folder / "artifacts", finished.folder / "others", symlinks=True)
+        words = (*finished.command, "--name", "theirs", "--artifacts", "others", "--load-into", address, "--json")
+        refused = run(*words)
+    said = ("theirs · publish", "does not load theirs", "version 1 of theirs was withdrawn", "shown no version of it")
+    check_refusal(refused, 8, said)
+    shown = run("show", "theirs", "--repository", "others/repository")
+    assert f"not shown: withdrawn: the Triton at {address} does not load theirs" in shown.stdout, shown
+
+
+def test_a_server_that_is_not_there_ends_the_compile_before_it_begins(run: CommandLine, models: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"grpc://127.0.0.1:{taken.getsockname()[1]}"
+        answer = run("compile", f"hf:{models / 'bert'}", "--load-into", address, "--json")
+    check_refusal(answer, 9, (f"the Triton at {address} cannot be asked", "see that it runs"))
+    assert "export" not in answer.stderr
+    assert not (run.folder / "artifacts" / "cache").exists()
+
+
+def test_an_address_with_secrets_is_refused_as_a_spec_is_written_into_the_release(
+    run: CommandLine, models: Path
+) -> None:
+    answer = run("compile", f"hf:{models / 'bert'}", "--load-into", "https://me:secret@host", "--json")
+    check_refusal(answer, 2, ("no address of a Triton: secrets belong", "PLANSMITH_TRITON_HEADER"))
+
+
+def test_one_server_cannot_load_the_releases_of_several_targets(run: CommandLine, models: Path) -> None:
+    targets = ("--target", "local-cpu", "--target", "triton-26.08-cpu")
+    answer = run("compile", f"hf:{models / 'bert'}", *targets, "--load-into", "http://127.0.0.1:1", "--json")
+    check_refusal(answer, 2, ("'load_into': a server reads the repository of one target",))

@@ -1,0 +1,244 @@
+"""The server of `plansmith serve` is started with what the shown releases need, and with nothing else."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from plansmith.cli.compile.outcomes import Compiled
+from plansmith.cli.serve import serve, server_needs
+from plansmith.cli.serve.server_needs import ServerNeeds, obstacles
+from plansmith.config.targets import load_target
+from plansmith.errors import EnvironmentFault, ServedCheckError
+from plansmith.records.engine import Engine
+from plansmith.records.environment import PackedEnvironment
+from plansmith.records.model import Precision
+from plansmith.records.validation import ServedReport
+from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server import installation
+from plansmith.triton.server.installation import RUNNING_PYTHON, Installation, find_installation
+from plansmith.triton.server.server import TritonServer
+
+from ...faults.packages import draft_of, publish, write_package
+from ...report import parts, planned
+
+COMPATIBLE = "--backend-config=tensorrt,version-compatible=true"
+PLUGINS = "--backend-config=tensorrt,plugins=liba.so"
+
+
+STUB = Path("/stubs") / RUNNING_PYTHON / "triton_python_backend_stub"
+SERVER = Installation(Path("/tritonserver"), (), Path("/backends"), Path("/caches"), STUB, "2.51.0", False)
+STARTED = ServerNeeds(None, None, (), ())
+
+
+def brought(python: str) -> PackedEnvironment:
+    """An environment for a Python."""
+    return PackedEnvironment(
+        file="env.tar.gz",
+        python=python,
+        machine="x86_64",
+        glibc="2.34",
+        bytes=1,
+        unpacked_bytes=1,
+        distributions=(),
+    )
+
+
+def released(
+    root: Path,
+    model: str,
+    *needs: tuple[str, ...],
+    engine: Engine | None = None,
+    environment: PackedEnvironment | None = None,
+) -> None:
+    """Versions of a model that need the server to be started with arguments, with the engine of a draft or another."""
+    for number, arguments in enumerate(needs):
+        package = write_package(root.parent / f"{model}-{number}", f"{model} {number}")
+        draft = draft_of(package, model=model)
+        if engine is not None:
+            draft = draft.model_copy(update={"engine": engine})
+        publish(
+            root,
+            package,
+            draft.model_copy(
+                update={
+                    "package": draft.package.model_copy(
+                        update={"server_arguments": arguments, "environment": environment}
+                    )
+                }
+            ),
+        )
+
+
+def test_what_any_shown_version_needs_is_passed_once(tmp_path: Path) -> None:
+    root = tmp_path / "repository"
+    released(root, "plain", ())
+    released(root, "compatible", (COMPATIBLE,), (COMPATIBLE, PLUGINS), ())
+    opened = ModelRepository(root)
+    assert server_needs.server_arguments(opened, ["plain"]) == []
+    assert server_needs.server_arguments(opened, ["plain", "compatible"]) == [COMPATIBLE, PLUGINS]
+
+
+def test_a_server_that_runs_takes_up_no_model_that_needs_other_arguments_or_is_for_another_target(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "repository"
+    released(root, "plain", ())
+    released(root, "compatible", (COMPATIBLE,))
+    opened = ModelRepository(root)
+    obstacle = obstacles(SERVER, opened, STARTED)
+    assert obstacle("plain") is None
+    assert f"started with {COMPATIBLE}" in (obstacle("compatible") or "")
+    assert obstacles(SERVER, opened, replace(STARTED, arguments=(COMPATIBLE,)))("compatible") is None
+    (opened.store / "repository.json").write_text('{"target": "triton-26.08-cpu"}')
+    assert "for target triton-26.08-cpu, and this server was started for local-cpu" in (obstacle("plain") or "")
+
+
+def test_a_server_that_runs_takes_up_no_model_whose_environment_is_for_a_python_that_it_was_started_without(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "repository"
+    released(root, "own", (), environment=brought(RUNNING_PYTHON))
+    released(root, "another", (), environment=brought("3.99"))
+    opened = ModelRepository(root)
+    obstacle = obstacles(SERVER, opened, STARTED)
+    assert obstacle("own") is None
+    assert (obstacle("another") or "").startswith("its environment is for Python 3.99, which this server was started")
+    assert obstacles(SERVER, opened, replace(STARTED, pythons=("3.99",)))("another") is None
+    image = replace(SERVER, stub=SERVER.backends / "python" / "triton_python_backend_stub")
+    assert obstacles(image, opened, STARTED)("another") is None
+
+
+@pytest.mark.parametrize("written", ["8", "8GB", "none", "0G", "-1G"])
+def test_what_is_no_size_of_memory_is_refused(written: str) -> None:
+    refused = CliRunner().invoke(serve.serve_command, ["--memory", written])
+    assert (refused.exit_code, "is no size such as 8G" in refused.output) == (2, True)
+
+
+def test_plans_alone_need_no_onnx_runtime_in_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "has_gpu", lambda: True)
+    monkeypatch.setattr(ModelRepository, "load_target", lambda _: load_target("triton-26.08"))
+    root = tmp_path / "repository"
+    released(root, "plans", (), (), engine=planned.engine())
+    released(root, "graph", ())
+    (root / "theirs" / "1").mkdir(parents=True)
+    opened = ModelRepository(root)
+    server = Installation(tmp_path / "tritonserver", (), tmp_path, tmp_path, None, "2.72.0", False, real_tensorrt=True)
+    assert server_needs.stand_in_for(server, opened, ["plans"]) is None
+    for others in (["plans", "graph"], ["graph"], ["plans", "theirs"]):
+        with pytest.raises(EnvironmentFault, match="the stand-in backend runs models on the CPU only"):
+            server_needs.stand_in_for(server, opened, others)
+    with pytest.raises(EnvironmentFault, match="has no TensorRT backend"):
+        server_needs.stand_in_for(replace(server, real_tensorrt=False), opened, ["plans"])
+
+
+def test_a_model_that_somebody_else_put_there_needs_nothing_that_is_known(tmp_path: Path) -> None:
+    (tmp_path / "repository" / "theirs" / "1").mkdir(parents=True)
+    assert server_needs.server_arguments(ModelRepository(tmp_path / "repository"), ["theirs"]) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("local-cpu", f"  the server has to be started with {COMPATIBLE} {PLUGINS}\n"),
+        (
+            "sagemaker-26.05",
+            f"  the server has to be started with SAGEMAKER_TRITON_ADDITIONAL_ARGS='{COMPATIBLE} {PLUGINS}'\n",
+        ),
+    ],
+)
+def test_a_compile_says_what_the_server_needs(
+    target: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    released(tmp_path / "repository", "compatible", (COMPATIBLE, PLUGINS))
+    opened = ModelRepository(tmp_path / "repository")
+    manifest = opened.manifest("compatible", 1)
+    published = opened.published(manifest, unchanged=False)
+    outcome = Compiled(published, manifest.model_copy(update={"target": target}), [])
+    outcome.show()
+    assert said in capsys.readouterr().out
+    assert outcome.document()["server_arguments"] == [COMPATIBLE, PLUGINS]
+
+
+@pytest.mark.parametrize(
+    ("engine", "backend"), [(planned.engine(), "TensorRT"), (parts.engine_of(Precision.FP32), "ONNX Runtime")]
+)
+def test_a_compile_says_which_backend_served_the_release(
+    engine: Engine, backend: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    released(tmp_path / "repository", "compatible", ())
+    opened = ModelRepository(tmp_path / "repository")
+    manifest = opened.manifest("compatible", 1)
+    served = ServedReport(
+        server_version="2.72.0",
+        backend="real",
+        backend_runtime="that of Triton 2.72.0",
+        requests=6,
+        concurrent_clients=4,
+        median_seconds=0.01,
+        worst_seconds=0.02,
+        checks=(),
+        completed={},
+    )
+    told = manifest.model_copy(update={"engine": engine, "served": served})
+    Compiled(opened.published(manifest, unchanged=False), told, []).show()
+    assert f"served by Triton 2.72.0 with its own {backend} backend: 6 requests" in capsys.readouterr().out
+
+
+def test_a_real_triton_gets_the_arguments(tmp_path: Path) -> None:
+    try:
+        found = find_installation()
+    except EnvironmentFault as fault:
+        pytest.skip(str(fault))
+    (tmp_path / "models").mkdir()
+    with TritonServer(
+        tmp_path / "models", found, tmp_path / "log", models=[], arguments=[COMPATIBLE, PLUGINS]
+    ) as server:
+        assert server.version
+    wrong = TritonServer(tmp_path / "models", found, tmp_path / "log", models=[], arguments=["--of-no-server"])
+    with pytest.raises(ServedCheckError, match="ended with status"), wrong:
+        pytest.fail("this server must not start")
+    assert "of-no-server" in (tmp_path / "log").read_text()
+
+
+def test_the_repository_here_is_followed_though_a_model_never_loads_and_the_log_before_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        find_installation()
+    except EnvironmentFault as fault:
+        pytest.skip(str(fault))
+    endless = tmp_path / "models" / "endless"  # a Python model without its model.py loads for ever
+    (endless / "1").mkdir(parents=True)
+    (endless / "config.pbtxt").write_text('backend: "python"\nmax_batch_size: 1\n')
+    (tmp_path / "models.serve.log").write_text("why the server before ended")
+    monkeypatch.chdir(tmp_path / "models")
+    monkeypatch.setattr(serve, "_LOAD_SECONDS", 10)
+    monkeypatch.setattr(serve, "_follow", _interrupted)
+    ports = [word for kind in ("http", "grpc", "metrics") for word in (f"--{kind}-port", "0")]
+    answer = CliRunner().invoke(serve.serve_command, ["--repository", ".", "--follow", *ports])
+    assert (answer.exit_code, answer.exception) == (0, None)
+    assert f"follows {tmp_path / 'models'}" in answer.output
+    assert f"log      {tmp_path / 'models.serve.log'}" in answer.output
+    assert (tmp_path / "models.serve.log.1").read_text() == "why the server before ended"
+    assert "tritonserver" in (tmp_path / "models.serve.log").read_text()
+
+
+def test_a_log_that_cannot_be_kept_leaves_the_new_one_to_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (tmp_path / "models.serve.log").touch()
+    (tmp_path / "models.serve.log.1" / "full").mkdir(parents=True)
+    log = serve.log_file(tmp_path / "models")
+    assert (log.parent, log.name.startswith("plansmith-")) == (tmp_path, True)
+
+
+def _interrupted(*_: object) -> int:
+    """As a person who presses Ctrl-C."""
+    raise KeyboardInterrupt

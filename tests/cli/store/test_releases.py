@@ -1,0 +1,123 @@
+"""The commands that work on what a compile made: validate, inspect, serve; and the completion of all of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from ..command import CommandLine, Refused, check_refusal
+from ..conftest import Compiled
+
+RELEASE = "artifacts/repository.plansmith/releases/tiny/1"
+MODEL = f"{RELEASE}/model/model.onnx"
+
+
+def test_validate_repeats_the_gate_on_a_folder_and_tells_it_as_json(compiled: Compiled) -> None:
+    answer = CommandLine(compiled.folder)("validate", RELEASE, "--json")
+    assert answer.status == 0, answer
+    assert answer.document["verdict"] == "passed"
+    assert {row["output"] for row in answer.document["comparisons"]} == {"logits"}
+
+
+def test_validate_finds_a_version_of_a_model_and_prints_a_line_a_comparison(compiled: Compiled) -> None:
+    answer = CommandLine(compiled.folder)("validate", "tiny@1")
+    assert answer.status == 0, answer
+    verdict, about, *rows = answer.stdout.splitlines()
+    assert verdict.endswith("tiny/1: passed")
+    assert "against PyTorch" in about
+    assert len(rows) == len(json.loads((compiled.release / "manifest.json").read_text())["validation"]["comparisons"])
+    assert all(row.startswith("  ok ") and "logits" in row for row in rows)
+
+
+UNKNOWN = {
+    "a model": Refused(("validate", "other"), 7, ("has no model 'other'", "its models: tiny")),
+    "a version": Refused(("validate", "tiny@9"), 7, ("tiny has no version '9'", "its versions: 1")),
+    "a version that is no number": Refused(("validate", "tiny@x"), 7, ("tiny has no version 'x'",)),
+    "a folder that is no release": Refused(("validate", "./artifacts"), 7, ("'./artifacts'", "tiny")),
+    "a repository": Refused(("validate", "tiny", "--repository", "none"), 7, ("none has no model 'tiny'",)),
+    "a path to inspect": Refused(("inspect", "missing"), 2, ("missing is no manifest", "artifacts/repository")),
+    "a folder to inspect": Refused(("inspect", "artifacts"), 2, ("artifacts is no manifest", "artifacts/repository")),
+    "a file to inspect": Refused(("inspect", "notes.txt"), 2, ("notes.txt is no manifest",), {"notes.txt": "x"}),
+    "an ONNX file that is none": Refused(("inspect", "junk.onnx"), 2, ("junk.onnx",), {"junk.onnx": "junk"}),
+    "a damaged manifest": Refused(
+        ("inspect", "broken"),
+        7,
+        ("broken/manifest.json is damaged", "compile the model"),
+        {"broken/manifest.json": "{"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN.values(), ids=UNKNOWN.keys())
+def test_what_is_not_there_is_refused_with_what_is(case: Refused, finished: Compiled, run: CommandLine) -> None:
+    case.lay_out(finished.folder)
+    check_refusal(run(*case.words, "--json"), case.status, case.says)
+
+
+SERVED = {
+    "a model": Refused(("serve", "other"), 7, ("has no model other", "choose from: tiny")),
+    "some of the models": Refused(("serve", "tiny", "b", "a"), 7, ("has no model a, b", "choose from: tiny")),
+    "an empty repository": Refused(("serve", "--repository", "none"), 7, ("none does not exist", "compile a model")),
+    "a missing Triton": Refused(("serve", "--tritonserver", "/nope"), 9, ("/nope was given", "bin/tritonserver")),
+}
+
+
+@pytest.mark.parametrize("case", SERVED.values(), ids=SERVED.keys())
+def test_what_cannot_be_served_is_refused(case: Refused, compiled: Compiled) -> None:
+    answer = CommandLine(compiled.folder)(*case.words)
+    assert (answer.status, answer.stdout) == (case.status, "")
+    assert "\nNext: " in answer.message
+    assert not [words for words in case.says if words not in answer.message], answer.message
+
+
+@pytest.mark.parametrize("file", ["model/model.onnx", "config.pbtxt", "reference/max.npz"])
+def test_a_release_with_one_flipped_byte_is_not_validated(file: str, finished: Compiled, run: CommandLine) -> None:
+    shutil.copytree(finished.release, finished.folder / "copy")
+    content = bytearray((finished.release / file).read_bytes())
+    content[len(content) // 2] ^= 1
+    (finished.folder / "copy" / file).write_bytes(content)
+    answer = run("validate", "copy", "--json")
+    check_refusal(answer, 7, (f"copy/{file} is missing, or its content is not what", "compile the model again"))
+
+
+def test_a_release_without_a_file_is_not_validated(finished: Compiled, run: CommandLine) -> None:
+    shutil.copytree(finished.release, finished.folder / "copy")
+    (finished.folder / "copy" / "model" / "model.onnx").unlink()
+    check_refusal(run("validate", "copy", "--json"), 7, ("copy/model/model.onnx is missing", "compile the model again"))
+
+
+EXPLAINED = {
+    RELEASE: ("model: tiny, version 1", "logits: float32 [batch, 2]", "verdict: passed", "served: not checked"),
+    f"{RELEASE}/manifest.json": (
+        "model: tiny, version 1",
+        "exporter: torchscript",
+        "input_ids: int64 [batch, sequence]",
+    ),
+    MODEL: ("made by:", "opset: 18", "logits: float32 [batch, 2]", "MatMul: "),
+    "artifacts/repository": (
+        "target: local-cpu",
+        "versions: 1",
+        "shown_to_triton: 1",
+        "newest: onnxruntime, fp32, gate passed",
+    ),
+}
+
+
+@pytest.mark.parametrize("path", EXPLAINED)
+def test_inspect_explains_in_lines_and_in_json(path: str, compiled: Compiled) -> None:
+    run = CommandLine(compiled.folder)
+    lines, document = run("inspect", path), run("inspect", path, "--json")
+    assert (lines.status, lines.stderr, document.status, document.stderr) == (0, "", 0, "")
+    assert not [words for words in EXPLAINED[path] if words not in lines.stdout], lines.stdout
+    told = [line.split(":")[0] for line in lines.stdout.splitlines() if not line.startswith(" ")]
+    assert told == [key for key, value in document.document.items() if value not in ([], {})]
+
+
+@pytest.mark.parametrize(("shell", "sign"), [("bash", "complete "), ("zsh", "#compdef"), ("fish", "complete ")])
+def test_the_completion_of_a_shell_is_printed(shell: str, sign: str, run: CommandLine) -> None:
+    answer = run(_PLANSMITH_COMPLETE=f"{shell}_source")
+    assert answer.status == 0, answer
+    assert sign in answer.stdout
+    assert "_PLANSMITH_COMPLETE" in answer.stdout

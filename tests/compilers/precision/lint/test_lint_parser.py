@@ -1,0 +1,146 @@
+"""What TensorRT's parser reads in part: a graph beyond each limit is refused, one within it has no findings."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from plansmith.compilers.precision.lint import operator_limits, parser_support
+from plansmith.compilers.precision.lint.linter import Finding, lint
+from plansmith.compilers.precision.lint.view import View
+from plansmith.records.model import EngineKind
+
+from ..small_graphs import LIMITS, SINCE, graph
+
+
+def findings(model: onnx.ModelProto, version: str = "", *, plugins: bool = False) -> list[Finding]:
+    view = View(model, EngineKind.TENSORRT, tensorrt=version, plugins=plugins)
+    return [finding for rule in (*parser_support.RULES, *operator_limits.RULES) for finding in rule(view)]
+
+
+def opset_of(text: str) -> int:
+    return 23 if "Attention" in text else 21
+
+
+@pytest.mark.parametrize(("words", "beyond", "within"), LIMITS, ids=[words for words, _, _ in LIMITS])
+def test_a_node_beyond_what_is_read_is_refused_and_one_within_is_not(words: str, beyond: str, within: str) -> None:
+    found = findings(graph(beyond, opset_of(beyond)))
+    assert any(f.id == "operator-limit" and f.words.startswith(words) and f.remedy for f in found)
+    assert findings(graph(within, opset_of(within))) == []
+
+
+def test_there_is_a_graph_for_every_limit() -> None:
+    covered = [words for words, _, _ in LIMITS] + [words for _, words, *_ in SINCE]
+    untested = [limit.words for limit in operator_limits._LIMITS if not any(limit.words.startswith(w) for w in covered)]
+    assert untested == [
+        "updates other than 4-D caches",
+        "updates along another axis than the third",
+        "updates around the end",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "rank", "words"),
+    [
+        ("", 3, "updates other than 4-D caches"),
+        ("<axis=1>", 4, "updates along another axis than the third"),
+        ('<mode="circular">', 4, "updates around the end"),
+    ],
+)
+def test_a_cache_is_updated_in_one_way_only(attributes: str, rank: int, words: str) -> None:
+    dims = ",".join(["1", "2", "8", "4"][-rank:])
+    text = f"(float[{dims}] c, float[{dims}] u) => (y) {{ y = TensorScatter{attributes}(c, u) }}"
+    assert words in [f.words.split(",")[0] for f in findings(graph(text, 24))]
+    clean = "(float[1,2,8,4] c, float[1,2,1,4] u, int64[1] i) => (y) { y = TensorScatter(c, u, i) }"
+    assert findings(graph(clean, 24)) == []
+
+
+@pytest.mark.parametrize(("kind", "words", "text", "opset", "last", "first"), SINCE, ids=[case[1] for case in SINCE])
+def test_what_newer_versions_read_is_refused_for_older_ones_only(
+    kind: str, words: str, text: str, opset: int, last: str, first: str
+) -> None:
+    model = graph(text, opset)
+    assert [f.id for f in findings(model, last) if words in f.words] == [kind]
+    assert not [f for f in findings(model, first) if f.id == kind]
+
+
+def test_an_operator_that_onnx_will_have_is_unknown() -> None:
+    model = graph("(float[N] x) => (y) { y = Relu(x) }")
+    model.graph.node[0].op_type = "Levitate"
+    assert [f.id for f in findings(model)] == ["unknown-operator"]
+
+
+def test_operators_of_plugins_are_left_to_the_libraries_that_are_named() -> None:
+    text = "(float[N] x) => (y) { y = com.acme.Fold(x) }"
+    model = graph(text, domain="com.acme")
+    assert [f.id for f in findings(model)] == ["foreign-operator"]
+    assert "plugins" in findings(model)[0].remedy
+    assert findings(model, plugins=True) == []
+
+
+def test_the_parsers_own_operators_and_its_librarys_pass() -> None:
+    own = graph("(float[N] x, float s) => (y) { y = trt.TRT_FP8QuantizeLinear(x, s) }", domain="trt")
+    assert findings(own) == []
+    library = graph("(float[N] x) => (y) { y = trt.EfficientNMS_TRT(x) }", domain="trt")
+    assert [(f.id, f.severity) for f in findings(library)] == [("library-plugin", "warning")]
+
+
+def test_one_branch_of_a_constant_condition_is_read_so_that_ranks_may_differ() -> None:
+    text = (
+        "(float[N,4] x) => (y) { c = Constant<value=bool {1}>() y = If (c) <then_branch = t () => (a) { a = Relu(x) },"
+        " else_branch = e () => (b) { i = Constant<value=int64[1] {0}>() b = Unsqueeze(x, i) }> }"
+    )
+    assert lint(graph(text), engine=EngineKind.TENSORRT) == []
+
+
+def test_a_loop_with_a_count_and_fixed_shapes_passes() -> None:
+    text = (
+        "(float[4] x) => (y, ys) { n = Constant<value=int64 {3}>() y, ys = Loop (n, , x)"
+        " <body = b (int64 i, bool k, float[4] v) => (bool k2, float[4] v2, float[4] s)"
+        " { k2 = Identity(k) v2 = Relu(v) s = Neg(v) }> }"
+    )
+    assert lint(graph(text), engine=EngineKind.TENSORRT) == []
+
+
+def test_constants_inside_of_a_branch_count_as_constants() -> None:
+    text = (
+        "(float[N,4] x, bool c) => (y) { y = If (c)"
+        " <then_branch = t () => (a) { i = Constant<value=int64[1] {1}>() a = ReduceSum(x, i) },"
+        " else_branch = e () => (b) { j = Constant<value=int64[1] {1}>() b = ReduceMax(x, j) }> }"
+    )
+    assert lint(graph(text), engine=EngineKind.TENSORRT) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            (
+                "(float[N,4] x, bool c) => (y) { y = If (c) <then_branch = t () => (a) { a = Relu(x) },"
+                " else_branch = e () => (a) { a = Neg(x) }> }"
+            ),
+            "branch-names",
+        ),
+        ("(float[N] x) => (y) { z = Cast<to=11>(x) y = Cast<to=1>(z) }", "double-precision"),
+    ],
+)
+def test_what_is_doubtful_is_a_warning(text: str, found: str) -> None:
+    assert [(f.id, f.severity) for f in lint(graph(text), engine=EngineKind.TENSORRT)] == [(found, "warning")]
+
+
+def test_pixels_come_in_as_bytes_and_leave_as_bytes() -> None:
+    text = "(uint8[N,4] x) => (y) { f = Cast<to=1>(x) z = Relu(f) y = Cast<to=2>(z) }"
+    assert lint(graph(text), engine=EngineKind.TENSORRT) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float16[N,4] x, float16[4,4] w) => (y) { y = Gemm<transB=1>(x, w) }",
+        "(float[N,4] x, float[4,4] w) => (y) { y = Gemm<alpha=0.5>(x, w) }",
+        "(float16[N,4] x) => (y) { y = IsInf(x) }",
+        "(int64 n) => (y) { o = Constant<value=int64 {1}>() y = Range(o, n, o) }",
+    ],
+)
+def test_types_that_the_parser_takes_pass(text: str) -> None:
+    assert lint(graph(text), engine=EngineKind.TENSORRT) == []

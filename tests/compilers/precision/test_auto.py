@@ -1,0 +1,162 @@
+"""`precision: auto`: the fastest that is accurate enough, mixed where need be, and never one that is surely slower."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plansmith.records.model import EngineKind, Precision
+
+from . import hand_made, pipeline
+from .costs import give_costs
+from .pipeline import Lowered, Prepared
+
+pytestmark = pytest.mark.xdist_group("digits")
+
+PLANTED = "/model/layer3/layer3.0/conv2/Conv"
+BEFORE_IT = "/model/layer3/layer3.0/conv1/Conv"
+STEADY = (1.0,)
+SWAYING = (0.9, 1.0, 1.1, 1.05, 0.95)
+
+
+def chosen(lowered: Lowered) -> str:
+    (name,) = [trial.name for trial in lowered.record.trials if trial.chosen]
+    return name
+
+
+def verdicts(lowered: Lowered) -> dict[str, str]:
+    return {t.precision: t.speed.verdict for t in lowered.record.trials if t.speed is not None}
+
+
+def test_a_mix_that_keeps_a_planted_outlier_high_is_found_and_right(
+    planted: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = give_costs(monkeypatch, fp32=(2.0,), int8=STEADY, fp16=(3.0,))
+    lowered = planted.lower("auto", tmp_path / "lowered")
+    plain, *mixed, half = lowered.record.trials
+    assert (plain.name, plain.chosen) == ("INT8, static Q/DQ", False)
+    assert plain.problem is not None
+    assert "calibration samples" in plain.problem
+    assert (half.precision, half.problem, half.speed and half.speed.verdict) == (Precision.FP16, None, "slower")
+    (best,) = [trial for trial in mixed if trial.chosen]
+    assert (best.problem, best.speed and best.speed.verdict) == (None, "faster")
+    assert best.lowered == max(trial.lowered for trial in mixed if trial.problem is None)
+    assert best.lowered >= 12, "of the 15 convolutions that INT8 could have"
+    assert "brought too much error in: from" in lowered.kept[PLANTED]
+    assert f"at {PLANTED}, which takes what it makes" in lowered.kept[BEFORE_IT], "its output was stored in 8 bits"
+    assert measured == ["fp32", "int8", "fp16"], "graphs that are not accurate enough are not worth their time"
+    report = planted.judge(lowered, tmp_path / "engine")
+    assert report.verdict == "passed"
+    assert report.evaluation is not None
+    assert report.evaluation.metrics[0].change.low >= -0.01
+
+
+@pytest.mark.parametrize("engine", [EngineKind.ONNXRUNTIME, EngineKind.TENSORRT])
+def test_an_outlier_before_a_product_is_migrated_and_nothing_has_to_stay_high_for_it(
+    planted_vit: Prepared, vit: Prepared, engine: EngineKind, tmp_path: Path
+) -> None:
+    lowered = planted_vit.lower("int8", tmp_path / "lowered", engine=engine)
+    assert lowered.kept == vit.lower("int8", tmp_path / "plain", engine=engine).kept
+    assert lowered.record.recipe is not None
+    assert "the normalisation before it" in lowered.record.recipe.settings["smoothing"]
+    report = planted_vit.judge(lowered, tmp_path / "engine")
+    assert report.evaluation is not None
+    assert report.evaluation.agreements[0].mean_cosine > 0.999
+
+
+def test_for_tensorrt_the_planted_node_alone_stays_high(planted: Prepared, tmp_path: Path) -> None:
+    lowered = planted.lower("int8", tmp_path / "lowered", engine=EngineKind.TENSORRT)
+    assert {node for node, reason in lowered.kept.items() if "error" in reason} == {PLANTED}
+    assert [trial.problem is None for trial in lowered.record.trials] == [False, True]
+
+
+def test_the_fastest_of_those_that_pass_is_taken(
+    vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_costs(monkeypatch, fp32=(2.0,), int8=(1.5,), fp16=STEADY)
+    lowered = vit.lower("auto", tmp_path / "fp16")
+    assert (lowered.record.precision, chosen(lowered)) == (Precision.FP16, "FP16, mixed by measured ranges")
+    give_costs(monkeypatch, fp32=(2.0,), int8=STEADY, fp16=(1.5,))
+    assert vit.lower("auto", tmp_path / "int8").record.precision is Precision.INT8
+
+
+def test_noise_does_not_decide_between_two_that_pass(
+    vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FP16 has the better median here, and is not faster in every round: the best guess, which comes first, stays."""
+    give_costs(monkeypatch, fp32=(2.0,), int8=SWAYING, fp16=(1.1, 0.95, 0.9, 0.95, 0.94))
+    lowered = vit.lower("auto", tmp_path / "lowered")
+    assert lowered.record.precision is Precision.INT8
+    ratios = {t.precision: t.speed.ratio for t in lowered.record.trials if t.speed is not None}
+    assert ratios[Precision.FP16] > ratios[Precision.INT8] > 1
+
+
+def test_a_precision_that_is_surely_slower_is_refused_and_the_exported_graph_stays(
+    vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_costs(monkeypatch, fp32=STEADY, int8=(1.1,), fp16=(1.3,))
+    lowered = vit.lower("auto", tmp_path / "lowered")
+    assert lowered.record.precision is Precision.FP32
+    assert verdicts(lowered) == {"int8": "slower", "fp16": "slower"}
+    assert all(trial.problem is None and not trial.chosen for trial in lowered.record.trials)
+    assert lowered.record.recipe is not None
+    assert "0.91 times as fast" in lowered.record.recipe.method
+    assert (lowered.folder / "model.onnx").read_bytes() == (vit.onnx_folder / "model.onnx").read_bytes()
+    assert vit.judge(lowered, tmp_path / "engine").verdict == "passed"
+
+
+def test_what_cannot_be_told_from_parity_is_undecided_and_lower_precision_stays(
+    vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_costs(monkeypatch, fp32=STEADY, int8=SWAYING, fp16=(1.3,))
+    lowered = vit.lower("auto", tmp_path / "lowered")
+    assert lowered.record.precision is Precision.INT8
+    assert verdicts(lowered) == {"int8": "undecided", "fp16": "slower"}
+    (trial,) = [trial for trial in lowered.record.trials if trial.chosen]
+    assert trial.speed is not None
+    assert trial.speed.low < 1 < trial.speed.high
+
+
+def test_a_precision_that_a_person_asks_for_is_made_though_it_is_slower(
+    vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = give_costs(monkeypatch, fp32=STEADY, fp16=(1.5,))
+    lowered = vit.lower("fp16", tmp_path / "lowered")
+    assert (lowered.record.precision, verdicts(lowered)) == (Precision.FP16, {"fp16": "slower"})
+    assert measured == ["fp32", "fp16"], "the graph that is served, not the twin in FP32 that showed its accuracy"
+
+
+def test_what_a_gpu_will_run_is_not_timed_on_this_cpu(
+    vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = give_costs(monkeypatch)
+    lowered = vit.lower("fp16", tmp_path / "lowered", device="gpu")
+    assert (lowered.record.precision, verdicts(lowered), measured) == (Precision.FP16, {}, [])
+
+
+def test_fp32_stays_where_what_is_accurate_is_slow_and_what_is_fast_is_not_accurate(
+    planted: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_costs(monkeypatch, fp32=STEADY, fp16=(1.5,))
+    lowered = planted.lower("auto", tmp_path / "lowered", budget=0)
+    int8, fp16 = lowered.record.trials
+    assert int8.problem is not None
+    assert int8.speed is None
+    assert fp16.speed is not None
+    assert (fp16.problem, fp16.speed.verdict) == (None, "slower")
+    assert lowered.record.precision is Precision.FP32
+
+
+def test_a_precision_that_no_node_can_have_is_left_out_and_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums and products of elements hold nothing that INT8 gains from."""
+    give_costs(monkeypatch, fp32=(2.0,), fp16=STEADY)
+    prepared = pipeline.prepare(hand_made.elementwise(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
+    lowered = prepared.lower("auto", tmp_path / "lowered")
+    assert lowered.record.precision is Precision.FP16
+    (int8,) = [trial for trial in lowered.record.trials if trial.precision is Precision.INT8]
+    assert int8.lowered == 0
+    assert int8.problem is not None
+    assert int8.problem.startswith("nothing can be lowered to INT8")

@@ -1,0 +1,109 @@
+"""A CNN and a ViT trained on digits keep their accuracy in INT8 and FP16, on 800 images that nothing looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plansmith.records.model import EngineKind, Precision
+from plansmith.records.validation import Evaluation, ValidationReport
+
+from . import digits
+from .pipeline import Lowered, Prepared
+
+pytestmark = pytest.mark.xdist_group("digits")
+
+POINT = 0.01
+MOST_DISAGREEMENT = 0.01
+
+
+@pytest.fixture(params=["cnn", "vit"])
+def model(request: pytest.FixtureRequest) -> Prepared:
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Prepared)
+    return found
+
+
+def held_out(report: ValidationReport) -> Evaluation:
+    assert (report.verdict, report.failures()) == ("passed", [])
+    assert report.evidence == "given"
+    assert report.evaluation is not None
+    assert report.evaluation.samples == digits.EVALUATION
+    return report.evaluation
+
+
+def require_within_a_point(evaluation: Evaluation) -> None:
+    top1 = next(metric for metric in evaluation.metrics if metric.name == "top-1 accuracy")
+    assert top1.reference > 0.95
+    assert top1.change.value >= -POINT
+    assert top1.change.low >= -POINT, top1.words()
+    assert top1.proven
+
+
+@pytest.mark.parametrize("engine", [EngineKind.ONNXRUNTIME, EngineKind.TENSORRT])
+def test_int8_is_within_one_point_of_top_1_and_the_samples_prove_it(
+    model: Prepared, engine: EngineKind, tmp_path: Path
+) -> None:
+    lowered = model.lower("int8", tmp_path / "lowered", engine=engine)
+    assert lowered.record.precision is Precision.INT8
+    evaluation = held_out(model.judge(lowered, tmp_path / "engine"))
+    require_within_a_point(evaluation)
+    (logits,) = evaluation.agreements
+    assert logits.mean_cosine > 0.999
+    assert logits.same_first is not None
+    assert logits.same_first >= 1 - MOST_DISAGREEMENT
+
+
+def test_nearly_all_convolutions_of_the_cnn_are_int8_and_its_file_is_a_third(cnn: Prepared, tmp_path: Path) -> None:
+    lowered = cnn.lower("int8", tmp_path / "lowered")
+    assert lowered.record.recipe is not None
+    assert lowered.record.recipe.lowered["Conv"] >= 14
+    assert lowered.share < 0.34
+
+
+def test_all_products_with_weights_of_the_vit_are_int8(vit: Prepared, tmp_path: Path) -> None:
+    lowered = vit.lower("int8", tmp_path / "lowered")
+    assert lowered.record.recipe is not None
+    assert lowered.record.recipe.lowered == {"MatMul": 8}, "four in each of the two blocks"
+    assert {reason for node, reason in lowered.kept.items() if node.endswith(("attn/MatMul", "attn/MatMul_1"))} == {
+        "both operands are computed, as in attention"
+    }
+    assert lowered.share < 0.6, "what the graph itself takes counts in a model of half a megabyte"
+
+
+def test_fp16_changes_no_digit_and_halves_the_file(model: Prepared, tmp_path: Path) -> None:
+    lowered = model.lower("fp16", tmp_path / "lowered")
+    evaluation = held_out(model.judge(lowered, tmp_path / "engine"))
+    require_within_a_point(evaluation)
+    (logits,) = evaluation.agreements
+    assert (logits.same_first, lowered.kept) == (1.0, {})
+    assert logits.min_cosine > 0.99999
+    assert lowered.share <= 0.52
+
+
+def test_what_calibrates_is_none_of_what_judges(cnn: Prepared) -> None:
+    calibration, evaluation = cnn.data.calibration, cnn.data.evaluation
+    assert evaluation is not None
+    assert (calibration.count, evaluation.count) == (digits.CALIBRATION, digits.EVALUATION)
+    assert not set(calibration.digests) & set(evaluation.digests)
+
+
+def test_the_recipe_is_found_without_the_held_out_images(planted: Prepared, tmp_path: Path) -> None:
+    blind = planted.without_held_out(tmp_path / "blind")
+    seen, unseen = (
+        prepared.lower("int8", tmp_path / name) for prepared, name in ((planted, "seen"), (blind, "unseen"))
+    )
+    assert _told(seen) == _told(unseen)
+
+
+def test_the_same_samples_make_the_same_file(cnn: Prepared, tmp_path: Path) -> None:
+    one, other = (cnn.lower("int8", tmp_path / name) for name in ("one", "other"))
+    assert _told(one) == _told(other)
+
+
+def _told(lowered: Lowered) -> tuple[object, ...]:
+    """All that does not depend on how fast this machine was."""
+    record = lowered.record
+    files = {path.name: path.read_bytes() for path in lowered.folder.iterdir()}
+    return record.recipe, record.layers, [trial.model_copy(update={"speed": None}) for trial in record.trials], files

@@ -1,0 +1,147 @@
+"""What a cached set of samples, or a cached lowering, goes by: all that decides it, and nothing that does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plansmith.config.spec import ModelSpec, make_spec
+from plansmith.records.model import (
+    AxisRange,
+    DataSet,
+    LoweredModel,
+    OnnxModel,
+    Precision,
+    Record,
+    ReferenceSet,
+    SampleSet,
+    SourceModel,
+)
+from plansmith.steps import lower, sample
+from plansmith.steps.lower import lower_graph
+from plansmith.steps.runner import Finished, Listener, StageRunner
+from plansmith.steps.sample import take_samples
+from plansmith.system.digest import Digester
+
+_NONE = SampleSet(cases=(), rows=(), digests=(), labelled=False)
+DATA = DataSet(
+    words="a.txt",
+    digest="",
+    revision=None,
+    available=1,
+    seed=0,
+    real=True,
+    guessed=False,
+    metric="none",
+    pooling="none",
+    calibration=_NONE,
+    evaluation=None,
+)
+LOWERED = LoweredModel(components={}, precision=Precision.FP16, recipe=None, trials=(), layers=())
+ONNX = OnnxModel(
+    components={},
+    axes={"batch": AxisRange(min=1, opt=1, max=1)},
+    mask_input=None,
+    exporter="none",
+    attempts=(),
+    precision=Precision.FP32,
+    reference=ReferenceSet(runtime="", data="", cases=()),
+)
+
+
+class _Steps(StageRunner):
+    """Does no work; `built` has the names of what a cache did not hold."""
+
+    def __init__(self, artifacts: Path) -> None:
+        digester = Digester(artifacts / "digests.sqlite")
+        super().__init__("m", artifacts, listener=Listener(), force=False, dry=False, digester=digester)
+        self.built: list[str] = []
+
+    def heavy(self, function: str, /, **arguments: Any) -> Any:
+        """Note it; the arguments have to be JSON."""
+        json.dumps(arguments)
+        self.built.append(function)
+        return {"sample": DATA, "lower": LOWERED}[function].model_dump(mode="json")
+
+
+def _finished(record: Any, folder: Path) -> Finished[Any]:
+    assert isinstance(record, Record)
+    return Finished(record, folder, "digest", cached=True)
+
+
+@pytest.fixture
+def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Steps:
+    monkeypatch.setattr(sample, "require_unchanged", lambda *_: None)
+    return _Steps(tmp_path / "artifacts")
+
+
+def _sample(steps: _Steps, folder: Path, **data: Any) -> int:
+    """Take samples of the file in a folder; how often the model has been asked so far."""
+    folder.mkdir(exist_ok=True)
+    (folder / "a.txt").write_text("one\ntwo\n")
+    source = SourceModel(
+        scheme="hf",
+        location=str(folder / "bert"),
+        revision=None,
+        licence=None,
+        digest="",
+        random_weights=False,
+        trust_remote_code=False,
+    )
+    spec = make_spec({"source": "hf:bert", "data": {"path": "a.txt"} | data})
+    take_samples(steps, spec, folder, _finished(source, folder), _finished(ONNX, folder))
+    return steps.built.count("sample")
+
+
+def test_a_limit_or_another_place_asks_the_source_model_nothing_again(steps: _Steps, tmp_path: Path) -> None:
+    assert _sample(steps, tmp_path / "here") == 1
+    assert _sample(steps, tmp_path / "here", max_metric_drop=0.5) == 1
+    assert _sample(steps, tmp_path / "there") == 1
+    assert _sample(steps, tmp_path / "there", path=str(tmp_path / "here" / "a.txt")) == 1
+
+
+@pytest.mark.parametrize("data", [{"seed": 1}, {"calibration": 7}, {"metric": "none"}, {"columns": {"text": "text"}}])
+def test_what_makes_other_samples_asks_again(data: dict[str, Any], steps: _Steps, tmp_path: Path) -> None:
+    assert _sample(steps, tmp_path / "here") == 1
+    assert _sample(steps, tmp_path / "here", **data) == 2
+
+
+def _lower(steps: _Steps, folder: Path, spec: ModelSpec) -> int:
+    onnx, data = _finished(ONNX, folder), _finished(DATA, folder)
+    lower_graph(steps, spec, folder, onnx, data, device="cpu", require=lambda _: None)
+    return steps.built.count("lower")
+
+
+@pytest.mark.parametrize(
+    ("asked", "times"),
+    [
+        ({"precision": "int8"}, 2),
+        ({"precision": "auto"}, 2),
+        ({"precision": "fp16"}, 1),
+        ({"precision": "int8", "engine": "tensorrt"}, 1),
+    ],
+)
+def test_only_what_a_processor_decides_is_lowered_again_on_another_one(
+    asked: dict[str, str], times: int, steps: _Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec({"source": "hf:bert", **asked})
+    for machine in ("x86_64, avx512_vnni", "aarch64"):
+        monkeypatch.setattr(lower, "machine", lambda machine=machine: machine)
+        made = _lower(steps, tmp_path, spec)
+    assert made == times
+
+
+@pytest.mark.parametrize(("precision", "times"), [("fp16", 2), ("bf16", 2), ("int8", 1)])
+def test_another_modelopt_behind_the_same_path_lowers_again(
+    precision: str, times: int, steps: _Steps, tmp_path: Path
+) -> None:
+    spec = make_spec({"source": "hf:bert", "precision": precision, "lowering": {"autocast": "python"}})
+    for version in ("0.46", "0.47"):
+        python = tmp_path / "python"
+        python.write_text(f"""#!/bin/sh\necho '{{"nvidia-modelopt": "{version}"}}'\n""")
+        python.chmod(0o755)
+        made = _lower(steps, tmp_path, spec)
+    assert made == times

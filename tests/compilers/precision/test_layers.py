@@ -1,0 +1,122 @@
+"""Where the error comes in: a graph beside the same graph with one spoilt node."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from plansmith.compilers.precision.layer_errors import BEST_DB, WORST_DB, compare_layers, decibels, rank_causes
+
+NAMES = ("first", "second", "third", "fourth")
+FEEDS = [{"x": np.random.default_rng(seed).standard_normal((4, 8)).astype(np.float32)} for seed in range(2)]
+
+
+def chain(weights: dict[str, NDArray[np.float32]]) -> onnx.ModelProto:
+    """x through one product a name, each followed by a Relu, to y."""
+    nodes, last = [], "x"
+    for name in NAMES:
+        nodes += [
+            onnx.helper.make_node("MatMul", [last, f"{name}_w"], [f"{name}_out"], name=name),
+            onnx.helper.make_node("Relu", [f"{name}_out"], [f"{name}_relu"], name=f"{name}_r"),
+        ]
+        last = f"{name}_relu"
+    nodes.append(onnx.helper.make_node("Identity", [last], ["y"], name="end"))
+
+    def form(name: str) -> onnx.ValueInfoProto:
+        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", 8])
+
+    graph = onnx.helper.make_graph(
+        nodes,
+        "chain",
+        [form("x")],
+        [form("y")],
+        [onnx.numpy_helper.from_array(value, f"{name}_w") for name, value in weights.items()],
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+
+
+@pytest.fixture
+def weights() -> dict[str, NDArray[np.float32]]:
+    rng = np.random.default_rng(7)
+    return {name: rng.standard_normal((8, 8)).astype(np.float32) for name in NAMES}
+
+
+def spoilt(weights: dict[str, NDArray[np.float32]], name: str, share: float) -> onnx.ModelProto:
+    noise = np.random.default_rng(9).standard_normal((8, 8)).astype(np.float32)
+    return chain({**weights, name: weights[name] + share * noise})
+
+
+def test_the_same_graph_has_no_error_anywhere(weights: dict[str, NDArray[np.float32]]) -> None:
+    errors = compare_layers(chain(weights), chain(weights), FEEDS, dict.fromkeys(NAMES, True))
+    assert [(e.node, e.op_type, e.lowered) for e in errors] == [(name, "MatMul", True) for name in NAMES]
+    assert all(e.sqnr_db > 120 for e in errors)
+
+
+@pytest.mark.parametrize("guilty", NAMES)
+def test_the_node_that_brings_the_error_in_is_ranked_first(
+    weights: dict[str, NDArray[np.float32]], guilty: str
+) -> None:
+    model = chain(weights)
+    errors = compare_layers(model, spoilt(weights, guilty, 0.1), FEEDS, dict.fromkeys(NAMES, True))
+    assert rank_causes(model, errors, NAMES)[0].node == guilty
+    behind = {e.node: e.sqnr_db for e in errors}
+    assert all(behind[name] > 120 for name in NAMES[: NAMES.index(guilty)])
+    assert 10 < behind[guilty] < 30
+
+
+def test_what_stands_at_padding_is_no_error() -> None:
+    """The lowered graph answers as it should but for the last two positions of the second sample."""
+    graphs = []
+    for cut in (1e9, 1.0):
+        text = f"""<ir_version: 9, opset_import: ["": 18]>
+            g (float[b, s, 8] x, int64[b, s] mask) => (float[b, s, 8] y) {{
+                low = Constant <value = float {{-{cut}}}> ()
+                high = Constant <value = float {{{cut}}}> ()
+                y = Clip (x, low, high)
+            }}"""
+        graphs.append(onnx.parser.parse_model(text))
+    whole, cut_off = graphs
+    for graph in graphs:
+        graph.graph.node[-1].name = "cut"
+    x = np.random.default_rng(0).uniform(-0.9, 0.9, (2, 4, 8)).astype(np.float32)
+    x[1, 2:] *= 50
+    mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
+    feeds = [{"x": x, "mask": mask}]
+    (seen,) = compare_layers(whole, cut_off, feeds, {"cut": True})
+    (masked,) = compare_layers(whole, cut_off, feeds, {"cut": True}, mask_input="mask")
+    assert seen.sqnr_db < 20
+    assert masked.sqnr_db == BEST_DB
+
+
+def test_a_channel_s_scale_that_moved_into_the_next_layer_is_no_error(weights: dict[str, NDArray[np.float32]]) -> None:
+    scale = np.linspace(0.5, 4, 8, dtype=np.float32)
+    moved = chain({**weights, "second": weights["second"] * scale, "third": weights["third"] / scale[:, None]})
+    errors = compare_layers(chain(weights), moved, FEEDS, dict.fromkeys(NAMES, True))
+    assert all(e.sqnr_db > 110 for e in errors)
+
+
+def test_an_overflow_is_ranked_before_everything_else(weights: dict[str, NDArray[np.float32]]) -> None:
+    model = chain(weights)
+    broken = spoilt({**weights, "first": weights["first"] + np.float32(0.3)}, "third", np.inf)
+    errors = compare_layers(model, broken, FEEDS, dict.fromkeys(NAMES, True))
+    assert {e.node: e.sqnr_db for e in errors}["third"] == WORST_DB
+    assert rank_causes(model, errors, NAMES)[0].node == "third"
+
+
+def test_a_node_that_the_lowered_graph_has_no_more_is_left_out_and_ranked_last(
+    weights: dict[str, NDArray[np.float32]],
+) -> None:
+    model, lowered = chain(weights), chain(weights)
+    node = next(n for n in lowered.graph.node if n.name == "second")
+    following = next(n for n in lowered.graph.node if n.name == "second_r")
+    node.output[0] = following.input[0] = "renamed"
+    errors = compare_layers(model, lowered, FEEDS, dict.fromkeys(NAMES, True))
+    assert [e.node for e in errors] == ["first", "third", "fourth"]
+    assert rank_causes(model, errors, NAMES)[-1].node == "second"
+
+
+def test_decibels_end_where_nothing_is_to_be_told_apart() -> None:
+    assert decibels(1.0, 0.01) == pytest.approx(20)
+    assert (decibels(1.0, 0.0), decibels(0.0, 1.0), decibels(1.0, np.inf)) == (BEST_DB, WORST_DB, WORST_DB)

@@ -1,0 +1,139 @@
+"""Mistakes of lowering are refused at the command line: one message, its exit code, and no file of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+
+from plansmith.records.model import EngineKind, Precision
+
+from ...cli.command import check_refusal
+from ...cli.in_process import InProcess
+from . import lint_graphs, mistakes_of_parser
+from .given_files import asked, lay_out, right_graphs, with_mistake
+from .mistakes import MISTAKES
+from .planting import Mistake
+
+# What is refused by the reader of the file already, before the linter sees it; and what is one mistake of many.
+OTHERWISE = {
+    "dynamic_quantisation_for_tensorrt": (4, "integer-operator"),
+    "missing_scale": (3, "'pool_x_scale'"),
+    "cast_left_out": (3, "node name: out_bias"),
+    "cast_behind_what_reads_it": (3, "topologically sorted"),
+    "mask_that_stays_boolean": (3, "node name: mask_invert"),
+    "weight_of_another_shape": (3, "node name: out"),
+    "text_as_an_input": (3, "input 'text'"),
+}
+# Nothing was promised to anybody but what the file itself says; and what is no lowered file is looked at before a plan
+# is built.
+NO_MISTAKE_OF_A_FILE = {"client_sees_fp16", *(mistake.name for mistake in mistakes_of_parser.MISTAKES)}
+PLANTED = [(m, engine) for m in MISTAKES for engine in m.engines if m.name not in NO_MISTAKE_OF_A_FILE]
+
+
+@pytest.fixture(scope="module")
+def right() -> dict[str, onnx.ModelProto]:
+    return right_graphs()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:
+    return InProcess(tmp_path, monkeypatch, capfd)
+
+
+@pytest.mark.parametrize(("mistake", "engine"), PLANTED, ids=lambda given: getattr(given, "name", str(given)))
+def test_a_file_with_a_mistake_in_it_is_refused_with_the_node_and_what_to_do(
+    mistake: Mistake, engine: EngineKind, right: dict[str, onnx.ModelProto], run: InProcess
+) -> None:
+    wants = asked(mistake, engine)
+    if mistake.name == "operator_that_tensorrt_lacks":  # FP32, which we lower ourselves
+        wants["precision"] = Precision.FP16
+    spec = lay_out(with_mistake(right[mistake.into], mistake), run.folder, **wants)
+    answer = run("lower", spec, "--output", "out", "--json")
+    status, words = OTHERWISE.get(mistake.name, (4, f"[{mistake.finding}]"))
+    check_refusal(answer, status, ("net · ", words))
+    assert not (run.folder / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["half attention", "half cnn", "attention", "cnn"])
+def test_a_file_that_was_lowered_rightly_is_taken_and_its_gate_says_what_it_proves(
+    name: str, right: dict[str, onnx.ModelProto], run: InProcess
+) -> None:
+    spec = lay_out(right[name], run.folder)
+    answer = run("compile", spec, "--no-check-served")
+    assert answer.status == 0, answer
+    precision = "fp16" if "half" in name else "int8"
+    assert f"the file is {precision} already, and stays so" in answer.stderr
+    assert "doubtful" not in answer.stderr
+    assert f"compared with the file itself, {precision} already, in ONNX Runtime" in answer.stdout
+    assert f"not validated: how far the file, which came in {precision}, is from the model" in answer.stdout
+    manifest = next(run.folder.rglob("manifest.json")).read_text()
+    assert f"how far the file, which came in {precision}, is from" in manifest
+
+
+def test_a_plain_file_is_not_said_to_be_lowered(right: dict[str, onnx.ModelProto], run: InProcess) -> None:
+    answer = run("compile", lay_out(right["plain cnn"], run.folder), "--no-check-served")
+    assert answer.status == 0, answer
+    assert "not validated" not in answer.stdout
+    assert "the file itself in ONNX Runtime" in answer.stdout
+
+
+class _Batches(CalibrationDataReader):  # type: ignore[misc]
+    """What ONNX Runtime's own tool calibrates on."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._feeds = iter(lint_graphs.feeds_of(model))
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._feeds, None)
+
+
+def test_a_mistake_that_somebody_wants_is_a_notice_and_stands_in_the_manifest(
+    right: dict[str, onnx.ModelProto], run: InProcess
+) -> None:
+    onnx.save(right["plain cnn"], run.folder / "plain.onnx")
+    quantize_static(
+        run.folder / "plain.onnx", run.folder / "q.onnx", _Batches(right["plain cnn"]), quant_format=QuantFormat.QDQ
+    )
+    spec = lay_out(onnx.load(run.folder / "q.onnx"), run.folder)
+    refused = run("compile", spec, "--no-check-served", "--json")
+    check_refusal(refused, 4, ("quantises the graph's output 'logits'", "lowering: {accept: [quantised-output]}"))
+    given = yaml.safe_load(spec.read_text())
+    spec.write_text(yaml.safe_dump({**given, "lowering": {"accept": ["quantised-output"]}}))
+    answer = run("compile", spec, "--no-check-served")
+    assert answer.status == 0, answer
+    assert "1 doubtful thing(s) in the lowering of the file; the first: " in answer.stderr
+    manifest = yaml.safe_load(next(run.folder.rglob("manifest.json")).read_text())
+    assert [line.rpartition(" ")[2] for line in manifest["lowered"]["warnings"]] == ["[quantised-output]"]
+    again = run("compile", spec, "--no-check-served")
+    assert "doubtful" in again.stderr, "a cached step says it again"
+
+
+def test_without_data_of_somebody_scales_are_not_judged_by_random_values(
+    right: dict[str, onnx.ModelProto], run: InProcess
+) -> None:
+    mistake = next(m for m in MISTAKES if m.name == "clipped_calibration")
+    spec = lay_out(with_mistake(right["cnn"], mistake), run.folder)
+    given = yaml.safe_load(spec.read_text())
+    del given["data"]
+    spec.write_text(yaml.safe_dump(given))
+    answer = run("compile", spec, "--no-check-served")
+    assert answer.status == 0, answer
+    assert "not validated: how far the file" in answer.stdout
+
+
+def test_a_dry_run_says_that_a_lowered_file_will_be_looked_over(
+    right: dict[str, onnx.ModelProto], run: InProcess
+) -> None:
+    mistake = next(m for m in MISTAKES if m.name == "quantised_probabilities")
+    spec = lay_out(with_mistake(right["attention"], mistake), run.folder)
+    given = yaml.safe_load(spec.read_text())
+    del given["data"]
+    spec.write_text(yaml.safe_dump(given))
+    assert run("compile", spec, "--no-check-served", "--json").status == 4
+    plan = run("compile", spec, "--no-check-served", "--dry-run", "--json").document["plan"]
+    assert (plan["export"], plan["sample"], plan["lower"]) == ("cached", "left out", "would run")

@@ -1,0 +1,235 @@
+"""Before a plan is built: what profiles leave open, and what TensorRT or Triton cannot do with a graph."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from plansmith.compilers import onnx_files
+from plansmith.compilers.precision.lint.linter import Finding
+from plansmith.compilers.trt import lint_shapes
+from plansmith.compilers.trt.lint import lint_for_plan, lint_plan
+from plansmith.compilers.trt.shape_inputs import inputs_that_decide, shape_inputs
+from plansmith.errors import ExportError
+from plansmith.records.engine import OptimizationProfile
+from plansmith.records.model import InputRange, LoweredModel, Precision
+from plansmith.steps.worker.__main__ import FUNCTIONS
+
+from . import lint_graphs
+from .small_graphs import graph
+
+RELU = "(float[batch,4] x) => (y) { y = Relu(x) }"
+RESHAPED = "(float[batch,4] x, int64[2] s) => (float[rows,columns] y) { y = Reshape(x, s) }"
+
+
+def fixed(*shape: int) -> InputRange:
+    return InputRange(min=shape, opt=shape, max=shape)
+
+
+def profile(name: str = "default", /, **shapes: InputRange) -> OptimizationProfile:
+    return OptimizationProfile(name=name, shapes=shapes)
+
+
+def lint_of(
+    model: onnx.ModelProto, folder: Path, *profiles: OptimizationProfile, version: str = "10.16"
+) -> list[Finding]:
+    path = onnx_files.save(model, folder)
+    found = lint_for_plan(path, profiles=profiles, component=onnx_files.describe(path), tensorrt=version)
+    assert all(finding.remedy for finding in found)
+    return found
+
+
+def ids(found: list[Finding]) -> list[tuple[str, str]]:
+    return [(finding.id, finding.severity) for finding in found]
+
+
+@pytest.mark.parametrize("version", ["10.12", "10.16.1.11", "11.0", "11.4.0.106"])
+@pytest.mark.parametrize("make", [lint_graphs.attention, lint_graphs.cnn])
+def test_an_ordinary_graph_with_its_profile_has_no_findings(make: object, version: str, tmp_path: Path) -> None:
+    assert callable(make)
+    model = make()
+    names = [value.name for value in model.graph.input]
+    shapes = {name: fixed(1, 3, 12, 12) if name == "image" else fixed(2, 7) for name in names}
+    assert lint_of(model, tmp_path, profile(**shapes), version=version) == []
+
+
+def test_a_quantised_graph_is_looked_at_with_the_rules_of_lowering_too(tmp_path: Path) -> None:
+    model = lint_graphs.quantised(lint_graphs.cnn(), lint_graphs.LAYERS)
+    assert lint_of(model, tmp_path, profile(image=fixed(1, 3, 12, 12))) == []
+    zero = next(tensor for tensor in model.graph.initializer if tensor.name == "image_zero")
+    zero.CopyFrom(onnx.numpy_helper.from_array(np.asarray(3, np.int8), zero.name))
+    found = lint_of(model, tmp_path, profile(image=fixed(1, 3, 12, 12)))
+    assert ("asymmetric-zero-point", "error") in ids(found)
+
+
+def test_a_graph_of_fixed_shapes_needs_no_profile(tmp_path: Path) -> None:
+    assert lint_of(graph("(float[2,4] x) => (y) { y = Relu(x) }"), tmp_path) == []
+
+
+def test_what_varies_needs_a_profile(tmp_path: Path) -> None:
+    assert ids(lint_of(graph(RELU), tmp_path)) == [("no-profile", "error")]
+
+
+def test_an_axis_without_a_name_needs_one_too(tmp_path: Path) -> None:
+    model = graph("(float[?,4] x) => (y) { y = Relu(x) }")
+    assert ids(lint_of(model, tmp_path)) == [("no-profile", "error")]
+    assert lint_of(model, tmp_path, profile(x=fixed(3, 4))) == []
+
+
+def test_every_profile_has_to_name_every_input_that_varies(tmp_path: Path) -> None:
+    model = graph("(float[batch,4] x, float[batch,4] z, float[4] w) => (y) { a = Add(x, z) y = Add(a, w) }")
+    both = profile(x=fixed(1, 4), z=fixed(1, 4))
+    (finding,) = lint_of(model, tmp_path, both, profile("large", x=fixed(8, 4)))
+    assert finding.id == "no-profile"
+    assert "'z'" in finding.words
+    assert "'large'" in finding.words
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({"x": fixed(1, 4, 1)}, "gives 3 axes and not 2"),
+        ({"x": fixed(1, 5)}, "changes a fixed size"),
+        ({"x": InputRange(min=(4, 4), opt=(2, 4), max=(8, 4))}, "is not 0 <= min <= opt <= max"),
+        ({"x": fixed(1, 4), "ids": fixed(1, 4)}, "no input 'ids'"),
+    ],
+)
+def test_a_profile_that_does_not_fit_the_graph_is_refused(
+    wanted: dict[str, InputRange], words: str, tmp_path: Path
+) -> None:
+    (finding,) = lint_of(graph(RELU), tmp_path, profile(**wanted))
+    assert finding.id == "profile-shape"
+    assert words in finding.words
+
+
+def test_an_input_that_holds_a_shape_needs_values_in_every_profile(tmp_path: Path) -> None:
+    model = graph(RESHAPED)
+    without = profile(x=fixed(1, 4))
+    with_values = without.model_copy(update={"values": {"s": fixed(2, 2)}})
+    assert lint_of(model, tmp_path, with_values) == []
+    (finding,) = lint_of(model, tmp_path, with_values, without)
+    assert finding.id == "shape-values"
+    assert "constant" in finding.remedy
+
+
+def test_a_shape_of_more_values_than_tensorrt_reads_is_refused(tmp_path: Path) -> None:
+    text = "(float[batch] x, int64[70] s) => (y) { t = ReduceSum(s) e = Expand(x, t) y = Relu(e) }"
+    found = lint_of(graph(text), tmp_path, profile(x=fixed(1)))
+    assert ("shape-values", "error") in ids(found)
+
+
+def test_sizes_out_of_the_contents_of_a_large_input_are_doubtful(tmp_path: Path) -> None:
+    text = (
+        "(int64[batch,length] ids) => (int64[n] y) { z = Constant<value=int64 {0}>() o = Constant<value=int64 {1}>()"
+        " m = ReduceMax<keepdims=0>(ids) y = Range(z, m, o) }"
+    )
+    assert ids(lint_of(graph(text), tmp_path, profile(ids=fixed(2, 8)))) == [("deciding-contents", "warning")]
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("(float[batch,4] x) => (int64[n,2] y) { z = NonZero(x) y = Transpose(z) }", "error"),
+        ("(float[batch,4] x) => (int64[2,n] y) { y = NonZero(x) }", "warning"),
+        ("(float[4] x) => (int64[n,1] y) { z = NonZero(x) y = Transpose(z) }", "warning"),
+    ],
+)
+def test_an_output_as_long_as_its_contents_say_cannot_be_cut_by_requests(
+    text: str, severity: str, tmp_path: Path
+) -> None:
+    model = graph(text)
+    profiles = [profile(x=fixed(1, 4))] if "batch" in text else []
+    assert ids(lint_of(model, tmp_path, *profiles)) == [("counted-output", severity)]
+
+
+def test_places_that_are_only_written_to_do_not_decide_an_outputs_length(tmp_path: Path) -> None:
+    text = (
+        "(float[batch,4] x, float[k] u) => (float[batch,4] y)"
+        " { i = NonZero(x) t = Transpose(i) y = ScatterND(x, t, u) }"
+    )
+    assert lint_of(graph(text), tmp_path, profile(x=fixed(1, 4), u=fixed(2))) == []
+
+
+def test_every_finding_on_shapes_has_a_test() -> None:
+    known = set(re.findall(r'Finding\("([a-z0-9-]+)"', Path(lint_shapes.__file__).read_text()))
+    assert len(known) == 5
+    tests = Path(__file__).read_text()
+    assert [name for name in known if f'"{name}"' not in tests] == []
+
+
+def test_weights_beside_the_graph_are_not_read(tmp_path: Path) -> None:
+    model = lint_graphs.cnn()
+    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="w", size_threshold=64)
+    (tmp_path / "w").unlink()
+    path = tmp_path / "model.onnx"
+    profiles = [profile(image=fixed(1, 3, 12, 12))]
+    assert lint_for_plan(path, profiles=profiles, component=onnx_files.describe(path), tensorrt="10.16") == []
+
+
+def test_a_value_that_a_rule_needs_is_read_from_beside_the_graph(tmp_path: Path) -> None:
+    model = lint_graphs.quantised(lint_graphs.cnn(), lint_graphs.LAYERS)
+    scale = next(tensor for tensor in model.graph.initializer if tensor.name == "conv1_w_scale")
+    scale.CopyFrom(onnx.numpy_helper.from_array(np.zeros(8, np.float32), scale.name))
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="w", size_threshold=0)
+    profiles = [profile(image=fixed(1, 3, 12, 12))]
+    found = lint_for_plan(path, profiles=profiles, component=onnx_files.describe(path), tensorrt="10.16")
+    assert {finding.id for finding in found} == {"bad-scale"}
+
+
+def lowered(folder: Path, text: str) -> dict[str, Any]:
+    path = onnx_files.save(graph(text), folder)
+    made = LoweredModel(
+        components={"model": onnx_files.describe(path)}, precision=Precision.FP32, recipe=None, trials=(), layers=()
+    )
+    return made.model_dump(mode="json")
+
+
+def test_the_worker_refuses_what_cannot_be_built_and_passes_on_what_is_doubtful(tmp_path: Path) -> None:
+    said: list[str] = []
+    arguments: dict[str, Any] = {
+        "lowered": lowered(tmp_path, "(float[batch,3,8,8] x) => (y, i) { y, i = MaxPool<kernel_shape=[2,2]>(x) }"),
+        "folder": str(tmp_path),
+        "profiles": [profile(x=fixed(1, 3, 8, 8)).model_dump(mode="json")],
+        "tensorrt": "11.4",
+        "progress": said.append,
+    }
+    with pytest.raises(ExportError, match=r"for TensorRT 11\.4.*\n.*\[operator-limit\]") as refused:
+        lint_plan(**arguments, accepted=[])
+    assert "set engine: onnxruntime" in refused.value.remedy
+    (warning,) = lint_plan(**arguments, accepted=["operator-limit"])["warnings"]
+    assert warning.endswith("[operator-limit]")
+    assert len(said) == 2
+    assert FUNCTIONS["lint_plan"] is lint_plan
+
+
+SHAPES = [
+    (RESHAPED, ("s",)),
+    (
+        "(float[n] x, int64 a) => (y) { z = Constant<value=int64[1] {0}>() b = Unsqueeze(a, z) y = Expand(x, b) }",
+        ("a",),
+    ),
+    ("(float[n,m] x, int64[2] s) => (y) { f = Shape(s) y = Expand(x, f) }", ()),
+    ("(int64[n] ids, float[9,4] w) => (y) { y = Gather(w, ids) }", ()),
+    ("(float[n] x, int32[1] a) => (y) { b = Cast<to=7>(a) c = Add(b, b) y = Tile(x, c) }", ("a",)),
+    ("(float[n] x, float[1] a) => (y) { b = Cast<to=7>(a) y = Tile(x, b) }", ()),
+]
+
+
+@pytest.mark.parametrize(("text", "names"), SHAPES)
+def test_inputs_that_hold_a_shape_are_found_through_the_arithmetic_of_shapes(text: str, names: tuple[str]) -> None:
+    assert shape_inputs(graph(text)) == names
+
+
+def test_a_size_inside_of_a_branch_counts_too() -> None:
+    text = (
+        "(float[n] x, int64[1] s, bool c) => (y) { y = If (c) <then_branch = t () => (a) { a = Expand(x, s) },"
+        " else_branch = e () => (b) { b = Relu(x) }> }"
+    )
+    assert shape_inputs(graph(text)) == ("s",)
+    assert set(inputs_that_decide(graph(text))) == {"s"}

@@ -1,0 +1,134 @@
+"""The same wheels give the same archive, and unpacked it is an environment with these packages alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from plansmith.compilers.python_backend.environment.archive import write_archive
+from plansmith.compilers.python_backend.environment.requirements import read_requirements
+from plansmith.compilers.python_backend.environment.wheels import Wheel, collect_wheels
+from plansmith.config.python import OWNER_FILE, OWNER_VARIABLE
+from plansmith.errors import EnvironmentFault
+from plansmith.triton.server.installation import RUNNING_PYTHON
+
+from .tiny import TWELVE, write_wheel
+
+SITE = "lib/python3.12/site-packages"
+
+
+@pytest.fixture
+def wheels(index: Path, tmp_path: Path) -> list[Wheel]:
+    """Two wheels; one has all that a wheel can have."""
+    files = {
+        "zoo.py": "",
+        "zoo/__pycache__/a.cpython-312.pyc": "compiled",
+        "zoo/tool": "#!/bin/sh",
+        "zoo-1.0.data/purelib/zoo/extra.py": "",
+        "zoo-1.0.data/scripts/zoo": "#!python",
+        "zoo-1.0.data/data/share/man/zoo.1": "",
+    }
+    write_wheel(index, "zoo", files=files, programs=["zoo/tool"])
+    write_wheel(index, "ape", needs=["zoo"])
+    return collect_wheels(read_requirements("ape"), TWELVE, {}, tmp_path / "got")
+
+
+def test_an_archive_holds_the_packages_sorted_and_nothing_of_when_and_by_whom(
+    wheels: list[Wheel], tmp_path: Path
+) -> None:
+    unpacked_bytes = write_archive(wheels, "3.12", tmp_path / "env.tar.gz")
+    with tarfile.open(tmp_path / "env.tar.gz") as archive:
+        entries = archive.getmembers()
+    assert [entry.name for entry in entries] == [
+        "bin/activate",
+        *(f"{SITE}/{name}" for name in ("ape-1.0.dist-info/METADATA", "ape-1.0.dist-info/RECORD")),
+        *(f"{SITE}/{name}" for name in ("ape-1.0.dist-info/WHEEL", "ape.py", "zoo-1.0.dist-info/METADATA")),
+        *(f"{SITE}/{name}" for name in ("zoo-1.0.dist-info/RECORD", "zoo-1.0.dist-info/WHEEL", "zoo.py")),
+        *(f"{SITE}/{name}" for name in ("zoo/extra.py", "zoo/tool")),
+    ]
+    assert {(entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname) for entry in entries} == {
+        (315_532_800, 0, 0, "", "")
+    }
+    assert [entry.name for entry in entries if entry.mode != 0o644] == [f"{SITE}/zoo/tool"]
+    assert unpacked_bytes == sum(entry.size for entry in entries)
+
+
+def test_the_same_wheels_give_the_same_bytes_at_another_time_and_place(wheels: list[Wheel], tmp_path: Path) -> None:
+    write_archive(wheels, "3.12", tmp_path / "env.tar.gz")
+    for wheel in wheels:
+        os.utime(wheel.path, (1_700_000_000, 1_700_000_000))
+    write_archive(wheels, "3.12", tmp_path / "again.tar.gz")
+    assert (tmp_path / "again.tar.gz").read_bytes() == (tmp_path / "env.tar.gz").read_bytes()
+    write_archive(wheels, "3.11", tmp_path / "other.tar.gz")
+    assert (tmp_path / "other.tar.gz").read_bytes() != (tmp_path / "env.tar.gz").read_bytes()
+
+
+def test_a_wheel_that_leads_out_of_the_environment_is_refused(index: Path, tmp_path: Path) -> None:
+    path = write_wheel(index, "bad", files={"../../bin/activate": "rm"})
+    with pytest.raises(EnvironmentFault, match="leads out of it"):
+        write_archive([Wheel(path, "bad", "1.0", ())], "3.12", tmp_path / "env.tar.gz")  # type: ignore[arg-type]
+
+
+def unpacked(wheels: list[Wheel], python: str, tmp_path: Path) -> Path:
+    """The folder of an environment."""
+    write_archive(wheels, python, tmp_path / "env.tar.gz")
+    with tarfile.open(tmp_path / "env.tar.gz") as archive:
+        archive.extractall(tmp_path / "env", filter="data")
+    return tmp_path / "env"
+
+
+def activated(environment: Path, command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command after what Triton does first."""
+    own = {"PATH": f"{sys.base_prefix}/bin:{os.environ['PATH']}", **variables}
+    script = f"source {environment}/bin/activate && exec {command}"
+    return subprocess.run(["bash", "-c", script], env=own, capture_output=True, text=True, check=False)
+
+
+ASK = "python3 -c 'import sys, ape, zoo; print(sys.prefix, sys.base_prefix, ape.__file__, *sys.path, sep=\"\\n\")'"
+
+
+def test_an_unpacked_environment_has_its_packages_and_no_others_wherever_it_lies(
+    wheels: list[Wheel], tmp_path: Path
+) -> None:
+    environment = unpacked(wheels, RUNNING_PYTHON, tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "numpy").mkdir(parents=True)
+    told = activated(environment, ASK, PYTHONPATH=str(elsewhere), PLANSMITH_SITE=str(elsewhere), PYTHONHOME="/nowhere")
+    assert told.returncode == 0, told.stderr
+    prefix, base, module, *path = told.stdout.splitlines()
+    site = environment / "lib" / f"python{RUNNING_PYTHON}" / "site-packages"
+    assert (Path(prefix), Path(base), Path(module)) == (environment, Path(sys.base_prefix), site / "ape.py")
+    assert str(elsewhere) not in path
+    assert [place for place in path if "site-packages" in place] == [str(site)]
+    assert activated(environment, "printenv PLANSMITH_SITE", PLANSMITH_SITE="/x").returncode == 1
+
+
+def test_instances_that_start_at_once_find_the_same_environment(wheels: list[Wheel], tmp_path: Path) -> None:
+    environment = unpacked(wheels, RUNNING_PYTHON, tmp_path)
+    with ThreadPoolExecutor(8) as starts:
+        told = list(starts.map(lambda _: activated(environment, ASK), range(16)))
+    assert [one.returncode for one in told] == [0] * 16, told[0].stderr
+    assert len({one.stdout for one in told}) == 1
+    assert {path.name for path in (environment / "bin").iterdir()} == {"activate", "python3"}
+    assert {path.name for path in environment.iterdir()} == {"bin", "lib", "pyvenv.cfg"}
+
+
+def test_an_environment_knows_the_server_that_unpacked_it(wheels: list[Wheel], tmp_path: Path) -> None:
+    environment = unpacked(wheels, RUNNING_PYTHON, tmp_path)
+    assert activated(environment, "true", **{OWNER_VARIABLE: "plansmith-1-a"}).returncode == 0
+    assert (environment / OWNER_FILE).read_text() == "plansmith-1-a"
+
+
+def test_a_machine_without_the_python_of_the_environment_is_told_of_and_the_process_starts(
+    wheels: list[Wheel], tmp_path: Path
+) -> None:
+    environment = unpacked(wheels, "3.99", tmp_path)
+    told = activated(environment, "python3 -c 'import ape'")
+    assert "there is no program python3.99 here" in told.stderr
+    assert "No module named 'ape'" in told.stderr  # and not the packages of another Python

@@ -1,0 +1,208 @@
+"""Each class of failures by a log that somebody met, what is said of it, and what it says to do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from plansmith.compilers.trt import failures
+from plansmith.compilers.trt.failures import failure_of, known_failure
+from plansmith.errors import EngineError, EnvironmentFault, PlansmithError
+
+from . import trtexec_logs as logs
+
+WHAT = "building a plan of model.onnx"
+
+# The log, the kind of error, what its message holds, and what its remedy tells to type or change.
+CASES: dict[str, tuple[str, type[PlansmithError], str, str]] = {
+    "an operator of no plugin": (logs.NO_PLUGIN_IN_10, EngineError, "/TRTBatchedNMS (TRTBatchedNMS)", "plugins"),
+    "the same by the parser": (
+        logs.NO_PLUGIN_BY_THE_PARSER,
+        EngineError,
+        "/dense_motion_network/GridSample (GridSample3D)",
+        "plansmith inspect",
+    ),
+    "a plugin that is gone": (
+        logs.NO_PLUGIN_CREATOR,
+        EngineError,
+        "/InstanceNormalization (InstanceNormalization)",
+        "plugins",
+    ),
+    "a node that the parser refuses": (logs.INVALID_NODE, EngineError, "does not take /Tile (Tile)", "onnxruntime"),
+    "INT64 and INT32": (logs.MIXED_INTEGERS, EngineError, "Concat_43 mixes Int64 and Int32", "cast one"),
+    "FP16 and FP32": (logs.MIXED_FLOATS, EngineError, "mixes types", "cast"),
+    "a zero point": (logs.ASYMMETRIC, EngineError, "cannot take the quantization at", "precision: int8"),
+    "no memory for any kernel": (
+        logs.OUT_OF_DEVICE_MEMORY,
+        EnvironmentFault,
+        "not enough for any kernel of {ForeignNode[",
+        "nvidia-smi",
+    ),
+    "no kernel": (logs.NO_IMPLEMENTATION, EngineError, "no kernel for /model/model.6/Conv", "optimization_level: 5"),
+    "no memory for the plan": (logs.ENGINE_OUT_OF_MEMORY, EnvironmentFault, "the GPU's memory", "workspace"),
+    "no memory for the program": (logs.HOST_OUT_OF_MEMORY, EnvironmentFault, "the machine's memory", "--shapes"),
+    "no memory for CUDA": (logs.CUDA_OUT_OF_MEMORY, EnvironmentFault, "for CUDA itself", "nvidia-smi"),
+    "an old driver": (logs.OLD_DRIVER, EnvironmentFault, "driver is too old", "plansmith targets"),
+    "the same by trtexec": (logs.OLD_DRIVER_FOR_TRTEXEC, EnvironmentFault, "driver is too old", "update the driver"),
+    "no GPU": (logs.NO_GPU, EnvironmentFault, "finds no GPU", "docker run --gpus all"),
+    "no GPU for trtexec": (logs.NO_GPU_FOR_TRTEXEC, EnvironmentFault, "finds no GPU", "CUDA_VISIBLE_DEVICES"),
+    "a GPU that is too new": (logs.UNSUPPORTED_GPU, EngineError, "does not know the GPU", "plansmith targets"),
+    "a library of TensorRT": (
+        logs.LIBRARY_MISSING,
+        EnvironmentFault,
+        "libnvinfer_builder_resource_win.so.10.2.0",
+        "LD_LIBRARY_PATH",
+    ),
+    "the same at its start": (logs.LIBRARY_MISSING_AT_START, EnvironmentFault, "libnvinfer.so.10", "LD_LIBRARY_PATH"),
+    "external weights": (logs.EXTERNAL_WEIGHTS_MISSING, EngineError, "weights that lie beside", "compile the model"),
+    "the graph": (logs.GRAPH_MISSING, EnvironmentFault, "cannot be opened", "compile the model"),
+    "a name in a profile": (logs.UNKNOWN_NAME, EngineError, "the input images", "plansmith inspect"),
+    "no profile": (logs.NO_PROFILE, EngineError, "profiles do not fit", "tensorrt: profiles"),
+    "a profile that the graph cannot take": (
+        logs.PROFILE_AGAINST_THE_GRAPH,
+        EngineError,
+        "profiles do not fit",
+        "tensorrt: profiles",
+    ),
+    "a full disk": (logs.DISK_FULL, EnvironmentFault, "could not be written", "free some space"),
+    "an option that is gone": (logs.UNKNOWN_OPTIONS, EngineError, "Unknown option: --workspace", "--builder api"),
+    "another version": (logs.OTHER_VERSION, EngineError, "another TensorRT", "plansmith targets"),
+    "another serialization": (logs.OTHER_SERIALIZATION, EngineError, "another TensorRT", "plansmith targets"),
+    "another GPU": (logs.OTHER_DEVICE, EngineError, "another kind of GPU", "hardware_compatibility"),
+}
+
+# By the sources of trtexec and of its libraries: nobody has put a log of these into an issue that was found.
+BY_SOURCE: dict[str, tuple[str, type[PlansmithError], str, str]] = {
+    "a library of plugins (DynamicLibrary in sampleUtils.h)": (
+        (
+            "[E] Uncaught exception detected: Unable to open library: /p/own.so due to /p/own.so: cannot open shared"
+            " object file: No such file or directory\n"
+        ),
+        EngineError,
+        "plugins /p/own.so",
+        "ldd",
+    ),
+    "shapes of a static graph (setupNetworkAndConfig in sampleEngines.cpp)": (
+        (
+            "[E] Static model does not take explicit shapes since the shape of inference tensors will be determined by"
+            " the model itself\n"
+        ),
+        EngineError,
+        "takes no profile",
+        "leave shapes",
+    ),
+    "a size without meaning (BuildOptions::parse in sampleOptions.cpp)": (
+        "[E] stod conversion failure: failed to parse --memPoolSize. Please double check your input string.\n",
+        EngineError,
+        "command line",
+        "--builder api",
+    ),
+    "types of an element-wise layer (as TensorRT 11.2.1 is said to put it)": (
+        (
+            "[E] [TRT] ITensor::getDimensions: Error Code 4: API Usage Error (/Sub: ElementWiseOperation SUB must have"
+            " same input types. But they are of types Half and Float.)\n"
+        ),
+        EngineError,
+        "mixes types",
+        "plansmith inspect",
+    ),
+    "a miss in the timing cache (words of NvInfer.h on the flag)": (
+        "[E] Error[1]: Error Code 1: a tactic being timed is not present in the timing cache\n",
+        EngineError,
+        "nothing was to be measured",
+        "error_on_timing_cache_miss",
+    ),
+    "another error of CUDA": (
+        "[E] CUDA initialization failure with error: 999. Please check your CUDA installation\n",
+        EnvironmentFault,
+        "error 999",
+        "nvidia-smi",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*CASES, *BY_SOURCE])
+def test_a_known_failure_says_what_was_wrong_and_what_to_do(case: str) -> None:
+    log, kind, said, way_out = (CASES | BY_SOURCE)[case]
+    failure = failure_of(log, what=WHAT)
+    assert type(failure) is kind
+    assert failure.message.startswith(f"{WHAT}: ")
+    assert said in failure.message
+    assert way_out in failure.remedy
+
+
+@pytest.mark.parametrize("case", [*CASES, *BY_SOURCE])
+def test_a_known_failure_quotes_the_line_that_tells(case: str) -> None:
+    log, _, _, _ = (CASES | BY_SOURCE)[case]
+    first, _, quoted = failure_of(log, what=WHAT).message.partition(":\n")
+    assert quoted
+    assert "\n" not in first + quoted
+    assert quoted.removesuffix(" …") in log
+    assert not re.match(r"\[\d\d/\d\d/\d{4}|\[TRT\]|\[E\]|&&&&", quoted)
+    assert len(quoted) <= 302
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_without_dates_and_tags_as_a_logger_collects_them_it_is_the_same_failure(case: str) -> None:
+    log, kind, said, _ = CASES[case]
+    bare = re.sub(r"^(\[\S+\] )?(\[TRT\] )?\[[IWE]\] (\[TRT\] )?", "", log, flags=re.MULTILINE)
+    failure = failure_of(bare, what=WHAT)
+    assert type(failure) is kind
+    assert said in failure.message
+
+
+def test_every_class_has_its_log() -> None:
+    logs_of_all = [log for log, *_ in (*CASES.values(), *BY_SOURCE.values())]
+    silent = [
+        cause.said
+        for cause in failures._CAUSES
+        if not any(cause.signs.search(line) for log in logs_of_all for line in log.splitlines())
+    ]
+    assert not silent
+
+
+def test_a_kernel_that_was_skipped_for_its_memory_is_no_failure() -> None:
+    assert known_failure(logs.SKIPPED_TACTICS + logs.UNKNOWN, what=WHAT) is None
+
+
+def test_a_build_that_went_well_has_no_known_failure() -> None:
+    for log in (logs.BUILT_IN_2025, logs.BUILT_BY_PYTHON, logs.MEASURED_BY_10, logs.ON_A_3090_WITH_10_12):
+        assert known_failure(log, what=WHAT) is None
+
+
+def test_the_cause_comes_before_what_follows_from_it() -> None:
+    both = logs.OLD_DRIVER + logs.NO_IMPLEMENTATION + logs.DISK_FULL
+    assert "driver is too old" in failure_of(both, what=WHAT).message
+
+
+def test_the_help_that_trtexec_prints_is_no_cause() -> None:
+    help_text = (
+        "&&&& RUNNING TensorRT.trtexec [TensorRT v101600] [b72] # trtexec --onnx=m --minShapes=x\n"
+        "=== Build Options ===\n"
+        "  --errorOnTimingCacheMiss           Emit error when a tactic being timed is not present in the timing cache\n"
+        "                                     (default = false; INVALID_NODE is nothing but a word here)\n"
+    )
+    assert known_failure(help_text, what=WHAT) is None
+    assert "Unknown option: --x" in failure_of(help_text + "[E] Unknown option: --x \n", what=WHAT).message
+
+
+def test_what_is_not_known_shows_the_last_errors_and_asks_for_a_report() -> None:
+    failure = failure_of(logs.UNKNOWN, what=WHAT)
+    assert isinstance(failure, EngineError)
+    assert "validateCaskKLibSize" in failure.message
+    assert "Builder creation failed" in failure.message
+    assert "Engine set up failed" not in failure.message
+    assert "please report" in failure.remedy
+
+
+@pytest.mark.parametrize("log", ["", "\n\n", logs.BUILT_IN_2025])
+def test_a_log_that_says_nothing_of_errors_is_told_so(log: str) -> None:
+    failure = failure_of(log, what=WHAT)
+    assert failure.message == f"{WHAT}: TensorRT does not say why"
+    assert failure.remedy
+
+
+def test_a_line_without_end_is_cut() -> None:
+    failure = failure_of(f"[E] {'x' * 5000}", what=WHAT)
+    assert len(failure.message) < 400

@@ -1,0 +1,55 @@
+"""Folders, disks and scripts of the durability tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .compiles import write_tiny_bert
+from .cramped import Cramped, cramped_folder
+
+TESTS = Path(__file__).parents[1]
+LONGEST_SECONDS = 600
+
+RunScript = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def run_script() -> RunScript:
+    """Run a module of this folder in a fresh interpreter with some arguments; the JSON that it prints."""
+    return _run_script
+
+
+def _run_script(module: str, *arguments: object) -> Any:
+    command = [sys.executable, "-m", f"faults.{module}", *map(str, arguments)]
+    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, check=False, timeout=LONGEST_SECONDS)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def memory_folder() -> Iterator[Path]:
+    """A folder in memory where there is such a place: many small files and no waiting for a disk."""
+    place = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=place if place.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def cramped(tmp_path: Path) -> Iterator[Cramped]:
+    """A folder with room for 64 KiB."""
+    with cramped_folder(tmp_path / "cramped", 64 * 1024) as found:
+        yield found
+
+
+@pytest.fixture
+def tiny_bert(tmp_path: Path) -> Path:
+    """The configuration of a BERT that takes seconds to compile; its weights are drawn (--random-weights)."""
+    return write_tiny_bert(tmp_path / "tiny-bert")

@@ -1,0 +1,175 @@
+"""A damaged cache entry is noticed, told and built again; an interrupted or repeated build costs nothing twice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plansmith.records.release import StepRecord
+from plansmith.steps.cache.local import ENTRY_FILE, Entry
+from plansmith.steps.runner import Listener, StageRunner, WouldRun
+
+
+class Notices(Listener):
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.told.append(text)
+
+    def finished(self, record: StepRecord) -> None:
+        raise AssertionError(record)
+
+
+class Build:
+    """A process that needs one entry: what it built, what it was told, what it hashed."""
+
+    def __init__(self, artifacts: Path, *, dry: bool = False) -> None:
+        self.built = 0
+        self.notices = Notices()
+        self.runner = StageRunner("tiny", artifacts, listener=self.notices, force=False, dry=dry)
+
+    def entry(self) -> Entry:
+        entry, cached = self.runner.entry("package", ["input"], {"option": 1}, self._build)
+        assert cached == (self.built == 0)
+        return entry
+
+    def _build(self, out: Path) -> dict[str, str]:
+        self.built += 1
+        (out / "model").mkdir()
+        (out / "model" / "model.onnx").write_text("weights")
+        (out / "config.pbtxt").write_text("name: 'tiny'")
+        return {"verdict": "passed"}
+
+
+def change(path: Path, content: bytes) -> None:
+    """Write like any program does; again where the file system's clock is too coarse to show it."""
+    before = path.stat().st_mtime_ns
+    while path.stat().st_mtime_ns == before:
+        path.write_bytes(content)
+
+
+def truncate(folder: Path) -> None:
+    change(folder / "model" / "model.onnx", b"weig")
+
+
+def flip_a_bit(folder: Path) -> None:
+    path = folder / "model" / "model.onnx"
+    content = bytearray(path.read_bytes())
+    content[3] ^= 1
+    change(path, bytes(content))
+
+
+def flip_a_bit_and_set_the_time_back(folder: Path) -> None:
+    path = folder / "model" / "model.onnx"
+    before = path.stat()
+    flip_a_bit(folder)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+def empty_the_entry_file(folder: Path) -> None:
+    (folder / ENTRY_FILE).write_bytes(b"")
+
+
+def lose_a_file(folder: Path) -> None:
+    (folder / "config.pbtxt").unlink()
+
+
+def put_a_folder_in_place_of_a_file(folder: Path) -> None:
+    lose_a_file(folder)
+    (folder / "config.pbtxt").mkdir()
+
+
+def lose_the_entry_file(folder: Path) -> None:
+    (folder / ENTRY_FILE).unlink()
+
+
+def write_garbage(folder: Path) -> None:
+    (folder / ENTRY_FILE).write_bytes(b"\x80\x00{")
+
+
+def write_another_document(folder: Path) -> None:
+    (folder / ENTRY_FILE).write_text('{"files": []}')
+
+
+def write_a_list(folder: Path) -> None:
+    (folder / ENTRY_FILE).write_text("[]")
+
+
+def change_the_record(folder: Path) -> None:
+    path = folder / ENTRY_FILE
+    path.write_text(path.read_text().replace("passed", "failed"))
+
+
+DAMAGES = [
+    truncate,
+    flip_a_bit,
+    flip_a_bit_and_set_the_time_back,
+    empty_the_entry_file,
+    lose_a_file,
+    put_a_folder_in_place_of_a_file,
+    lose_the_entry_file,
+    write_garbage,
+    write_another_document,
+    write_a_list,
+    change_the_record,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_entry_is_told_and_built_again(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    damage(Build(tmp_path).entry().folder)
+    second, third = Build(tmp_path), Build(tmp_path)
+    entry = second.entry()
+    assert second.built == 1
+    (told,) = second.notices.told
+    assert told.startswith(f"cache entry package/{entry.folder.name[:12]} is damaged (")
+    assert told.endswith("building it again")
+    assert (entry.folder / "model" / "model.onnx").read_text() == "weights"
+    assert entry.record == {"verdict": "passed"}
+    third.entry()
+    assert (third.built, third.notices.told) == (0, [])
+
+
+def test_a_dry_run_finds_damage_and_leaves_it_alone(tmp_path: Path) -> None:
+    folder = Build(tmp_path).entry().folder
+    truncate(folder)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(WouldRun):
+        Build(tmp_path, dry=True).entry()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_second_process_takes_the_entry_without_hashing_anything(tmp_path: Path) -> None:
+    first, second = Build(tmp_path), Build(tmp_path)
+    assert first.entry() == second.entry()
+    assert first.runner.digester.hashed == 2
+    assert second.runner.digester.hashed == 0
+
+
+def test_a_build_that_fails_leaves_no_entry_and_nothing_in_staging(tmp_path: Path) -> None:
+    def fail(out: Path) -> None:
+        (out / "half.onnx").write_text("half")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Build(tmp_path).runner.entry("package", ["input"], {"option": 1}, fail)
+    assert [p.name for p in (tmp_path / "cache" / "staging").iterdir()] == [".lock"]
+    after = Build(tmp_path)
+    after.entry()
+    assert (after.built, after.notices.told) == (1, [])
+
+
+def test_a_look_at_an_entry_is_noted_and_a_dry_one_is_not(tmp_path: Path) -> None:
+    note = Build(tmp_path).entry().folder / ENTRY_FILE
+    os.utime(note, (0, 0))
+    Build(tmp_path, dry=True).entry()
+    assert note.stat().st_mtime == 0
+    second = Build(tmp_path)
+    second.entry()
+    assert (second.built, second.runner.digester.hashed) == (0, 0)
+    assert note.stat().st_mtime > 0

@@ -1,0 +1,338 @@
+"""Releases and views that nobody needs go, and no number is given twice."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from plansmith.cli.inspection import versions
+from plansmith.fleet.maintenance.garbage import RECORDS_KEPT, Collector, Garbage, Limits
+from plansmith.steps.cache.local import StageCache
+from plansmith.steps.provenance.history import HISTORY, History
+from plansmith.system.digest import Digester
+from plansmith.system.files import abandoned_folders, locked, not_waiting
+from plansmith.system.temporary import abandoned_scratch, scratch_folder
+from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.repository.rollback import hidden_since
+
+from .packages import MODEL, draft_of, publish, write_package
+from .runs import run_record
+from .wholeness import release_numbers, repository_problems, shown_versions
+
+DAY = 86400
+
+
+class Repository:
+    """A repository with releases of some interfaces, all made in this moment.
+
+    Args:
+        folder: for the packages, the repository and the artifacts.
+        outputs: the name of each version's output.
+    """
+
+    def __init__(self, folder: Path, *outputs: str) -> None:
+        self.folder, self.root = folder, folder / "repository"
+        self.opened = ModelRepository(self.root)
+        for output in outputs:
+            self.publish(output)
+
+    def publish(self, output: str, *, days_ago: float = 0) -> int:
+        number = len(list(self.folder.glob("package-*")))
+        package = write_package(self.folder / f"package-{number}", str(number))
+        moment = datetime.now(UTC) - timedelta(days=days_ago)
+        draft = draft_of(package, output=output).model_copy(update={"created": moment.isoformat()})
+        version = publish(self.root, package, draft, allow_interface_change=True).version
+        os.utime(self.opened.release(MODEL, version), (moment.timestamp(),) * 2)
+        return version
+
+    def collect(self, *, days: float = 31, older_than: float = 30 * DAY) -> list[Garbage]:
+        """Collect some days from now."""
+        limits = Limits(older_than=older_than, now=time.time() + days * DAY, scratch=(), staging=())
+        collected = Collector(self.folder, self.root, limits).collect(lambda _: None)
+        assert repository_problems(self.root) == []
+        return collected
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return release_numbers(self.root, MODEL)
+
+    @property
+    def shown(self) -> tuple[int, ...]:
+        return shown_versions(self.root, MODEL)
+
+
+def test_a_release_with_another_interface_goes_when_it_is_old_and_its_number_is_not_given_again(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "scores", "scores")
+    assert repository.shown == (2, 3)
+    assert repository.collect(days=29) == []
+    (release,) = (one for one in repository.collect() if one.kind == "release")
+    assert release.path == repository.opened.release(MODEL, 1)
+    assert release.why == "other inputs or outputs than version 3"
+    assert (repository.numbers, repository.shown) == ((2, 3), (2, 3))
+    assert repository.publish("scores") == 4
+
+
+def test_every_version_that_triton_is_shown_and_the_newest_stay_however_old(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "logits", "logits")
+    assert {one.kind for one in repository.collect(days=10_000, older_than=0)} == {"view"}
+    assert repository.numbers == repository.shown == (1, 2, 3)
+
+
+def test_a_whole_release_stays_where_somebody_took_the_view_away(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "logits")
+    (repository.root / MODEL).unlink()
+    assert "release" not in {one.kind for one in repository.collect()}
+    assert repository.numbers == (1, 2)
+
+
+def test_the_version_that_a_rollback_leads_to_stays_however_old(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "logits", "scores")
+    assert repository.shown == (3,)
+    assert [one.path.name for one in repository.collect(days=10_000) if one.kind == "release"] == ["1"]
+    assert repository.numbers == (2, 3)
+    repository.opened.withdraw(MODEL, 3, "clients break")
+    assert repository.shown == (2,)
+
+
+def test_a_damaged_version_is_none_that_a_rollback_leads_to(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "logits", "scores")
+    damaged = repository.opened.release(MODEL, 2) / "model" / "model.onnx"
+    damaged.unlink()
+    damaged.write_text("damaged")
+    assert [one.path.name for one in repository.collect(days=10_000) if one.kind == "release"] == ["2"]
+    assert repository.numbers == (1, 3)
+
+
+def test_the_age_of_a_release_counts_from_when_it_was_last_shown(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    for output, days_ago in (("logits", 90), ("scores", 60), ("logits", 50), ("scores", 40), ("scores", 0)):
+        repository.publish(output, days_ago=days_ago)
+    assert repository.shown == (2, 4, 5)
+
+    def releases(days: float) -> list[str]:
+        return [one.path.name for one in repository.collect(days=days) if one.kind == "release"]
+
+    assert hidden_since(repository.opened, MODEL, 1) == pytest.approx(time.time() - 40 * DAY, abs=60)
+    assert repository.collect(days=-11) == [], "it was shown until 29 days before"
+    repository.opened.withdraw(MODEL, 5, "it answers too slowly")
+    repository.publish("scores")
+    assert releases(days=29) == [], "what another was withdrawn for may have been shown beside it"
+    assert releases(days=31) == ["1", "3", "5"]
+    assert repository.numbers == (2, 4, 6)
+
+
+@pytest.mark.parametrize(
+    ("file", "outputs", "reason"),
+    [
+        ("model/model.onnx", ("scores", "scores"), "model/model.onnx is damaged"),
+        ("manifest.json", ("logits", "logits"), "its manifest is damaged"),
+    ],
+)
+def test_a_damaged_release_that_is_not_shown_goes_and_is_listed_with_the_same_reason(
+    file: str, outputs: tuple[str, str], reason: str, tmp_path: Path
+) -> None:
+    repository = Repository(tmp_path, *outputs)
+    damaged = repository.opened.release(MODEL, 2) / file
+    if file == "manifest.json":  # no view is made any more beside a damaged manifest
+        repository.publish("scores")
+    damaged.unlink()
+    damaged.write_text("damaged")
+    if file != "manifest.json":
+        repository.publish("scores")
+    limits = Limits(older_than=30 * DAY, now=time.time() + 31 * DAY, scratch=(), staging=())
+    found = Collector(tmp_path, repository.root, limits, dry=True).found(lambda _: None)
+    (why,) = (one.why for one in found if one.path == repository.opened.release(MODEL, 2))
+    listed = {version.number: version.hidden for version in versions(repository.opened, MODEL)}
+    assert (why, listed[2]) == (reason, reason)
+    repository.collect(days=0)  # a damaged one is no good, however young
+    assert 2 not in repository.numbers
+    assert 3 in repository.numbers
+
+
+def test_the_newest_release_stays_even_if_it_is_damaged(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits")
+    manifest = repository.opened.release(MODEL, 1) / "manifest.json"
+    content = manifest.read_bytes()
+    manifest.write_text("{")
+    limits = Limits(older_than=0, now=time.time() + DAY, scratch=(), staging=())
+    assert Collector(tmp_path, repository.root, limits).collect(lambda _: None) == []
+    manifest.write_bytes(content)
+    assert repository.publish("logits") == 2
+
+
+def test_views_of_the_past_go_and_the_current_one_stays(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "logits")
+    current = (repository.root / MODEL).resolve()
+    (view,) = (one for one in repository.collect() if one.kind == "view")
+    assert view.path != current
+    assert list(current.parent.iterdir()) == [current]
+
+
+def test_with_all_times_in_the_future_numbers_go_on_and_the_current_view_is_never_the_one_that_goes(
+    tmp_path: Path,
+) -> None:
+    repository = Repository(tmp_path, "logits", "logits")
+    for number in range(3, 7):
+        for path in tmp_path.rglob("*"):
+            os.utime(path, (time.time() + (20 - number) * 400 * DAY,) * 2, follow_symlinks=False)
+        before = (repository.root / MODEL).resolve()
+        assert repository.publish("logits") == number
+        assert repository.shown == tuple(range(1, number + 1))
+        current = (repository.root / MODEL).resolve()
+        assert sorted(current.parent.iterdir()) == sorted([before, current])
+        assert repository.collect(days=0, older_than=0) == []
+
+
+def test_a_release_that_says_it_was_made_in_the_future_is_young(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    package = write_package(tmp_path / "package-future", "future")
+    draft = draft_of(package, output="scores").model_copy(update={"created": "2999-01-01T00:00:00.000+00:00"})
+    publish(repository.root, package, draft, allow_interface_change=True)
+    for output in ("logits", "labels", "labels"):
+        repository.publish(output)
+    repository.collect()
+    assert repository.numbers == (1, 3, 4)
+    newest = repository.opened.newest(MODEL)
+    assert newest is not None
+    assert newest.version == 4
+
+
+def test_a_model_that_comes_while_the_locks_are_taken_is_left_alone(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "logits")
+    held = ExitStack()
+    held.enter_context(repository.opened.exclusive(MODEL))
+
+    def another_comes(_process: int | None) -> None:
+        for number in "12":
+            package = write_package(tmp_path / f"other-{number}", number)
+            publish(repository.root, package, draft_of(package, model="other"))
+        held.close()
+
+    limits = Limits(older_than=0, now=time.time() + DAY, scratch=(), staging=())
+    with held:
+        found = Collector(tmp_path, repository.root, limits).collect(another_comes)
+    assert [one.kind for one in found] == ["view"]
+    assert len(repository.opened.views("other").others()) == 1
+
+
+def test_compiles_have_the_cache_while_a_collection_waits_for_whoever_publishes_a_model(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "logits", "logits")
+    cache = StageCache(tmp_path / "cache", Digester(tmp_path / "cache" / "digests.sqlite"))
+    with cache.held(not_waiting):
+        pass  # makes the cache
+    held = ExitStack()
+    held.enter_context(repository.opened.exclusive(MODEL))
+    used = []
+
+    def compile_meanwhile(_process: int | None) -> None:
+        with cache.held(not_waiting):
+            used.append(True)
+        held.close()
+
+    limits = Limits(older_than=0, now=time.time() + DAY, scratch=(), staging=())
+    with held:
+        found = Collector(tmp_path, repository.root, limits).collect(compile_meanwhile)
+    assert used == [True]
+    assert "view" in {one.kind for one in found}
+
+
+def test_a_dry_run_beside_compiles_that_build_entries_finds_nothing_and_does_not_fail(tmp_path: Path) -> None:
+    cache = StageCache(tmp_path / "cache", Digester(tmp_path / "cache" / "digests.sqlite"))
+    ended = threading.Event()
+
+    def build() -> None:
+        while not ended.is_set():
+            with cache.staging() as staged:
+                (staged / "model" / "weights").mkdir(parents=True)
+                (staged / "model" / "weights" / "data").write_text("1")
+
+    limits = Limits(older_than=DAY, now=time.time(), scratch=(), staging=())
+    with ThreadPoolExecutor(2) as threads:
+        building = [threads.submit(build) for _ in range(2)]
+        try:
+            found = [
+                Collector(tmp_path, tmp_path / "repository", limits, dry=True).found(lambda _: None) for _ in range(300)
+            ]
+        finally:
+            ended.set()
+        for one in building:
+            one.result()
+    assert [one for one in found if one] == []
+
+
+@pytest.mark.parametrize("older_than", [-DAY, DAY], ids=["old entries", "young entries"])
+def test_a_dry_run_bears_entries_that_vanish_while_it_looks_at_them(older_than: float, tmp_path: Path) -> None:
+    cache = StageCache(tmp_path / "cache", Digester(tmp_path / "cache" / "digests.sqlite"))
+    ended = threading.Event()
+
+    def rebuild() -> None:
+        while not ended.is_set():
+            with cache.staging() as staged:
+                for number in range(8):
+                    (staged / f"part-{number}").mkdir()
+                    (staged / f"part-{number}" / "data").write_text(str(number))
+                cache.remove(cache.publish("compile", "key", staged, {}).folder)
+
+    limits = Limits(older_than=older_than, now=time.time(), scratch=(), staging=())
+    collector = Collector(tmp_path, tmp_path / "repository", limits, dry=True)
+    with ThreadPoolExecutor(1) as threads:
+        rebuilding = threads.submit(rebuild)
+        try:
+            kinds = {one.kind for _ in range(1500) for one in collector.found(lambda _: None)}
+        finally:
+            ended.set()
+        rebuilding.result()
+    assert kinds <= {"cache entry"}
+
+
+def test_scratch_folders_of_a_killed_process_are_found_and_those_of_a_living_one_are_not(tmp_path: Path) -> None:
+    program = (
+        "import os, pathlib, sys; from plansmith.system.temporary import scratch_folder\n"
+        "with scratch_folder('doctor'), scratch_folder('doctor', pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    )
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with scratch_folder("doctor", tmp_path) as alive:
+        hidden, plain = abandoned_scratch(tmp_path)
+        assert Path(alive) not in {hidden, plain}
+    assert hidden.name.startswith(".plansmith-")
+    assert plain.name.startswith("plansmith-")
+
+
+def test_a_staging_folder_that_is_not_locked_yet_is_not_taken_for_an_abandoned_one(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        with locked(tmp_path / ".lock"):
+            (tmp_path / "new").mkdir()
+            asked = threads.submit(abandoned_folders, tmp_path)
+            wait([asked], 0.2)
+            descriptor = os.open(tmp_path / "new", os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert asked.result() == []
+    os.close(descriptor)
+    assert abandoned_folders(tmp_path) == [tmp_path / "new"]
+
+
+def test_the_last_thousand_runs_stay_however_old(tmp_path: Path) -> None:
+    history = History(tmp_path / HISTORY)
+    (tmp_path / HISTORY).mkdir()
+    content = run_record("tiny").model_dump_json()
+    for number in range(1, RECORDS_KEPT + 3):
+        history.file(number).write_text(content)
+    repository = Repository(tmp_path)
+    assert repository.collect(days=29) == []
+    assert {one.path for one in repository.collect()} == {history.file(1), history.file(2)}
+    assert len(history.numbers()) == RECORDS_KEPT
+    history.add(run_record("tiny"))
+    assert history.numbers()[-1] == RECORDS_KEPT + 3

@@ -1,0 +1,159 @@
+"""No file is hashed twice, and a file that changed is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from plansmith.config.source_reference import parse_reference
+from plansmith.config.spec import make_spec
+from plansmith.errors import SourceError
+from plansmith.records.model import FileEntry
+from plansmith.steps.fetch import fetch, require_unchanged
+from plansmith.steps.runner import Listener, StageRunner
+from plansmith.system.digest import Digester, digest_of, digest_of_files
+
+CONTENT = b"weights" * 1000
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    path = tmp_path / "weights.bin"
+    path.write_bytes(CONTENT)
+    return path
+
+
+@pytest.fixture
+def memo(tmp_path: Path) -> Path:
+    return tmp_path / "memo" / "digests.sqlite"
+
+
+def test_a_later_process_knows_the_digest_without_reading_the_file(weights: Path, memo: Path) -> None:
+    first, second = Digester(memo), Digester(memo)
+    assert first.file(weights) == first.file(weights) == second.file(weights) == SHA256
+    assert (first.hashed, second.hashed) == (1, 0)
+
+
+def test_a_changed_file_is_hashed_again(weights: Path, memo: Path) -> None:
+    digester = Digester(memo)
+    digester.file(weights)
+    weights.write_bytes(CONTENT + b"!")
+    for again in (digester, Digester(memo)):
+        assert again.file(weights) == hashlib.sha256(CONTENT + b"!").hexdigest()
+    assert digester.hashed == 2
+
+
+def test_a_hard_link_costs_one_more_reading_and_then_shares_the_answer(weights: Path, memo: Path) -> None:
+    Digester(memo).file(weights)
+    link = weights.with_name("link.bin")
+    link.hardlink_to(weights)
+    digester = Digester(memo)
+    assert digester.file(link) == Digester(memo).file(weights) == SHA256
+    assert digester.hashed == 1
+    again = Digester(memo)
+    assert again.file(weights) == again.file(link) == SHA256
+    assert again.hashed == 0
+
+
+def test_a_file_is_read_afresh_where_that_is_asked_for(weights: Path, memo: Path) -> None:
+    digester = Digester(memo)
+    assert digester.file(weights) == digester.file(weights, afresh=True) == SHA256
+    assert digester.hashed == 2
+
+
+def test_a_copy_is_hashed_for_itself(weights: Path, memo: Path) -> None:
+    digester = Digester(memo)
+    digester.file(weights)
+    copy = weights.with_name("copy.bin")
+    copy.write_bytes(CONTENT)
+    assert digester.file(copy) == SHA256
+    assert digester.hashed == 2
+
+
+def test_a_read_only_digester_uses_the_memo_and_adds_nothing(weights: Path, memo: Path) -> None:
+    for hashed in (1, 1):
+        looking = Digester(memo, read_only=True)
+        assert looking.file(weights) == SHA256
+        assert looking.hashed == hashed
+        assert not memo.exists()
+    Digester(memo).file(weights)
+    looking = Digester(memo, read_only=True)
+    looking.file(weights)
+    assert looking.hashed == 0
+
+
+def test_a_damaged_memo_is_made_anew_but_by_nobody_who_only_looks(weights: Path, memo: Path) -> None:
+    Digester(memo).file(weights)
+    memo.write_bytes(b"no database " * 1000)
+    assert Digester(memo, read_only=True).file(weights) == SHA256
+    assert memo.read_bytes().startswith(b"no database")
+    first, second = Digester(memo), Digester(memo)
+    assert first.file(weights) == second.file(weights) == SHA256
+    assert (first.hashed, second.hashed) == (1, 0)
+
+
+@pytest.mark.parametrize("unusable", ["a folder", "below a file", "/proc/nope/digests.sqlite"])
+def test_an_unusable_memo_only_costs_time(unusable: str, weights: Path, tmp_path: Path) -> None:
+    memo = tmp_path / "memo"
+    if unusable == "a folder":
+        memo.mkdir()
+    elif unusable == "below a file":
+        memo = weights / "digests.sqlite"
+    else:
+        memo = Path(unusable)
+    first, second = Digester(memo), Digester(memo)
+    assert first.file(weights) == first.file(weights) == second.file(weights) == SHA256
+    assert (first.hashed, second.hashed) == (1, 1)
+
+
+def test_a_missing_file_is_an_error_and_not_a_digest(tmp_path: Path, memo: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Digester(memo).file(tmp_path / "nope")
+
+
+def test_the_digest_of_a_folder_depends_on_names_and_contents_only() -> None:
+    files = [FileEntry(path=name, bytes=1, sha256=name * 2) for name in ("a", "b")]
+    swapped = [FileEntry(path=a.path, bytes=1, sha256=b.sha256) for a, b in zip(files, files[::-1], strict=True)]
+    assert digest_of_files(files) == digest_of_files(files[::-1])
+    assert digest_of_files(files) != digest_of_files(swapped)
+    assert digest_of({"b": 1, "a": [2]}) == digest_of({"a": [2], "b": 1})
+
+
+def test_the_entries_of_a_folder_are_all_its_files_sorted(tmp_path: Path, memo: Path) -> None:
+    for name in ("b", "inner/a", "inner/c"):
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).write_text(name)
+    entries = Digester(memo).entries(tmp_path / "tree")
+    assert [(e.path, e.bytes) for e in entries] == [("b", 1), ("inner/a", 7), ("inner/c", 7)]
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_copy_that_keeps_size_and_modification_time_is_still_another_file(foreign: bool, tmp_path: Path) -> None:
+    weights, memo = tmp_path / "weights", tmp_path / "memo.sqlite"
+    weights.write_bytes(b"one")
+    before = weights.stat()
+    first = Digester(memo).file(weights, foreign=foreign)
+    while weights.stat().st_ctime_ns == before.st_ctime_ns:  # the file system's clock may be coarse
+        weights.write_bytes(b"two")
+    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert weights.stat().st_mtime_ns == before.st_mtime_ns
+    assert Digester(memo).file(weights, foreign=foreign) != first
+
+
+def test_a_model_that_changed_while_it_was_read_is_refused(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "bert"}')
+    (model / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
+    spec = make_spec({"source": f"hf:{model}"})
+    stages = StageRunner("model", tmp_path / "artifacts", listener=Listener(), force=False, dry=False)
+    source = fetch(stages, spec, parse_reference(spec.source, relative_to=tmp_path))
+    require_unchanged(stages, spec, source)
+    (model / "config.json").write_text('{"model_type": "bart"}')
+    with pytest.raises(SourceError, match="changed while it was read"):
+        require_unchanged(stages, spec, source)

@@ -1,0 +1,135 @@
+"""A lowering that is killed or interrupted leaves nothing half-made and no temporary file, and the next run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from plansmith.system.process import Worker
+
+from ..cli.command import COMMAND, environment
+from ..compilers.precision import lint_graphs
+from ..compilers.precision.given_files import lay_out
+from ..support import warm
+from .conftest import TESTS
+from .ends import still_running
+from .wholeness import cache_problems, staging_problems
+
+SECONDS = 180
+ENDED_SECONDS = 20
+
+
+class Lowering:
+    """`plansmith lower` in a folder, with a folder of its own for temporary files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.temporary = folder, folder / "temporary"
+        self.temporary.mkdir()
+        lay_out(lint_graphs.attention(), folder, precision="int8")
+
+    def start(self) -> subprocess.Popen[str]:
+        """A run that says its steps on standard error."""
+        words = [*COMMAND, "lower", "spec.yaml", "--output", "out", "--json"]
+        return warm.Popen(
+            words,
+            cwd=self.folder,
+            env=environment(TMPDIR=str(self.temporary)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def stop_in_the_middle(self, number: signal.Signals) -> tuple[int, str, list[str]]:
+        """End a run while candidates are being made: exit code, messages, processes that outlive it."""
+        with self.start() as process:
+            deadline = time.monotonic() + SECONDS
+            while not any(self.folder.glob("artifacts/cache/staging/*/.plansmith-*-lowering-*/*/*")):
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+            children = psutil.Process(process.pid).children(recursive=True)
+            began = time.monotonic()
+            os.kill(process.pid, number)
+            said = process.communicate(timeout=SECONDS)[1]
+            left = still_running(children)
+            assert time.monotonic() - began < ENDED_SECONDS
+            return process.returncode, said, left
+
+    def problems(self) -> list[str]:
+        """What is torn."""
+        out = ["there is a graph already"] if (self.folder / "out").exists() else []
+        return cache_problems(self.folder / "artifacts" / "cache") + out
+
+    def left(self) -> list[str]:
+        """What lies in the staging folder."""
+        return staging_problems(self.folder / "artifacts" / "cache" / "staging")
+
+    def goes_on(self) -> bool:
+        """Whether the same command then makes the graph, from the last finished step, and leaves nothing behind."""
+        with self.start() as process:
+            output, said = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, said
+        assert json.loads(output)["lowered"]["precision"] == "int8"
+        cached = [line.split()[0] for line in said.splitlines() if line.endswith("cached")]
+        return (self.folder / "out").is_dir() and cached == ["fetch", "export", "sample"] and not self.left()
+
+
+@pytest.fixture
+def lowering(tmp_path: Path) -> Lowering:
+    return Lowering(tmp_path)
+
+
+def test_an_interrupt_ends_a_lowering_at_once_with_nothing_left(lowering: Lowering) -> None:
+    status, said, left = lowering.stop_in_the_middle(signal.SIGINT)
+    assert (status, left) == (130, [])
+    assert said.splitlines()[-1].startswith("plansmith: interrupted; run the same command again")
+    assert "Traceback" not in said
+    assert lowering.problems() == lowering.left() == []
+    assert list(lowering.temporary.iterdir()) == []
+    assert lowering.goes_on()
+
+
+def test_a_killed_lowering_leaves_nothing_half_made_and_the_next_goes_on(lowering: Lowering) -> None:
+    status, _, left = lowering.stop_in_the_middle(signal.SIGKILL)
+    assert (status, left) == (-signal.SIGKILL, [])
+    assert lowering.problems() == []
+    names = [path.name for path in lowering.temporary.iterdir()]
+    assert all(name.startswith("plansmith-") for name in names), "plansmith gc finds what is named so"
+    assert lowering.goes_on()
+    assert [path.name for path in lowering.temporary.iterdir()] == names
+
+
+def test_a_worker_that_dies_in_the_middle_of_a_lowering_is_one_message(lowering: Lowering) -> None:
+    with lowering.start() as process:
+        while not any(lowering.folder.glob("artifacts/cache/staging/*/.plansmith-*-lowering-*/*/*")):
+            assert process.poll() is None
+            time.sleep(0.005)
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.kill()
+        output, said = process.communicate(timeout=SECONDS)
+    found = json.loads(output)
+    assert (process.returncode, found["exit_code"], found["step"]) == (9, 9, "lower")
+    assert "the worker was killed during lower" in said
+    assert "Traceback" not in said
+    assert lowering.problems() == lowering.left() == []
+    assert list(lowering.temporary.iterdir()) == []
+    assert lowering.goes_on()
+
+
+def test_what_a_worker_leaves_among_the_temporary_files_goes_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(TESTS)
+    with Worker("faults.tiny_worker", tmp_path / "log") as worker:
+        left = Path(worker.call("leave_temporary_file"))
+        assert left.read_text() == "left"
+    assert not left.exists()
+    assert not left.parent.exists()

@@ -1,0 +1,270 @@
+"""What is found in a first look goes, and nothing else; what is served, aliased or pinned never."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from plansmith.errors import RepositoryError
+from plansmith.fleet.maintenance.cleanup import Gone
+from plansmith.fleet.maintenance.collect import Collected, Grace, Grounds, collect
+from plansmith.fleet.maintenance.garbage import Collector, Limits
+from plansmith.fleet.maintenance.locations import Places
+from plansmith.records.destination import Place
+from plansmith.records.release import Interface
+from plansmith.stores.backend.folder import FolderObjects
+from plansmith.stores.layout import OBJECTS
+from plansmith.stores.maintenance.verify import verify_store
+from plansmith.stores.store import Store
+from plansmith.stores.sync.mirror import Mirror
+from plansmith.stores.sync.pull import pull
+from plansmith.triton.repository.repository import ModelRepository
+
+from ...cli.command import CommandLine
+from ...faults.wholeness import repository_problems
+from ...stores.filled import DAY, fill, publish, report_live
+from ...stores.releases import MODEL, make_release
+from ...triton.versions import INTERFACE
+
+OTHER = Interface(inputs=INTERFACE.inputs, outputs=INTERFACE.outputs[:1])
+
+
+class Ground:
+    """A folder with artifacts, a repository in it, and a store, all of it 31 days old when it is collected.
+
+    Args:
+        folder: of all.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.artifacts = folder / "artifacts"
+        self.repository = ModelRepository(self.artifacts / "repository")
+        self.store = Store(FolderObjects(folder / "store"))
+
+    def fill(self, *interfaces: Interface) -> None:
+        """Make a version for each, and publish it to the store."""
+        for number, interface in enumerate(interfaces, 1):
+            made = make_release(self.repository.root, number, interface=interface)
+            publish(self.store, made, *(["current"] if interface == interfaces[-1] else [f"was-{number}"]))
+
+    def age(self) -> None:
+        """Have the files of the store look two days old."""
+        for path in (self.folder / "store").rglob("*"):
+            os.utime(path, (time.time() - 2 * DAY,) * 2)
+
+    def log(self, name: str) -> Path:
+        """An old log of a compile."""
+        path = self.artifacts / "logs" / f"{name}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("log")
+        return path
+
+    def collect(
+        self,
+        *,
+        dry_run: bool = False,
+        stores: Sequence[str] = ("store",),
+        told: Callable[[Sequence[Gone]], None] = lambda _: None,
+    ) -> Collected:
+        """Collect what was not used for 30 days; of the store, all that is not held and none of the newest."""
+        limits = Limits(older_than=30 * DAY, now=time.time() + 31 * DAY, scratch=(), staging=())
+        places = Places([Path("artifacts/repository")], [Place(to=name) for name in stores], self.folder)
+        grounds = Grounds(Path("artifacts"), places)
+        return collect(grounds, Grace(seconds=0, keep=1, settle_seconds=0, limits=limits), dry_run=dry_run, told=told)
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path)
+
+
+def names(found: Sequence[Gone], *kinds: str) -> list[str]:
+    return [one.name for one in found if one.kind in kinds]
+
+
+def test_a_dry_run_tells_what_would_go_and_then_that_goes(ground: Ground) -> None:
+    ground.fill(INTERFACE, INTERFACE, INTERFACE)
+    ground.age()
+    log = ground.log("old")
+    before = sorted(ground.folder.rglob("*"))
+    looked: list[Sequence[Gone]] = []
+    dry = ground.collect(dry_run=True, told=looked.append)
+    assert sorted(ground.folder.rglob("*")) == before
+    assert (dry.gone, dry.faults, looked) == ((), (), [list(dry.found)])
+    assert names(dry.found, "version") == [f"{MODEL}@1"]
+    assert names(dry.found, "log") == [str(log)]
+    assert {one.version: one.why for one in dry.kept} == {
+        2: "a rollback of current leads to it",
+        3: "current stands for it",
+    }
+    done = ground.collect()
+    assert set(done.found) == set(done.gone) == set(dry.found)
+    assert done.freed_bytes == dry.freed_bytes > 0
+    assert not log.exists()
+    assert verify_store(ground.store).damages == ()
+    assert ground.repository.views(MODEL).shown() == [1, 2, 3], "what Triton is shown stays, however old"
+    assert ground.collect().gone == ()
+
+
+def test_nothing_goes_that_was_held_again_or_came_since_the_look(ground: Ground) -> None:
+    ground.fill(INTERFACE, INTERFACE, INTERFACE, INTERFACE)
+    ground.age()
+    late: list[Path] = []
+
+    def meanwhile(found: Sequence[Gone]) -> None:
+        assert names(found, "version") == [f"{MODEL}@1", f"{MODEL}@2"]
+        ground.store.promote(MODEL, 1, "champion")
+        late.append(ground.log("late"))
+
+    done = ground.collect(told=meanwhile)
+    assert names(done.gone, "version") == [f"{MODEL}@2"]
+    assert {one.version: one.why for one in done.kept} == {
+        1: "champion stands for it",
+        3: "a rollback of current leads to it",
+        4: "current stands for it",
+    }
+    assert late[0].exists()
+    assert verify_store(ground.store).damages == ()
+    assert {one.name for one in done.gone} < {one.name for one in done.found}
+
+
+@pytest.mark.parametrize("held", ["aliased", "pinned", "live", "not at all"])
+def test_a_release_here_that_a_store_holds_on_to_stays(held: str, ground: Ground) -> None:
+    ground.fill(OTHER, INTERFACE, INTERFACE)
+    assert ground.repository.views(MODEL).shown() == [2, 3]
+    if held != "aliased":
+        ground.store.take_alias_away(MODEL, "was-1")
+    if held == "pinned":
+        ground.store.pin(MODEL, 1, "audit")
+    if held == "live":
+        report_live(ground.store, 1)
+    done = ground.collect()
+    stays = held != "not at all"
+    assert names(done.gone, "release") == ([] if stays else [str(ground.repository.release(MODEL, 1))])
+    assert ground.repository.versions(MODEL) == ([1, 2, 3] if stays else [2, 3])
+    assert repository_problems(ground.repository.root) == []
+
+
+def test_no_release_goes_while_a_store_cannot_be_asked_what_it_holds(ground: Ground) -> None:
+    ground.fill(OTHER, INTERFACE)
+    log = ground.log("old")
+    done = ground.collect(stores=["store", "nowhere"])
+    assert [fault.place for fault in done.faults] == ["nowhere"]
+    error = done.error()
+    assert isinstance(error, RepositoryError)
+    assert error.message.endswith("nowhere is no store")
+    assert not log.exists(), "the other places are tidied all the same"
+    assert ground.repository.versions(MODEL) == [1, 2]
+    (ground.folder / "store" / "models" / f"{MODEL}.json").write_text("{}")
+    done = ground.collect()
+    assert [fault.place for fault in done.faults] == [str(ground.folder / "store")]
+    assert ground.repository.versions(MODEL) == [1, 2]
+
+
+def test_a_mirror_keeps_the_releases_that_its_store_had_it_take(tmp_path: Path) -> None:
+    store, mirror = Store(FolderObjects(tmp_path / "store")), Mirror(tmp_path / "mirror")
+    for number, interface in ((1, OTHER), (2, INTERFACE), (3, INTERFACE)):
+        publish(store, make_release(tmp_path / "repository", number, interface=interface), f"n{number}")
+    store.pin(MODEL, 1, "audit")
+    with mirror.held(store, alone=True):
+        for word in ("n1", "n2", "n3"):
+            pull(store, mirror, *store.find(f"{MODEL}@{word}"), spared=[1])
+    shown, numbers = mirror.repository.views(MODEL).shown(), mirror.repository.versions(MODEL)
+    assert (shown, numbers) == ([3], [1, 2, 3])
+    limits = Limits(older_than=0, now=time.time() + DAY, scratch=(), staging=())
+    found = Collector(tmp_path, mirror.repository.root, limits).collect(lambda _: None)
+    assert "release" not in {one.kind for one in found}
+    assert mirror.repository.versions(MODEL) == [1, 2, 3]
+
+
+def test_the_repositories_of_several_targets_are_tidied_and_the_artifacts_once(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    log = ground.log("old")
+    for target in ("local-cpu", "triton-26.03"):
+        for number, interface in ((1, OTHER), (2, INTERFACE), (3, INTERFACE)):
+            root = ground.artifacts / "repository" / target
+            make_release(root, number, interface=interface, target=target)
+    surroundings = {"TMPDIR": str(tmp_path), "PLANSMITH_SERVE_ENV": str(tmp_path / "serve-env")}
+    garbage = CommandLine(tmp_path)("gc", "--older-than", "0", "--dry-run", "--json", **surroundings).document[
+        "garbage"
+    ]
+    done = ground.collect(stores=[])
+    assert names(done.found, "log") == [str(log)]
+    told = [one["path"] for one in garbage if one["kind"] in {"log", "release"}]
+    assert told == [str(Path("artifacts/logs/old.log")), *names(done.found, "release")], "plansmith gc tells the same"
+    roots = [ground.artifacts / "repository" / target for target in ("local-cpu", "triton-26.03")]
+    assert names(done.gone, "release") == [str(ModelRepository(root).release(MODEL, 1)) for root in roots]
+    assert done.error() is None
+
+
+def test_a_shared_cache_is_tidied_and_contents_that_releases_need_stay(tmp_path: Path) -> None:
+    store = Store(FolderObjects(tmp_path / "store"))
+    fill(store, tmp_path, 1)
+    entry = "cache/export/0123.json"
+    store.objects.put(entry, b"{}")
+    for path in (tmp_path / "store").rglob("*"):
+        os.utime(path, (time.time() - 40 * DAY,) * 2)
+    (tmp_path / "artifacts" / "repository").mkdir(parents=True)
+    grounds = Grounds(
+        Path("artifacts"), Places([Path("artifacts/repository")], relative_to=tmp_path), [Place(to="store")]
+    )
+    done = collect(grounds, Grace(seconds=30 * DAY, settle_seconds=0), dry_run=False)
+    assert (names(done.found, "cache entry"), names(done.gone, "cache entry")) == ([entry], [entry])
+    assert verify_store(store).damages == ()
+    nothing = Grounds(Path("artifacts"), Places(relative_to=tmp_path), [Place(to="nowhere")])
+    assert "nothing is shared" in collect(nothing, Grace(seconds=0), dry_run=True).faults[0].message
+
+
+def test_what_went_before_a_place_failed_is_told(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    ground.fill(INTERFACE, INTERFACE, INTERFACE)
+    ground.age()
+    first, second = ground.log("first"), ground.log("second")
+    remove = FolderObjects.remove
+
+    def refused(objects: FolderObjects, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        if any(key.startswith(OBJECTS) for key in keys):
+            raise RepositoryError("no space", remedy="make some")
+        remove(objects, keys)
+
+    def full(path: Path) -> None:
+        if path == second:
+            raise OSError(errno.EROFS, "read-only")
+        path.unlink()
+
+    monkeypatch.setattr(FolderObjects, "remove", refused)
+    monkeypatch.setattr("plansmith.fleet.maintenance.garbage._delete", full)
+    done = ground.collect()
+    assert (first.exists(), second.exists()) == (False, True)
+    assert names(done.gone, "version", "list", "content", "log") == [
+        f"{MODEL}@1",
+        *names(done.found, "list"),
+        str(first),
+    ]
+    assert names(done.found, "content")
+    assert [fault.place for fault in done.faults] == [str(ground.folder / "store"), str(ground.repository.root)]
+    assert done.freed_bytes == sum(one.bytes for one in done.gone)
+
+
+def test_what_went_of_a_shared_cache_before_it_failed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(FolderObjects(tmp_path / "store"))
+    fill(store, tmp_path, 1)
+    entry = "cache/export/0123.json"
+    store.objects.put(entry, b"{}")
+    for path in (tmp_path / "store").rglob("*"):
+        os.utime(path, (time.time() - 40 * DAY,) * 2)
+
+    def lost(_: FolderObjects, _before: float) -> int:
+        raise RepositoryError("the store is gone", remedy="bring it back")
+
+    monkeypatch.setattr(FolderObjects, "give_up", lost)
+    (tmp_path / "artifacts").mkdir()
+    grounds = Grounds(Path("artifacts"), Places(relative_to=tmp_path), [Place(to="store")])
+    done = collect(grounds, Grace(seconds=30 * DAY, settle_seconds=0), dry_run=False)
+    assert (names(done.gone, "cache entry"), len(done.faults)) == ([entry], 1)

@@ -1,0 +1,141 @@
+"""A service's places come from the specs of its fleet; that nothing is there yet is said, and is no failure."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from plansmith.errors import UsageError
+from plansmith.fleet.maintenance.collect import Collected, Grace, Grounds, collect
+from plansmith.fleet.maintenance.garbage import Limits
+from plansmith.fleet.maintenance.locations import named_places, places_of_specs
+from plansmith.fleet.maintenance.text import collected_counts, collected_rows, verified_counts
+from plansmith.fleet.maintenance.verify import Manner, Verified, verify
+from plansmith.records.destination import Place
+from plansmith.stores.backend.folder import FolderObjects
+from plansmith.stores.store import Store
+from plansmith.triton.repository.repository import ModelRepository
+
+from ...stores.filled import DAY, fill
+
+OWN = """
+source: hf:bert
+repository: ../models
+artifacts: ../work
+publish: [../store, {to: s3://models/prod, ca_bundle: lan.pem}]
+shared_cache: ../shared
+"""
+PLAIN = """
+models:
+  - {source: hf:one, target: [local-cpu, triton-26.08-cpu], publish: ../store}
+  - {source: hf:two, target: [local-cpu], publish: {to: ../store, aliases: [champion]}}
+"""
+
+
+def lay_out(folder: Path, **texts: str) -> Path:
+    """Spec files by name, in a folder of their own."""
+    specs = folder / "specs"
+    specs.mkdir()
+    for name, text in texts.items():
+        (specs / f"{name}.yaml").write_text(text, encoding="utf-8")
+    return folder
+
+
+def verified(folder: Path) -> Verified:
+    """Verify a service by digest, as its flow does."""
+    places = named_places(places_of_specs(["specs"], folder), folder, None, None)
+    return verify(places, Manner(on_server=False))
+
+
+def collected(folder: Path) -> Collected:
+    """Collect for a service, as its flow does, a month from now."""
+    limits = Limits(older_than=30 * DAY, now=time.time() + 31 * DAY, scratch=(), staging=())
+    places = named_places(places_of_specs(["specs"], folder), folder, None, None)
+    grace = Grace(seconds=0, keep=1, settle_seconds=0, limits=limits)
+    return collect(Grounds(None, places), grace, dry_run=False)
+
+
+def test_the_places_of_a_fleet_are_those_of_its_specs_each_once(tmp_path: Path) -> None:
+    found = places_of_specs(["specs"], lay_out(tmp_path, own=OWN, plain=PLAIN))
+    assert found.faults == ()
+    assert found.artifacts == (tmp_path / "work", tmp_path / "artifacts")
+    repository = tmp_path / "artifacts" / "repository"
+    targets = (repository / "local-cpu", repository / "triton-26.08-cpu")
+    assert found.repositories == (tmp_path / "models", *targets)
+    store = str(tmp_path / "store")
+    assert found.stores == (
+        Place(to=store),
+        Place(to="s3://models/prod", ca_bundle=str(tmp_path / "specs" / "lan.pem")),
+        Place(to=f"{store}/local-cpu"),
+        Place(to=f"{store}/triton-26.08-cpu"),
+    )
+    assert found.shared_caches == (Place(to=str(tmp_path / "shared")),)
+
+
+def test_what_is_named_takes_the_place_of_what_specs_have_of_its_kind(tmp_path: Path) -> None:
+    of_specs = places_of_specs(["specs"], lay_out(tmp_path, own=OWN))
+    named = named_places(of_specs, tmp_path, ["other"], None)
+    assert (named.repositories, named.of_specs.repositories) == ([Path("other")], ())
+    assert named.of_specs.stores == of_specs.stores
+    named = named_places(of_specs, tmp_path, None, ["elsewhere"])
+    assert (named.stores, named.of_specs.stores) == ([Place(to="elsewhere")], ())
+    assert (named.repositories, named.of_specs.repositories) == ([], of_specs.repositories)
+    bare = named_places(places_of_specs([], tmp_path), tmp_path, None, None)
+    assert bare.repositories == [Path("artifacts/repository")]
+    moved = places_of_specs(["specs"], tmp_path, {"repository": "/srv/models", "publish": []})
+    assert (moved.repositories, moved.stores) == ((Path("/srv/models"),), ())
+    with pytest.raises(UsageError, match="is no store"):
+        named_places(of_specs, tmp_path, None, ["ftp://x"])
+
+
+def test_of_a_fresh_service_it_is_said_that_nothing_is_there_and_nothing_fails(tmp_path: Path) -> None:
+    lay_out(tmp_path, plain="{source: hf:two, publish: ../store, shared_cache: ../shared}")
+    artifacts, store, shared = tmp_path / "artifacts", tmp_path / "store", tmp_path / "shared"
+    looked = verified(tmp_path)
+    assert (looked.error(), looked.places, looked.faults) == (None, (), ())
+    assert looked.absent == (str(artifacts / "repository"), str(store))
+    assert verified_counts(looked).endswith(f"; nothing there yet at {artifacts / 'repository'}, {store}")
+    tidied = collected(tmp_path)
+    assert (tidied.error(), tidied.found) == (None, ())
+    assert tidied.absent == (str(store), str(shared), str(artifacts))
+    assert collected_counts(tidied).endswith(f"; nothing there yet at {store}, {shared}, {artifacts}")
+    assert {row["why"] for row in collected_rows(tidied)} == {"nothing there yet"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["specs"]
+
+
+def test_all_that_the_models_of_a_service_have_is_looked_after(tmp_path: Path) -> None:
+    lay_out(tmp_path, own=OWN.replace(", {to: s3://models/prod, ca_bundle: lan.pem}", ""), plain="source: hf:two")
+    store = Store(FolderObjects(tmp_path / "store"))
+    made = fill(store, tmp_path, 1)
+    (tmp_path / "repository").rename(tmp_path / "models")
+    (tmp_path / "repository.plansmith").rename(tmp_path / "models.plansmith")
+    logs = [tmp_path / name / "logs" / "old.log" for name in ("work", "artifacts")]
+    for log in logs:
+        log.parent.mkdir(parents=True)
+        log.write_text("log")
+    found = verified(tmp_path)
+    assert [place.place for place in found.places] == [str(tmp_path / "models"), str(store.place)]
+    assert found.absent == (str(tmp_path / "artifacts" / "repository"),)
+    tidied = collected(tmp_path)
+    assert (tidied.error(), tidied.absent) == (None, (str(tmp_path / "shared"), str(tmp_path / "artifacts/repository")))
+    assert {one.name for one in tidied.gone if one.kind == "log"} == set(map(str, logs))
+    assert not any(log.exists() for log in logs)
+    assert ModelRepository(tmp_path / "models").versions(made[0].model) == [1]
+
+
+def test_logs_of_a_service_that_has_never_made_a_version_go_when_they_are_old(tmp_path: Path) -> None:
+    lay_out(tmp_path, plain="source: hf:two")
+    log = tmp_path / "artifacts" / "logs" / "failed.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("log")
+    assert [one.name for one in collected(tmp_path).gone] == [str(log)]
+
+
+def test_a_spec_that_cannot_be_read_fails_and_no_release_goes_as_its_store_is_not_known(tmp_path: Path) -> None:
+    lay_out(tmp_path, broken="- a list", plain="source: hf:two")
+    found = verified(tmp_path)
+    assert [fault.place for fault in found.faults] == [str(tmp_path / "specs" / "broken.yaml")]
+    assert isinstance(found.error(), UsageError)
+    assert isinstance(collected(tmp_path).error(), UsageError)

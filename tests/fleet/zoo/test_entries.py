@@ -1,0 +1,104 @@
+"""Lists of models: what stands in the shipped one, and what a wrong one is told."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from plansmith.errors import UsageError
+from plansmith.fleet.zoo.entries import Entry, pick, read_list, shipped_list
+
+SHIPPED = Path(__file__).parents[3] / "configs" / "zoo.yaml"
+
+
+def refusal(folder: Path, text: str) -> UsageError:
+    path = folder / "list.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_list(path)
+    return caught.value
+
+
+def test_the_shipped_list_has_120_models_of_45_architectures_and_70_timm_families() -> None:
+    import timm
+
+    entries = read_list(SHIPPED)
+    assert len(entries) >= 120
+    assert len({(e.architecture, e.task) for e in entries if e.model_type}) >= 45
+    modules = {timm.models.model_entrypoint(e.timm).__module__ for e in entries if e.timm}
+    assert len(modules) >= 70
+
+
+def test_the_list_that_plansmith_comes_with_is_that_of_the_checkout() -> None:
+    assert read_list(shipped_list()) == read_list(SHIPPED)
+
+
+def test_the_list_of_the_readme_is_taken(tmp_path: Path) -> None:
+    readme = (SHIPPED.parents[1] / "README.md").read_text()
+    (text,) = re.findall(r"^```yaml\n(models:.*?model_type.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    (tmp_path / "list.yaml").write_text(text)
+    assert [bool(e.timm) for e in read_list(tmp_path / "list.yaml")] == [False, True]
+
+
+def test_no_entry_of_the_shipped_list_says_what_the_model_takes() -> None:
+    assert set(Entry.model_fields) == {"name", "timm", "model_type", "architecture", "task", "config"}
+
+
+def test_speech_of_the_shipped_list_is_cut_into_as_few_frames_as_real_models_cut_it() -> None:
+    """Five seconds are hundreds of frames then: the memory of some grows with their square."""
+    strides = [prod(e.config["conv_stride"]) for e in read_list(SHIPPED) if "conv_stride" in e.config]
+    assert len(strides) >= 4
+    assert set(strides) == {320}
+
+
+def test_every_problem_of_a_list_is_told_at_once(tmp_path: Path) -> None:
+    told = refusal(
+        tmp_path,
+        "models:\n"
+        "  - {timm: resnet10t, inputs: {}}\n"
+        "  - {architecture: BertModel}\n"
+        "  - {model_type: bert}\n"
+        "  - {timm: resnet10t, config: {a: 1}}\n",
+    )
+    assert told.message.splitlines()[0].startswith("4 problem(s) in ")
+    for words in (
+        "models.0.inputs: is unknown",
+        "models.1: an entry has either `timm` or `model_type`",
+        "models.2: a transformers model needs its `architecture`",
+        "models.3: a timm model has its own configuration",
+    ):
+        assert words in told.message
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("models: []", "models: the list is empty"),
+        ("{}", "models: is missing"),
+        ("- 1", "must be a mapping"),
+        ("a: [", "is not YAML"),
+        ("models: [{timm: resnet10t}, {timm: resnet10t}]", "'timm:resnet10t' stands there 2 times"),
+    ],
+)
+def test_what_is_no_list_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    told = refusal(tmp_path, text)
+    assert says in told.message
+    assert told.remedy
+
+
+def test_a_list_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read .*No such file"):
+        read_list(tmp_path / "none.yaml")
+
+
+def test_names_are_picked_by_a_regular_expression() -> None:
+    entries = (Entry(timm="resnet10t"), Entry(model_type="bert", architecture="BertModel"))
+    assert pick(entries, "^bert") == entries[1:]
+    assert pick(entries, "") == entries
+    with pytest.raises(UsageError, match="no name holds a match of 'gpt'"):
+        pick(entries, "gpt")
+    with pytest.raises(UsageError, match="is no regular expression"):
+        pick(entries, "(")

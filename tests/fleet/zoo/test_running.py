@@ -1,0 +1,139 @@
+"""A list runs to its end whatever one entry does, and what is finished is not run again."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+
+from plansmith.compilers import onnxrt
+from plansmith.fleet.zoo.entries import Entry
+from plansmith.fleet.zoo.records import Limit, Row
+from plansmith.fleet.zoo.run import Listener, Manner, Runner
+
+from ...compilers.precision import lint_graphs
+
+MANNER = Manner(jobs=2, timeout=60, memory_bytes=1 << 30, child=f"{__package__}.odd_child")
+
+
+class Heard(Listener):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bool] = {}
+        self.said: list[str] = []
+
+    def doing(self, entry: Entry, text: str) -> None:
+        self.said.append(f"{entry.label}: {text}")
+
+    def finished(self, row: Row, *, kept: bool) -> None:
+        self.kept[row.name] = kept
+
+
+def entries(*names: str) -> list[Entry]:
+    return [Entry(name=name, timm="resnet10t") for name in names]
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])  # where `python -m` finds the tests
+
+
+def test_a_crash_costs_one_entry(tmp_path: Path) -> None:
+    rows = Runner(tmp_path, MANNER).run(entries("one", "crash", "two"))
+    assert [row.name for row in rows] == ["one", "crash", "two"]
+    assert [row.outcome for row in rows] == ["right", "failed", "right"]
+    assert "SIGSEGV" in rows[1].problem
+
+
+def test_an_entry_that_takes_too_long_is_ended_and_costs_one_entry(tmp_path: Path) -> None:
+    began = time.monotonic()
+    rows = Runner(tmp_path, replace(MANNER, timeout=10)).run(entries("hang", "one", "two"))
+    assert time.monotonic() - began < 60
+    assert [row.outcome for row in rows] == ["failed", "right", "right"]
+    assert rows[0].problem == "it was not finished after 10.0 s (hanging); --timeout 20 gives it longer"
+
+
+def test_an_entry_that_holds_too_much_memory_is_ended_and_costs_one_entry(tmp_path: Path) -> None:
+    rows = Runner(tmp_path, replace(MANNER, memory_bytes=300 << 20)).run(entries("eat", "one"))
+    assert [row.outcome for row in rows] == ["failed", "right"]
+    assert rows[0].problem.startswith("it held 3")
+    assert rows[0].problem.endswith("(eating), and may hold 300.0 MiB; --memory 0.586 allows it more")
+
+
+def test_what_was_ended_at_a_limit_is_kept_until_it_is_allowed_more(tmp_path: Path) -> None:
+    short = replace(MANNER, timeout=2)
+    (first,) = Runner(tmp_path, short).run(entries("hang"))
+    heard = Heard()
+    assert Runner(tmp_path, replace(short, memory_bytes=2 << 30), heard).run(entries("hang")) == [first]
+    assert heard.kept == {"hang": True}
+    (longer,) = Runner(tmp_path, replace(short, timeout=2.5), heard).run(entries("hang"))
+    assert heard.kept == {"hang": False}
+    assert longer.limit == Limit(kind="time", allowed=2.5)
+
+
+def test_what_is_finished_is_kept_and_what_was_ended_is_tried_again(tmp_path: Path) -> None:
+    Runner(tmp_path, MANNER).run(entries("one", "crash"))
+    heard = Heard()
+    rows = Runner(tmp_path, MANNER, heard).run(entries("one", "crash", "two"))
+    assert heard.kept == {"one": True, "crash": False, "two": False}
+    assert rows[0].outcome == "right"
+
+
+def test_what_the_machine_failed_at_is_told_and_tried_again(tmp_path: Path) -> None:
+    (row,) = Runner(tmp_path, MANNER).run(entries("full"))
+    assert (row.outcome, row.problem) == ("failed", "no room")
+    heard = Heard()
+    Runner(tmp_path, MANNER, heard).run(entries("full"))
+    assert heard.kept == {"full": False}
+
+
+def test_a_row_that_is_not_right_names_the_log_of_its_process(tmp_path: Path) -> None:
+    right, failed = Runner(tmp_path, MANNER).run(entries("one", "crash"))
+    assert right.log == ""
+    assert Path(failed.log).parent == tmp_path / "logs"
+    assert Path(failed.log).name.startswith("crash-")
+    assert Path(failed.log).is_file()
+
+
+def test_another_entry_of_the_same_name_is_run_and_force_runs_all(tmp_path: Path) -> None:
+    Runner(tmp_path, MANNER).run(entries("one"))
+    heard = Heard()
+    Runner(tmp_path, MANNER, heard).run([Entry(name="one", timm="resnet18")])
+    assert heard.kept == {"one": False}
+    Runner(tmp_path, replace(MANNER, force=True), heard).run(entries("one"))
+    assert heard.kept == {"one": False}
+
+
+def test_a_damaged_result_is_made_anew(tmp_path: Path) -> None:
+    Runner(tmp_path, MANNER).run(entries("one"))
+    (kept,) = tmp_path.glob("*.json")
+    kept.write_text("{")
+    assert Runner(tmp_path, MANNER).run(entries("one"))[0].outcome == "right"
+    assert Row.model_validate_json(kept.read_text()).outcome == "right"
+
+
+def test_entries_side_by_side_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    heard = Heard()
+    Runner(tmp_path, MANNER, heard).run(entries("one"))
+    Runner(tmp_path, replace(MANNER, jobs=3, force=True, compare_bare=True), heard).run(entries("one"))
+    assert heard.said == ["one: with 4 threads", "one: with 2 threads and plain exporters"]
+    assert replace(MANNER, jobs=16).threads == 1
+
+
+def test_a_session_computes_with_as_many_threads_as_the_entry_may(tmp_path: Path) -> None:
+    def threads_of_a_session(limit: int | None) -> int:
+        if limit is not None:
+            onnxrt.limit_threads(limit)
+        return int(onnxrt.open_session(path).get_session_options().intra_op_num_threads)
+
+    path = tmp_path / "net.onnx"
+    onnx.save(lint_graphs.cnn(), path)
+    assert contextvars.Context().run(threads_of_a_session, 3) == 3
+    assert contextvars.Context().run(threads_of_a_session, None) == 0

@@ -1,0 +1,52 @@
+"""What the zoo saves beside its models: tokenizers and processors that fit them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plansmith.fleet.zoo.entries import Entry
+from plansmith.fleet.zoo.save import save
+from plansmith.sources.huggingface.processors import read_preprocessors
+
+SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+IMAGE: dict[str, Any] = {**SIZES, "image_size": 32, "patch_size": 8}
+LLAMA: dict[str, Any] = {**SIZES, "model_type": "llama", "vocab_size": 90, "max_position_embeddings": 40}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architecture", "config", "words"),
+    [
+        ("canine", "CanineModel", {**SIZES, "num_hash_buckets": 64, "local_transformer_stride": 16}, 0x110000),
+        ("gpt2", "GPT2LMHeadModel", {"vocab_size": 90, "n_embd": 16, "n_layer": 1, "n_head": 2}, 90),
+        ("paligemma", "PaliGemmaForConditionalGeneration", {"image_token_id": 5}, 90),
+    ],
+    ids=["characters, of which no file tells", "end marks beyond the vocabulary", "a processor that adds words"],
+)
+def test_a_tokenizer_has_no_more_words_than_its_model(
+    model_type: str, architecture: str, config: dict[str, Any], words: int, tmp_path: Path
+) -> None:
+    if model_type == "paligemma":
+        text = {**LLAMA, "model_type": "gemma", "num_key_value_heads": 1, "head_dim": 8}
+        vision = {**IMAGE, "model_type": "siglip_vision_model"}
+        config = {**config, "text_config": text, "vision_config": vision, "projection_dim": 16}
+    save(Entry(model_type=model_type, architecture=architecture, config=config), tmp_path)
+    assert len(read_preprocessors(tmp_path, trust_remote_code=False).tokenizer) <= words
+
+
+def test_the_token_that_stands_for_an_image_is_a_word_of_its_own(tmp_path: Path) -> None:
+    config = {"text_config": LLAMA, "vision_config": {**IMAGE, "model_type": "clip_vision_model"}, "image_token_id": 5}
+    save(Entry(model_type="llava", architecture="LlavaForConditionalGeneration", config=config), tmp_path)
+    made = read_preprocessors(tmp_path, trust_remote_code=False)
+    assert made.tokenizer.convert_tokens_to_ids("<image>") == 5
+    assert 5 not in made.tokenizer("a sentence")["input_ids"]
+    assert made.images.crop_size["height"] == 32
+
+
+def test_an_image_processor_that_knows_the_longest_side_alone_fits_its_model(tmp_path: Path) -> None:
+    config = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 8}
+    save(Entry(model_type="sam_vision_model", architecture="SamVisionModel", config=config), tmp_path)
+    images = read_preprocessors(tmp_path, trust_remote_code=False).images
+    assert (images.size["longest_edge"], images.pad_size["height"]) == (32, 32)

@@ -1,0 +1,98 @@
+"""What a zoo says of its rows: why they are not right, which axes are fixed, and how it fits into a terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from plansmith.cli.runs.zoo_progress import ZooProgress
+from plansmith.cli.runs.zoo_table import table_lines
+from plansmith.fleet.zoo.html import render
+from plansmith.fleet.zoo.records import AxisFinding, Row, Zoo
+from plansmith.fleet.zoo.summary import summarise
+
+REFUSED = "exporting: no exporter gave a graph:\n  torchscript: differs\n  dynamo: ValueError: x is 3"
+
+
+def axis(name: str, fixed_at: int = 0) -> AxisFinding:
+    problem = f"fixed at {fixed_at} in the graph: dynamo: x.shape[1] is {fixed_at}" if fixed_at else ""
+    return AxisFinding(
+        name=name, dims=("x:0",), base=4, sizes=(2, 5), moves=not problem, fixed_at=fixed_at, problem=problem
+    )
+
+
+RIGHT = Row(name="a", scheme="timm", outcome="right", exporter="dynamo", axes=(axis("batch"),), shapes=4, seconds=2)
+FIXED = RIGHT.model_copy(update={"name": "b", "axes": (axis("batch"), axis("frames", 4))})
+FAILED = Row(name="c" * 70, scheme="hf", outcome="failed", problem=REFUSED, log="logs/c.log")
+SILENT = FAILED.model_copy(update={"name": "d", "problem": "", "log": ""})
+
+
+def zoo(*rows: Row) -> Zoo:
+    return Zoo(versions={}, summary=summarise(rows, 1), rows=rows)
+
+
+def test_a_row_with_a_fixed_axis_says_so_below_it() -> None:
+    lines = table_lines(zoo(RIGHT, FIXED))
+    assert lines[1].split() == ["a", "right", "dynamo", "1", "of", "1", "4", "2.0", "s", "-"]
+    assert lines[2].split()[:6] == ["b", "right", "dynamo", "1", "of", "2"]
+    assert lines[3] == "    frames is fixed at 4 in the graph: dynamo: x.shape[1] is 4"
+
+
+def test_a_failure_is_told_with_its_cause_in_one_line() -> None:
+    lines = table_lines(zoo(FAILED, SILENT))
+    assert lines[2] == "    failed: exporting: no exporter gave a graph: dynamo: ValueError: x is 3"
+    assert lines[3] == "    log: logs/c.log"
+    assert lines[5] == "    failed: nothing says why"
+
+
+def test_no_share_of_axes_is_told_where_there_are_none() -> None:
+    (line,) = [line for line in table_lines(zoo(FAILED)) if line.startswith("transformers: ")]
+    assert line == "transformers: 0 of 1 right (0.0%); 0 of 0 axes move"
+    assert "0 axes that PyTorch takes" not in render(zoo(FAILED), "ours.yaml")
+    assert "100.0%" not in render(zoo(FAILED), "ours.yaml")
+
+
+def test_a_fixed_batch_that_makes_a_row_wrong_is_told_once() -> None:
+    batch = axis("batch", 4)
+    wrong = FIXED.model_copy(update={"outcome": "wrong", "axes": (batch,), "problem": f"the batch is {batch.problem}"})
+    assert sum("fixed at 4" in line for line in table_lines(zoo(wrong))) == 1
+
+
+@pytest.mark.parametrize(
+    ("width", "head"),
+    [(160, "entry answers exporter axes move shapes time size"), (110, "entry answers exporter axes move time")],
+)
+def test_columns_that_do_not_fit_are_left_out(width: int, head: str) -> None:
+    first, *lines = table_lines(zoo(RIGHT, FAILED), width)
+    assert first.split() == head.split()
+    assert max(len(line) for line in (first, *lines[:2])) <= width
+    assert lines[1].startswith(FAILED.name)
+
+
+def test_long_names_are_cut_where_few_columns_are_too_many() -> None:
+    first, _, long, *_ = table_lines(zoo(RIGHT, FAILED), 60)
+    assert first.split() == ["entry", "answers", "axes", "move"]
+    assert long.startswith("ccc")
+    assert "…" in long
+    assert max(len(first), len(long)) <= 60
+
+
+def test_every_row_leaves_a_line_when_it_is_finished(capsys: pytest.CaptureFixture[str]) -> None:
+    with ZooProgress(4, quiet=False) as progress:
+        progress.finished(RIGHT, kept=False)
+        for row in (FIXED, FAILED, SILENT):
+            progress.finished(row, kept=True)
+    assert capsys.readouterr().err.splitlines() == [
+        "  right  a  dynamo, 1 of 1 axes move, 2.0 s",
+        "  right  b  dynamo, 1 of 2 axes move, kept; frames is fixed at 4",
+        f"  failed {FAILED.name}  kept; exporting: no exporter gave a graph: dynamo: ValueError: x is 3",
+        "  failed d  kept; nothing says why",
+    ]
+
+
+def test_the_page_marks_fixed_axes_and_holds_all_that_was_said() -> None:
+    page = render(zoo(FIXED, FAILED), "ours.yaml")
+    assert "<title>1 of 2 right: ours.yaml</title>" in page
+    assert '<small class="fixed">frames (4; 2, 5): fixed at 4 in the graph: dynamo: x.shape[1] is 4</small>' in page
+    assert "<span>failed: exporting: no exporter gave a graph: dynamo: ValueError: x is 3</span>" in page
+    assert "torchscript: differs" in page
+    assert "log: logs/c.log" in page

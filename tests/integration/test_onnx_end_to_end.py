@@ -1,0 +1,126 @@
+"""ONNX files through the real command and the real Triton."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+from onnx import TensorProto, helper
+
+from ..sources.graphs import save_product
+from .test_end_to_end import ask, compile_model, serve
+
+SHAPES = "x=1x3x64:2x3x64:4x3x64"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("onnx") / "a person's own"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def weight(folder: Path) -> np.ndarray:
+    """The weight of net.onnx, which lies in a file with two names."""
+    _, made = save_product(folder)
+    (folder / "second name").hardlink_to(folder / "weights.bin")
+    return made
+
+
+@pytest.fixture(scope="module")
+def product(folder: Path, weight: np.ndarray) -> dict[str, Any]:
+    """net.onnx, a moving and a fixed dim and weights beside it, compiled."""
+    assert weight.size
+    return compile_model(folder.parent / "artifacts", f"onnx:{folder / 'net.onnx'}", "--shapes", SHAPES)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("onnx-end-to-end")
+def test_a_file_with_weights_beside_it_is_served_over_both_protocols(
+    product: dict[str, Any], weight: np.ndarray, tmp_path: Path
+) -> None:
+    assert (product["name"], product["verdict"]) == ("net", "passed")
+    assert {check["batch"] for check in product["served"]["checks"]} == {1, 2, 3}
+    x = np.random.default_rng(1).normal(size=(3, 3, 64)).astype(np.float32)
+    with serve(product["repository"], "net", tmp_path / "said") as (http, grpc):
+        for url, over_http in ((http, True), (grpc, False)):
+            answer = ask(url, "net", {"x": x}, over_http=over_http)["y"]
+            np.testing.assert_allclose(answer, x @ weight, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("onnx-end-to-end")
+def test_values_that_have_no_dim_but_the_batch_are_batched_too(tmp_path: Path) -> None:
+    infos = [("user", TensorProto.INT64, ["n"]), ("twice", TensorProto.INT64, ["n"])]
+    wanted, given = (helper.make_tensor_value_info(*info) for info in infos)
+    inner = helper.make_graph([helper.make_node("Add", ["user", "user"], ["twice"])], "twice", [wanted], [given])
+    onnx.save(helper.make_model(inner, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    found = compile_model(tmp_path / "artifacts", f"onnx:{tmp_path / 'm.onnx'}", "--shapes", "user=1:2:4")
+    assert {check["batch"] for check in found["served"]["checks"]} >= {1, 2}
+    with serve(found["repository"], "m", tmp_path / "said") as (http, _):
+        answer = ask(http, "m", {"user": np.array([[3], [4]])}, over_http=True)["twice"]
+        np.testing.assert_array_equal(answer, [[6], [8]])
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("onnx-end-to-end")
+def test_its_manifest_says_what_it_was_compared_with_and_on_what(product: dict[str, Any], folder: Path) -> None:
+    manifest = json.loads(Path(product["manifest"]).read_text())
+    assert manifest["source"]["location"] == str(folder / "net.onnx")
+    assert manifest["source"]["scheme"] == "onnx"
+    assert manifest["validation"]["reference"].endswith("graph optimisations off")
+    assert manifest["validation"]["data"] == "random values"
+    assert manifest["onnx"]["reference"]["guessed"]
+    assert manifest["package"]["model_files"] == ["model.onnx/model.onnx", "model.onnx/model.onnx.data"]
+    assert (folder / "weights.bin").stat().st_nlink == 2, "the user's files are left alone"
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("onnx-end-to-end")
+def test_it_is_unchanged_until_its_weights_change(product: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    assert not product["unchanged"]
+    source = f"onnx:{folder / 'net.onnx'}"
+    again = compile_model(folder.parent / "artifacts", source, "--shapes", SHAPES)
+    assert again["unchanged"]
+    assert all(step["cached"] for step in again["steps"])
+    for name in ("net.onnx", "weights.bin"):
+        shutil.copy(folder / name, tmp_path)
+    values = np.fromfile(tmp_path / "weights.bin", np.float32)
+    (tmp_path / "weights.bin").write_bytes((values * 2).tobytes())
+    other = compile_model(folder.parent / "artifacts", f"onnx:{tmp_path / 'net.onnx'}", "--shapes", SHAPES, "--dry-run")
+    assert other["plan"]["export"] == "would run"
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("onnx-end-to-end")
+def test_its_release_can_be_validated_and_made_again(product: dict[str, Any], folder: Path) -> None:
+    release = Path(product["model_path"])
+    command = [sys.executable, "-m", "plansmith", "validate", str(release), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verdict"] == "passed"
+    assert yaml.safe_load((release / "spec.yaml").read_text())["source"] == f"onnx:{folder / 'net.onnx'}"
+    programs = folder.parent / "bin"
+    programs.mkdir()
+    (programs / "plansmith").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m plansmith "$@"\n')
+    (programs / "plansmith").chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    made = subprocess.run(
+        ["/bin/sh", str(release / "reproduce.sh"), "--no-check-served", "--json"],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["version"] == 2

@@ -1,0 +1,156 @@
+"""Answers of a pipeline beside those of the source's own library."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plansmith.pipelines.agreement import RawLimits, compare, widest
+from plansmith.records.model import Precision
+from plansmith.records.validation import Tolerance
+from plansmith.validation.comparison import LIMITS
+
+from .test_raw_cases import texts
+
+TOLERANCE = LIMITS[Precision.FP32].tolerance
+
+
+def limits(*, exact: bool = True) -> RawLimits:
+    """Those of a model whose scores may be off by a hundredth."""
+    return RawLimits({"sentence_embedding": TOLERANCE}, TOLERANCE, 0.01, exact)
+
+
+def ranked(*rows: tuple[tuple[bytes, float], ...]) -> dict[str, Any]:
+    """Labels with their scores."""
+    labels = np.array([[label for label, _ in row] for row in rows], object)
+    return {"label": labels, "score": np.array([[score for _, score in row] for row in rows], np.float32)}
+
+
+def entities(score: float = 0.9, word: str = "Ada") -> dict[str, Any]:
+    """One row with one entity."""
+    found = [{"entity_group": "PER", "score": score, "word": word, "start": 0, "end": 3}]
+    return {"entities": texts(json.dumps(found).encode())}
+
+
+def test_labels_of_all_but_equal_scores_may_stand_in_either_order() -> None:
+    expected = ranked(((b"cat", 0.501), (b"dog", 0.499)))
+    answer = ranked(((b"dog", 0.5), (b"cat", 0.5)))
+    assert compare("one", expected, answer, limits()).same
+
+
+def test_a_label_with_another_score_is_told_with_its_row() -> None:
+    expected = ranked(((b"cat", 0.9), (b"dog", 0.1)), ((b"dog", 0.8), (b"cat", 0.2)))
+    answer = ranked(((b"cat", 0.9), (b"dog", 0.1)), ((b"dog", 0.7), (b"cat", 0.3)))
+    found = compare("two", expected, answer, limits())
+    assert not found.same
+    assert found.failures == (
+        "row 1: 'dog' has 0.700000, and should have 0.800000",
+        "row 1: 'cat' has 0.300000, and should have 0.200000",
+    )
+
+
+def test_a_label_without_scores_as_a_script_may_answer_is_right_or_wrong() -> None:
+    expected, answer = {"label": texts(b"cat", b"dog")}, {"label": texts(b"cat", b"owl")}
+    assert compare("two", expected, expected, limits()).same
+    found = compare("two", expected, answer, limits())
+    assert not found.same
+    assert found.failures == ("label of row 1 is 'owl', and should be 'dog'",)
+    assert not compare("two", expected, answer, limits(exact=False)).same
+
+
+def test_a_label_that_is_not_among_the_first_may_be_as_likely_as_the_last_of_them() -> None:
+    expected = ranked(((b"cat", 0.6), (b"dog", 0.2)))
+    assert compare("one", expected, ranked(((b"cat", 0.6), (b"owl", 0.199))), limits()).same
+    assert not compare("one", expected, ranked(((b"cat", 0.6), (b"owl", 0.15))), limits()).same
+
+
+@pytest.mark.parametrize(
+    ("other", "same"), [(entities(0.905), True), (entities(0.8), False), (entities(word="Ad"), False)]
+)
+def test_entities_are_the_same_ones_with_scores_within_the_limit(other: dict[str, Any], same: bool) -> None:
+    assert compare("one", entities(), other, limits()).same is same
+
+
+def test_below_fp32_another_text_is_noted_and_let_through() -> None:
+    found = compare("one", entities(), entities(word="Ad"), limits(exact=False))
+    assert (found.same, found.failures) == (False, ())
+
+
+def test_vectors_are_held_against_the_tolerances_of_the_models_output() -> None:
+    chance = np.random.default_rng(0)
+    expected = {"sentence_embedding": chance.normal(size=(4, 32)).astype(np.float32)}
+    near = {"sentence_embedding": expected["sentence_embedding"] * np.float32(1 + 1e-6)}
+    far = {"sentence_embedding": expected["sentence_embedding"] + np.float32(0.01)}
+    assert compare("one", expected, near, limits()).same
+    (first, *_) = compare("one", expected, far, limits()).failures
+    assert first.startswith("sentence_embedding: maximum error relative to the output's magnitude is")
+
+
+def test_answers_of_another_shape_are_told_and_not_compared() -> None:
+    found = compare("one", ranked(((b"cat", 0.9),)), ranked(((b"cat", 0.9),), ((b"cat", 0.9),)), limits())
+    assert not found.same
+    assert found.failures[0] == "label: shape is 2x1, expected 1x1"
+
+
+def test_answers_to_a_question_need_the_same_text_place_and_score() -> None:
+    def answer(start: int, score: float) -> dict[str, Any]:
+        return {
+            "answer": texts(b"Rome"),
+            "score": np.array([[score]], np.float32),
+            "start": np.array([[start]], np.int64),
+        }
+
+    assert compare("one", answer(3, 0.5), answer(3, 0.505), limits()).same
+    assert compare("one", answer(3, 0.5), answer(4, 0.5), limits()).failures == (
+        "start of row 0 is '4', and should be '3'",
+    )
+    assert compare("one", answer(3, 0.5), answer(3, 0.6), limits()).failures == ("score is off by 0.1, allowed 0.01",)
+
+
+@pytest.mark.parametrize("wrong", [ranked(((b"cat", float("nan")), (b"dog", float("nan")))), entities(float("nan"))])
+def test_a_score_that_is_no_number_is_no_answer(wrong: dict[str, Any]) -> None:
+    owed = entities() if "entities" in wrong else ranked(((b"cat", 0.9), (b"dog", 0.1)))
+    assert compare("one", owed, wrong, limits()).failures
+
+
+def test_a_script_is_allowed_the_widest_of_its_models() -> None:
+    narrow = Tolerance(max_relative=0.1, quantile_relative=0.4, min_cosine=0.9, min_mean_cosine=0.99)
+    wide = Tolerance(max_relative=0.3, quantile_relative=0.2, min_cosine=0.95, min_mean_cosine=0.98)
+    found = widest([RawLimits({"logits": narrow}, narrow, 0.01, exact=True), RawLimits({}, wide, 0.02, exact=False)])
+    usual = Tolerance(max_relative=0.3, quantile_relative=0.4, min_cosine=0.9, min_mean_cosine=0.98)
+    assert found == RawLimits({}, usual, 0.02, exact=False, ranked=False)
+    assert widest([limits()]).exact
+
+
+def test_labels_of_a_script_are_texts_that_stand_where_they_are_wherever_their_scores_are() -> None:
+    script = widest([limits()])
+    expected = ranked(((b"cat", 0.5), (b"dog", 0.5)))
+    assert compare("one", expected, ranked(((b"cat", 0.505), (b"dog", 0.495))), script).same
+    assert compare("one", expected, ranked(((b"dog", 0.5), (b"cat", 0.5))), script).failures == (
+        "label of row 0 is 'dog', and should be 'cat'",
+        "label of row 0 is 'cat', and should be 'dog'",
+    )
+    assert compare("one", {"label": texts(b"cat")}, {"label": texts(b"dog")}, script).failures
+    assert compare("one", expected, ranked(((b"cat", 0.6), (b"dog", 0.5))), script).failures == (
+        "score is off by 0.1, allowed 0.01",
+    )
+
+
+def test_a_script_may_mean_anything_by_the_names_of_a_pipelines_outputs() -> None:
+    script = widest([limits()])
+    for name in ("score", "entities", "label"):
+        assert compare("one", {name: texts(b"[")}, {name: texts(b"[")}, script).same
+        assert compare("one", {name: texts(b"[", b"3")}, {name: texts(b"[", b"4")}, script).failures == (
+            f"{name} of row 1 is '4', and should be '3'",
+        )
+    scores = np.zeros((1, 2), np.float32)
+    assert compare("one", {"label": texts(b"a"), "score": scores}, {"label": texts(b"a"), "score": scores}, script).same
+
+
+def test_a_text_that_differs_is_told_with_its_row_where_rows_have_several() -> None:
+    expected, answer = (np.array([[b"a", b"b"], [b"c", last]], object) for last in (b"d", b"e"))
+    found = compare("one", {"words": expected}, {"words": answer}, limits())
+    assert found.failures == ("words of row 1 is 'e', and should be 'd'",)

@@ -1,0 +1,194 @@
+"""What a terminal says of a lowered graph: short, with as many digits as matter, and nothing twice."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+
+from plansmith.records.model import EngineKind, KeptNode, LoweredModel, Precision, Recipe, SpeedRatio, Trial
+from plansmith.records.validation import Evaluation, Interval, OutputAgreement, TaskMetric, ValidationReport
+from plansmith.report.text.precision import (
+    choice_words,
+    cosine_words,
+    doubts,
+    evaluation_lines,
+    recipe_lines,
+    speed_words,
+)
+
+
+def _agreement(**values: Any) -> OutputAgreement:
+    known = {"same_first": None, "same_neighbour": None, "kl": None, "failures": ()}
+    return OutputAgreement(output="y", samples=9, mean_cosine=0.998, min_cosine=0.97, sqnr_db=24, **(known | values))
+
+
+def _metric(name: str, *failures: str) -> TaskMetric:
+    change = Interval(value=-0.01, low=-0.02, high=0.0)
+    return TaskMetric(
+        name=name,
+        samples=9,
+        reference=0.9,
+        candidate=0.89,
+        change=change,
+        max_drop=0.05,
+        proven=True,
+        failures=failures,
+    )
+
+
+def _lines(agreement: OutputAgreement, *metrics: TaskMetric) -> list[str]:
+    found = Evaluation(data="a.txt", samples=9, agreements=(agreement,), metrics=metrics, worst=())
+    return [line for line, _ in evaluation_lines(found)]
+
+
+@pytest.mark.parametrize(
+    ("cosine", "words"),
+    [
+        (1.0, "1.000000000"),
+        (0.99999999, "0.999999990"),
+        (0.99986, "0.99986"),
+        (0.9931, "0.9931"),
+        (0.9979977, "0.9979"),
+        (-1.0, "-1.0000"),
+    ],
+)
+def test_a_cosine_has_as_many_digits_as_tell_it_from_one(cosine: float, words: str) -> None:
+    assert cosine_words(cosine) == words
+
+
+def test_what_a_measure_tells_with_an_interval_is_not_told_again() -> None:
+    agreement = _agreement(same_first=0.75, same_neighbour=0.5)
+    told = "y: mean cosine 0.9980, worst 0.9700, SQNR 24.0 dB"
+    assert _lines(agreement)[0] == f"{told}, the same first class in 75.0%, the same nearest neighbour in 50.0%"
+    assert _lines(agreement, _metric("same nearest neighbour"))[0] == f"{told}, the same first class in 75.0%"
+    assert _lines(agreement, _metric("same class of a token"))[0] == f"{told}, the same nearest neighbour in 50.0%"
+    assert "first class" in _lines(agreement, _metric("top-1 accuracy"))[0]
+
+
+def test_an_output_and_a_measure_beyond_the_limits_are_marked() -> None:
+    agreement = _agreement(failures=("too far",))
+    found = Evaluation(data="a", samples=9, agreements=(agreement,), metrics=(_metric("F1"),), worst=())
+    assert [good for _, good in evaluation_lines(found)] == [False, True]
+
+
+@pytest.mark.parametrize(("verdict", "end"), [("faster", "1.30)"), ("undecided", "1.30: undecided)")])
+def test_a_speed_says_when_it_proves_nothing(verdict: Literal["faster", "undecided"], end: str) -> None:
+    speed = SpeedRatio(ratio=1.1, low=0.9, high=1.3, repeats=9, setting="here", verdict=verdict)
+    assert speed_words(speed) == f"1.10 times as fast as FP32 (95 % interval 0.90 to {end}"
+
+
+def test_a_choice_by_speed_says_what_it_was_weighed_against() -> None:
+    (trial,) = _lowered({"MatMul": 1}).trials
+    timed = [
+        trial.model_copy(update={"precision": precision, "speed": _speed(ratio), "problem": problem})
+        for precision, ratio, problem in (
+            (Precision.INT8, 2.4, None),
+            (Precision.INT8, 9.0, "not accurate enough"),
+            (Precision.FP16, 0.93, None),
+            (Precision.BF16, 1.2, "every node has to stay FP32"),
+        )
+    ]
+    chosen = _lowered({"MatMul": 1}).model_copy(update={"precision": Precision.INT8, "trials": tuple(timed)})
+    assert choice_words(chosen) == (
+        "auto took int8: int8 2.40 times as fast as fp32, fp16 0.93 times as fast as fp32, no bf16 that can be taken"
+    )
+
+
+@pytest.mark.parametrize(("reference", "is_told"), [(0.0, True), (0.2, False)])
+def test_a_measure_that_fp32_itself_gets_nothing_of_tells_nothing(reference: float, *, is_told: bool) -> None:
+    metric = _metric("top-1 accuracy").model_copy(update={"reference": reference})
+    assert ("tells nothing: FP32 gets none right" in metric.words()) is is_told
+
+
+def _speed(ratio: float) -> SpeedRatio:
+    return SpeedRatio(ratio=ratio, low=ratio, high=ratio, repeats=9, setting="here", verdict="undecided")
+
+
+def _lowered(operators: dict[str, int], *kept: str, precision: Precision = Precision.FP16) -> LoweredModel:
+    recipe = Recipe(
+        precision=precision,
+        method="FP16",
+        engine=EngineKind.ONNXRUNTIME,
+        lowered=operators,
+        kept=tuple(KeptNode(node=name, op_type="Pow", reason="overflows") for name in kept),
+        settings={},
+        calibration="",
+        calibration_samples=1,
+        not_validated=(),
+    )
+    trial = Trial(
+        name="FP16",
+        precision=Precision.FP16,
+        lowered=9,
+        kept=0,
+        file_bytes=512,
+        score=1,
+        worst=1,
+        problem=None,
+        speed=None,
+        chosen=True,
+    )
+    return LoweredModel(
+        components={}, precision=Precision.FP16, fp32_bytes=1024, recipe=recipe, trials=(trial,), layers=()
+    )
+
+
+def test_a_recipe_names_the_most_frequent_operators_and_counts_the_others() -> None:
+    few, size = recipe_lines(_lowered({"MatMul": 9}, "a"))
+    assert (few, size) == ("FP16: 9 MatMul lowered; 1 node stays higher", "512 B, 0.50 of FP32")
+    many, _ = recipe_lines(_lowered(dict.fromkeys("ABCDEFG", 2), "a", "b"))
+    assert many == "FP16: 2 A, 2 B, 2 C, 2 D, 2 E, 4 other nodes lowered; 2 nodes stay higher"
+    assert next(iter(recipe_lines(_lowered({})))) == "FP16"
+
+
+@pytest.mark.parametrize("engine", [EngineKind.TENSORRT, EngineKind.ONNXRUNTIME])
+def test_int8_for_tensorrt_says_why_its_file_is_no_smaller(engine: EngineKind) -> None:
+    lowered = _lowered({"Conv": 3}, precision=Precision.INT8)
+    assert lowered.recipe is not None
+    given = lowered.model_copy(update={"recipe": lowered.recipe.model_copy(update={"engine": engine})})
+    told = [line for line in recipe_lines(given) if "weights stay FP32 in the file" in line]
+    assert len(told) == (engine is EngineKind.TENSORRT)
+
+
+def test_a_measure_is_told_in_a_line_of_a_screen_and_an_agreement_without_a_1_of_fp32() -> None:
+    accuracy = _metric("Spearman correlation")
+    assert accuracy.words() == (
+        "Spearman correlation 0.8900, FP32 0.9000: -0.0100 (95 % -0.0200 to +0.0000), allowed -0.05"
+    )
+    doubtful = accuracy.model_copy(update={"proven": False, "samples": 256})
+    assert doubtful.words().endswith("; not proven by 256 samples")
+    change = Interval(value=-0.05, low=-0.08, high=-0.03)
+    changed = {"agreement": True, "reference": 1.0, "candidate": 0.95, "change": change}
+    same = _metric("same nearest neighbour").model_copy(update=changed)
+    assert same.words() == "same nearest neighbour 0.9500 (95 % 0.9200 to 0.9700), allowed 0.95"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_no_record_holds_what_json_cannot(value: float) -> None:
+    with pytest.raises(ValueError, match="finite number"):
+        Interval(value=value, low=0, high=0)
+
+
+@pytest.mark.parametrize(
+    ("precision", "evidence", "said"),
+    [("fp32", "drawn", 0), ("int8", "given", 0), ("int8", "drawn", 1), (None, None, 0)],
+)
+def test_a_lowering_that_no_real_input_was_tried_on_is_told_so(
+    precision: Precision | None, evidence: Literal["given", "drawn"] | None, said: int
+) -> None:
+    report = ValidationReport(
+        verdict="passed",
+        reference="PyTorch",
+        candidate="x",
+        precision=precision,
+        data="d",
+        evidence=evidence,
+        tolerances={},
+        comparisons=(),
+        not_validated=("a GPU",),
+    )
+    found = list(doubts(report))
+    assert len(found) == said + 1
+    assert found[-1] == "not validated: a GPU"
+    assert all("--data" in line and "the search for its recipe had looked at" in line for line in found[:-1])

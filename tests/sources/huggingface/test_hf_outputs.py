@@ -1,0 +1,93 @@
+"""Outputs of transformers models: flat, with the names of the documentation, and nothing that only training wants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from plansmith.errors import UsageError
+from plansmith.sources.huggingface.outputs import flat, usual
+
+from ..architectures import IMAGE, TEXT, WRITER, load, save
+
+
+def found(answer: Any) -> dict[str, Any]:
+    return {one.name: one for one in flat(answer)}
+
+
+def test_answers_inside_of_answers_have_both_names_and_are_kept_in_need_only() -> None:
+    pair = (torch.ones(2, 3), torch.zeros(2, 3))
+    answer = {"logits": torch.ones(2, 4), "hidden_states": pair, "vision_output": {"pooler_output": torch.ones(2, 5)}}
+    everything = found(answer)
+    assert list(everything) == ["logits", "hidden_states_0", "hidden_states_1", "vision_output_pooler_output"]
+    assert list(usual(everything)) == ["logits"]
+    del answer["logits"]
+    assert list(usual(found(answer))) == ["hidden_states_0", "hidden_states_1", "vision_output_pooler_output"]
+
+
+def test_caches_losses_single_numbers_and_empty_tensors_are_left_out() -> None:
+    tensor = torch.ones(2, 3)
+    answer = {
+        "loss": torch.tensor(1.0),
+        "contrastive_loss": tensor,
+        "past_key_values": ((tensor, tensor),),
+        "mems": (tensor,),
+        "temperature": torch.tensor(2.0),
+        "nothing": torch.ones(2, 0),
+        "intermediate_logits": tensor + 1,
+        "last_hidden_state": tensor,
+        "states": torch.ones(2, 3, dtype=torch.int64),
+        "kept": torch.ones(2, 3, dtype=torch.bool),
+    }
+    assert list(usual(found(answer))) == ["last_hidden_state", "states", "kept"]
+
+
+def test_a_tensor_under_two_names_is_given_once_but_its_transpose_twice() -> None:
+    tensor = torch.rand(2, 2)
+    answer = {"logits_per_image": tensor, "logits_per_text": tensor.T, "again": tensor}
+    assert list(usual(found(answer))) == ["logits_per_image", "logits_per_text"]
+
+
+def test_tuples_and_single_tensors_get_numbers_for_names() -> None:
+    assert list(found((torch.ones(1), None, [torch.ones(1)]))) == ["output_0", "output_2_0"]
+    assert list(found(torch.ones(1))) == ["output_0"]
+
+
+def test_a_configuration_that_asks_for_caches_and_hidden_states_changes_nothing(tmp_path: Path) -> None:
+    fields = {**TEXT, "use_cache": True, "output_hidden_states": True, "return_dict": False}
+    live = load(save(tmp_path / "model", "GPTNeoXForCausalLM", "GPTNeoXConfig", **fields))
+    assert live.output_names == ("logits",)
+
+
+def test_caches_of_a_nested_decoder_are_off(tmp_path: Path) -> None:
+    text = {**TEXT, "bos_token_id": 97, "eos_token_id": 98, "pad_token_id": 0, "encoder_hidden_size": 32}
+    fields: dict[str, Any] = {"text_config": text, "vision_config": IMAGE}
+    live = load(save(tmp_path / "model", "BlipForConditionalGeneration", "BlipConfig", **fields))
+    assert live.output_names == ("logits", "image_embeds")
+
+
+def test_hidden_states_are_given_when_asked_for_by_name(tmp_path: Path) -> None:
+    folder = save(tmp_path / "model", "BartForConditionalGeneration", "BartConfig", **WRITER)
+    live = load(folder, outputs=("encoder_hidden_states_1", "logits"))
+    answer = live.ask(live.inputs.make({"batch": 2, "sequence": 9, "target": 5}))
+    assert {name: array.shape for name, array in answer.items()} == {
+        "encoder_hidden_states_1": (2, 9, 32),
+        "logits": (2, 5, 99),
+    }
+
+
+def test_an_output_that_there_is_not_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    folder = save(tmp_path / "model", "BertModel", "BertConfig", **TEXT)
+    with pytest.raises(UsageError, match="the model has no output logits") as caught:
+        load(folder, outputs=("logits",))
+    assert caught.value.remedy == "its outputs are last_hidden_state, pooler_output"
+
+
+def test_a_part_that_reads_the_hidden_states_of_another_gets_them(tmp_path: Path) -> None:
+    multimodal = {k: v for k, v in IMAGE.items() if k.startswith(("hidden", "num", "inter"))}
+    fields: dict[str, Any] = {"text_config": TEXT, "image_config": IMAGE, "multimodal_config": multimodal}
+    live = load(save(tmp_path / "model", "FlavaModel", "FlavaConfig", **fields))
+    assert live.output_names == ("text_embeddings",)

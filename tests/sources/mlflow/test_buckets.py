@@ -1,0 +1,118 @@
+"""Versions whose files lie in S3, where the server gives addresses only: fetched from buckets that were named."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plansmith.config.mlflow_uri import RegisteredName
+from plansmith.errors import EnvironmentFault, SourceError
+from plansmith.sources.mlflow.flavors import Wishes
+from plansmith.sources.mlflow.model_version import FoundVersion, find_version
+
+from .registry import Registry
+from .written import FOLDER
+
+BUCKET = "models"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The address of an S3 server (moto)."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line for each request
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(server: str, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A client of a server on which a version lies in a bucket of its own, that the registry names."""
+    import boto3
+
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "anybody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "anything")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", server)
+    monkeypatch.setenv("PLANSMITH_MLFLOW_ALLOWED", f"s3://{BUCKET}/team")
+    client = boto3.client("s3", endpoint_url=server)
+    client.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    registry.addresses["net/1"] = f"s3://{BUCKET}/team/net"
+    put(client, "team/net/MLmodel", (FOLDER / "onnx" / "MLmodel").read_bytes())
+    put(client, "team/net/model.onnx", b"graph")
+    put(client, "team/net/weights.bin", b"weights")
+    put(client, "team/network/secret", b"of another model")
+    yield client
+    for one in client.list_objects_v2(Bucket=BUCKET).get("Contents", ()):
+        client.delete_object(Bucket=BUCKET, Key=one["Key"])
+    client.delete_bucket(Bucket=BUCKET)
+
+
+def put(client: Any, key: str, content: bytes) -> None:
+    client.put_object(Bucket=BUCKET, Key=key, Body=content)
+
+
+def found() -> FoundVersion:
+    return find_version(RegisteredName("net", "1"), Wishes(trust_remote_code=False, allow_pickle=False))
+
+
+@pytest.mark.usefixtures("bucket")
+def test_files_of_a_named_bucket_are_brought(tmp_path: Path) -> None:
+    version = found()
+    assert version.bring(tmp_path, lambda *_: None) == {"scheme": "onnx", "graph": "model.onnx"}
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        "model.onnx": b"graph",
+        "weights.bin": b"weights",
+    }
+
+
+@pytest.mark.parametrize("allowed", ["", "s3://other", "s3://models/elsewhere", "s3://models/team/ne"])
+def test_a_bucket_that_nobody_named_is_not_asked(bucket: Any, allowed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANSMITH_MLFLOW_ALLOWED", allowed)
+    monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(SourceError, match="no place that models may come from"):
+        found()
+    del bucket
+
+
+def test_keys_that_lead_out_of_the_folder_are_refused(bucket: Any) -> None:
+    put(bucket, "team/net/../../etc/passwd", b"x")
+    with pytest.raises(SourceError, match="leads out of its folder"):
+        found()
+
+
+def test_a_marker_of_a_folder_is_no_file(bucket: Any, tmp_path: Path) -> None:
+    put(bucket, "team/net/", b"")
+    put(bucket, "team/net/more/", b"")
+    found().bring(tmp_path, lambda *_: None)
+    assert not (tmp_path / "more").exists()
+
+
+def test_what_is_gone_and_what_does_not_answer_are_told_apart(
+    bucket: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.addresses["net/1"] = f"s3://{BUCKET}/team/nothing"
+    with pytest.raises(SourceError, match="has no files in its store"):
+        found()
+    monkeypatch.setenv("PLANSMITH_MLFLOW_ALLOWED", "s3://gone")
+    registry.addresses["net/1"] = "s3://gone/net"
+    with pytest.raises(SourceError, match="is not at s3://gone/net/"):
+        found()
+    monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(EnvironmentFault, match="cannot be read") as away:
+        found()
+    assert away.value.transient
+    del bucket

@@ -1,0 +1,198 @@
+"""Registered models on their way into a compile: fetched once, kept by content, asked for each time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plansmith.cli.compile.scaffold import study, write_spec
+from plansmith.config.source_reference import parse_reference
+from plansmith.config.spec import ModelSpec, make_spec
+from plansmith.errors import PlansmithError, SourceError, UsageError
+from plansmith.records.model import SourceModel
+from plansmith.steps.compile_python import require_pytorch
+from plansmith.steps.fetch import fetch
+from plansmith.steps.provenance.fingerprint import REGISTERED, Hub
+from plansmith.steps.provenance.reproduction import reproduction
+from plansmith.steps.runner import Finished, Listener, StageRunner, WouldRun
+
+from ..graphs import save_product
+from .registry import Registry
+from .written import FOLDER
+
+
+def spec_of(source: str, folder: Path, **values: Any) -> ModelSpec:
+    return make_spec({"source": f"mlflow:models:/{source}", "artifacts": str(folder / "artifacts"), **values})
+
+
+@contextmanager
+def stages_in(folder: Path, *, dry: bool = False) -> Iterator[StageRunner]:
+    stages = StageRunner("m", folder / "artifacts", listener=Listener(), force=False, dry=dry)
+    try:
+        yield stages
+    finally:
+        stages.close()
+
+
+def fetched(spec: ModelSpec, folder: Path, *, dry: bool = False) -> Finished[SourceModel]:
+    with stages_in(folder, dry=dry) as stages:
+        return fetch(stages, spec, parse_reference(spec.source, relative_to=folder))
+
+
+def add_graph(registry: Registry, version: str, folder: Path) -> None:
+    """Register an ONNX model with weights outside of the graph."""
+    folder.mkdir()
+    path, _ = save_product(folder)
+    described = (FOLDER / "onnx-external" / "MLmodel").read_bytes()
+    files = {"model.onnx": path.read_bytes(), "weights.bin": (folder / "weights.bin").read_bytes()}
+    registry.add(version, {"MLmodel": described, "conda.yaml": b"a", **files})
+
+
+def add_folder(registry: Registry, version: str, folder: Path, *, weights: str = "model.safetensors") -> Path:
+    """Register a model of transformers as MLflow lays it out; returns the same as save_pretrained lays it out."""
+    from safetensors.numpy import save
+
+    folder.mkdir()
+    own = {"config.json": b'{"model_type": "bert"}', "tokenizer.json": b"{}"}
+    own[weights] = save({"weight": np.ones(4, "float32")})
+    for name, content in own.items():
+        (folder / name).write_bytes(content)
+    described = (FOLDER / "transformers" / "MLmodel").read_bytes()
+    laid = {f"{'components/tokenizer' if 'token' in name else 'model'}/{name}": body for name, body in own.items()}
+    registry.add(version, {"MLmodel": described, **laid})
+    return folder
+
+
+def test_an_onnx_version_is_kept_with_its_weights_and_downloaded_once(registry: Registry, tmp_path: Path) -> None:
+    add_graph(registry, "net/4", tmp_path / "net")
+    registry.aliases["net@champion"] = "4"
+    spec = spec_of("net@champion", tmp_path)
+    with pytest.raises(WouldRun):
+        fetched(spec, tmp_path, dry=True)
+    first = fetched(spec, tmp_path)
+    record = first.record
+    assert (record.scheme, record.revision, record.registered) == ("onnx", "4", "mlflow:models:/net")
+    assert record.address == "mlflow:models:/net"
+    assert Path(record.location).is_relative_to(tmp_path / "artifacts" / "cache" / "fetch")
+    assert [path.name for path in first.files] == ["model.onnx", "weights.bin"]
+    registry.requests.clear()
+    again, dry = fetched(spec, tmp_path), fetched(spec, tmp_path, dry=True)
+    assert (first.cached, again.cached, dry.cached) == (False, True, True)
+    assert first.digest == again.digest == dry.digest
+    assert not any("model.onnx" in path or "weights.bin" in path for path in registry.requests)
+
+
+def test_a_version_of_transformers_is_the_same_model_as_the_folder_that_was_logged(
+    registry: Registry, tmp_path: Path
+) -> None:
+    folder = add_folder(registry, "clf/1", tmp_path / "logged")
+    found = fetched(spec_of("clf/1", tmp_path), tmp_path)
+    local = fetched(make_spec({"source": f"hf:{folder}", "artifacts": str(tmp_path / "artifacts")}), tmp_path)
+    assert found.record.scheme == "hf"
+    assert found.record.digest == local.record.digest
+    assert [path.name for path in found.files] == ["config.json", "model.safetensors", "tokenizer.json"]
+
+
+def test_pickled_weights_are_read_only_where_the_spec_allows_them(registry: Registry, tmp_path: Path) -> None:
+    add_folder(registry, "clf/1", tmp_path / "logged", weights="pytorch_model.bin")
+    with pytest.raises(SourceError, match="has no weights") as refused:
+        fetched(spec_of("clf/1", tmp_path), tmp_path)
+    assert "--allow-pickle" in refused.value.remedy
+    allowed = fetched(spec_of("clf/1", tmp_path, allow_pickle=True), tmp_path)
+    assert "pytorch_model.bin" in [path.name for path in allowed.files]
+
+
+def test_what_only_the_version_tells_is_held_against_the_spec(registry: Registry, tmp_path: Path) -> None:
+    add_graph(registry, "net/1", tmp_path / "net")
+    with pytest.raises(UsageError, match="a task cannot change it"):
+        fetched(spec_of("net/1", tmp_path, task="text-classification"), tmp_path)
+    with pytest.raises(UsageError, match="an ONNX file is none"):
+        require_pytorch(spec_of("net/1", tmp_path, engine="python"), "onnx")
+
+
+def test_a_release_is_made_again_from_the_version_that_the_alias_stood_for(registry: Registry, tmp_path: Path) -> None:
+    add_graph(registry, "net/4", tmp_path / "net")
+    registry.aliases["net@champion"] = "4"
+    spec = spec_of("net@champion", tmp_path)
+    source = fetched(spec, tmp_path).record
+    files = reproduction(
+        spec, parse_reference(spec.source, relative_to=tmp_path), source, relative_to=tmp_path, data=None
+    )
+    assert "\nsource: mlflow:models:/net/4\n" in f"\n{files['spec.yaml']}"
+
+
+def test_a_first_spec_keeps_the_alias_and_says_which_version_it_was(registry: Registry, tmp_path: Path) -> None:
+    add_graph(registry, "net/4", tmp_path / "net")
+    registry.aliases["net@champion"] = "4"
+    spec = spec_of("net@champion", tmp_path)
+    text = write_spec(spec, study(spec, listener=Listener()), tmp_path)
+    assert "\nsource: mlflow:models:/net@champion\n" in text
+    assert "It was version 4; write mlflow:models:/net/4 to stay with it." in " ".join(text.replace("# ", "").split())
+
+
+def test_a_download_that_is_killed_leaves_no_half_of_a_model(registry: Registry, tmp_path: Path) -> None:
+    add_graph(registry, "net/1", tmp_path / "net")
+    registry.stall_at = "weights.bin"
+    script = "import sys; from tests.sources.mlflow.test_fetching import fetched, spec_of; from pathlib import Path"
+    command = f"{script}; folder = Path(sys.argv[1]); fetched(spec_of('net/1', folder), folder)"
+    with subprocess.Popen([sys.executable, "-c", command, str(tmp_path)], cwd=Path(__file__).parents[3]) as running:
+        assert registry.stalled.wait(120)
+        running.kill()
+    registry.stall_at = ""
+    registry.may_go_on.set()
+    cache = tmp_path / "artifacts" / "cache"
+    assert list(cache.glob("fetch/*")) == []
+    assert list(cache.glob("staging/*/model.onnx")) != []
+    assert not fetched(spec_of("net/1", tmp_path), tmp_path).cached
+    assert list(cache.glob("staging/*/*")) == []
+
+
+def test_a_dry_run_without_the_server_says_that_a_compile_would_ask_it(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_graph(registry, "net/1", tmp_path / "net")
+    registry.status = 503
+    with pytest.raises(WouldRun):
+        fetched(spec_of("net/1", tmp_path), tmp_path, dry=True)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    with pytest.raises(PlansmithError, match="MLFLOW_TRACKING_URI is not set"):
+        fetched(spec_of("net/1", tmp_path), tmp_path, dry=True)
+
+
+def test_where_an_alias_stands_is_asked_once_and_what_is_known_stands_where_nobody_answers(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.add("net/1", {})
+    registry.add("net/2", {})
+    registry.aliases["net@champion"] = "2"
+    said: list[str] = []
+    hub = Hub(ask=True, notice=said.append)
+    asked = [
+        hub.commit("models:/net", wanted, "1", of=REGISTERED) for wanted in ("@champion", "@champion", "1", "latest")
+    ]
+    assert asked == ["2", "2", "1", "2"]
+    assert len(registry.requests) == 2
+    assert Hub(ask=False).commit("models:/net", "@champion", "1", of=REGISTERED) == "1"
+    with pytest.raises(SourceError, match="not found"):
+        hub.commit("models:/net", "@gone", "1", of=REGISTERED)
+    assert said == []
+    registry.status = 503
+    hub = Hub(ask=True, notice=said.append)
+    names = [f"@{letter}" for letter in "abcde"]
+    assert [hub.commit("models:/net", name, "1", of=REGISTERED) for name in names] == ["1"] * 5
+    assert len(said) == 3
+    assert said[-1].endswith("the version that is known stands; it is not asked again")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    said.clear()
+    hub = Hub(ask=True, notice=said.append)
+    assert [hub.commit("models:/net", name, "1", of=REGISTERED) for name in names] == ["1"] * 5
+    assert len(said) == 1
+    assert "MLFLOW_TRACKING_URI is not set" in said[0]
+    assert "the versions that are known stand, for all models" in said[0]

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plansmith.config.mlflow_uri import RegisteredName, read_registered
+from plansmith.config.source_reference import parse_reference
+from plansmith.config.spec import find_problems, make_spec
+from plansmith.errors import UsageError
+from plansmith.sources.reference import refuse_unfitting
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "wanted"),
+    [
+        ("models:/ranker@champion", "ranker", "@champion"),
+        ("models:/ranker/3", "ranker", "3"),
+        ("models:/ranker/latest", "ranker", "latest"),
+        ("models:/ranker/Latest", "ranker", "latest"),
+        ("models:/a b@3", "a b", "@3"),
+        ("models:/prod.search.ranker/12", "prod.search.ranker", "12"),
+        ("models:/e@mail@champion", "e@mail", "@champion"),
+    ],
+)
+def test_a_registered_model_is_named_as_mlflows_own_clients_name_it(text: str, name: str, wanted: str) -> None:
+    assert read_registered(text) == RegisteredName(name, wanted)
+
+
+def test_a_name_is_written_as_it_was_read() -> None:
+    assert [str(read_registered(f"models:/m{end}")) for end in ("@a", "/3", "/latest")] == [
+        "models:/m@a",
+        "models:/m/3",
+        "models:/m/latest",
+    ]
+    assert [read_registered(f"models:/m{end}").is_fixed for end in ("@3", "/3", "/latest")] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("models:/ranker", "which version"),
+        ("models:/m-0123456789abcdef", "which version"),
+        ("models:/ranker/Production", "given up stages"),
+        ("models:/ranker/03", "no version"),
+        ("models:/ranker/3/4", "no version"),
+        ("models:/ranker/", "no version|which version"),
+        ("models:/@champion", "cannot be the name"),
+        ("models:/../3", "cannot be the name"),
+        ("models:/ranker@cham pion", "cannot be an alias"),
+        ("models:/ranker@", "cannot be an alias"),
+        ("models:/\x1b[2J@champion", "cannot be the name"),
+        ("models://profile/ranker@champion", "cannot be the name|no version"),
+        ("runs:/0123/model", "no registered model"),
+        ("/etc/passwd", "no registered model"),
+        ("", "no registered model"),
+    ],
+)
+def test_anything_else_is_refused_with_what_to_write(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        read_registered(text)
+    assert refused.value.remedy
+
+
+def test_a_source_is_split_into_the_model_and_its_version(tmp_path: Path) -> None:
+    found = parse_reference("mlflow:models:/Search Ranker@champion", relative_to=tmp_path)
+    assert (found.scheme, found.location, found.revision, found.path) == (
+        "mlflow",
+        "models:/Search Ranker",
+        "@champion",
+        None,
+    )
+    assert found.default_name == "Search-Ranker"
+
+
+def test_a_spec_takes_a_registered_model_and_none_with_drawn_weights(tmp_path: Path) -> None:
+    assert find_problems({"source": "mlflow:models:/ranker@champion"}) == []
+    spec = make_spec({"source": "mlflow:models:/ranker@champion", "random_weights": True})
+    with pytest.raises(UsageError, match="none to draw"):
+        refuse_unfitting(parse_reference(spec.source, relative_to=tmp_path), spec)

@@ -1,0 +1,201 @@
+"""Models beside a spec's own: what may be said of them, what they take over, and what a release keeps of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from plansmith.config.source_reference import parse_reference
+from plansmith.config.spec import ModelSpec, make_spec
+from plansmith.config.triton import TritonOptions
+from plansmith.errors import UsageError
+from plansmith.records.model import EngineKind, Precision, SourceModel, Tensor
+from plansmith.records.pipeline import Pipeline
+from plansmith.records.release import ReleasedModel
+from plansmith.steps.artifacts import specs_beside
+from plansmith.steps.pipeline import require_joinable, require_together
+from plansmith.steps.provenance.reproduction import reproduction
+from plansmith.steps.release.environment import Packer
+from plansmith.steps.release.package import _Writer
+from plansmith.steps.runner import Finished, Listener, StageRunner
+from plansmith.steps.script import script_of
+
+TOPICS: dict[str, Any] = {"source": "hf:topics"}
+
+
+def spec_of(beside: dict[str, Any], *, script: str = "", **values: Any) -> ModelSpec:
+    """A spec of a model named reader, with others beside it."""
+    given = {"source": "hf:mood", "name": "reader", "pipeline": {"beside": beside, "script": script}}
+    return make_spec(given | values)
+
+
+def source_of(folder: str, **found: Any) -> SourceModel:
+    """What a fetch found."""
+    usual: dict[str, Any] = {"scheme": "hf", "location": folder, "revision": None, "licence": None, "digest": ""}
+    return SourceModel(**usual | {"random_weights": False, "trust_remote_code": False} | found)
+
+
+@pytest.mark.parametrize("name", ["topics", "a", "topics_2", "x" * 32])
+def test_a_model_beside_has_a_name_that_outputs_can_begin_with(name: str) -> None:
+    assert list(specs_beside(spec_of({name: TOPICS}))) == [name]
+
+
+@pytest.mark.parametrize("name", ["main", "model", "", "Topics", "2nd", "_a", "a-b", "a.b", "ä", "x" * 33])
+def test_other_names_and_those_that_are_taken_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="is no name for a model beside: a-z, 0-9 and _, and none of main, model"):
+        spec_of({name: TOPICS})
+
+
+@pytest.mark.parametrize("key", ["engine", "target", "triton", "inputs", "name", "publish"])
+def test_what_belongs_to_the_release_cannot_be_said_of_a_model_beside(key: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown key.*pipeline.beside.topics.{key}"):
+        spec_of({"topics": TOPICS | {key: "other"}})
+
+
+@pytest.mark.parametrize("key", ["beside", "script"])
+def test_models_beside_have_no_models_beside_them_and_no_scripts(key: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown key.*pipeline.beside.topics.pipeline.{key}"):
+        spec_of({"topics": TOPICS | {"pipeline": {key: {}}}})
+
+
+def test_what_is_not_said_of_a_model_beside_is_as_the_spec_says_it() -> None:
+    values: dict[str, Any] = {
+        "precision": "fp16",
+        "engine": "python",
+        "target": "triton-26.03",
+        "check_served": False,
+        "force": True,
+        "python": {"torch_compile": True},
+    }
+    spec = spec_of({"topics": TOPICS}, **values)
+    topics = specs_beside(spec)["topics"]
+    same = set(ModelSpec.model_fields) - {"source", "name", "pipeline"}
+    assert {name for name in same if getattr(topics, name) != getattr(spec, name)} == set()
+    assert (topics.name, topics.source, topics.engine) == ("reader.topics", "hf:topics", EngineKind.PYTHON)
+    assert topics.pipeline is not None
+    assert (topics.pipeline.beside, topics.pipeline.script) == ({}, "")
+
+
+def test_what_the_spec_says_of_its_own_model_alone_is_not_said_of_one_beside() -> None:
+    own: dict[str, Any] = {
+        "task": "fill-mask",
+        "data": {"path": "own.csv"},
+        "shapes": {"input_ids": "1x1:4x32:8x128"},
+        "tolerances": {"logits": {"max_relative": 0.1}},
+        "outputs": ["logits"],
+        "inputs": {"x": {"low": 0, "high": 1}},
+        "random_weights": True,
+        "trust_remote_code": True,
+        "allow_pickle": True,
+        "lowering": {"budget": 3},
+        "triton": {"max_batch_size": 4},
+        "publish": ["store"],
+        "load_into": ["grpc://localhost:8001"],
+    }
+    topics = specs_beside(spec_of({"topics": TOPICS}, **own))["topics"]
+    plain = make_spec({"source": "hf:topics"})
+    assert {name for name in own if getattr(topics, name) != getattr(plain, name)} == set()
+
+
+def test_what_is_said_of_a_model_beside_is_its_own() -> None:
+    said = {"precision": "int8", "task": "text-classification", "random_weights": True, "pipeline": {"top_k": 2}}
+    topics = specs_beside(spec_of({"topics": TOPICS | said, "tags": {"source": "hf:tags"}}))["topics"]
+    assert (topics.precision, topics.task, topics.random_weights) == (Precision.INT8, "text-classification", True)
+    assert topics.pipeline is not None
+    assert topics.pipeline.top_k == 2
+
+
+def test_a_spec_without_any_has_none_beside_it() -> None:
+    assert specs_beside(make_spec({"source": "hf:mood"})) == {}
+    assert specs_beside(make_spec({"source": "hf:mood", "pipeline": {}})) == {}
+
+
+def test_an_onnx_file_has_no_pipeline_and_so_stands_beside_nothing(tmp_path: Path) -> None:
+    (tmp_path / "topics.onnx").touch()
+    topics = specs_beside(spec_of({"topics": {"source": "onnx:topics.onnx"}}))["topics"]
+    with pytest.raises(UsageError, match="an ONNX file brings no tokenizer or processor"):
+        require_joinable(topics, parse_reference(topics.source, relative_to=tmp_path).scheme, None)
+
+
+@pytest.mark.parametrize(("name", "words"), [("writer", "writer generates"), ("", "reader generates")])
+def test_a_model_that_generates_text_answers_no_requests_beside_another(name: str, words: str, tmp_path: Path) -> None:
+    from ..support.made import made_model
+
+    text = Tensor(name="text", dtype="string", dims=("batch", 1))
+    alone: Any = {"input": "text", "output": "text", "before": (), "after": (), "cases": (), "source": ""}
+    pipeline = Pipeline(**alone, inputs=(text,), outputs=(text,))
+    made = made_model(pipeline=Finished(pipeline, tmp_path, "", cached=False))
+    stages = StageRunner("reader", tmp_path, listener=Listener(), force=False, dry=False)
+    with pytest.raises(UsageError, match=f"{words} text by itself, and answers no requests beside another"):
+        _Writer(stages, "reader", "cpu", Packer(stages, {})).branch(name, made, TritonOptions(), tmp_path)
+
+
+def _together(tmp_path: Path, *pipelines: dict[str, Any]) -> None:
+    """See whether models of these sources, the spec's own first, are refused."""
+    own, topics = pipelines
+    pipeline = {"beside": {"topics": topics}, "input": "text"}
+    spec = make_spec({"source": own["source"], "name": "reader", "pipeline": pipeline})
+    models = {"": spec, **specs_beside(spec)}
+    require_together({name: (one, parse_reference(one.source, relative_to=tmp_path)) for name, one in models.items()})
+
+
+@pytest.mark.parametrize("topics", [{"source": "timm:resnet10t"}, TOPICS | {"pipeline": {"input": "image"}}])
+def test_models_that_take_other_raw_inputs_are_refused_before_any_work(topics: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="topics takes image where the spec's own takes text"):
+        _together(tmp_path, {"source": "hf:org/mood"}, topics)
+
+
+def test_what_nobody_knows_of_a_model_yet_refuses_nothing(tmp_path: Path) -> None:
+    _together(tmp_path, {"source": "hf:org/mood"}, {"source": "hf:org/topics"})
+
+
+SCRIPTS = {
+    "a syntax error": ("def answer(:", r"route.py is no Python: invalid syntax \(route.py, line 1\)"),
+    "a null byte": ("x = 1\0", "route.py is no Python: source code string cannot contain null bytes"),
+    "no function": ("def reply(inputs, models): ...", r"has no function answer\(inputs, models\)"),
+    "nothing": ("", r"has no function answer\(inputs, models\)"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), SCRIPTS.values(), ids=SCRIPTS.keys())
+def test_a_script_that_cannot_answer_is_refused_by_its_text(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "route.py").write_text(text)
+    with pytest.raises(UsageError, match=words) as refused:
+        script_of(spec_of({"topics": TOPICS}, script="route.py"), tmp_path)
+    assert refused.value.remedy
+
+
+@pytest.mark.parametrize("text", ["def answer(inputs, models): ...", "answer = print"])
+def test_a_script_may_come_by_its_function_in_any_way_and_is_not_run(text: str, tmp_path: Path) -> None:
+    (tmp_path / "route.py").write_text(f"{text}\nraise SystemExit\n")
+    assert script_of(spec_of({}, script="route.py"), tmp_path) == tmp_path / "route.py"
+    assert script_of(spec_of({}), tmp_path) is None
+    with pytest.raises(UsageError, match=r"elsewhere\.py: No such file or directory"):
+        script_of(spec_of({}, script="elsewhere.py"), tmp_path)
+
+
+def test_the_spec_in_a_release_has_both_sources_data_and_the_script_in_full(tmp_path: Path) -> None:
+    topics = {"source": "hf:org/topics", "data": {"path": "topics.csv"}, "lowering": {"autocast": "env/python"}}
+    local = {"source": "hf:./tags", "data": {"entry_point": "mine:texts"}}
+    (tmp_path / "tags").mkdir()
+    spec = spec_of({"topics": topics, "tags": local}, script="route.py", source="hf:org/mood")
+    commit = "0123456789" * 4
+    made: Any = {
+        "topics": ReleasedModel.model_construct(source=source_of("org/topics", revision=commit), data=None),
+        "tags": ReleasedModel.model_construct(source=source_of(str(tmp_path / "tags")), data=None),
+    }
+    reference = parse_reference(spec.source, relative_to=tmp_path)
+    again = reproduction(spec, reference, source_of("org/mood"), relative_to=tmp_path, data=None, beside=made)
+    found = make_spec(yaml.safe_load(again["spec.yaml"])).pipeline
+    assert found is not None
+    assert found.script == str(tmp_path / "route.py")
+    assert found.beside["topics"].source == f"hf:org/topics@{commit}"
+    assert found.beside["tags"].source == f"hf:{tmp_path / 'tags'}"
+    assert found.beside["topics"].data is not None
+    assert found.beside["topics"].data.path == str(tmp_path / "topics.csv")
+    assert found.beside["topics"].lowering.autocast == str(tmp_path / "env/python")
+    assert "mine:texts" in again["reproduce.sh"]
+    assert str(tmp_path) in again["reproduce.sh"]

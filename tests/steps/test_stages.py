@@ -1,0 +1,111 @@
+"""Steps that are a part of another one: what is told of them, and what the compile keeps of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plansmith.errors import GateError
+from plansmith.records.model import Record
+from plansmith.records.release import StepRecord
+from plansmith.steps.runner import Listener, StageRunner
+
+
+class Heard(Listener):
+    """Writes down all that it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, ...]] = []
+
+    def progress(self, step: str, text: str) -> None:
+        self.lines.append(("progress", step, text))
+
+    def moving(self, step: str, text: str, share: float) -> None:
+        self.lines.append(("moving", step, text, str(share)))
+
+    def waiting(self, step: str, text: str) -> None:
+        self.lines.append(("waiting", step, text))
+
+    def made(self, record: Record) -> None:
+        self.lines.append(("made", type(record).__name__))
+
+    def finished(self, record: StepRecord) -> None:
+        self.lines.append(("finished", record.name))
+
+    def notice(self, text: str) -> None:
+        self.lines.append(("notice", text))
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def stages(tmp_path: Path, heard: Heard) -> StageRunner:
+    return StageRunner("reader", tmp_path, listener=heard, force=False, dry=False)
+
+
+def make(stages: StageRunner, step: str) -> None:
+    """Do a step that makes a record and says so."""
+
+    def build(out: Path) -> dict[str, object]:
+        stages.progress("asking")
+        stages.progress("sending", 0.5)
+        stages.notice("it is slow")
+        stages.waits_for_gpu(None)
+        return {"name": out.name, "seconds": 0, "cached": False}
+
+    stages.stage(step, StepRecord, [], {}, build)
+
+
+def test_steps_of_a_model_beside_are_told_as_a_part_of_the_one_step_with_its_name(
+    stages: StageRunner, heard: Heard
+) -> None:
+    with stages.timed("beside topics"), stages.aside("topics"):
+        make(stages, "export")
+    assert heard.lines == [
+        ("progress", "beside topics", ""),
+        ("progress", "beside topics", "export"),
+        ("progress", "beside topics", "export"),
+        ("progress", "beside topics", "export, asking"),
+        ("moving", "beside topics", "export, sending", "0.5"),
+        ("notice", "topics: it is slow"),
+        ("waiting", "beside topics", "export, waiting for another plansmith that builds on this GPU"),
+        ("finished", "beside topics"),
+    ]
+
+
+def test_steps_aside_of_no_other_model_are_told_by_their_own_names(stages: StageRunner, heard: Heard) -> None:
+    with stages.timed("validate"), stages.aside():
+        make(stages, "lower")
+    assert ("progress", "lower", "asking") in heard.lines
+    assert ("notice", "it is slow") in heard.lines
+    assert not [line for line in heard.lines if line[0] == "made"]
+
+
+def test_what_steps_aside_make_is_not_the_compiles_own(stages: StageRunner) -> None:
+    make(stages, "export")
+    records, made = list(stages.records), dict(stages.made)
+    with stages.timed("beside"):
+        with stages.aside("topics"):
+            make(stages, "lower")
+            make(stages, "export")
+            assert [record.name for record in stages.records] == ["export", "lower", "export"]
+        assert (stages.records, stages.made, stages.step) == (records, made, "beside")
+    assert [record.name for record in stages.records] == ["export", "beside"]
+
+
+def test_an_error_aside_names_the_model_and_the_step_that_failed_and_later_ones_the_compile(
+    stages: StageRunner, heard: Heard
+) -> None:
+    with pytest.raises(GateError) as failed, stages.timed("beside"), stages.aside("topics"), stages.timed("validate"):
+        raise GateError("it differs")
+    assert (failed.value.model, failed.value.step) == ("reader, topics beside it", "validate")
+    assert str(failed.value).startswith("reader, topics beside it · validate: it differs")
+    with pytest.raises(GateError) as failed, stages.timed("package"):
+        raise GateError("it differs")
+    assert (failed.value.model, failed.value.step) == ("reader", "package")
+    stages.notice("from here on as before")
+    assert heard.lines[-1] == ("notice", "from here on as before")

@@ -1,0 +1,148 @@
+"""What a step's result depends on: the builds of ONNX Runtime that are installed, and no library that has no say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plansmith.steps.cache import toolchain
+from plansmith.steps.cache.toolchain import environment, step_toolchain
+
+from ..import_rules import PACKAGE, reached_files
+
+ASKED = (
+    "import sys; sys.path[:0] = sys.argv[1:];"
+    "from plansmith.steps.cache.toolchain import step_toolchain as t; print(t('{}'))"
+)
+
+
+@pytest.mark.parametrize("build", ["onnxruntime-gpu", "onnxruntime-openvino"])
+def test_an_upgrade_of_another_build_of_onnx_runtime_changes_the_key(build: str, tmp_path: Path) -> None:
+    package = Path(__file__).parents[2] / "src"
+    said = []
+    for version in ("1.20.0", "1.21.0"):
+        folder = tmp_path / version / f"{build.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {build}\nVersion: {version}\n")
+        command = [sys.executable, "-I", "-S", "-c", ASKED.format("compile"), str(folder.parent), str(package)]
+        said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert "'onnxruntime': '1.20.0'" in said[0]
+    assert "'onnxruntime': '1.21.0'" in said[1]
+
+
+def test_an_onnx_file_is_taken_anew_for_no_library_that_has_no_part_in_it() -> None:
+    assert set(step_toolchain("take_graph")) == {"onnx", "onnxruntime", "numpy", "code"}
+    assert {"torch", "transformers", "timm"} < set(step_toolchain("export"))
+    assert all(step_toolchain("take_graph").values())
+
+
+WORK = {
+    "export": ("compilers.export.export",),
+    "ask_model": ("compilers.export.export",),
+    "take_graph": ("steps.worker.import_onnx",),
+    "sample": ("steps.worker.sampling",),
+    "lower": ("compilers.precision.lowering", "compilers.precision.given"),
+    "plan_lint": ("compilers.trt.lint",),
+    "compile": ("compilers.onnxrt",),
+    "compile_python": ("compilers.python_backend.model_folder",),
+    "validate": ("validation.gate", "validation.held_out", "validation.plan_gate"),
+    "validate_python": ("validation.gate", "validation.held_out", "compilers.python_backend.candidate"),
+    "measure": ("compilers.trt.evaluation.latency",),
+    "join": ("pipelines.build",),
+    "script": ("pipelines.script",),
+    "package": ("steps.release.package",),
+    "check_served": ("steps.release.check_served",),
+    "check_served_python": (
+        "steps.release.check_served",
+        "compilers.python_backend.generator_model",
+        "compilers.python_backend.model",
+    ),
+    "environment": ("steps.release.environment",),
+    "zoo": ("fleet.zoo.child",),
+}
+"""The modules that do the work of a step."""
+
+# Words, the disk, the spec's form (its values are in the key), and what only refuses or carries a step out.
+NO_SAY = {
+    "records/fingerprint",
+    "system/urls",
+    "errors",
+    "config/messages",
+    "formatting",
+    "records/fields",
+    "config/target_names",
+    "config/targets",
+    "system/files",
+    "system/temporary",
+    "config/spec",
+    "records/destination",
+    "config/pipeline",
+    "steps/artifacts",
+    "config/python",
+    "config/tensorrt",
+    "config/triton",
+    "report/text/plan",
+    "report/text/precision",
+    "validation/coverage",
+}
+NO_SAY_IN = {
+    "export": {"compilers/precision", "config/precision"},
+    "ask_model": {"compilers/precision", "config/precision"},
+    "take_graph": {"compilers/precision", "config/precision"},
+    "sample": {"config/precision"},
+    "join": {"config/precision", "system/process"},
+    "script": {"config/precision", "system/process"},
+}
+_ABOUT_STEPS = {
+    "steps/runner",
+    "steps/cache/local",
+    "system/process",
+    "system/memory",
+    "steps/cache/toolchain",
+    "config/data",
+    "config/precision",
+    "config/shapes",
+}
+NO_SAY_IN["zoo"] = NO_SAY_IN["export"] | {"system/process"}
+NO_SAY_IN |= {"compile_python": _ABOUT_STEPS, "validate_python": {"config/precision"}}
+NO_SAY_IN |= {step: {"data", "config/data"} for step in ("lower", "validate")}  # these know names of outputs
+NO_SAY_IN |= {
+    "environment": {*_ABOUT_STEPS, "compilers/python_backend", "pipelines", "triton"},  # which models need one
+    "package": {*_ABOUT_STEPS, "compilers/python_backend"},
+    "check_served": {*_ABOUT_STEPS, "system/memory"},
+    "check_served_python": _ABOUT_STEPS,
+}
+
+
+@pytest.mark.parametrize("step", WORK)
+def test_every_module_that_a_step_reaches_is_part_of_its_key_unless_it_has_no_say(step: str) -> None:
+    counted = (*toolchain._COMMON_CODE, *toolchain._CODE[step])
+    silent = NO_SAY | NO_SAY_IN.get(step, set())
+    missing = []
+    for path in reached_files(*(f"plansmith.{module}" for module in WORK[step])):
+        if path.name == "__init__.py":  # a line of words
+            continue
+        place = path.relative_to(PACKAGE)
+        around = {place.as_posix(), *(parent.as_posix() for parent in place.parents)}
+        if around.isdisjoint(counted) and (around | {place.with_suffix("").as_posix()}).isdisjoint(silent):
+            missing.append(place.as_posix())
+    assert not missing
+
+
+def test_what_is_named_as_deciding_is_there() -> None:
+    named = {*toolchain._COMMON_CODE, *(place for places in toolchain._CODE.values() for place in places)}
+    assert not [place for place in named if not (PACKAGE / place).exists()]
+
+
+def test_another_environment_is_known_by_its_distributions_and_its_python(tmp_path: Path) -> None:
+    found = environment(sys.executable)
+    assert found["python"] == sys.version
+    assert found["pytest"] == pytest.__version__
+    assert environment(str(tmp_path / "python")) == {}
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\nexit 1\n")
+    silent.chmod(0o755)
+    assert environment(str(silent)) == {}

@@ -1,0 +1,417 @@
+"""Files on their way: what arrived is proven, what is there is not sent again, and what was cut goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError
+from plansmith.stores.backend.object_store import Abilities
+from plansmith.stores.backend.s3 import S3Objects
+from plansmith.stores.backend.s3 import upload as uploads
+from plansmith.stores.backend.s3.multipart_resume import Unfinished
+
+from ...conftest import S3
+from ...fault_proxy import Answer, Cut, FaultProxy, Forward, Handling, Request, cut_after, denied, failed, truncated
+from ..test_objects import file_of
+
+KEY = "objects/ab/content"
+MIB = 1 << 20
+TRUSTED = Abilities(create_once=True, swap=True, safe_in_race=True, checksums=True, probed="2026-11-22T10:00:00Z")
+
+
+pytestmark = pytest.mark.usefixtures("small_parts")
+
+
+def is_part(request: Request) -> bool:
+    return request.method == "PUT" and "partNumber" in request.words
+
+
+def parts_sent(proxy: FaultProxy) -> list[int]:
+    """The numbers of the parts that were sent, in order."""
+    return sorted(int(request.words["partNumber"][0]) for request in proxy.requests if is_part(request))
+
+
+def only(matches: Any, then: Handling) -> Handling:
+    """The requests that match are handled otherwise than the others."""
+    return lambda request, forward: then(request, forward) if matches(request) else forward(request)
+
+
+def once(matches: Any, then: Handling) -> Handling:
+    """The first request that matches is handled otherwise than the others."""
+    met: list[Request] = []
+
+    def matches_first(request: Request) -> bool:
+        if met or not matches(request):
+            return False
+        met.append(request)
+        return True
+
+    return only(matches_first, then)
+
+
+def interrupt(objects: S3Objects, proxy: FaultProxy, path: Path, sha256: str, part: int) -> None:
+    """Send a file until a part that the network does not let through."""
+
+    def cut(_request: Request, _forward: Forward) -> Answer:
+        raise Cut
+
+    proxy.handling = only(lambda request: request.words.get("partNumber") == [str(part)], cut)
+    with pytest.raises(EnvironmentFault) as caught:
+        objects.send(path, KEY, sha256)
+    assert caught.value.transient
+    proxy.reset()
+
+
+def test_what_arrived_before_an_interruption_is_not_sent_again(
+    through: S3Objects, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    path, sha256 = file_of(tmp_path, 22 * MIB)
+    interrupt(through, proxy, path, sha256, part=4)
+    assert through.find(KEY) is None
+    moved: list[int] = []
+    through.send(path, KEY, sha256, moved.append)
+    assert 4 in parts_sent(proxy)
+    assert 1 not in parts_sent(proxy)
+    assert sum(moved) == sum(5 * MIB if part < 5 else 2 * MIB for part in parts_sent(proxy))
+    assert through.sha256(KEY) == sha256
+
+
+def test_another_content_under_the_same_key_is_not_taken_for_ones_own(
+    through: S3Objects, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    left, left_sha256 = file_of(tmp_path, 11 * MIB, seed=1)
+    interrupt(through, proxy, left, left_sha256, part=3)
+    path, sha256 = file_of(tmp_path, 11 * MIB, seed=2)
+    through.send(path, KEY, sha256)
+    assert parts_sent(proxy) == [1, 2, 3]
+    assert through.sha256(KEY) == sha256
+
+
+def test_a_server_that_shows_no_uploads_gets_all_parts(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+    path, sha256 = file_of(tmp_path, 11 * MIB)
+    interrupt(through, proxy, path, sha256, part=3)
+    body = b"<Error><Code>AccessDenied</Code></Error>"
+    proxy.handling = only(
+        lambda request: request.method == "GET" and "uploads" in request.words, lambda *_: Answer(403, {}, body)
+    )
+    through.send(path, KEY, sha256)
+    assert parts_sent(proxy) == [1, 2, 3]
+    assert through.sha256(KEY) == sha256
+
+
+def test_parts_that_fail_in_passing_are_sent_again(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+    path, sha256 = file_of(tmp_path, 11 * MIB)
+    proxy.handling = once(is_part, failed)
+    through.send(path, KEY, sha256)
+    assert len(parts_sent(proxy)) == 4
+    assert through.sha256(KEY) == sha256
+
+
+@pytest.mark.parametrize("word", ["uploadId", "partNumber", "uploads"])
+def test_an_answer_that_gets_lost_does_no_harm(
+    through: S3Objects, proxy: FaultProxy, tmp_path: Path, word: str
+) -> None:
+    path, sha256 = file_of(tmp_path, 11 * MIB)
+    proxy.handling = once(lambda request: request.is_write and word in request.words, cut_after)
+    through.send(path, KEY, sha256)
+    assert through.sha256(KEY) == sha256
+
+
+def test_an_upload_that_another_process_ended_is_not_begun_anew(
+    s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    path, sha256 = file_of(tmp_path, 11 * MIB)
+
+    def ended_by_another(_request: Request, _forward: Forward) -> Answer:
+        S3Objects(s3.place(), Path()).send(path, KEY, sha256)
+        return Answer(404, {}, b"<Error><Code>NoSuchUpload</Code></Error>")  # moto has a fault of its own here
+
+    proxy.handling = once(lambda request: request.words.get("partNumber") == ["3"], ended_by_another)
+    through.send(path, KEY, sha256)
+    assert parts_sent(proxy) == [1, 2, 3]
+    assert through.sha256(KEY) == sha256
+    assert not s3.client.list_multipart_uploads(Bucket=s3.bucket).get("Uploads")
+
+
+@pytest.mark.parametrize("size", [MIB, 11 * MIB])
+def test_what_arrives_otherwise_is_found_out_and_sent_again(
+    through: S3Objects, proxy: FaultProxy, tmp_path: Path, size: int
+) -> None:
+    path, sha256 = file_of(tmp_path, size)
+
+    def changed(request: Request, forward: Forward) -> Answer:
+        return forward(replace(request, body=bytes(len(request.body))))
+
+    proxy.handling = once(lambda request: request.method == "PUT" and bool(request.body), changed)
+    through.send(path, KEY, sha256)
+    assert through.sha256(KEY) == sha256
+
+
+def test_what_arrives_otherwise_each_time_does_not_stay(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+    path, sha256 = file_of(tmp_path, MIB)
+
+    def changed(request: Request, forward: Forward) -> Answer:
+        return forward(replace(request, body=bytes(len(request.body))))
+
+    proxy.handling = only(lambda request: request.method == "PUT", changed)
+    with pytest.raises(RepositoryError, match="otherwise than it was sent") as caught:
+        through.send(path, KEY, sha256)
+    assert caught.value.remedy
+    assert through.find(KEY) is None
+
+
+@pytest.mark.parametrize("size", [MIB, 11 * MIB])
+def test_a_server_that_checks_is_believed(through: S3Objects, proxy: FaultProxy, tmp_path: Path, size: int) -> None:
+    path, sha256 = file_of(tmp_path, size)
+    through.abilities = TRUSTED
+    through.send(path, KEY, sha256)
+    assert not [request for request in proxy.requests if request.method == "GET" and request.path.endswith(KEY)]
+    proxy.reset()
+    through.abilities = TRUSTED.model_copy(update={"checksums": False})
+    through.send(path, KEY, sha256)
+    read = [request for request in proxy.requests if request.method == "GET" and request.path.endswith(KEY)]
+    assert [request for request in read if "range" in request.headers]
+
+
+@pytest.mark.parametrize("size", [MIB, 11 * MIB])
+def test_a_checksum_that_the_server_tells_otherwise_is_no_damage_if_the_bytes_are_right(
+    through: S3Objects, proxy: FaultProxy, tmp_path: Path, size: int
+) -> None:
+    path, sha256 = file_of(tmp_path, size)
+    through.abilities = TRUSTED
+
+    def told_otherwise(request: Request, forward: Forward) -> Answer:
+        answer = forward(request)
+        return Answer(answer.status, {**answer.headers, "x-amz-checksum-sha256": "b3RoZXI="}, answer.body)
+
+    proxy.handling = only(lambda request: request.method == "HEAD", told_otherwise)
+    through.send(path, KEY, sha256)
+    assert through.sha256(KEY) == sha256
+    assert "DELETE" not in {request.method for request in proxy.requests}
+
+
+def test_a_checksum_that_is_told_otherwise_has_the_bytes_read(
+    s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    path, sha256 = file_of(tmp_path, MIB)
+    through.abilities = TRUSTED
+
+    def stored_otherwise(request: Request, forward: Forward) -> Answer:
+        answer = forward(request)
+        s3.client.put_object(Bucket=s3.bucket, Key=f"team/models/{KEY}", Body=bytes(MIB), ChecksumAlgorithm="SHA256")
+        return answer
+
+    proxy.handling = only(lambda request: request.method == "PUT", stored_otherwise)
+    with pytest.raises(RepositoryError, match="otherwise than it was sent"):
+        through.send(path, KEY, sha256)
+    assert not s3.keys()
+
+
+def test_the_digest_is_stored_with_the_object(s3: S3, through: S3Objects, tmp_path: Path) -> None:
+    through.abilities = TRUSTED
+    for size in (MIB, 11 * MIB):
+        path, sha256 = file_of(tmp_path, size)
+        through.send(path, KEY, sha256)
+        head = s3.client.head_object(Bucket=s3.bucket, Key=f"team/models/{KEY}", ChecksumMode="ENABLED")
+        assert head["Metadata"] == {"sha256": sha256}
+        assert head["ChecksumSHA256"]
+
+
+def test_parts_have_checksums_where_the_server_checks_them(
+    through: S3Objects, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    path, sha256 = file_of(tmp_path, 11 * MIB)
+    through.abilities = TRUSTED
+    ended: list[bytes] = []
+
+    def noted(request: Request, forward: Forward) -> Answer:
+        ended.append(request.body)
+        return forward(request)
+
+    proxy.handling = only(lambda request: request.method == "POST" and "uploadId" in request.words, noted)
+    through.send(path, KEY, sha256)
+    checksums = {request.headers["x-amz-checksum-sha256"] for request in proxy.requests if is_part(request)}
+    assert len(checksums) == 3
+    assert all(checksum.encode() in ended[0] for checksum in checksums)
+
+
+def test_an_upload_with_checksums_is_not_continued_without(
+    through: S3Objects, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    path, sha256 = file_of(tmp_path, 11 * MIB)
+    through.abilities = TRUSTED
+    interrupt(through, proxy, path, sha256, part=3)
+    through.abilities = TRUSTED.model_copy(update={"checksums": False})
+    through.send(path, KEY, sha256)
+    assert parts_sent(proxy) == [1, 2, 3]
+    assert through.sha256(KEY) == sha256
+
+
+def test_a_part_that_is_there_is_known_by_its_best_checksum() -> None:
+    md5 = hashlib.md5(b"content").hexdigest()
+    upload = Unfinished("id", {1: {"ETag": f'"{md5}"'}, 2: {"ETag": '"tag"', "ChecksumSHA256": "right"}})
+    assert upload.tag_of(1, b"content", None) == f'"{md5}"'
+    assert upload.tag_of(1, b"content", "right") == f'"{md5}"'
+    assert upload.tag_of(1, b"another", None) is None
+    assert upload.tag_of(2, b"content", "right") == '"tag"'
+    assert upload.tag_of(2, b"content", "wrong") is None
+    assert upload.tag_of(2, b"content", None) is None
+    assert upload.tag_of(3, b"content", None) is None
+
+
+def test_a_download_goes_on_where_it_was_cut(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+    path, sha256 = file_of(tmp_path, 5 * MIB)
+    through.send(path, KEY, sha256)
+    proxy.reset(once(lambda request: "range" in request.headers, truncated))
+    moved: list[int] = []
+    through.fetch(KEY, tmp_path / "back", sha256, moved.append)
+    assert (tmp_path / "back").read_bytes() == path.read_bytes()
+    assert sum(moved) == 5 * MIB
+    ranges = [request.headers["range"] for request in proxy.requests if "range" in request.headers]
+    starts = [int(said.removeprefix("bytes=").partition("-")[0]) for said in ranges]
+    assert len([start for start in starts if start % (2 * MIB)]) == 1
+    assert len(ranges) == 4
+
+
+def empty(request: Request, forward: Forward) -> Answer:
+    """The answer is in order, but for its body, which is empty."""
+    return replace(forward(request), body=b"")
+
+
+@pytest.mark.parametrize("handling", [failed, truncated, empty])
+def test_a_download_that_fails_for_good_leaves_nothing(
+    through: S3Objects, proxy: FaultProxy, tmp_path: Path, handling: Handling
+) -> None:
+    path, sha256 = file_of(tmp_path, 64 * 1024)
+    through.send(path, KEY, sha256)
+
+    def cut_at_once(request: Request, forward: Forward) -> Answer:
+        answer = handling(request, forward)
+        return answer if answer.sent_bytes is None else Answer(answer.status, answer.headers, answer.body, 0)
+
+    proxy.reset(only(lambda request: "range" in request.headers, cut_at_once))
+    with pytest.raises(EnvironmentFault) as caught:
+        through.fetch(KEY, tmp_path / "back", sha256)
+    assert caught.value.transient
+    assert len([request for request in proxy.requests if "range" in request.headers]) == 5
+    assert not (tmp_path / "back").exists()
+
+
+def test_a_server_that_gives_other_bytes_than_asked_for_is_found_out(
+    through: S3Objects, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    path, sha256 = file_of(tmp_path, 5 * MIB)
+    through.send(path, KEY, sha256)
+
+    def whole(request: Request, forward: Forward) -> Answer:
+        headers = {name: said for name, said in request.headers.items() if name != "range"}
+        return forward(replace(request, headers=headers))
+
+    proxy.reset(only(lambda request: "range" in request.headers, whole))
+    with pytest.raises(PlansmithError) as caught:
+        through.fetch(KEY, tmp_path / "back", sha256)
+    assert caught.value.remedy
+    assert not (tmp_path / "back").exists()
+
+
+def test_a_document_whose_answer_was_cut_is_read_again(through: S3Objects, proxy: FaultProxy) -> None:
+    through.put("models/a.json", b"{}" * 1000)
+    proxy.reset(once(lambda request: request.method == "GET", truncated))
+    found = through.read("models/a.json")
+    assert found is not None
+    assert found.content == b"{}" * 1000
+    assert len(proxy.requests) == 2
+
+
+def test_encryption_is_asked_for_with_each_object(s3: S3, proxy: FaultProxy, tmp_path: Path) -> None:
+    place = s3.place(endpoint_url=proxy.endpoint, encryption="aws:kms", kms_key="alias/models")
+    objects = S3Objects(place, Path())
+    for size in (MIB, 11 * MIB):
+        path, sha256 = file_of(tmp_path, size)
+        objects.send(path, KEY, sha256)
+    objects.create("models/a.json", b"{}")
+    objects.copy(KEY, "repository/a/1/model.onnx")
+    begun = [
+        request
+        for request in proxy.requests
+        if (request.method == "PUT" and not is_part(request)) or ("uploads" in request.words and request.is_write)
+    ]
+    assert len(begun) == 4
+    for request in begun:
+        assert request.headers["x-amz-server-side-encryption"] == "aws:kms"
+        assert request.headers["x-amz-server-side-encryption-aws-kms-key-id"] == "alias/models"
+
+
+def test_a_copy_is_encrypted_as_the_original_is(
+    s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plansmith.stores.backend.s3.copy._PART_BYTES", 5 * MIB)
+    encrypted = S3Objects(s3.place(encryption="aws:kms", kms_key="alias/models"), Path())
+    for size in (MIB, 11 * MIB):
+        path, sha256 = file_of(tmp_path, size)
+        encrypted.send(path, KEY, sha256)
+        through.copy(KEY, KEY)
+        head = s3.client.head_object(Bucket=s3.bucket, Key=f"team/models/{KEY}")
+        assert (head["ServerSideEncryption"], head["SSEKMSKeyId"]) == ("aws:kms", "alias/models")
+    begun = [one for one in proxy.requests if "x-amz-server-side-encryption-aws-kms-key-id" in one.headers]
+    assert [one.method for one in begun] == ["PUT", "POST"]
+
+
+def test_a_copy_in_parts_that_fails_leaves_nothing_half_done(
+    s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plansmith.stores.backend.s3.copy._PART_BYTES", 5 * MIB)
+    path, sha256 = file_of(tmp_path, 11 * MIB)
+    through.send(path, KEY, sha256)
+    proxy.handling = only(lambda request: request.words.get("partNumber") == ["2"], denied)
+    with pytest.raises(RepositoryError, match="not allowed s3:PutObject"):
+        through.copy(KEY, "repository/a/1/model.onnx")
+    assert not s3.client.list_multipart_uploads(Bucket=s3.bucket).get("Uploads")
+
+
+def test_a_file_is_cut_into_the_same_parts_each_time_and_into_as_many_as_s3_takes() -> None:
+    for size in (1, 10 << 30, 100 << 30, 5 << 40):
+        assert size / uploads.part_bytes(size) <= 10_000
+    assert uploads.part_bytes(5 << 40) <= 5 << 30
+
+
+def test_uploads_that_were_never_ended_are_given_up(
+    s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    path, sha256 = file_of(tmp_path, 11 * MIB)
+    interrupt(through, proxy, path, sha256, part=3)
+    begun = datetime.now(UTC)
+
+    def dated(request: Request, forward: Forward) -> Answer:
+        answer = forward(request)  # moto says the same date of all uploads
+        body = re.sub(rb"(<Initiated>)[^<]*", b"\\g<1>" + begun.isoformat().encode(), answer.body)
+        return Answer(answer.status, answer.headers, body)
+
+    proxy.handling = only(lambda request: "uploads" in request.words, dated)
+    assert through.give_up(before=begun.timestamp() - 3600) == 0
+    assert s3.client.list_multipart_uploads(Bucket=s3.bucket)["Uploads"]
+    assert through.give_up(before=begun.timestamp() + 3600) == 1
+    assert not s3.client.list_multipart_uploads(Bucket=s3.bucket).get("Uploads")
+
+
+def test_what_is_too_large_to_be_copied_at_once_is_copied_in_parts(
+    s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plansmith.stores.backend.s3.copy._PART_BYTES", 5 * MIB)
+    path, sha256 = file_of(tmp_path, 11 * MIB)
+    through.send(path, KEY, sha256)
+    proxy.reset()
+    for key in ("repository/a/1/model.onnx", KEY):
+        through.copy(KEY, key)
+        assert through.sha256(key) == sha256
+        head = s3.client.head_object(Bucket=s3.bucket, Key=f"team/models/{key}")
+        assert head["Metadata"] == {"sha256": sha256}
+    assert parts_sent(proxy) == [1, 1, 2, 2, 3, 3]
+    assert proxy.sent_bytes < 10_000

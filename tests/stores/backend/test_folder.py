@@ -1,0 +1,125 @@
+"""What is particular to a store in a folder: modes, what lies between, keys that lead out, and killed writers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from plansmith.errors import RepositoryError
+from plansmith.stores.backend.folder import FolderObjects
+
+CONTENT = b"something"
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> FolderObjects:
+    """An empty root."""
+    return FolderObjects(tmp_path / "store")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A file that anybody may write and run, and that runs as its owner."""
+    path = tmp_path / "source"
+    path.write_bytes(CONTENT)
+    path.chmod(0o6777)
+    return path
+
+
+@pytest.fixture(params=[0o022, 0o077, 0o002], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    """What is taken from the modes of new files."""
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def test_files_have_the_modes_that_the_umask_leaves(
+    objects: FolderObjects, source: Path, umask: int, tmp_path: Path
+) -> None:
+    objects.send(source, "objects/ab/content", SHA256)
+    objects.create("models/one.json", CONTENT)
+    objects.fetch("objects/ab/content", tmp_path / "back", SHA256)
+    written = [path for path in (*(tmp_path / "store").rglob("*"), tmp_path / "back") if path.is_file()]
+    assert len(written) >= 3
+    for path in written:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+
+
+@pytest.mark.parametrize("key", ["../outside", "a/../../outside", "/etc/hostname", "a//b", "", "a/./b"])
+def test_keys_lead_nowhere_else(objects: FolderObjects, source: Path, tmp_path: Path, key: str) -> None:
+    (tmp_path / "outside").write_text("not ours")
+    for attempt in (
+        lambda: objects.read(key),
+        lambda: objects.find(key),
+        lambda: objects.put(key, CONTENT),
+        lambda: objects.create(key, CONTENT),
+        lambda: objects.send(source, key, SHA256),
+        lambda: objects.fetch(key, tmp_path / "back", SHA256),
+        lambda: objects.remove([key]),
+        lambda: objects.copy(key, "a"),
+    ):
+        with pytest.raises(RepositoryError, match="is no key of") as caught:
+            attempt()
+        assert caught.value.remedy
+    assert (tmp_path / "outside").read_text() == "not ours"
+    assert not (tmp_path / "back").exists()
+
+
+def test_keys_come_in_the_order_of_s3_without_what_lies_between(objects: FolderObjects, tmp_path: Path) -> None:
+    keys = ["a", "a!/b", "a.json", "a/b", "a/b/c", "a0", "b/c"]
+    for key in sorted(keys, reverse=True):
+        if key not in {"a", "a/b"}:  # a file and a folder of one name are two objects in S3 alone
+            objects.put(key, CONTENT)
+    (tmp_path / "store" / ".DS_Store").write_text("")
+    (tmp_path / "store" / "a" / "b" / ".nfs0000000000a1b2c3").write_text("")
+    (tmp_path / "store" / "lost+found").mkdir()
+    (tmp_path / "store" / "lost+found" / "x").write_text("")
+    expected = ["a!/b", "a.json", "a/b/c", "a0", "b/c"]
+    assert [held.key for held in objects.below("")] == expected
+    assert [held.key for held in objects.below("a")] == expected[:-1]
+    assert [held.key for held in objects.below("a/")] == ["a/b/c"]
+    assert [held.key for held in objects.below("none/")] == []
+
+
+def test_what_a_killed_writer_left_is_neither_seen_nor_kept(
+    objects: FolderObjects, source: Path, tmp_path: Path
+) -> None:
+    objects.put("a", CONTENT)
+    staging = tmp_path / "store" / ".staging"
+    old, young = staging / "old", staging / "young"
+    for path in (old, young):
+        path.write_bytes(CONTENT)
+    two_days_ago = objects.now() - 2 * 86400
+    os.utime(old, (two_days_ago, two_days_ago))
+    assert [held.key for held in objects.below("")] == ["a"]
+    objects.send(source, "b", SHA256)
+    assert sorted(staging.iterdir()) == [young]
+
+
+def test_a_link_where_a_folder_should_be_is_something_that_is_not_ours(objects: FolderObjects, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "store" / "model").symlink_to(tmp_path / "elsewhere")
+    assert [held.key for held in objects.below("")] == ["model"]
+
+
+def test_an_interrupted_fetch_leaves_nothing(objects: FolderObjects, source: Path, tmp_path: Path) -> None:
+    objects.send(source, "a", SHA256)
+
+    def interrupt(_count: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        objects.fetch("a", tmp_path / "back", SHA256, interrupt)
+    assert not (tmp_path / "back").exists()
+    with pytest.raises(KeyboardInterrupt):
+        objects.send(source, "b", SHA256, interrupt)
+    assert objects.find("b") is None
+    assert list((tmp_path / "store" / ".staging").iterdir()) == []

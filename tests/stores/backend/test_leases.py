@@ -1,0 +1,174 @@
+"""Leases: one machine at a time does a piece of work, and a dead one's is done by the next."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from plansmith.errors import EnvironmentFault
+from plansmith.stores.backend.folder import FolderObjects
+from plansmith.stores.backend.leases import Hold, forget_leases, leased
+from plansmith.stores.backend.object_store import Document, Objects
+from plansmith.stores.layout import lease_key
+
+NAME = "compile/0123abcd"
+
+# Takes the lease, says so, and does nothing about it any more.
+_HOLDER = f"""
+import sys, time
+from pathlib import Path
+from plansmith.stores.backend.folder import FolderObjects
+from plansmith.stores.backend.leases import leased
+
+with leased(FolderObjects(Path(sys.argv[1])), {NAME!r}, 3.0):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Objects:
+    return FolderObjects(tmp_path / "store")
+
+
+class Away(FolderObjects):
+    """A folder that cannot be reached for a while."""
+
+    is_away = False
+    refused = 0
+
+    def read(self, key: str) -> Document | None:
+        if self.is_away:
+            self.refused += 1
+            raise EnvironmentFault("the store cannot be reached", remedy="wait")
+        return super().read(key)
+
+
+def test_a_second_waits_until_the_first_is_done_and_is_told_of_it_once(objects: Objects) -> None:
+    order: list[str] = []
+    told: list[str] = []
+    waits = threading.Event()
+
+    def waiting(who: str) -> None:
+        told.append(who)
+        waits.set()
+
+    def second() -> None:
+        with leased(objects, NAME, waiting=waiting):
+            order.append("second")
+
+    with leased(objects, NAME):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waits.wait(60)
+        time.sleep(0.3)
+        order.append("first")
+    thread.join(60)
+    assert order == ["first", "second"]
+    assert len(told) == 1
+    assert f"process {os.getpid()}" in told[0]
+
+
+def test_of_many_one_at_a_time_has_the_lease(objects: Objects) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work(number: int) -> None:
+        with leased(objects, NAME):
+            inside.append(number)
+            most.append(len(inside))
+            time.sleep(0.01)
+            inside.remove(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert most == [1] * 6
+
+
+def test_what_bears_another_name_is_not_waited_for(objects: Objects) -> None:
+    with leased(objects, NAME), leased(objects, "compile/another", waiting=_refuse):
+        pass
+
+
+def test_a_lease_lasts_as_long_as_the_work_though_that_takes_longer(objects: Objects) -> None:
+    with leased(objects, NAME, 2.0):
+        time.sleep(3)
+        with pytest.raises(InterruptedError), leased(objects, NAME, 2.0, _refuse):
+            pass
+
+
+def test_a_killed_holder_s_lease_is_taken_over_when_it_expires(tmp_path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", _HOLDER, tmp_path], stdout=subprocess.PIPE, text=True)
+    told: list[str] = []
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.send_signal(signal.SIGKILL)
+        with leased(FolderObjects(tmp_path), NAME, 3.0, told.append):
+            assert [f"process {holder.pid}" in who for who in told] == [True]
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def test_a_suspended_holder_neither_takes_its_lease_back_nor_ends_another_s(objects: Objects) -> None:
+    suspended, next_one = (Hold(objects, lease_key(NAME), 0.2), Hold(objects, lease_key(NAME), 60))
+    suspended.prolong()
+    time.sleep(0.3)
+    next_one.prolong()
+    with pytest.raises(Exception, match=f"process {os.getpid()}"):
+        suspended.prolong()
+    suspended.give_back()
+    with pytest.raises(InterruptedError), leased(objects, NAME, waiting=_refuse):
+        pass
+
+
+def test_a_store_that_does_not_answer_for_a_while_costs_no_lease(tmp_path: Path) -> None:
+    objects = Away(tmp_path)
+    with leased(objects, NAME, 3.0):
+        objects.is_away = True
+        deadline = time.monotonic() + 60
+        while not objects.refused and time.monotonic() < deadline:
+            time.sleep(0.01)
+        objects.is_away = False
+        time.sleep(3.3)
+        with pytest.raises(InterruptedError), leased(FolderObjects(tmp_path), NAME, 3.0, _refuse):
+            pass
+    assert objects.refused
+
+
+def test_work_that_ends_while_the_store_does_not_answer_ends_well(tmp_path: Path) -> None:
+    objects = Away(tmp_path)
+    with leased(objects, NAME):
+        objects.is_away = True
+    assert objects.refused
+
+
+def test_work_that_fails_gives_its_lease_back(objects: Objects) -> None:
+    with pytest.raises(KeyError), leased(objects, NAME):
+        raise KeyError
+    with leased(objects, NAME, waiting=_refuse):
+        pass
+
+
+def test_leases_that_nobody_changed_for_long_are_forgotten(objects: Objects) -> None:
+    with leased(objects, NAME):
+        pass
+    assert forget_leases(objects, 60) == 0
+    time.sleep(0.05)
+    assert forget_leases(objects, 0.01) == 1
+    assert list(objects.below("leases/")) == []
+
+
+def _refuse(who: str) -> None:
+    raise InterruptedError(who)

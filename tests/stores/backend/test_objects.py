@@ -1,0 +1,139 @@
+"""What every kind of store does alike: a folder and S3."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from plansmith.errors import RepositoryError
+from plansmith.stores.backend.folder import FolderObjects
+from plansmith.stores.backend.object_store import Changed, Objects, Taken
+
+pytestmark = pytest.mark.usefixtures("small_parts")
+
+
+def file_of(folder: Path, size: int, seed: int = 0) -> tuple[Path, str]:
+    """A file of bytes that do not repeat, and its SHA-256."""
+    path = folder / f"{size}-{seed}.bin"
+    path.write_bytes(random.Random(seed).randbytes(size))
+    return path, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000, 11 << 20])
+def test_a_file_comes_back_as_it_was_sent(objects: Objects, tmp_path: Path, size: int) -> None:
+    path, sha256 = file_of(tmp_path, size)
+    sent: list[int] = []
+    fetched: list[int] = []
+    objects.send(path, "objects/ab/content", sha256, sent.append)
+    objects.fetch("objects/ab/content", tmp_path / "back", sha256, fetched.append)
+    assert (tmp_path / "back").read_bytes() == path.read_bytes()
+    assert sum(sent) == sum(fetched) == size
+    held = objects.find("objects/ab/content")
+    assert held is not None
+    assert held.bytes == size
+    assert objects.sha256("objects/ab/content") == sha256
+
+
+def test_a_file_that_changed_since_it_was_hashed_does_not_appear(objects: Objects, tmp_path: Path) -> None:
+    for size in (1000, 6 << 20):
+        path, sha256 = file_of(tmp_path, size)
+        with path.open("r+b") as stream:
+            stream.write(b"changed")
+        with pytest.raises(RepositoryError, match="content is not that of SHA-256") as caught:
+            objects.send(path, "objects/ab/content", sha256)
+        assert caught.value.remedy
+        assert objects.find("objects/ab/content") is None
+
+
+def test_what_is_damaged_in_the_store_leaves_no_file_here(objects: Objects, tmp_path: Path) -> None:
+    objects.put("objects/ab/content", b"damaged")
+    with pytest.raises(RepositoryError, match="damaged") as caught:
+        objects.fetch("objects/ab/content", tmp_path / "back", "0" * 64)
+    assert caught.value.remedy
+    assert not (tmp_path / "back").exists()
+
+
+def test_what_is_not_in_the_store_leaves_no_file_here(objects: Objects, tmp_path: Path) -> None:
+    objects.put("other", b"")
+    with pytest.raises(RepositoryError, match="has no objects/ab/content") as caught:
+        objects.fetch("objects/ab/content", tmp_path / "back", "0" * 64)
+    assert caught.value.remedy
+    assert not (tmp_path / "back").exists()
+
+
+def test_a_document_is_created_once(objects: Objects) -> None:
+    tag = objects.create("models/a.json", b"first")
+    with pytest.raises(Taken):
+        objects.create("models/a.json", b"second")
+    assert objects.create("models/a.json", b"first") == tag
+    found = objects.read("models/a.json")
+    assert found is not None
+    assert (found.content, found.tag) == (b"first", tag)
+
+
+def test_a_document_is_swapped_only_by_whoever_read_it_last(objects: Objects) -> None:
+    first = objects.create("models/a.json", b"first")
+    second = objects.swap("models/a.json", b"second", first)
+    with pytest.raises(Changed):
+        objects.swap("models/a.json", b"third", first)
+    assert objects.swap("models/a.json", b"third", second)
+    found = objects.read("models/a.json")
+    assert found is not None
+    assert found.content == b"third"
+
+
+def test_a_document_that_is_gone_is_not_swapped(objects: Objects) -> None:
+    tag = objects.create("models/a.json", b"first")
+    objects.remove(["models/a.json"])
+    with pytest.raises(Changed):
+        objects.swap("models/a.json", b"second", tag)
+    assert objects.read("models/a.json") is None
+
+
+def test_keys_are_listed_in_order_and_below_their_prefix_only(objects: Objects) -> None:
+    for key in ("models/b.json", "models/a.json", "models-of-others/c.json", "live/a/x.json", "live/ab/x.json"):
+        objects.put(key, b"{}")
+    assert [held.key for held in objects.below("models/")] == ["models/a.json", "models/b.json"]
+    assert [held.key for held in objects.below("live/a/")] == ["live/a/x.json"]
+    assert len(list(objects.below(""))) == 5
+    assert not list(objects.below("releases/"))
+
+
+def test_removing_what_is_not_there_is_no_error(objects: Objects) -> None:
+    objects.put("a", b"")
+    objects.remove(["a", "b"])
+    objects.remove([])
+    assert not list(objects.below(""))
+
+
+def test_a_copy_has_the_same_content_and_a_new_age(objects: Objects, tmp_path: Path) -> None:
+    path, sha256 = file_of(tmp_path, 6 << 20)
+    objects.send(path, "objects/ab/content", sha256)
+    objects.copy("objects/ab/content", "repository/m/1/model.onnx")
+    assert objects.sha256("repository/m/1/model.onnx") == sha256
+    before = objects.find("objects/ab/content")
+    time.sleep(1.1)
+    objects.copy("objects/ab/content", "objects/ab/content")
+    after = objects.find("objects/ab/content")
+    assert before is not None
+    assert after is not None
+    assert after.changed > before.changed
+    assert objects.sha256("objects/ab/content") == sha256
+
+
+def test_the_store_knows_what_time_it_is(objects: Objects) -> None:
+    assert abs(objects.now() - time.time()) < 5
+
+
+def test_what_a_killed_process_left_in_a_folder_is_forgotten(tmp_path: Path) -> None:
+    objects = FolderObjects(tmp_path)
+    objects.put("a", b"")
+    (tmp_path / ".staging" / "left").write_bytes(b"half")
+    assert objects.give_up(before=objects.now() - 3600) == 0
+    assert objects.give_up(before=objects.now() + 3600) == 1
+    assert [held.key for held in objects.below("")] == ["a"]
+    assert not list((tmp_path / ".staging").iterdir())

@@ -1,0 +1,187 @@
+"""Deliveries of MLflow: what becomes an event, what is ignored, and what is refused though it is signed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from plansmith.config.service.triggers import MlflowRegistry
+from plansmith.triggers.registries.delivery import Delivery, Ignored, Refused
+from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.mlflow import HEADERS, read_delivery
+
+from .recorded import ALIAS_SET, DELIVERIES, SECRET, TAG_SET, TEST, VERSION_CREATED, Sent, signed
+
+CONFIG = MlflowRegistry(type="mlflow", tracking_uri="https://mlflow.example.com", secrets=("env:SECRET",))
+ALIAS = {"name": "ranker", "alias": "champion", "version": "3"}
+
+
+def _read(sent: Sent) -> Delivery | Ignored:
+    return read_delivery(CONFIG, sent.headers, sent.body, registry="ours", secrets=[SECRET], now=sent.timestamp)
+
+
+def _read_signed(entity: str, action: str, data: Any, **more: Any) -> Delivery | Ignored:
+    return _read(signed(HEADERS, {"entity": entity, "action": action, "timestamp": "…", "data": data, **more}))
+
+
+def _changed(sent: Sent, **data: Any) -> Sent:
+    value = json.loads(sent.body)
+    return signed(HEADERS, value | {"data": value["data"] | data})
+
+
+def _of(sent: Sent) -> Event:
+    found = _read(sent)
+    assert isinstance(found, Delivery)
+    (event,) = found.events
+    return event
+
+
+def test_every_recorded_delivery_is_what_was_done() -> None:
+    found = [_read(one) for one in DELIVERIES]
+    assert [one.events[0].words if isinstance(one, Delivery) else one.reason for one in found] == [
+        "nothing that a build cares for",
+        "demo-mlp, version 1 (created)",
+        "demo-mlp, version 1 (tag compile=requested)",
+        "demo-mlp, version 1 (alias champion)",
+        "demo-mlp, version 1 (tag k1=v1)",
+        "demo-mlp, version 2 (created)",
+        "demo-mlp, version 3 (created)",
+        "a test",
+        "demo-mlp, version 1 (tag k2=v2)",
+        "demo-mlp, version 1 (tag k2=v2)",
+        "demo-mlp, version 1 (tag k2=v2)",
+        "demo-mlp, version 1 (tag k2=v2)",
+    ]
+
+
+def test_an_alias_that_was_set_names_the_version_and_not_itself_as_the_source() -> None:
+    assert _read(ALIAS_SET) == Delivery(
+        id="633a1915-81ad-40d7-8598-12a97b550ccd",
+        events=(
+            Event(
+                registry="ours",
+                model="demo-mlp",
+                version="1",
+                change="alias",
+                value="champion",
+                source="mlflow:models:/demo-mlp/1",
+            ),
+        ),
+    )
+
+
+def test_a_repeated_delivery_has_the_same_id_and_another_of_the_same_content_has_not() -> None:
+    flaky, steady, again, once_more = (found.id for one in DELIVERIES[8:] if isinstance(found := _read(one), Delivery))
+    assert flaky == again == once_more != steady
+
+
+def test_alias_tag_and_version_of_one_content_have_one_content_key() -> None:
+    assert len({_of(sent).content_key for sent in (VERSION_CREATED, TAG_SET, ALIAS_SET)}) == 1
+
+
+def test_where_a_version_says_that_it_comes_from_is_not_where_it_is_fetched() -> None:
+    assert _of(_changed(VERSION_CREATED, source="s3://theirs/bert")).source == "mlflow:models:/demo-mlp/1"
+
+
+@pytest.mark.parametrize(
+    ("entity", "action"),
+    [
+        ("model_version_alias", "deleted"),
+        ("model_version_tag", "deleted"),
+        ("registered_model", "created"),
+        ("prompt", "created"),
+        ("model_version_alias", "moved"),
+    ],
+)
+def test_other_events_are_ignored(entity: str, action: str) -> None:
+    assert _read_signed(entity, action, ALIAS) == Ignored(reason="nothing that a build cares for")
+
+
+@pytest.mark.parametrize(
+    ("entity", "action", "data"),
+    [
+        ("model_version", "created", {"name": "example_model", "version": "1", "run_id": None}),
+        ("model_version", "created", {"name": "ranker", "version": "1", "run_id": "abcd1234abcd5678"}),
+        ("model_version_alias", "created", {"name": "example_model", "version": "1", "alias": "example_alias"}),
+        ("model_version_tag", "set", {"name": "example_model", "version": "1", "key": "k", "value": "v"}),
+    ],
+)
+def test_a_test_never_builds(entity: str, action: str, data: dict[str, Any]) -> None:
+    assert _read_signed(entity, action, data) == _read(TEST) == Ignored(reason="a test")
+
+
+def test_a_model_of_another_workspace_is_not_taken_for_ours() -> None:
+    arguments = ("model_version_alias", "created")
+    assert _read_signed(*arguments, ALIAS | {"workspace": "other"}) == Ignored(reason="of another workspace")
+    assert _read_signed(*arguments, ALIAS, workspace=["x"]) == Ignored(reason="of another workspace")
+    assert isinstance(_read_signed(*arguments, ALIAS | {"workspace": "default"}), Delivery)
+
+
+def test_tags_that_are_written_back_start_nothing() -> None:
+    assert _read(_changed(TAG_SET, key="plansmith.verdict")) == Ignored(reason="a tag of our own")
+
+
+@pytest.mark.parametrize("value", ["first line\nsecond", "x" * 513])
+def test_a_tag_that_holds_a_text_is_no_mistake_and_no_event(value: str) -> None:
+    assert _read(_changed(TAG_SET, value=value)) == Ignored(reason="a tag that holds a text")
+
+
+def test_a_tag_may_be_empty_and_names_may_be_of_any_script() -> None:
+    assert _of(_changed(TAG_SET, value="")).value == "compile="
+    assert _of(_changed(ALIAS_SET, name="模型 é")).source == "mlflow:models:/模型 é/1"
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "no name": {"name": None},
+    "an empty name": {"name": ""},
+    "a name that is a list": {"name": ["ranker"]},
+    "a name of thousands of letters": {"name": "x" * 5000},
+    "a line break": {"name": "ranker\nfoo"},
+    "a NUL": {"name": "ranker\0"},
+    "an escape": {"name": "\x1b[2Jranker"},
+    "half of a character": {"name": "\ud800"},
+    "a text that runs backwards": {"name": "ranker\u202e"},
+    "a name that is a path": {"name": "ranker/1"},
+    "another scheme": {"name": "models:"},
+    "no version": {"version": None},
+    "a number": {"version": 3},
+    "a path": {"version": "1/../2"},
+    "digits of another script": {"version": "٣"},
+    "a negative version": {"version": "-1"},
+    "a version of many digits": {"version": "1" * 19},
+    "no alias": {"alias": None},
+    "an alias that is an object": {"alias": {"a": 1}},
+}
+
+
+@pytest.mark.parametrize("data", WRONG.values(), ids=WRONG.keys())
+def test_what_is_signed_and_wrong_is_malformed(data: dict[str, Any]) -> None:
+    with pytest.raises(Refused, match="malformed"):
+        _read(_changed(ALIAS_SET, **data))
+
+
+@pytest.mark.parametrize("value", [{"key": None}, {"key": "a\nb"}, {"value": None}, {"value": 1}])
+def test_a_tag_of_other_kinds_is_malformed(value: dict[str, Any]) -> None:
+    with pytest.raises(Refused, match="malformed"):
+        _read(_changed(TAG_SET, **value))
+
+
+@pytest.mark.parametrize("data", [None, [], "ranker", 1])
+def test_data_that_are_no_object_are_malformed(data: Any) -> None:
+    with pytest.raises(Refused, match="malformed"):
+        _read_signed("model_version_alias", "created", data)
+
+
+def test_a_server_without_secrets_is_not_believed() -> None:
+    with pytest.raises(Refused, match="signature"):
+        read_delivery(CONFIG, ALIAS_SET.headers, ALIAS_SET.body, registry="ours", secrets=[], now=ALIAS_SET.timestamp)
+
+
+def test_the_window_is_that_of_the_registry() -> None:
+    wide = CONFIG.model_copy(update={"window_seconds": 1000})
+    found = read_delivery(
+        wide, ALIAS_SET.headers, ALIAS_SET.body, registry="ours", secrets=[SECRET], now=ALIAS_SET.timestamp + 999
+    )
+    assert isinstance(found, Delivery)

@@ -1,0 +1,94 @@
+"""A view holds the versions that the newest configuration can serve, as Triton serves all or none of those it loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plansmith.cli.inspection import versions
+from plansmith.config.triton import TritonOptions
+from plansmith.records.engine import BuildSpec, OptimizationProfile
+from plansmith.records.model import InputRange
+from plansmith.records.release import Manifest
+from plansmith.triton.repository.release import misfit
+from plansmith.triton.repository.repository import ModelRepository
+
+from ...faults.packages import MODEL, draft_of, publish, write_package
+from ...faults.wholeness import repository_problems, shown_versions
+
+RANGE = {"input_ids": InputRange(min=(1, 1), opt=(8, 8), max=(32, 64))}
+
+
+@pytest.fixture
+def draft(tmp_path: Path) -> Manifest:
+    return draft_of(write_package(tmp_path / "package", "0"))
+
+
+def with_package(draft: Manifest, **fields: Any) -> Manifest:
+    """The same release with another package."""
+    return draft.model_copy(update={"package": draft.package.model_copy(update=fields)})
+
+
+def with_profiles(draft: Manifest, count: int) -> Manifest:
+    """The same release, of a plan with some profiles."""
+    profiles = tuple(OptimizationProfile(name=str(number), shapes=RANGE) for number in range(count))
+    engine = draft.engine.model_copy(update={"build": BuildSpec(profiles=profiles)})
+    return draft.model_copy(update={"engine": engine})
+
+
+def test_a_release_stands_under_a_configuration_of_smaller_batches_and_not_of_larger_ones(draft: Manifest) -> None:
+    smaller = with_package(draft, max_batch_size=4)
+    assert misfit(draft, draft) is None
+    assert misfit(draft, smaller) is None
+    assert misfit(draft, with_package(draft, max_batch_size=0)) is None
+    assert misfit(smaller, draft) == "its largest batch is 4, and 32 in version 0"
+
+
+def test_a_release_stands_under_a_configuration_that_reshapes_as_its_own(draft: Manifest) -> None:
+    reshaped = with_package(draft, reshaped={"logits": ("batch", 1, 2)})
+    assert misfit(reshaped, reshaped) is None
+    assert misfit(draft, reshaped) == misfit(reshaped, draft) == "other inputs or outputs than version 0"
+
+
+def test_a_release_stands_under_a_configuration_that_names_its_files_and_profiles(draft: Manifest) -> None:
+    plan = with_package(draft, model_files=("model.plan",))
+    plans = with_package(draft, model_files=("model_86.plan",), capability_files={"8.6": "model_86.plan"})
+    folder = with_package(draft, model_files=("model.onnx/model.onnx", "model.onnx/weights"))
+    assert misfit(folder, draft) is None
+    assert misfit(plan, draft) == misfit(plan, plans) == "other files than version 0"
+    assert misfit(with_profiles(draft, 2), with_profiles(draft, 1)) is None
+    assert misfit(with_profiles(draft, 1), with_profiles(draft, 2)) == "fewer optimization profiles than version 0"
+
+
+def test_a_view_leaves_out_what_takes_smaller_batches_and_says_so(tmp_path: Path) -> None:
+    root = tmp_path / "repository"
+    for number, batch in enumerate((8, 32, 16)):
+        package = write_package(tmp_path / f"package-{number}", str(number))
+        publish(root, package, with_package(draft_of(package), max_batch_size=batch))
+    assert shown_versions(root, MODEL) == (2, 3)
+    assert repository_problems(root) == []
+    repository = ModelRepository(root)
+    assert repository.why_hidden(MODEL, 1, repository.newest(MODEL)) == "its largest batch is 8, and 16 in version 3"
+
+
+@pytest.mark.parametrize(
+    ("policy", "served"),
+    [
+        (None, [3]),
+        ({"latest": {"num_versions": 2}}, [2, 3]),
+        ({"all": {}}, [1, 2, 3]),
+        ({"specific": {"versions": [2, 7]}}, [2]),
+    ],
+)
+def test_the_versions_that_are_said_to_serve_are_those_of_the_newest_policy(
+    policy: dict[str, Any] | None, served: list[int], tmp_path: Path
+) -> None:
+    root = tmp_path / "repository"
+    for number in range(3):
+        package = write_package(tmp_path / f"package-{number}", str(number))
+        triton = TritonOptions.model_validate({"version_policy": policy}).model_dump(mode="json")
+        spec = {"triton": triton} if number == 2 else {}  # the first are older than the section
+        publish(root, package, draft_of(package).model_copy(update={"spec": spec}))
+    assert [version.number for version in versions(ModelRepository(root), MODEL) if version.serves] == served

@@ -1,0 +1,74 @@
+"""A server gets stand-ins for the backends that it lacks, and only where their packages are given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from plansmith.config.targets import load_target
+from plansmith.errors import EngineError, EnvironmentFault
+from plansmith.triton.server.installation import Installation, dali_site
+from plansmith.triton.server.runtime import ServingRuntime, with_dali
+from plansmith.triton.server.server import lay_out_backends
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Installation:
+    """With a Python backend, and the folder of a stub for each of many Pythons."""
+    backends = tmp_path / "backends"
+    (backends / "python").mkdir(parents=True)
+    (tmp_path / "stub").touch()
+    return Installation(tmp_path / "tritonserver", (), backends, tmp_path, tmp_path / "stub", "2.51.0", False)
+
+
+def laid(folder: Path) -> dict[str, list[str]]:
+    return {one.name: sorted(file.name for file in one.iterdir()) for one in sorted(folder.iterdir())}
+
+
+def test_stand_ins_are_laid_out_where_their_packages_are_given(server: Installation, tmp_path: Path) -> None:
+    lay_out_backends(tmp_path / "none", server)
+    assert laid(tmp_path / "none") == {"python": ["stub"]}
+    site = tmp_path / "site"
+    site.mkdir()
+    lay_out_backends(tmp_path / "dali", server, dali_site=site)
+    assert laid(tmp_path / "dali") == {"dali": ["model.py", "site"], "python": ["stub"]}
+    assert (tmp_path / "dali" / "dali" / "site").readlink() == site
+    lay_out_backends(tmp_path / "both", server, site, site)
+    assert list(laid(tmp_path / "both")) == ["dali", "onnxruntime", "python"]
+    assert "batching.py" in laid(tmp_path / "both")["onnxruntime"]
+
+
+def test_a_real_dali_backend_is_used_where_there_is_one(server: Installation, tmp_path: Path) -> None:
+    (server.backends / "dali").mkdir()
+    (server.backends / "dali" / "libtriton_dali.so").touch()
+    real = replace(server, real_dali=True)
+    lay_out_backends(tmp_path / "laid", real, dali_site=tmp_path)
+    assert (tmp_path / "laid" / "dali").readlink() == server.backends / "dali"
+    assert dali_site(real, load_target("local-cpu")) is None
+
+
+def test_what_stands_in_for_dali_is_found_or_told_how_to_get(
+    server: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANSMITH_SERVE_ENV", str(tmp_path / "env"))
+    target = load_target("local-cpu")
+    with pytest.raises(EnvironmentFault) as fault:
+        dali_site(server, target)
+    assert fault.value.remedy.startswith("plansmith serve-env add local-cpu --dali, or ")
+    with pytest.raises(EnvironmentFault, match="no DALI backend, and no Python backend"):
+        dali_site(replace(server, stub=None), target)
+    with pytest.raises(EngineError, match=r"which DALI triton-26\.05 has"):
+        dali_site(server, load_target("triton-26.05"))
+    (tmp_path / "env" / "dali-2.4.0").mkdir(parents=True)
+    runtime = with_dali(ServingRuntime(server, None, "", "cpu"), target)
+    assert runtime.dali_site == tmp_path / "env" / "dali-2.4.0"
+
+
+def test_a_pipeline_for_a_gpu_is_not_asked_where_there_is_none(server: Installation) -> None:
+    runtime = ServingRuntime(server, None, "", "cpu")
+    with pytest.raises(EnvironmentFault, match=r"for the GPU of triton-26\.08 cannot run here") as fault:
+        with_dali(runtime, load_target("triton-26.08"))
+    assert "--no-check-served" in fault.value.remedy
+    assert "tritonserver:26.08-py3" in fault.value.remedy

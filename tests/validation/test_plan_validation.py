@@ -1,0 +1,296 @@
+"""The gate for plans: answers at every corner of every profile, beside the lowered graph and beside FP32."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from plansmith.data.reference import store_case
+from plansmith.errors import GateError
+from plansmith.records.model import DataSet, Precision, SampleSet
+from plansmith.records.validation import ToleranceChange, ValidationReport
+from plansmith.validation.coverage import UNTRIED_KERNELS, never_ran
+from plansmith.validation.gate import Candidate, require_passed, validate
+from plansmith.validation.held_out import HeldOut
+from plansmith.validation.plan_gate import limits_of
+
+from .graphs import silent
+from .plans import L4, WHOLE, Bench, answer_of, make_feed, plan_record, profile, write_network
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = dict[str, NDArray[Any]]
+
+SHORT = profile("short", (1, 2), (2, 3), (6, 5))
+LONG = profile("long", (1, 4), (4, 10), (4, 12))
+
+
+def changed(answer: Arrays, name: str, array: NDArray[Any]) -> Arrays:
+    return answer | {name: array.astype(answer[name].dtype)}
+
+
+def scaled(answer: Arrays, _: int) -> Arrays:
+    return changed(answer, "hidden", 1.3 * answer["hidden"])
+
+
+def nan_at_max(answer: Arrays, _: int) -> Arrays:
+    spoilt = answer["hidden"].copy()
+    if spoilt.shape[:2] == (6, 12):
+        spoilt[-1, 0, 0] = np.nan
+    return changed(answer, "hidden", spoilt)
+
+
+def traced_length_only(answer: Arrays, _: int) -> Arrays:
+    return changed(answer, "hidden", np.where(np.arange(answer["hidden"].shape[1])[:, None] < 6, answer["hidden"], 0))
+
+
+def batch_ignored(answer: Arrays, _: int) -> Arrays:
+    return changed(answer, "hidden", np.repeat(answer["hidden"][:1], len(answer["hidden"]), axis=0))
+
+
+def length_cut_in_the_second_profile(answer: Arrays, place: int) -> Arrays:
+    return changed(answer, "hidden", answer["hidden"][:, :4] if place == 1 else answer["hidden"])
+
+
+def constant(answer: Arrays, _: int) -> Arrays:
+    return changed(answer, "pooled", np.full_like(answer["pooled"], 0.5))
+
+
+def places(report: ValidationReport) -> list[str]:
+    """Where answers at corners failed."""
+    return [f"{c.found.output} {c.where}" for c in report.at_corners if c.found.failures]
+
+
+def test_a_plan_that_answers_as_its_graph_does_passes_at_every_corner(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    report = bench.judge()
+    require_passed(report)
+    corners = [(c.corner, c.against, c.found.output, c.found.shape) for c in report.at_corners]
+    shapes = {"min": (1, 2), "opt": (3, 6), "max": (6, 12)}
+    assert corners == [
+        (corner, against, output, rest)
+        for corner, (batch, length) in shapes.items()
+        for against in ("lowered", "fp32")
+        for output, rest in (("hidden", (batch, length, 8)), ("pooled", (batch, 8)))
+    ]
+    exact = [c.found.max_relative for c in report.at_corners if c.against == "lowered"]
+    lowered = [c.found.max_relative for c in report.at_corners if c.against == "fp32"]
+    assert exact == [0.0] * 6
+    assert all(0 < error < 0.01 for error in lowered)
+
+
+def test_the_stored_cases_are_judged_too_and_the_report_says_which_plan_ran(tmp_path: Path) -> None:
+    report = Bench(tmp_path).judge()
+    assert [c.case for c in report.comparisons if c.output == "pooled"] == ["single", "traced", "min", "opt", "max"]
+    assert report.ran == ("8.9",)
+    assert report.candidate == "TensorRT 10.16.1.11 on NVIDIA L4, fp16"
+    assert report.not_validated == ("inputs that nobody has seen",)  # FP16's kernels were
+    assert ValidationReport.model_validate_json(report.model_dump_json()) == report
+
+
+def test_a_wrong_scale_is_refused_with_profile_corner_and_graph(tmp_path: Path) -> None:
+    report = Bench(tmp_path).judge(change=scaled)
+    assert len(places(report)) == 6
+    assert "hidden max of profile 'default' against the lowered graph" in places(report)
+    with pytest.raises(GateError, match="output 'hidden' at traced"):
+        require_passed(report)
+    said = "output 'hidden' at opt of profile 'default' against the FP32 graph (3x6x8): maximum error"
+    assert any(line.startswith(said) for line in report.failures())
+
+
+def test_a_nan_at_max_alone_is_refused(tmp_path: Path) -> None:
+    report = Bench(tmp_path).judge(change=nan_at_max)
+    assert places(report) == [
+        "hidden max of profile 'default' against the lowered graph",
+        "hidden max of profile 'default' against the FP32 graph",
+    ]
+    assert report.verdict == "failed"
+
+
+@pytest.mark.parametrize("defect", [traced_length_only, batch_ignored])
+def test_a_dimension_that_is_ignored_is_found_where_it_shows(tmp_path: Path, defect: Any) -> None:
+    report = Bench(tmp_path).judge(change=defect)
+    assert report.verdict == "failed"
+    assert {c.corner for c in report.at_corners if c.found.failures} in ({"max"}, {"opt", "max"})
+
+
+def test_a_profile_that_gives_another_shape_is_named(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, profiles=(SHORT, LONG))
+    report = bench.judge(change=length_cut_in_the_second_profile)
+    assert {re.findall("profile '(.*)'", place)[0] for place in places(report)} == {"long"}
+    assert "shape is 4x4x8, expected 4x12x8" in str(report.failures())
+
+
+def test_an_output_that_never_varies_fails_though_it_agrees(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, precision=Precision.FP32)
+    for path in (bench.lowered, tmp_path / "model.onnx"):
+        write_network(path, gain=0)
+    report = bench.judge()
+    assert {c.found.failures for c in report.at_corners} == {("does not vary between different samples",)}
+
+
+def test_a_lowering_that_is_wrong_fails_beside_fp32_and_not_beside_its_own_graph(tmp_path: Path) -> None:
+    report = Bench(tmp_path, gain=0.3).judge()
+    assert report.verdict == "failed"
+    assert {c.against for c in report.at_corners if c.found.failures} == {"fp32"}
+
+
+def test_what_tensorrt_made_wrong_fails_beside_the_lowered_graph(tmp_path: Path) -> None:
+    report = Bench(tmp_path, gain=0.3).judge(path=tmp_path / "model.onnx")
+    assert {c.against for c in report.at_corners if c.found.failures} == {"lowered"}
+
+
+def test_without_a_lowering_both_graphs_are_one_and_it_is_compared_once(tmp_path: Path) -> None:
+    report = Bench(tmp_path, precision=Precision.FP32).judge()
+    assert {c.against for c in report.at_corners} == {"fp32"}
+    assert len(report.at_corners) == 6
+
+
+def test_every_case_is_asked_through_the_profile_whose_opt_is_nearest(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, profiles=(SHORT, LONG))
+    report = bench.judge()
+    require_passed(report)
+    stored, corners = bench.asked[:4], bench.asked[4:]
+    assert stored == [(0, (1, 5)), (1, (2, 7)), (0, (1, 2)), (1, (3, 6))]  # (6, 12) is in neither
+    assert corners == [(0, (1, 2)), (0, (2, 3)), (0, (6, 5)), (1, (1, 4)), (1, (4, 10)), (1, (4, 12))]
+
+
+def test_a_corner_beyond_the_stored_cases_repeats_real_inputs(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, profiles=(profile("large", (1, 2), (9, 20), (16, 31)),))
+    require_passed(bench.judge())
+    assert (0, (16, 31)) in bench.asked
+
+
+def test_a_plan_that_breaks_down_is_refused_with_the_place_and_what_it_said(tmp_path: Path) -> None:
+    def breaks(_: Arrays, __: int) -> Arrays:
+        raise RuntimeError("out of memory on the device\nand more")
+
+    with pytest.raises(GateError, match=r"the plan fails at single: out of memory on the device\nNext:") as raised:
+        Bench(tmp_path).judge(change=breaks)
+    assert "--force" in raised.value.remedy
+
+
+def test_an_output_that_is_missing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GateError, match="the plan has no output pooled"):
+        Bench(tmp_path).judge(change=lambda answer, _: {"hidden": answer["hidden"]})
+
+
+def test_tolerances_of_a_person_hold_at_the_corners_too(tmp_path: Path) -> None:
+    loose = ToleranceChange(max_relative=9, quantile_relative=9, min_cosine=0.5)
+    require_passed(Bench(tmp_path).judge(change=scaled, overrides={"hidden": loose}))
+
+
+def test_fp32_that_is_computed_in_tf32_is_held_to_the_limits_of_fp16(tmp_path: Path) -> None:
+    def ten_bits(answer: Arrays, _: int) -> Arrays:
+        return {k: v.astype(np.float16).astype(v.dtype) for k, v in answer.items()}
+
+    bench = Bench(tmp_path, precision=Precision.FP32)
+    assert bench.judge(change=ten_bits, build={"tf32": False}).verdict == "failed"
+    report = bench.judge(change=ten_bits)
+    require_passed(report)
+    assert report.limits_of is Precision.FP16
+    assert report.candidate.endswith("fp32 computed in TF32")
+    assert bench.judge(build={"tf32": False}).limits_of is None
+
+
+@pytest.mark.parametrize(
+    ("precision", "tf32", "capability", "expected"),
+    [
+        ("fp32", True, "8.0", "fp16"),
+        ("fp32", True, "12.0", "fp16"),
+        ("fp32", True, "7.5", "fp32"),
+        ("fp32", False, "9.0", "fp32"),
+        ("int8", True, "8.9", "int8"),
+    ],
+)
+def test_whose_limits_hold(precision: str, tf32: bool, capability: str, expected: str, tmp_path: Path) -> None:
+    build = Bench(tmp_path).engine(tf32=tf32).build
+    assert build is not None
+    gpu = L4.model_copy(update={"compute_capability": capability})
+    assert limits_of(Precision(precision), build, gpu) == expected
+
+
+def test_where_no_plan_can_run_its_graph_is_judged_and_the_report_says_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    candidate = Candidate(bench.engine(), tmp_path, recipe=bench.recipe(), runnable=bench.lowered)
+    report = validate(candidate, bench.onnx(), tmp_path, overrides={}, progress=silent)
+    require_passed(report)
+    assert (report.ran, report.at_corners) == ((), ())
+    assert report.candidate == "the fp16 graph of TensorRT plans, run by ONNX Runtime on the CPU"
+    assert UNTRIED_KERNELS[Precision.FP16] in report.not_validated
+    assert never_ran(bench.engine(), ())[0] in report.not_validated
+
+
+def test_plans_that_did_not_run_are_named(tmp_path: Path) -> None:
+    engine = Bench(tmp_path).engine()
+    two = engine.model_copy(update={"plans": {"8.9": plan_record(), "9.0": plan_record(L4)}})
+    assert never_ran(two, {"8.9"}) == ("the plan for compute capability 9.0 (NVIDIA L4): it did not run here",)
+    assert "no plan ran here" in never_ran(two, ())[0]
+    assert never_ran(engine.model_copy(update={"plans": {}}), ()) == ()
+
+
+def held_out(folder: Path, *shapes: tuple[int, int]) -> HeldOut:
+    """Samples at these shapes, with the FP32 graph's answers."""
+    cases = []
+    for place, (batch, length) in enumerate(shapes):
+        feed = make_feed(batch, length)
+        answer = answer_of(folder / "model.onnx", feed)
+        cases.append(store_case(f"batch-{place}", {"batch": batch, "sequence": length}, feed, answer, folder / "held"))
+    count = sum(batch for batch, _ in shapes)
+    evaluation = SampleSet(
+        cases=tuple(cases),
+        rows=tuple(range(count)),
+        digests=tuple(f"{n:064x}" for n in range(count)),
+        labelled=False,
+    )
+    data = DataSet(
+        words="texts",
+        digest="0",
+        revision=None,
+        available=count,
+        seed=0,
+        real=True,
+        guessed=False,
+        metric="none",
+        pooling="none",
+        calibration=SampleSet(cases=(), rows=(), digests=(), labelled=False),
+        evaluation=evaluation,
+    )
+    return HeldOut(data=data, folder=folder)
+
+
+def test_held_out_samples_are_judged_where_a_profile_takes_them(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, profiles=(SHORT, LONG))
+    bench.onnx()
+    report = bench.judge(held_out=held_out(tmp_path, (3, 4), (6, 9), (2, 11)))
+    require_passed(report)
+    assert report.evaluation is not None
+    assert (report.evaluation.samples, report.evaluation.left_out) == (5, 6)
+    assert report.evidence == "given"
+    assert report.not_validated[1:] == (
+        "6 of 11 held-out samples: no optimization profile takes inputs of their shapes",
+    )
+
+
+def test_held_out_samples_that_no_profile_takes_prove_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, profiles=(WHOLE,))
+    report = bench.judge(held_out=held_out(tmp_path, (3, 13)))
+    assert report.evaluation is None
+    assert report.evidence == "shipped"
+    assert "3 of 3 held-out samples" in report.not_validated[-1]
+
+
+def test_a_defect_that_only_held_out_samples_show_fails_the_plan(tmp_path: Path) -> None:
+    def wrong_at_four(answer: Arrays, _: int) -> Arrays:
+        spoilt = answer["pooled"] * (-1 if answer["hidden"].shape[1] == 4 else 1)
+        return changed(answer, "pooled", spoilt)
+
+    report = Bench(tmp_path).judge(change=wrong_at_four, held_out=held_out(tmp_path, (3, 4)))
+    assert report.verdict == "failed"
+    assert not places(report)
+    assert "held-out samples" in report.failures()[0]
