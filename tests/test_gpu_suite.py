@@ -42,6 +42,7 @@ def count(output: str, what: str) -> int:
     return int(found[1]) if found else 0
 
 
+@pytest.mark.slow
 def test_every_test_has_one_of_the_two_markers() -> None:
     done = subprocess.run([sys.executable, "-c", _MARKED, str(FOLDER)], cwd=ROOT, capture_output=True, check=True)
     marked: list[list[str]] = json.loads(done.stdout.splitlines()[-1])
@@ -50,6 +51,7 @@ def test_every_test_has_one_of_the_two_markers() -> None:
     assert marked.count(["gpu"]) + marked.count(["tensorrt"]) == len(marked)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU here")
 def test_without_a_gpu_they_are_skipped_unless_one_is_required() -> None:
     left_out, failed = run(required="0"), run(required="1")

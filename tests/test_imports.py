@@ -32,6 +32,7 @@ def test_every_module_is_read_and_every_rank_is_real() -> None:
     }
 
 
+@pytest.mark.slow
 def test_no_module_and_no_folder_leads_back_to_itself() -> None:
     modules = module_arrows()
     assert first_circle(modules) == []

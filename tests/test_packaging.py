@@ -15,7 +15,7 @@ import pytest
 from .import_rules import source_files
 
 # Their fixture is costly.
-pytestmark = pytest.mark.xdist_group("packaging")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
 
 ROOT = Path(__file__).parents[1]
 MYPY = (sys.executable, "-m", "mypy", "--follow-imports=skip", "--no-incremental")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..support import messages, warm
+from ..support import messages
 
 COMMAND = (sys.executable, "-m", "plansmith")
 MOST_LINES = 14
+LONGEST_SECONDS = 180
 
 BERT: dict[str, Any] = {
     "architectures": ["BertForSequenceClassification"],
@@ -57,25 +59,51 @@ class Answer:
 
 
 class CommandLine:
-    """`plansmith`, run in a folder.
+    """`plansmith`, run in a folder by an interpreter of its own.
 
     Args:
         folder: the working directory.
-        fresh: by an interpreter of its own, with a hash seed of its own, in place of a fork of a warm process.
     """
 
-    def __init__(self, folder: Path, *, fresh: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._fresh = fresh
 
     def __call__(self, *words: str | Path, **variables: str) -> Answer:
         """Run one command line to its end."""
-        command = [*COMMAND, *map(str, words)]
-        done = warm.run(command, cwd=self.folder, env=environment(**variables), timeout=120, fresh=self._fresh)
-        answer = Answer(done.returncode, done.stdout, done.stderr)
-        if done.returncode and "plansmith: " in done.stderr:
-            messages.note_text("as printed", done.returncode, answer.message)
+        with self.start(*words, **variables) as process:
+            try:
+                output, errors = process.communicate(timeout=LONGEST_SECONDS)
+            except BaseException:
+                process.kill()
+                raise
+        answer = Answer(process.returncode, output, errors)
+        if answer.status and "plansmith: " in errors:
+            messages.note_text("as printed", answer.status, answer.message)
         return answer
+
+    def start(self, *words: str | Path, **variables: str) -> subprocess.Popen[str]:
+        """Begin a command line, and leave it running."""
+        return subprocess.Popen(
+            [*COMMAND, *map(str, words)],
+            cwd=self.folder,
+            env=environment(**variables),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def text(self, *words: str | Path, **variables: str) -> str:
+        """What a command line that ends well prints."""
+        answer = self(*words, **variables)
+        assert answer.status == 0, answer
+        return answer.stdout
+
+    def document(self, *words: str | Path, **variables: str) -> dict[str, Any]:
+        """The JSON document of a command line that ends well."""
+        answer = self(*words, "--json", **variables)
+        assert answer.status == 0, answer
+        return answer.document
 
 
 @dataclass(frozen=True)

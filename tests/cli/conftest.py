@@ -15,6 +15,7 @@ import pytest
 from plansmith.system.files import locked
 
 from .command import BERT, CommandLine
+from .in_process import InProcess
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,14 @@ class Compiled:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> CommandLine:
-    """`plansmith` in an empty folder."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    """`plansmith` in an empty folder, in this process."""
+    return InProcess(tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def run_alone(tmp_path: Path) -> CommandLine:
+    """`plansmith` in an empty folder, in a process of its own: for tests of what is of a process, or of its start."""
     return CommandLine(tmp_path)
 
 

@@ -17,7 +17,7 @@ from plansmith.errors import InternalError, error_from_dict
 from plansmith.steps.worker import __main__ as worker
 from plansmith.system import process
 
-from .command import Answer
+from .command import Answer, CommandLine
 
 
 class InlineWorker:
@@ -49,7 +49,7 @@ class InlineWorker:
         """There is nothing to end."""
 
 
-class InProcess:
+class InProcess(CommandLine):
     """`plansmith`, run in a folder by this process.
 
     Args:
@@ -59,20 +59,23 @@ class InProcess:
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self._capture = capture
         self._monkeypatch = monkeypatch
         monkeypatch.chdir(folder)
         monkeypatch.setattr("plansmith.steps.runner.Worker", InlineWorker)
         monkeypatch.setattr(signal, "signal", lambda *_: None)
 
-    def __call__(self, *words: str | Path) -> Answer:
+    def __call__(self, *words: str | Path, **variables: str) -> Answer:
         """Run one command line to its end; a bug is an exception of its own here."""
-        self._monkeypatch.setattr(sys, "argv", ["plansmith", *map(str, words)])
-        for stream in ("stdout", "stderr"):  # the command makes its own of them
-            self._monkeypatch.setattr(sys, stream, getattr(sys, stream))
-        self._capture.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
+        with self._monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["plansmith", *map(str, words)])
+            for stream in ("stdout", "stderr"):  # the command makes its own of them
+                patch.setattr(sys, stream, getattr(sys, stream))
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            self._capture.readouterr()
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
         printed = self._capture.readouterr()
         return Answer(int(ended.value.code or 0), printed.out, printed.err)

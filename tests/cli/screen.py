@@ -7,11 +7,11 @@ import os
 import pty
 import re
 import struct
+import subprocess
 import termios
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..support import warm
 from .command import COMMAND, environment
 
 _SEQUENCE = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])")
@@ -72,7 +72,9 @@ def in_terminal(folder: Path, *words: str, columns: int = 80, without: str = "",
     own.pop(without, None)
     screen, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    process = warm.Popen([*COMMAND, *words], cwd=folder, env=own, stdin=terminal, stdout=terminal, stderr=terminal)
+    process = subprocess.Popen(
+        [*COMMAND, *words], cwd=folder, env=own, stdin=terminal, stdout=terminal, stderr=terminal
+    )
     os.close(terminal)
     with os.fdopen(screen, "rb", buffering=0) as stream:
         written = b"".join(_read(stream.fileno()))

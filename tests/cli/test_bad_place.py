@@ -77,6 +77,7 @@ def test_a_place_that_cannot_be_used_is_refused_before_any_work(case: Refused, r
     assert listing(run.folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("complaint", ["E1120 10:00:00 1 main.cc:1] no backend for you", "Killed by the moon"])
 def test_a_triton_that_fails_is_quoted_and_nothing_is_published(
     complaint: str, finished: Compiled, run: CommandLine
@@ -90,6 +91,7 @@ def test_a_triton_that_fails_is_quoted_and_nothing_is_published(
     assert not list(finished.folder.glob("other*"))
 
 
+@pytest.mark.slow
 def test_a_triton_that_fails_leaves_the_served_version_as_it_is(finished: Compiled, run: CommandLine) -> None:
     fake_triton(finished.folder / "server", "no")
     places = [finished.folder / "artifacts" / name for name in ("repository", "repository.plansmith")]

@@ -12,6 +12,8 @@ import pytest
 from .command import CommandLine
 from .conftest import Compiled
 
+pytestmark = pytest.mark.slow
+
 YEAR = 365 * 86400
 
 # Loaded by every Python that is started with it on its path: its clock goes some seconds behind.
@@ -46,30 +48,30 @@ def damage(compiled: Compiled) -> None:
     config.write_text("damaged")
 
 
-def tidied(run: CommandLine, age: str, variables: dict[str, str]) -> list[str]:
+def tidied(run_alone: CommandLine, age: str, variables: dict[str, str]) -> list[str]:
     """What a collection takes for its age; what is damaged goes at any, and shared memory is not this test's alone."""
-    rows = run("gc", "--older-than", age, "--json", **variables).document["garbage"]
+    rows = run_alone("gc", "--older-than", age, "--json", **variables).document["garbage"]
     return [row["path"] for row in rows if "damaged" not in row["why"] and not row["path"].startswith("/dev/shm")]
 
 
 def test_a_process_whose_clock_was_set_back_publishes_the_next_number_and_tidies_nothing(
-    finished: Compiled, run: CommandLine, variables: dict[str, str]
+    finished: Compiled, run_alone: CommandLine, variables: dict[str, str]
 ) -> None:
     damage(finished)
-    answer = run(*finished.command, "--json", **variables)
+    answer = run_alone(*finished.command, "--json", **variables)
     assert (answer.status, answer.document["version"]) == (0, 2), answer
-    last, first = run("history", "--json").document["runs"]
+    last, first = run_alone("history", "--json").document["runs"]
     assert (last["version"], first["version"]) == (2, 1)
     assert last["started"] < first["started"]
-    shown = run("show", "tiny", "--json").document
+    shown = run_alone("show", "tiny", "--json").document
     assert [(one["version"], one["shown"]) for one in shown["versions"]] == [(1, False), (2, True)]
     assert shown["serves"] == 2
-    assert tidied(run, "1h", variables) == []
-    assert run(*finished.command, "--json").document["unchanged"]
+    assert tidied(run_alone, "1h", variables) == []
+    assert run_alone(*finished.command, "--json").document["unchanged"]
 
 
 def test_with_all_times_in_the_future_the_next_version_is_published_shown_and_kept(
-    finished: Compiled, run: CommandLine, variables: dict[str, str]
+    finished: Compiled, run_alone: CommandLine, variables: dict[str, str]
 ) -> None:
     def into_the_future() -> None:
         for path in (finished.folder / "artifacts").rglob("*"):
@@ -79,13 +81,13 @@ def test_with_all_times_in_the_future_the_next_version_is_published_shown_and_ke
     fields = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**fields, "created": "2999-01-01T00:00:00.000+00:00"}))
     into_the_future()
-    assert run(*finished.command, "--json").document["unchanged"]
+    assert run_alone(*finished.command, "--json").document["unchanged"]
     damage(finished)
     into_the_future()
-    changed = run(*finished.command, "--json").document
+    changed = run_alone(*finished.command, "--json").document
     assert (changed["version"], changed["unchanged"]) == (2, False)
     view = Path(changed["repository"]) / "tiny"
     assert sorted(path.name for path in view.iterdir()) == ["2", "config.pbtxt"]
-    assert run("show", "tiny", "--json").document["release"]["model"] == "tiny, version 2"
+    assert run_alone("show", "tiny", "--json").document["release"]["model"] == "tiny, version 2"
     into_the_future()
-    assert tidied(run, "0", {"TMPDIR": variables["TMPDIR"]}) == []
+    assert tidied(run_alone, "0", {"TMPDIR": variables["TMPDIR"]}) == []

@@ -123,6 +123,7 @@ def fish(run: CommandLine, words: tuple[str, ...]) -> list[str]:
     return [word if kind == "plain" else f"<{kind}>" for kind, word in told]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", [bash, zsh, fish])
 @pytest.mark.parametrize(("words", "offered"), OFFERED.values(), ids=OFFERED.keys())
 def test_a_shell_is_offered_what_fits(
@@ -134,6 +135,7 @@ def test_a_shell_is_offered_what_fits(
     assert sorted(shell(CommandLine(compiled.folder), words)) == sorted(offered)
 
 
+@pytest.mark.slow
 def test_versions_to_ask_are_those_of_the_repository_in_the_usual_place(compiled: Compiled) -> None:
     run = CommandLine(compiled.folder)
     assert zsh(run, ("infer", "tiny@")) == fish(run, ("infer", "tiny@")) == ["tiny@1"]
@@ -165,6 +167,7 @@ def test_the_help_says_how_each_shell_gets_its_script(shell: str, run: CommandLi
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [("show", ""), ("compile", "x", "--target", "t"), ("",), ("diff", "--store", "s", "m@")], ids=" ".join
 )

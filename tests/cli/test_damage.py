@@ -12,6 +12,8 @@ import pytest
 from .command import CommandLine
 from .conftest import Compiled
 
+pytestmark = pytest.mark.slow
+
 
 def overwrite(path: Path, content: bytes) -> None:
     """Give a file other content without touching the files that it shares its content with."""

@@ -11,8 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from .command import COMMAND, CommandLine, check_nothing_made, environment
+
+pytestmark = pytest.mark.slow
 
 _MARK = "CLI_TEST_MARK"
 _DEADLINE_SECONDS = 180

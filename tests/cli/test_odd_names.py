@@ -49,6 +49,7 @@ def odd(compiled: Compiled, models: Path, tmp_path: Path) -> CommandLine:
     return CommandLine(folder)
 
 
+@pytest.mark.slow
 def test_every_command_takes_odd_paths_and_what_is_printed_can_be_pasted(odd: CommandLine) -> None:
     source, artifacts = f"hf:./model {ODD}", f"art {ODD}"
     repository = f"repo {ODD}"
@@ -75,6 +76,7 @@ def test_every_command_takes_odd_paths_and_what_is_printed_can_be_pasted(odd: Co
     assert not [p for p in places if not p.startswith((artifacts, f"{tempfile.gettempdir()}/plansmith-"))]
 
 
+@pytest.mark.slow
 def test_a_spec_for_an_odd_path_compiles_to_the_same(odd: CommandLine) -> None:
     spec = f"spec {ODD}.yaml"
     made = odd("init", f"hf:./model {ODD}", "--output", spec)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from .command import CommandLine, check_refusal
 from .conftest import Compiled
 from .read_only import read_only
+
+pytestmark = pytest.mark.slow
 
 
 def test_what_only_reads_works_on_a_repository_that_cannot_be_written(

@@ -43,6 +43,7 @@ def in_shell(script: str, folder: Path, **variables: str) -> subprocess.Complete
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", LISTINGS.values(), ids=LISTINGS.keys())
 def test_a_reader_that_has_had_enough_is_no_error(words: tuple[str, ...], compiled: Compiled) -> None:
     """It closes its end at once, so that the first line meets a broken pipe."""
@@ -50,12 +51,14 @@ def test_a_reader_that_has_had_enough_is_no_error(words: tuple[str, ...], compil
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_compile_goes_on_to_its_end_when_nobody_reads_its_progress(finished: Compiled) -> None:
     done = in_shell(f"plansmith {' '.join(finished.command)} --name other 2>&1 | head -1", finished.folder)
     assert (done.returncode, done.stdout, done.stderr) == (0, "  fetch        cached\n", "")
     assert sorted(path.name for path in finished.release.parents[1].iterdir()) == ["other", "tiny"]
 
 
+@pytest.mark.slow
 def test_every_model_of_a_spec_is_compiled_when_nobody_reads_its_summary(finished: Compiled, models: Path) -> None:
     listed = "".join(f"  - {{source: hf:{models / 'bert'}, name: {name}}}\n" for name in ("tiny", "second"))
     (finished.folder / "models.yaml").write_text(f"models:\n{listed}")
@@ -64,11 +67,13 @@ def test_every_model_of_a_spec_is_compiled_when_nobody_reads_its_summary(finishe
     assert sorted(path.name for path in finished.release.parents[1].iterdir()) == ["second", "tiny"]
 
 
+@pytest.mark.slow
 def test_a_failure_keeps_its_exit_code_when_nobody_reads_it(run: CommandLine) -> None:
     done = in_shell("plansmith compile hf:./nope --json 2>&1 | (exec <&-; sleep 0.2)", run.folder)
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", LISTINGS.values(), ids=LISTINGS.keys())
 def test_output_that_cannot_be_written_is_an_error(words: tuple[str, ...], compiled: Compiled) -> None:
     done = in_shell(f"plansmith {' '.join(words)} > /dev/full", compiled.folder)
@@ -76,12 +81,14 @@ def test_output_that_cannot_be_written_is_an_error(words: tuple[str, ...], compi
     assert (done.returncode, done.stderr) == (9, said)
 
 
+@pytest.mark.slow
 def test_closed_streams_are_let_be(finished: Compiled) -> None:
     done = in_shell(f"plansmith {' '.join(finished.command)} --force <&- >&- 2>&-", finished.folder)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert CommandLine(finished.folder)("validate", "tiny@2").status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [20, 40, 80, 200])
 def test_the_moving_line_leaves_nothing_behind(columns: int, finished: Compiled) -> None:
     shown = in_terminal(finished.folder, *finished.command, columns=columns)
@@ -93,6 +100,7 @@ def test_the_moving_line_leaves_nothing_behind(columns: int, finished: Compiled)
     assert not re.search(r"[⠀-⣿]", shown.text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", ["abc", "0", "-5", "1", "99999999"])
 def test_a_terminal_knows_its_width_better_than_a_variable(width: str, finished: Compiled) -> None:
     shown = in_terminal(finished.folder, *finished.command, columns=80, COLUMNS=width)
@@ -101,6 +109,7 @@ def test_a_terminal_knows_its_width_better_than_a_variable(width: str, finished:
     assert in_terminal(finished.folder, "targets", COLUMNS=width).screen[0].startswith("target ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variables", "without"), [({"TERM": "dumb"}, ""), ({"TERM": "unknown"}, ""), ({}, "TERM")], ids=str
 )
@@ -113,11 +122,13 @@ def test_a_terminal_that_can_do_nothing_gets_plain_lines(
     assert [line for line in shown.screen if line.endswith("cached")] == [f"  {step:<13}cached" for step in _STEPS]
 
 
+@pytest.mark.slow
 def test_nobody_gets_colours_against_his_will(finished: Compiled) -> None:
     assert in_terminal(finished.folder, *finished.command).colours
     assert not in_terminal(finished.folder, *finished.command, NO_COLOR="1").colours
 
 
+@pytest.mark.slow
 def test_what_is_piped_has_no_escape_sequences_and_whole_lines(finished: Compiled, run: CommandLine) -> None:
     for words in (finished.command, *LISTINGS.values()):
         answer = run(*words, COLUMNS="20", TERM="xterm-256color")
@@ -126,6 +137,7 @@ def test_what_is_piped_has_no_escape_sequences_and_whole_lines(finished: Compile
     assert not re.search(r"\x1b\[[?\d]*[AKhl]", coloured.stdout + coloured.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [20, 40])
 def test_a_narrow_terminal_cuts_no_path_and_no_message(columns: int, finished: Compiled) -> None:
     shown = in_terminal(finished.folder, "compile", "hf:./no-such-folder-at-all", columns=columns)
@@ -138,6 +150,7 @@ def test_a_narrow_terminal_cuts_no_path_and_no_message(columns: int, finished: C
     assert finished.command[1] in past.text
 
 
+@pytest.mark.slow
 def test_quiet_prints_notices_and_errors_only(finished: Compiled, run: CommandLine) -> None:
     stored = next(finished.folder.glob("artifacts/cache/export/*/model.onnx"))
     stored.write_bytes(stored.read_bytes()[:-1])
@@ -172,6 +185,7 @@ ENCODINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variables", ENCODINGS.values(), ids=ENCODINGS.keys())
 def test_no_encoding_stops_a_command(variables: dict[str, str], finished: Compiled) -> None:
     """Names that the encoding lacks are there, in help, in messages, in progress and in listings."""
@@ -199,6 +213,7 @@ def test_no_encoding_stops_a_command(variables: dict[str, str], finished: Compil
         assert done.stdout or done.stderr
 
 
+@pytest.mark.slow
 def test_a_path_that_is_no_text_is_printed_as_the_bytes_it_has(finished: Compiled) -> None:
     name = b"artifacts-\xff"
     (finished.folder / "artifacts").rename(finished.folder / name.decode(errors="surrogateescape"))

@@ -11,17 +11,20 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from plansmith.system.files import locked
 
-from ..support import warm
 from .command import COMMAND, CommandLine, environment
 from .conftest import Compiled
+
+pytestmark = pytest.mark.slow
 
 
 @contextmanager
 def started(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     """A command that runs in a folder, ended at the latest here."""
-    with warm.Popen(
+    with subprocess.Popen(
         [*COMMAND, *words], cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
@@ -117,7 +120,7 @@ def test_on_a_terminal_the_moving_line_says_that_it_waits(finished: Compiled) ->
     held.enter_context(locked(lock_of(finished)))
     with (
         held,
-        warm.Popen(
+        subprocess.Popen(
             [*COMMAND, *finished.command],
             cwd=finished.folder,
             env=environment(TERM="xterm", COLUMNS="200"),

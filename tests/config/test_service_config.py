@@ -87,6 +87,7 @@ def test_a_fleet_knows_its_specs_and_which_pool_builds_for_which_target(tmp_path
     ]
 
 
+@pytest.mark.slow
 def test_verify_and_collect_look_after_what_the_fleet_makes(tmp_path: Path) -> None:
     made = _deployments(tmp_path, TEAM)
     assert made["verify/builders"].parameters == made["collect/builders"].parameters == {"specs": ["specs"]}

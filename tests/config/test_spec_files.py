@@ -70,6 +70,7 @@ ENDLESS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS.keys())
 def test_what_has_no_end_is_refused_on_one_screen(text: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refusal:

@@ -76,6 +76,7 @@ def save(folder: Path, files: dict[str, list[str]]) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_split_is_found_by_its_name_pinned_to_a_commit_and_downloaded_alone(tmp_path: Path) -> None:
     published = save(
         tmp_path / "published",
@@ -107,6 +108,7 @@ def test_a_split_is_found_by_its_name_pinned_to_a_commit_and_downloaded_alone(tm
     assert again["samples"] == found["samples"]
 
 
+@pytest.mark.slow
 def test_without_files_that_can_be_read_the_hubs_own_copy_is_taken(tmp_path: Path) -> None:
     published = tmp_path / "published"
     published.mkdir()
@@ -129,6 +131,7 @@ def test_without_files_that_can_be_read_the_hubs_own_copy_is_taken(tmp_path: Pat
     assert (pinned["exit_code"], "has no files that can be read" in pinned["message"]) == (3, True)
 
 
+@pytest.mark.slow
 def test_what_the_card_says_goes_before_names_and_errors_name_the_data_set(tmp_path: Path) -> None:
     published = save(tmp_path / "published", {"files/a1.jsonl": ["x"], "files/a2.jsonl": ["y"], "files/b.jsonl": ["z"]})
     (published / "README.md").write_text(CARD)

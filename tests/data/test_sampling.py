@@ -76,6 +76,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
         yield started
 
 
+@pytest.mark.slow
 def test_minilm_gets_sentences_through_the_real_worker(worker: Worker, minilm_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n".join([*SENTENCES, *SENTENCES[:9]]))
     data = DataSpec(path="a.txt", calibration=12, evaluation=20)
@@ -101,6 +102,7 @@ def test_minilm_gets_sentences_through_the_real_worker(worker: Worker, minilm_fo
         assert ids[: len(text)].tolist() == text
 
 
+@pytest.mark.slow
 def test_minilm_reads_pairs_text_by_text_with_their_scores(worker: Worker, minilm_folder: Path, tmp_path: Path) -> None:
     pairs = enumerate(pairwise(SENTENCES))
     rows = [{"sentence1": one, "sentence2": other, "score": i / 7} for i, (one, other) in pairs]
@@ -117,6 +119,7 @@ def test_minilm_reads_pairs_text_by_text_with_their_scores(worker: Worker, minil
     assert np.isnan(scores[1::2]).all()
 
 
+@pytest.mark.slow
 def test_an_error_of_the_data_crosses_the_worker_and_says_what_to_write(
     worker: Worker, minilm_folder: Path, tmp_path: Path
 ) -> None:
@@ -126,6 +129,7 @@ def test_an_error_of_the_data_crosses_the_worker_and_says_what_to_write(
     assert "columns: {text: blurb}" in caught.value.remedy
 
 
+@pytest.mark.slow
 def test_a_function_of_ones_own_runs_in_the_worker_only(worker: Worker, minilm_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"def texts():\n    return [{{'text': t}} for t in {SENTENCES!r}]\n")
     data = DataSpec(entry_point="mine:texts", calibration=4, evaluation=8)

@@ -21,6 +21,8 @@ from plansmith.triton.server.process import end_server, start_server
 
 from .instructions import COMPOSE_SYNC, read
 
+pytestmark = pytest.mark.slow
+
 SERVER = read()[1]["server"]
 ENTRYPOINT = SERVER.last("ENTRYPOINT").words()
 READY_SECONDS = 30

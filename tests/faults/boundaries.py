@@ -23,11 +23,13 @@ class Boundaries:
         trace: the calls are written here, a line each: name and path.
         number: the call at which the process dies, from 1; 0 for none.
         when: whether it dies before or after that call.
+        pattern: only calls that change such a path count.
     """
 
     trace: Path
     number: int = 0
     when: When = "before"
+    pattern: str = ""
     _count: int = 0
 
     def arm(self) -> None:
@@ -38,8 +40,10 @@ class Boundaries:
 
     def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            self._count += 1
             path = _path_of(arguments[CALLS[name]], options.get("dir_fd"))
+            if self.pattern and not path.match(self.pattern):
+                return real(*arguments, **options)
+            self._count += 1
             with self.trace.open("a") as stream:
                 stream.write(f"{name} {path}\n")
             self._die("before")

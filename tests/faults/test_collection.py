@@ -271,6 +271,7 @@ def test_a_dry_run_beside_compiles_that_build_entries_finds_nothing_and_does_not
     assert [one for one in found if one] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("older_than", [-DAY, DAY], ids=["old entries", "young entries"])
 def test_a_dry_run_bears_entries_that_vanish_while_it_looks_at_them(older_than: float, tmp_path: Path) -> None:
     cache = StageCache(tmp_path / "cache", Digester(tmp_path / "cache" / "digests.sqlite"))

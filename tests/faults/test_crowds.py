@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from .conftest import RunScript
 
 EVERYBODY = list(range(1, 17))
 
 
+@pytest.mark.slow
 def test_sixteen_processes_get_sixteen_numbers_and_a_reader_never_sees_a_broken_view(
     run_script: RunScript, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def test_a_step_that_finds_no_room_leaves_no_entry(cramped: Cramped) -> None:
     assert not (artifacts / "cache" / "package").exists()
 
 
+@pytest.mark.slow
 def test_a_compile_that_finds_no_room_ends_with_7_and_leaves_nothing(cramped: Cramped, tiny_bert: Path) -> None:
     artifacts = cramped.folder / "artifacts"
     with cramped.limited():

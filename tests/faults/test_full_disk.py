@@ -21,6 +21,8 @@ from ..compilers.precision.given_files import lay_out
 from .cramped import Cramped, cramped_folder
 from .wholeness import cache_problems, staging_problems
 
+pytestmark = pytest.mark.slow
+
 ROOM_BYTES = 64 * 1024 * 1024
 # `lower` writes nothing in FP32.
 WRITING_STEPS = ("fetch", "export", "compile", "validate", "package", "check_served", "publish")

@@ -12,6 +12,7 @@ from .scenarios import SCENARIOS
 NAMING = {"link", "mkdir", "rename", "replace", "symlink"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_kill_at_any_boundary_leaves_everything_whole_and_the_next_run_mends_it(
     scenario: str, run_script: RunScript, memory_folder: Path

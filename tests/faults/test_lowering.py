@@ -17,7 +17,6 @@ from plansmith.system.process import Worker
 from ..cli.command import COMMAND, environment
 from ..compilers.precision import lint_graphs
 from ..compilers.precision.given_files import lay_out
-from ..support import warm
 from .conftest import TESTS
 from .ends import still_running
 from .wholeness import cache_problems, staging_problems
@@ -37,7 +36,7 @@ class Lowering:
     def start(self) -> subprocess.Popen[str]:
         """A run that says its steps on standard error."""
         words = [*COMMAND, "lower", "spec.yaml", "--output", "out", "--json"]
-        return warm.Popen(
+        return subprocess.Popen(
             words,
             cwd=self.folder,
             env=environment(TMPDIR=str(self.temporary)),
@@ -87,6 +86,7 @@ def lowering(tmp_path: Path) -> Lowering:
     return Lowering(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_a_lowering_at_once_with_nothing_left(lowering: Lowering) -> None:
     status, said, left = lowering.stop_in_the_middle(signal.SIGINT)
     assert (status, left) == (130, [])
@@ -97,6 +97,7 @@ def test_an_interrupt_ends_a_lowering_at_once_with_nothing_left(lowering: Loweri
     assert lowering.goes_on()
 
 
+@pytest.mark.slow
 def test_a_killed_lowering_leaves_nothing_half_made_and_the_next_goes_on(lowering: Lowering) -> None:
     status, _, left = lowering.stop_in_the_middle(signal.SIGKILL)
     assert (status, left) == (-signal.SIGKILL, [])
@@ -107,6 +108,7 @@ def test_a_killed_lowering_leaves_nothing_half_made_and_the_next_goes_on(lowerin
     assert [path.name for path in lowering.temporary.iterdir()] == names
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_in_the_middle_of_a_lowering_is_one_message(lowering: Lowering) -> None:
     with lowering.start() as process:
         while not any(lowering.folder.glob("artifacts/cache/staging/*/.plansmith-*-lowering-*/*/*")):

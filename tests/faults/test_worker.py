@@ -128,6 +128,7 @@ def test_a_worker_that_hits_its_own_limit_lives_on_and_says_what_to_reduce(worke
     assert worker.call("echo", value=1) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "sign"),
     [("allocate_in_torch", "DefaultCPUAllocator: can't allocate memory"), ("allocate_in_cpp", "std::bad_alloc")],

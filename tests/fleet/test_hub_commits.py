@@ -52,6 +52,7 @@ def files(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_each_branch_is_asked_for_once_and_a_commit_never(files: Path, tmp_path: Path) -> None:
     with running(files) as hub:
         main = ("org/model", None, THEN, "model")
@@ -68,6 +69,7 @@ def test_each_branch_is_asked_for_once_and_a_commit_never(files: Path, tmp_path:
     assert found["said"] == []
 
 
+@pytest.mark.slow
 def test_a_hub_that_does_not_answer_leaves_what_is_known_and_is_given_up_in_the_end(
     files: Path, tmp_path: Path
 ) -> None:

@@ -94,7 +94,7 @@ def _user() -> str | None:
 
 def _binary(name: str) -> str:
     found = sorted(_INSTALLED.glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))
-    assert found, "PostgreSQL is not installed: apt-get install postgresql, or make test-services, which does"
+    assert found, "PostgreSQL is not installed: apt-get install postgresql, or make debian, which does"
     return str(found[-1])
 
 

@@ -100,7 +100,7 @@ def _deploy(server: PrefectServer, folder: Path) -> None:
     }
     (folder / "specs").mkdir()
     (folder / "service.yaml").write_text(json.dumps(service))  # which is YAML, too
-    answer = CommandLine(folder, fresh=True)("flows", "deploy", "--config", "service.yaml", **server.variables())
+    answer = CommandLine(folder)("flows", "deploy", "--config", "service.yaml", **server.variables())
     assert answer.status == 0, answer
 
 

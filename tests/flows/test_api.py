@@ -18,6 +18,7 @@ from ..cli.command import COMMAND, CommandLine, check_refusal, environment
 from .programs import free_port
 
 
+@pytest.mark.slow
 def test_without_track_prefect_is_not_imported(run: CommandLine, bert: Path) -> None:
     words = ("compile", f"hf:{bert}", "--no-check-served")
     (run.folder / "prefect.py").write_text("open('imported', 'w')\n")
@@ -37,18 +38,21 @@ def test_without_track_prefect_is_not_imported(run: CommandLine, bert: Path) -> 
     assert not {name for name in imported if name.split(".")[0] == "prefect" or name.startswith("plansmith.flows")}
 
 
+@pytest.mark.slow
 def test_no_api_is_refused_with_how_to_start_one(run: CommandLine, bert: Path) -> None:
     answer = run("compile", f"hf:{bert}", "--track", "--json", **_variables(run.folder) | {"PREFECT_API_URL": ""})
     check_refusal(answer, 9, ("no Prefect API is configured", "prefect server start", "prefect config set"))
     assert not list(run.folder.iterdir())
 
 
+@pytest.mark.slow
 def test_an_api_that_is_not_there_is_told_before_any_work(run: CommandLine, bert: Path) -> None:
     answer = run("compile", f"hf:{bert}", "--track", "--json", **_variables(run.folder, free_port()))
     check_refusal(answer, 9, ("cannot be reached", "prefect server start"))
     assert not list(run.folder.iterdir())
 
 
+@pytest.mark.slow
 def test_an_address_that_is_no_api_is_told_with_how_it_ends(run: CommandLine, bert: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -57,6 +61,7 @@ def test_an_address_that_is_no_api_is_told_with_how_it_ends(run: CommandLine, be
     check_refusal(answer, 9, ("/api is no Prefect API: it answers with status 404", "/api, such as"))
 
 
+@pytest.mark.slow
 def test_an_api_is_asked_with_the_headers_of_prefects_settings(run: CommandLine, bert: Path) -> None:
     asked: list[str | None] = []
 
@@ -82,6 +87,7 @@ def test_an_api_is_asked_with_the_headers_of_prefects_settings(run: CommandLine,
     assert (asked[0], asked[-1]) == (None, "ours")
 
 
+@pytest.mark.slow
 def test_an_api_that_never_answers_is_given_up(run: CommandLine, bert: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
@@ -89,11 +95,13 @@ def test_an_api_that_never_answers_is_given_up(run: CommandLine, bert: Path) -> 
     check_refusal(answer, 9, ("cannot be reached", "timed out"))
 
 
+@pytest.mark.slow
 def test_a_prefect_that_is_not_installed_is_named(run: CommandLine, bert: Path) -> None:
     answer = run("compile", f"hf:{bert}", "--track", "--json", PYTHONPATH=_without_prefect(run.folder))
     check_refusal(answer, 9, ("Prefect is not installed", "pip install 'plansmith[flows]'"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -113,6 +121,7 @@ def test_what_is_wrong_with_a_submission_is_told_before_an_api_is_asked(
     check_refusal(answer, 2, says)
 
 
+@pytest.mark.slow
 def test_a_submission_needs_an_api_and_prefect(run: CommandLine) -> None:
     words = ("submit", "hf:org/model", "--json")
     without = run(*words, **_variables(run.folder) | {"PREFECT_API_URL": ""})
@@ -144,6 +153,7 @@ def test_a_dry_run_is_not_tracked(run: CommandLine, bert: Path) -> None:
     check_refusal(run("compile", f"hf:{bert}", "--track", "--dry-run", "--json"), 2, ("--track", "--dry-run"))
 
 
+@pytest.mark.slow
 def test_an_address_is_shown_without_what_is_secret_in_it(run: CommandLine, bert: Path) -> None:
     variables = _variables(run.folder) | {
         "PREFECT_API_URL": f"http://me:secret@127.0.0.1:{free_port()}/api?token=hidden"

@@ -18,6 +18,8 @@ from .prefect_server import PrefectServer
 from .programs import own_environment
 from .team import wait_until
 
+pytestmark = pytest.mark.slow
+
 UUID = "GPU-11111111-aaaa-bbbb-cccc-000000000001"
 
 _QUEUES = """

@@ -112,6 +112,7 @@ def compiled(limits: Limits, notes: Notes) -> str:
     return gpu_queue.in_turn(compile, [limits.name], notes)()
 
 
+@pytest.mark.slow
 def test_a_run_waits_for_its_turn_and_gives_it_back(limits: Limits) -> None:
     limits.looks, limits.answers = 2, [LOCKED, 200]
     notes = Notes()
@@ -123,6 +124,7 @@ def test_a_run_waits_for_its_turn_and_gives_it_back(limits: Limits) -> None:
     assert notes.waits == [f"compile: waiting in Prefect's queue {limits.name} for another run that builds on this GPU"]
 
 
+@pytest.mark.slow
 def test_a_slot_that_nobody_gives_back_holds_no_build_up_for_ever(
     limits: Limits, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ SERVICE = CHECKOUT / "configs" / "service.yaml"
 TYPES = ("process", "docker", "kubernetes")
 
 
+@pytest.mark.slow
 def test_prefects_own_file_has_the_deployments_of_the_service() -> None:
     text = (CHECKOUT / "prefect.yaml").read_text().replace("{{ $PWD }}", str(CHECKOUT))
     written = yaml.safe_load(text)

@@ -23,6 +23,8 @@ from .service import Service
 from .team import wait_until
 from .workers import words_of
 
+pytestmark = pytest.mark.slow
+
 _POLL_SECONDS = 2
 
 FLOWS = {"compile-model", "compile-fleet", "refresh", "verify", "collect"}

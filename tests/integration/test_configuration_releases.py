@@ -108,6 +108,7 @@ RICH = {
 }
 
 
+@pytest.mark.slow
 def test_a_release_of_another_configuration_shares_the_files_and_triton_serves_it(
     compile_pair: Compile, tmp_path: Path, notices: list[str], server_without_models: str
 ) -> None:

@@ -42,6 +42,7 @@ def compare(folder: Path, out: Path, tolerance: float = 2e-6) -> None:
     assert len(set(texts)) > 20  # lively enough to show something
 
 
+@pytest.mark.slow
 def test_real_contexts_are_answered_from_as_the_library_would(tmp_path: Path) -> None:
     compare(bert(tmp_path / "model", "ForQuestionAnswering"), tmp_path / "out")
 

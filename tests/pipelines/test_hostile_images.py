@@ -115,6 +115,7 @@ def test_a_refusal_does_not_touch_the_other_requests_of_an_execution() -> None:
         assert np.array_equal(answer[MADE], asked(USUAL, [FLOWER]))
 
 
+@pytest.mark.slow
 def test_damaged_files_are_answered_or_refused_and_never_more() -> None:
     """Each is a real file with some bytes changed, taken out or doubled, or cut off; the same ones every time."""
     chance = random.Random(10)
@@ -195,6 +196,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 
+@pytest.mark.slow
 def test_hostile_files_take_little_memory() -> None:
     """In MiB, of all of them, one after the other: nothing is unpacked before its size is known to be taken."""
     done = subprocess.run(

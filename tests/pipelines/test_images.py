@@ -57,6 +57,7 @@ def _require_equal(ours: Any, own: Any, recipe: ImageRecipe, agreement: Agreemen
     assert apart.max() <= agreement.largest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_photograph_becomes_what_timms_transform_makes(name: str) -> None:
     transform, recipe = _transform(name)
@@ -131,6 +132,7 @@ def _by_transformers(processor: Any, file: bytes) -> Any:
     return processor(images=image, return_tensors="pt")["pixel_values"].to(torch.float32).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_a_photograph_becomes_what_the_processor_makes(form: str) -> None:
     processor = _processor(form)
@@ -158,6 +160,7 @@ def test_each_filter_of_pillow_is_the_processors(resample: int) -> None:
     _require_equal(asked(recipe, [file]), _by_transformers(processor, file), recipe)
 
 
+@pytest.mark.slow
 def test_tensors_resized_by_torchvision_differ_no_more_than_is_written() -> None:
     """On photographs; `TENSORS` says so, and that bilinear resizing is never more than two levels apart."""
     for resample in (1, 2, 3):

@@ -36,6 +36,7 @@ def compare(folder: Path, out: Path, *, top_k: int = 5) -> None:
             close(answer["score"][row], [one["score"] for one in owed], atol=2e-6)
 
 
+@pytest.mark.slow
 def test_256_sentences_get_the_labels_and_scores_of_transformers(tmp_path: Path) -> None:
     names = dict(enumerate(["joy", "Ärger", "fear 😱", "calm", "line\nbreak", "two words", "other"]))
     folder = bert(tmp_path / "model", "ForSequenceClassification", id2label=names, num_labels=7)

@@ -124,6 +124,7 @@ def real_files() -> list[bytes]:
     return [file for _, file in files_of_all_kinds()] + [encoded(one, "JPEG") for one in photographs().values()]
 
 
+@pytest.mark.slow
 def test_a_classifier_of_timm_answers_as_timms_transform_and_pytorch_do(tmp_path: Path) -> None:
     served = serve(save_timm(tmp_path / "model"), tmp_path / "out", "timm")
 
@@ -138,6 +139,7 @@ def test_a_classifier_of_timm_answers_as_timms_transform_and_pytorch_do(tmp_path
     )
 
 
+@pytest.mark.slow
 def test_plansmiths_own_questions_are_answered_as_the_source_answers_them(tmp_path: Path) -> None:
     folders = {"timm": save_timm(tmp_path / "timm"), "hf": save_vit(tmp_path / "hf")}
     for scheme, folder in folders.items():
@@ -159,6 +161,7 @@ def test_questions_are_the_same_every_time_and_fit_the_batch() -> None:
     assert {len(feed["image"]) for feed in alone.values()} == {1}
 
 
+@pytest.mark.slow
 def test_classes_of_imagenet_have_its_names_and_others_their_numbers(tmp_path: Path) -> None:
     """Weights that were trained on ImageNet, as their tag says, have its classes; a directory's own names go first."""
     own = [f"kind {number}" for number in range(1000)]
@@ -174,6 +177,7 @@ def test_classes_of_imagenet_have_its_names_and_others_their_numbers(tmp_path: P
         assert len(part.settings["labels"]) == 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "count"), [(None, 5), ("multi_label_classification", 5), ("regression", 5), (None, 1)]
 )
@@ -195,6 +199,7 @@ def test_a_classifier_of_transformers_answers_as_its_pipeline_does(
     compare(Served(live, draft, tmp_path / "out"), real_files(), score=2e-6)
 
 
+@pytest.mark.slow
 def test_where_torchvision_resizes_the_draft_tells_the_bound(tmp_path: Path) -> None:
     """The source's own answer is that of torchvision; the part's tensors are within the bound of it."""
     served = serve(save_vit(tmp_path / "model"), tmp_path / "out")
@@ -214,6 +219,7 @@ def test_where_torchvision_resizes_the_draft_tells_the_bound(tmp_path: Path) -> 
     compare(served, [encoded(image, "PNG") for image in photographs().values()], score=1e-2)
 
 
+@pytest.mark.slow
 def test_an_embedding_is_the_models_own_pooled_output(tmp_path: Path) -> None:
     processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
     folders = {
@@ -230,6 +236,7 @@ def test_an_embedding_is_the_models_own_pooled_output(tmp_path: Path) -> None:
         require_near(served.answer(request)[name], served.draft.ask(request)[name], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_all_outputs_of_a_model_are_given_where_that_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

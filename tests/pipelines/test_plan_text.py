@@ -70,6 +70,7 @@ def agrees_everywhere(served: Served) -> None:
         agree(owed, served.answer(question))
 
 
+@pytest.mark.slow
 def test_minilm_embeds_256_sentences_as_sentence_transformers_does(tmp_path: Path) -> None:
     served = serve(minilm(), tmp_path)
     assert served.draft.output == "embedding"
@@ -82,6 +83,7 @@ def test_minilm_embeds_256_sentences_as_sentence_transformers_does(tmp_path: Pat
     close(found, expected, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_its_hard_questions_are_answered_as_the_library_does_it(tmp_path: Path) -> None:
     served = serve(minilm(), tmp_path)
     assert list(served.draft.questions) == ["one-short", "one-long", "emoji", "very-long", "empty", "mixed"]
@@ -95,6 +97,7 @@ def test_its_hard_questions_are_answered_as_the_library_does_it(tmp_path: Path) 
         close(served.draft.ask(question)["sentence_embedding"], model.encode(texts), atol=2e-6)
 
 
+@pytest.mark.slow
 def test_padding_to_the_usual_length_changes_lengths_and_no_answer(tmp_path: Path) -> None:
     served = serve(minilm(), tmp_path, padding="opt")
     part = served.draft.before[0]
@@ -167,6 +170,7 @@ def test_an_embedding_that_lacks_the_directorys_normalisation_is_refused(tmp_pat
     assert raised.value.remedy.startswith("leave `task` and `outputs` out")
 
 
+@pytest.mark.slow
 def test_the_models_own_tensors_can_be_asked_for(tmp_path: Path) -> None:
     served = serve(bert(tmp_path / "model", "ForMaskedLM"), tmp_path / "out")
     assert served.draft.output == "tensors"
@@ -239,6 +243,7 @@ def test_a_task_decides_before_the_configuration(tmp_path: Path) -> None:
     agrees_everywhere(served)
 
 
+@pytest.mark.slow
 def test_the_longest_text_is_what_the_spec_says_or_what_all_allow(tmp_path: Path) -> None:
     folder = bert(tmp_path / "model", "ForSequenceClassification")
     assert serve(folder, tmp_path / "a").draft.before[0].settings["max_length"] == 128  # the tokenizer's
@@ -297,6 +302,7 @@ def test_a_directory_with_a_vocabulary_alone_has_the_same_tokens(tmp_path: Path)
         np.testing.assert_array_equal(array, expected[name])
 
 
+@pytest.mark.slow
 def test_a_tokenizer_with_no_fast_form_is_refused(tmp_path: Path) -> None:
     import transformers
 

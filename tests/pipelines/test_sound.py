@@ -162,6 +162,7 @@ def test_a_hostile_sound_is_refused_in_words_that_name_its_row(name: str, tmp_pa
     assert words in answer.words
 
 
+@pytest.mark.slow
 def test_a_sound_at_another_rate_is_resampled_before_its_features_are_made(tmp_path: Path) -> None:
     """What follows the samples that count does not change them, however long the file is."""
     samples = drawn_sound(30 * 48_000, 48_000, 6)
@@ -226,6 +227,7 @@ def serve(name: str, tmp_path: Path, **options: Any) -> Served:
     return Served(live, draft, tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_classifier_answers_as_transformers_pipeline_does(name: str, tmp_path: Path) -> None:
     served = serve(name, tmp_path, top_k=3)

@@ -49,10 +49,12 @@ def compare(folder: Path, out: Path) -> None:
     assert max(counts) > 5  # lively enough to show something
 
 
+@pytest.mark.slow
 def test_256_sentences_and_hard_texts_have_the_entities_of_transformers(tmp_path: Path) -> None:
     compare(bert(tmp_path / "model", "ForTokenClassification", id2label=LABELS, num_labels=7), tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_tokenizer_of_bytes_has_them_too(tmp_path: Path) -> None:
     compare(roberta(tmp_path / "model", "ForTokenClassification", id2label=LABELS, num_labels=7), tmp_path / "out")
 

@@ -70,6 +70,7 @@ def headless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_inputs_and_outputs_of_the_spec_are_enough_for_it(series: Path, tmp_path: Path) -> None:
     onnx = exported(series, tmp_path / "out", inputs=SERIES, outputs=("loc", "prediction_outputs"))
     component = onnx.components["model"]
@@ -102,6 +103,7 @@ def test_a_spec_that_does_not_fit_the_model_is_refused(
     assert caught.value.remedy
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_goes_by_its_inputs_and_padding_is_told_from_the_other_text(tmp_path: Path) -> None:
     from transformers import T5Config, T5ForConditionalGeneration
 

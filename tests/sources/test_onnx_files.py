@@ -143,6 +143,7 @@ print(json.dumps({"files": [path.name for path in source.files], "modules": sort
 """
 
 
+@pytest.mark.slow
 def test_the_process_that_must_survive_never_reads_a_graph(tmp_path: Path) -> None:
     path, _ = save_product(tmp_path)
     command = [sys.executable, "-c", LIGHT, str(path), str(tmp_path / "artifacts")]
@@ -151,6 +152,7 @@ def test_the_process_that_must_survive_never_reads_a_graph(tmp_path: Path) -> No
     assert not {"onnx", "google.protobuf", "numpy"} & set(told["modules"])
 
 
+@pytest.mark.slow
 def test_a_graph_is_read_once_for_its_content_wherever_it_lies(tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / name).mkdir()

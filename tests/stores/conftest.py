@@ -148,7 +148,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plansmith.stores.backend.s3.download._PIECE_BYTES", 2 << 20)
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Where a store can be: a folder, and a prefix in S3."""
     if request.param == "folder":

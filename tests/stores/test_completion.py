@@ -88,6 +88,7 @@ def test_bash_which_takes_words_apart_at_the_at_is_offered_what_comes_from_there
     assert sorted(bash(run, taken_apart(words))) == sorted(word.removeprefix(before) for word in offered)
 
 
+@pytest.mark.slow
 def test_a_store_in_s3_is_asked(s3: S3, tmp_path: Path, s3_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_completion, "_MOST_SECONDS", 60)
     fill(s3_store, tmp_path, 1)

@@ -16,6 +16,8 @@ from .conftest import S3
 from .crowds import Publishers, small_release
 from .fault_proxy import FaultProxy, Handling, ignoring_conditions, looking_then_writing, passed, refusing_conditions
 
+pytestmark = pytest.mark.slow
+
 KINDS = {
     "keeps conditions": (passed, 16),
     "ignores conditions": (ignoring_conditions, 2),

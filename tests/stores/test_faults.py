@@ -40,6 +40,8 @@ from .fault_proxy import (
 from .publishers import Watch
 from .releases import MODEL, Made
 
+pytestmark = pytest.mark.slow
+
 PUBLICATIONS = int(os.environ.get("PLANSMITH_SOAK_ROUNDS") or 10)
 SEED = int(os.environ.get("PLANSMITH_SOAK_SEED") or random.randrange(10**6))
 CHANCE = 0.15

@@ -19,6 +19,8 @@ from .fault_proxy import FaultProxy, Handling, Request, at, cut_after, cut_befor
 from .publishers import PART_BYTES, Watch
 from .releases import MODEL, Made
 
+pytestmark = pytest.mark.slow
+
 # Three parts.
 BULK_BYTES = 2 * PART_BYTES + 1000
 

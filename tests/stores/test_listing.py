@@ -18,6 +18,7 @@ from .filled import fill, let_pass, report_live
 from .releases import MODEL
 
 
+@pytest.mark.slow
 def test_each_version_is_listed_with_what_stands_for_it_and_what_its_manifest_tells(
     store: Store, tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ def bring(store: Store, mirror: Mirror, text: str = MODEL) -> Pulled:
         return pull(store, mirror, catalogue, version)
 
 
+@pytest.mark.slow
 def test_a_mirror_shows_an_ensemble_with_its_parts_and_takes_those_away_that_no_view_names(
     store: Store, publish: Publish, tmp_path: Path
 ) -> None:
@@ -152,6 +153,7 @@ def viewed(store: Store) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_parts_are_there_before_the_configuration_that_names_them_and_each_ones_own_comes_last(
     store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +182,7 @@ def test_parts_are_there_before_the_configuration_that_names_them_and_each_ones_
     assert len(acts) == before
 
 
+@pytest.mark.slow
 @IN_A_FOLDER
 def test_parts_that_no_configuration_names_go_from_the_stores_repository_after_a_while(
     store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
@@ -199,6 +202,7 @@ def test_parts_that_no_configuration_names_go_from_the_stores_repository_after_a
     assert set(viewed(store)) == {MODEL, f"{MODEL}.theirs", *named[3]}
 
 
+@pytest.mark.slow
 def test_a_triton_that_reads_the_store_serves_an_ensemble_with_its_parts_and_loses_no_request(
     store: Store, place: Place, publish: Publish, tmp_path: Path, installation: Installation
 ) -> None:
@@ -235,6 +239,7 @@ def beside(site: Site, installation: Installation) -> Iterator[Beside]:
         yield beside
 
 
+@pytest.mark.slow
 def test_a_triton_beside_a_mirror_follows_an_ensemble_and_goes_back_where_a_part_does_not_load(
     site: Site, beside: Beside, repository: ModelRepository, tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def acts(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_version_is_there_before_the_configuration_names_it(store: Store, tmp_path: Path, acts: list[str]) -> None:
     publish(store, tmp_path, 1, bulk_bytes=10)
     assert refresh_view(store, MODEL) == (), "nobody asked for a view"
@@ -96,6 +97,7 @@ def test_a_version_is_there_before_the_configuration_names_it(store: Store, tmp_
         acts.clear()
 
 
+@pytest.mark.slow
 def test_the_view_follows_the_alias_both_ways_and_what_nobody_needs_goes_after_a_while(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +114,7 @@ def test_the_view_follows_the_alias_both_ways_and_what_nobody_needs_goes_after_a
     assert shown(store) == ["1/model.onnx", CONFIG_FILE]
 
 
+@pytest.mark.slow
 @IN_A_FOLDER
 def test_what_neither_the_old_nor_the_new_configuration_names_goes_when_the_next_version_is_shown(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +129,7 @@ def test_what_neither_the_old_nor_the_new_configuration_names_goes_when_the_next
     assert shown(store) == ["3/model.onnx", "4/model.onnx", CONFIG_FILE], "version 3 may be being read"
 
 
+@pytest.mark.slow
 @IN_A_FOLDER
 def test_a_file_from_the_future_holds_nothing_up(store: Store, tmp_path: Path) -> None:
     publish(store, tmp_path, 1)
@@ -170,6 +174,7 @@ def test_a_view_of_an_alias_that_is_none_is_refused(store: Store, tmp_path: Path
     assert "plansmith promote" in refused.value.remedy
 
 
+@pytest.mark.slow
 def test_a_triton_that_reads_the_store_serves_what_is_promoted_and_rolled_back(
     store: Store, place: Place, tmp_path: Path, installation: Installation
 ) -> None:

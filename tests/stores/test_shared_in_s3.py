@@ -18,6 +18,8 @@ from .machines import STEP, Machine
 from .releases import BULK_FILE, make_release
 from .test_shared_cache import flip_a_bit, the_entry
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_one_machine_has_built_another_one_finds_in_s3_and_builds_again_where_it_is_damaged(
     s3: S3, tmp_path: Path

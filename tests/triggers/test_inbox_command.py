@@ -51,6 +51,7 @@ def inbox(tmp_path: Path) -> Iterator[Inbox]:
     made.close()
 
 
+@pytest.mark.slow
 def test_the_inbox_of_the_service_is_listed_with_reasons_and_runs(inbox: Inbox, run: CommandLine) -> None:
     assert inbox.counts()["done"] == 1
     answer = run(*INBOX)
@@ -66,6 +67,7 @@ def test_the_inbox_of_the_service_is_listed_with_reasons_and_runs(inbox: Inbox, 
     assert run(*INBOX, "list").stdout == answer.stdout
 
 
+@pytest.mark.slow
 def test_entries_are_listed_by_state_and_registry_and_as_json(inbox: Inbox, run: CommandLine) -> None:
     document = run(*INBOX, "list", "--state", "set-aside", "--json").document
     assert document["database"] == inbox.place
@@ -77,6 +79,7 @@ def test_entries_are_listed_by_state_and_registry_and_as_json(inbox: Inbox, run:
     assert [one["id"] for one in run(*INBOX, "list", "--limit", "2", "--json").document["entries"]] == [5, 4]
 
 
+@pytest.mark.slow
 def test_what_was_set_aside_is_retried_by_id_or_all_at_once(inbox: Inbox, run: CommandLine) -> None:
     assert run(*INBOX, "retry", "--all-set-aside", "--dry-run").stdout == "would be retried: entry 2\n"
     assert inbox.counts()["set-aside"] == 1
@@ -86,6 +89,7 @@ def test_what_was_set_aside_is_retried_by_id_or_all_at_once(inbox: Inbox, run: C
     assert run(*INBOX, "retry", "--all-set-aside").stdout == "nothing was retried\n"
 
 
+@pytest.mark.slow
 def test_what_is_dropped_has_to_be_meant(inbox: Inbox, run: CommandLine) -> None:
     check_refusal(run(*INBOX, "drop", "2", "5", "--json"), 2, ("what is dropped", "entries 2, 5", "pass --yes"))
     assert run(*INBOX, "drop", "2", "--dry-run").stdout == "would be dropped: entry 2\n"
@@ -118,6 +122,7 @@ def test_what_cannot_be_done_is_refused_and_nothing_is_changed(
     assert not (run.folder / "no.db").exists()
 
 
+@pytest.mark.slow
 def test_a_database_is_named_in_place_of_the_services_or_in_a_variable(inbox: Inbox, run: CommandLine) -> None:
     service = run.folder / "configs" / "service.yaml"
     service.write_text(SERVICE.replace("DATABASE", "env:INBOX_URL"))
@@ -139,6 +144,7 @@ def test_a_service_that_hears_of_no_registry_is_said(run: CommandLine) -> None:
     check_refusal(run(*INBOX, "list", "--json"), 2, ("no section `triggers`", "--database"))
 
 
+@pytest.mark.slow
 def test_a_password_is_shown_nowhere(run: CommandLine) -> None:
     answer = run(*INBOX, "list", "--json", "--database", "postgresql://user:geheim@127.0.0.1:1/db?password=geheim")
     check_refusal(answer, 9, ("postgresql://user:***@127.0.0.1:1/db",))

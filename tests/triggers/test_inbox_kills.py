@@ -30,6 +30,7 @@ def test_every_acknowledged_delivery_is_there_once_after_its_receiver_was_killed
         assert not any(inbox.take(REGISTRY, delivery, [event("again")]) for delivery in told)
 
 
+@pytest.mark.slow
 def test_two_receivers_that_are_killed_one_after_the_other_leave_an_inbox_for_the_third(url: str) -> None:
     told = []
     for name in ("a", "b", "c"):
@@ -55,6 +56,7 @@ def test_what_a_killed_worker_had_comes_back_when_its_lease_has_run_out(url: str
         assert (again.id, again.event, again.attempts) == (int(held), event("a", 1), 2)
 
 
+@pytest.mark.slow
 def test_processes_that_claim_at_once_get_every_entry_once_and_each_model_in_order(url: str) -> None:
     with opened(url) as inbox:
         for number in range(30):
@@ -69,6 +71,7 @@ def test_processes_that_claim_at_once_get_every_entry_once_and_each_model_in_ord
         assert ended == sorted(ended, key=lambda moment: moment or Clock().now)
 
 
+@pytest.mark.slow
 def test_processes_that_open_a_new_inbox_at_once_make_one(url: str) -> None:
     receivers = [start("taking_process.py", url, name, "1") for name in "abc"]
     told = [line for receiver in receivers for line in lines_of(receiver, 3)]

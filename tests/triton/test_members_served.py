@@ -20,7 +20,7 @@ from .followed import Followed
 from .pipelines import NUMBER_PART, publish_pipeline
 from .versions import MODEL
 
-pytestmark = pytest.mark.xdist_group("members")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("members")]
 
 BROKEN = "raise RuntimeError('there are no words')"
 _GONE_SECONDS = 90

@@ -27,6 +27,8 @@ from plansmith.triton.server.server import TritonServer
 
 from ..support.waiting import soon
 
+pytestmark = pytest.mark.slow
+
 AXES = {"batch": AxisRange(min=1, opt=4, max=8), "length": AxisRange(min=2, opt=3, max=5)}
 INPUTS = (
     Tensor(name="a", dtype="float32", dims=("batch", 3)),

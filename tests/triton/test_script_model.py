@@ -23,7 +23,7 @@ from plansmith.triton.server.server import TritonServer
 
 from ..support.waiting import soon
 
-pytestmark = pytest.mark.xdist_group("script-model")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("script-model")]
 
 BATCH = 4
 LONG_ENOUGH = 300_000

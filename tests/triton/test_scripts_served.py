@@ -28,7 +28,7 @@ from .pipelines import publish_pipeline
 from .scripted import SCRIPT, publish_scripted, write_scripted
 from .versions import MODEL
 
-pytestmark = pytest.mark.xdist_group("scripts")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("scripts")]
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -14,6 +14,8 @@ from plansmith.validation.gate import require_passed
 from . import defects
 from .graphs import Change, Exported
 
+pytestmark = pytest.mark.slow
+
 FP32 = TOLERANCES[Precision.FP32]
 SMALLEST_EXCESS = 3
 

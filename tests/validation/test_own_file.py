@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 
 from plansmith.data.reference import read_case
 from plansmith.records.model import OnnxModel
@@ -16,6 +17,8 @@ from plansmith.steps.worker import import_onnx
 
 from ..support.unlowered import unlowered
 from .graphs import WEIGHTS_FILE, Exported, silent
+
+pytestmark = pytest.mark.slow
 
 SHAPES = {"input_ids": {"min": (1, 1), "opt": (2, 16), "max": (4, 32)}}
 

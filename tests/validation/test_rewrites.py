@@ -14,6 +14,8 @@ from plansmith.validation.gate import require_passed
 from .graphs import Change, Exported
 from .rewrites import REWRITES, weights_kept_inside
 
+pytestmark = pytest.mark.slow
+
 FP32 = TOLERANCES[Precision.FP32]
 LARGEST_SHARE = 1 / 5
 

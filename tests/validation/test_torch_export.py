@@ -94,6 +94,7 @@ def test_the_cheaper_exporter_goes_first_and_its_good_graph_is_taken(tmp_path: P
     assert {p.name for p in tmp_path.iterdir()} == {"model.onnx"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [TimesPartOfItsLength(), TimesPartOfItsLengthVariadic()], ids=["named", "variadic"])
 def test_a_graph_that_is_wrong_at_an_untraced_shape_gives_way_to_the_other_exporter(
     module: torch.nn.Module, tmp_path: Path
@@ -112,6 +113,7 @@ def test_a_graph_that_is_wrong_at_an_untraced_shape_gives_way_to_the_other_expor
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
@@ -133,6 +135,7 @@ def test_a_model_that_every_exporter_gets_wrong_is_refused_with_all_reasons(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_graph_that_lost_an_input_gives_way_to_one_that_kept_it(tmp_path: Path) -> None:
     exported = export(job_for(IgnoresAnInput(), tmp_path, inputs=("x", "unused")), silent)
     assert exported.attempts[0].problem == "the graph does not use the input(s) unused"

@@ -178,6 +178,7 @@ def test_what_a_tolerance_leaves_out_is_the_default(gate: Gate) -> None:
     assert report.tolerances == {"y": TOLERANCES[Precision.FP32].model_copy(update={"max_relative": 0.5})}
 
 
+@pytest.mark.slow
 def test_a_tolerance_for_an_output_that_does_not_exist_is_refused(gate: Gate) -> None:
     with pytest.raises(UsageError, match="no output z"):
         gate.judge(RIGHT, z=ToleranceChange(max_relative=1))

@@ -13,6 +13,8 @@ import pytest
 
 from ..command import CommandLine, check_nothing_made, check_refusal
 
+pytestmark = pytest.mark.slow
+
 # Waits for the worker, which starts when the source has been read once, and then exchanges one file again and again
 # for one with another content: whole at any moment, as a good writer does it, or byte by byte in place.
 _WRITER = """

@@ -23,6 +23,7 @@ METRICS = {"max_absolute", "max_relative", "quantile_absolute", "quantile_relati
 HEAVY = {"torch", "prefect", "onnxruntime", "boto3", "transformers", "timm", "onnx", "tritonclient"}
 
 
+@pytest.mark.slow
 def test_one_json_document_says_everything_about_a_compile(compiled: Compiled) -> None:
     found = compiled.document
     assert (found["name"], found["version"], found["verdict"]) == ("tiny", 1, "passed")
@@ -35,6 +36,7 @@ def test_one_json_document_says_everything_about_a_compile(compiled: Compiled) -
     assert {output: set(worst) for output, worst in found["validation"].items()} == {"logits": METRICS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drawn", [True, False])
 def test_random_weights_are_said_in_the_summary_and_others_are_not(
     *, drawn: bool, compiled: Compiled, capsys: pytest.CaptureFixture[str]
@@ -51,22 +53,27 @@ def test_random_weights_are_said_in_the_summary_and_others_are_not(
     assert ("  the weights are random: its answers mean nothing\n" in capsys.readouterr().out) == drawn
 
 
+@pytest.mark.slow
 def test_triton_finds_the_configuration_and_the_version_in_the_repository(compiled: Compiled) -> None:
     view = compiled.folder / "artifacts" / "repository" / "tiny"
     assert view.is_symlink()
     assert sorted(path.name for path in view.rglob("*")) == ["1", "config.pbtxt", "model.onnx"]
 
 
+@pytest.mark.slow
 def test_a_second_run_finds_every_step_in_the_cache_and_keeps_the_version(finished: Compiled) -> None:
-    found = CommandLine(finished.folder, fresh=True)(*finished.command, "--json").document
+    found = CommandLine(finished.folder)(*finished.command, "--json").document
     assert (found["version"], found["unchanged"]) == (1, True)
     assert [(step["name"], step["cached"]) for step in found["steps"]] == [(name, True) for name in STEPS]
     assert sorted(path.name for path in finished.release.parent.iterdir()) == ["1"]
 
 
-def test_an_unchanged_compile_imports_nothing_heavy_and_starts_no_worker(finished: Compiled, run: CommandLine) -> None:
+@pytest.mark.slow
+def test_an_unchanged_compile_imports_nothing_heavy_and_starts_no_worker(
+    finished: Compiled, run_alone: CommandLine
+) -> None:
     logs = listing(finished.folder / "artifacts" / "logs")
-    answer = run(*finished.command, PYTHONPROFILEIMPORTTIME="1")
+    answer = run_alone(*finished.command, PYTHONPROFILEIMPORTTIME="1")
     assert "unchanged, still version 1" in answer.stdout
     imported = {line.rpartition("|")[2].strip() for line in answer.stderr.splitlines() if "import time:" in line}
     assert "plansmith.steps.compilation" in imported
@@ -95,6 +102,7 @@ def test_a_dry_run_of_a_new_model_says_what_it_would_do_and_does_nothing(run: Co
     assert listing(run.folder, folder_times=True) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "would_run"),
     [((), []), (("--force",), STEPS[1:]), (("--name", "other"), ["package", "publish"])],
@@ -109,6 +117,7 @@ def test_a_dry_run_says_what_is_cached(
     assert listing(finished.folder, folder_times=True) == before
 
 
+@pytest.mark.slow
 def test_a_compile_prints_a_line_a_step_and_where_things_are(finished: Compiled, run: CommandLine) -> None:
     answer = run(*finished.command)
     lines = answer.stderr.splitlines()
@@ -118,12 +127,14 @@ def test_a_compile_prints_a_line_a_step_and_where_things_are(finished: Compiled,
     assert re.search(r"^Next: .*plansmith serve tiny --repository artifacts/repository$", answer.stdout, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_quiet_prints_no_progress(finished: Compiled, run: CommandLine) -> None:
     answer = run(*finished.command, "--quiet")
     assert (answer.status, answer.stderr) == (0, f"{RANDOM_IDS}\n")
     assert "unchanged, still version 1" in answer.stdout
 
 
+@pytest.mark.slow
 def test_a_spec_holds_all_options_and_the_command_line_wins(finished: Compiled, models: Path) -> None:
     """Folders in a spec are relative to it, whatever the working directory is."""
     spec = {
@@ -156,6 +167,7 @@ def test_a_spec_holds_all_options_and_the_command_line_wins(finished: Compiled, 
     assert sorted(path.name for path in place.iterdir()) == ["tiny.yaml"]
 
 
+@pytest.mark.slow
 def test_the_spec_in_a_release_describes_the_same_compile_from_anywhere(compiled: Compiled, run: CommandLine) -> None:
     found = run("compile", compiled.release / "spec.yaml", "--dry-run", "--json").document
     assert found["name"] == "tiny"
@@ -163,6 +175,7 @@ def test_the_spec_in_a_release_describes_the_same_compile_from_anywhere(compiled
     assert {found["plan"][step] for step in STEPS[:-1]} == {"cached"}
 
 
+@pytest.mark.slow
 def test_a_check_that_came_later_is_published_as_a_version_of_the_same_files(
     finished: Compiled, run: CommandLine
 ) -> None:
@@ -174,6 +187,7 @@ def test_a_check_that_came_later_is_published_as_a_version_of_the_same_files(
     assert (again["version"], again["unchanged"]) == (2, True)
 
 
+@pytest.mark.slow
 def test_another_interface_is_refused_unless_it_is_allowed(finished: Compiled, run: CommandLine, models: Path) -> None:
     words = ("compile", f"hf:{models / 'three-labels'}", "--name", "tiny", "--no-check-served", "--json")
     view = finished.folder / "artifacts" / "repository" / "tiny"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from plansmith.config.loader import read_specs
 
 from ..command import CommandLine, check_refusal, listing
 from ..conftest import Compiled
 
 
+@pytest.mark.slow
 def test_the_spec_of_a_directory_compiles_unchanged_to_the_release_of_its_source(
     finished: Compiled, run: CommandLine, models: Path
 ) -> None:

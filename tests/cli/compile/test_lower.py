@@ -45,6 +45,7 @@ def _spec(finished: Compiled, *more: str) -> None:
     (finished.folder / "int8.yaml").write_text("\n".join(lines))
 
 
+@pytest.mark.slow
 def test_an_int8_release_tells_its_recipe_data_and_accuracy_wherever_it_is_asked(
     finished: Compiled, data: Path, run: CommandLine
 ) -> None:
@@ -87,6 +88,7 @@ def test_an_int8_release_tells_its_recipe_data_and_accuracy_wherever_it_is_asked
     assert run("history").stdout.splitlines()[1].split()[3:6] == ["unchanged", "2,", "int8"]
 
 
+@pytest.mark.slow
 def test_a_lowered_graph_for_tensorrt_is_written_with_what_is_known_of_it(
     finished: Compiled, data: Path, run: CommandLine
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_lowered_graph_for_tensorrt_is_written_with_what_is_known_of_it(
     check_refusal(run(*again, "second", "--json"), 2, ("second is there already", "another --output"))
 
 
+@pytest.mark.slow
 def test_a_refused_lowering_names_its_report(finished: Compiled, data: Path, run: CommandLine) -> None:
     del data
     _spec(finished, "lowering: {budget: 0}", "tolerances: {logits: {min_cosine: 1, max_relative: 1e-9}}")

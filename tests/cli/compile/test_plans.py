@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 
 import onnx
@@ -29,17 +28,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 
 PLAN = ("compile", "onnx:product.onnx", "--engine", "tensorrt", "--shapes", "x=1x4:8x4:32x4")
-
-
-def test_a_dry_run_prints_what_a_build_would_be_told_and_the_call_of_trtexec(run: InProcess) -> None:
-    said = run(*PLAN, "--target", "triton-26.03", "--gpu", "L4", "--dry-run")
-    assert said.status == 0, said.stderr
-    assert "TensorRT 10.16.0.72 of triton-26.03, for NVIDIA L4 (compute capability 8.9)" in said.stdout
-    building = said.stdout.partition("trtexec \\\n")[2].partition("Its speed")[0]
-    call = shlex.split(building.replace("\\\n", " "))
-    assert "--stronglyTyped" in call
-    assert {"--minShapes=x:1x4", "--optShapes=x:8x4", "--maxShapes=x:32x4"} < set(call)
-    assert not list(run.folder.glob("artifacts/cache/compile/*"))
 
 
 def test_the_call_follows_the_target_s_tensorrt_and_the_spec(run: InProcess) -> None:

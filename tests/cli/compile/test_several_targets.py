@@ -12,6 +12,8 @@ from plansmith.config.target_names import shipped_file
 from ..conftest import Compiled
 from ..in_process import InProcess
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def twins(finished: Compiled, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from plansmith.config.schema import spec_schema
@@ -26,6 +27,7 @@ def _tiny(finished: Compiled, **values: Any) -> dict[str, Any]:
     return {"source": finished.command[1], "name": "tiny", **values}
 
 
+@pytest.mark.slow
 def test_models_are_compiled_in_turn_and_a_failure_stops_none_of_the_others(
     finished: Compiled, run: CommandLine
 ) -> None:
@@ -54,6 +56,7 @@ def test_models_are_compiled_in_turn_and_a_failure_stops_none_of_the_others(
     assert (run.folder / "artifacts" / "repository" / "other").is_symlink()
 
 
+@pytest.mark.slow
 def test_one_json_document_holds_all_models(finished: Compiled, run: CommandLine) -> None:
     _write(run.folder, [_tiny(finished), _GONE])
     answer = run("compile", "models.yaml", "--json", "--quiet")
@@ -66,6 +69,7 @@ def test_one_json_document_holds_all_models(finished: Compiled, run: CommandLine
     assert "of 2)" not in answer.stderr
 
 
+@pytest.mark.slow
 def test_one_picked_model_keeps_the_form_of_its_file(finished: Compiled, run: CommandLine) -> None:
     _write(
         run.folder, [_tiny(finished), _GONE, _tiny(finished, name="third")], triton={"instance_group": [{"count": 2}]}
@@ -77,6 +81,7 @@ def test_one_picked_model_keeps_the_form_of_its_file(finished: Compiled, run: Co
     assert "count: 2" in (run.folder / "artifacts" / "repository" / "typed" / "config.pbtxt").read_text()
 
 
+@pytest.mark.slow
 def test_a_dry_run_plans_every_model_and_does_nothing(finished: Compiled, run: CommandLine) -> None:
     _write(run.folder, [_tiny(finished), _tiny(finished, name="new")])
     before = listing(run.folder, folder_times=True)
@@ -97,6 +102,7 @@ def test_models_are_picked_of_spec_files_only(run: CommandLine) -> None:
     check_refusal(answer, 2, ("--model picks models of a spec", "name a .yaml file"))
 
 
+@pytest.mark.slow
 def test_wrong_models_are_refused_before_any_is_compiled(finished: Compiled, run: CommandLine) -> None:
     _write(run.folder, [_tiny(finished, name="new"), _tiny(finished, name="$NAME")])
     before = listing(run.folder, folder_times=True)
@@ -105,6 +111,7 @@ def test_wrong_models_are_refused_before_any_is_compiled(finished: Compiled, run
     assert listing(run.folder, folder_times=True) == before
 
 
+@pytest.mark.slow
 def test_the_schema_is_printed_or_written_for_an_editor(run: CommandLine) -> None:
     assert run("schema").document == spec_schema()
     (run.folder / "schema.json").write_text("an older one")

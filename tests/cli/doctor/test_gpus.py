@@ -77,6 +77,7 @@ def test_a_driver_that_does_not_answer_or_takes_the_probe_along_is_a_warning() -
     assert found.remedy
 
 
+@pytest.mark.slow
 def test_the_probe_of_gpus_tells_what_is_visible_here() -> None:
     facts = asyncio.run(run_probe("gpus", online=False)).facts
     assert facts is not None

@@ -101,6 +101,7 @@ def test_a_library_that_aborts_names_the_signal_and_its_last_words(tensorrt: Pat
     assert look("tensorrt").broken == "importing it was ended by SIGABRT: terminate called"
 
 
+@pytest.mark.slow
 def test_a_library_that_ends_python_is_broken(tensorrt: Path) -> None:
     tensorrt.write_text("import os\nos._exit(0)\n")
     assert look("tensorrt").broken == "importing it ended Python before there was an answer"
@@ -108,6 +109,7 @@ def test_a_library_that_ends_python_is_broken(tensorrt: Path) -> None:
     assert look("tensorrt").broken == "importing it ended with exit code 1: no licence"
 
 
+@pytest.mark.slow
 def test_a_library_that_hangs_is_ended_at_its_limit(tensorrt: Path) -> None:
     mark = tensorrt.parent / "pid"
     tensorrt.write_text(f"import os, time\nopen({str(mark)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
@@ -128,6 +130,7 @@ def test_a_failure_without_words_is_told_by_its_status() -> None:
     assert probed(Ended(3, "", "", 60)).broken == "importing it ended with exit code 3"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [200, 401])
 def test_the_prefect_api_gets_the_credentials_and_its_health_route_does_not(
     status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

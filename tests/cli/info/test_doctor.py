@@ -25,7 +25,7 @@ from packaging.requirements import Requirement
 from plansmith.cli.doctor.children import Probed, run_probe
 from plansmith.cli.doctor.probes import probe
 
-from ..command import Answer, CommandLine, environment
+from ..command import Answer, environment
 from ..in_process import InProcess
 
 SOURCES = Path(__file__).parents[3] / "src"
@@ -118,18 +118,12 @@ async def ask_here(name: str, *, online: bool, limit_seconds: float) -> Probed:
         return Probed(**json.loads(json.dumps(probe(name, online=online))))
 
 
+@pytest.mark.slow
 def test_in_a_complete_environment_every_package_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("plansmith.cli.doctor.examination.run_probe", ask_here)
     check_complete(InProcess(tmp_path, monkeypatch, capfd)("doctor", "--json"), tmp_path)
-
-
-@pytest.mark.slow
-def test_a_complete_environment_can_compile_and_its_triton_starts(run: CommandLine) -> None:
-    answer = run("doctor", "--deep", "--json")
-    check_complete(answer, run.folder)
-    assert by_name(answer.document)["Triton: start"]["found"].endswith("started, answered and ended")
 
 
 def check_complete(answer: Answer, folder: Path) -> None:
@@ -149,6 +143,7 @@ def check_complete(answer: Answer, folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_without_the_extra_every_package_is_named_and_one_command_mends_them(core: Path, tmp_path: Path) -> None:
     answer = bare([str(core), "-m", "plansmith", "doctor", "--offline", "--json"], tmp_path)
     assert (answer.status, answer.document["exit_code"]) == (9, 9), answer
@@ -163,6 +158,7 @@ def test_without_the_extra_every_package_is_named_and_one_command_mends_them(cor
     assert answer.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_plain_whole_lines_that_end_with_what_to_type(doctor: list[str], tmp_path: Path) -> None:
     answer = bare(doctor, tmp_path)
     assert answer.status == 9
@@ -176,6 +172,7 @@ def test_a_pipe_gets_plain_whole_lines_that_end_with_what_to_type(doctor: list[s
     assert lines[last - 1].startswith("This machine is not ready to compile: ")
 
 
+@pytest.mark.slow
 def test_output_without_our_marks_falls_back_to_ascii(doctor: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
         doctor,
@@ -189,6 +186,7 @@ def test_output_without_our_marks_falls_back_to_ascii(doctor: list[str], tmp_pat
     assert b"\n  X torch " in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variables", "coloured"), [({"NO_COLOR": "1"}, False), ({}, True)], ids=["no colour", "colour"]
 )
@@ -223,6 +221,7 @@ def on_terminal(command: list[str], folder: Path, columns: int, variables: dict[
     return Text.from_ansi(coded).plain.splitlines(), coded
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_what_is_being_looked_at(core: Path, tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     (tmp_path / "tensorrt.py").write_text(
@@ -244,6 +243,7 @@ def test_an_interrupt_ends_what_is_being_looked_at(core: Path, tmp_path: Path) -
     assert not Path(f"/proc/{mark.read_text()}").exists()
 
 
+@pytest.mark.slow
 def test_a_place_that_cannot_be_written_is_a_problem_with_another_place_to_type(
     doctor: list[str], tmp_path: Path
 ) -> None:

@@ -17,10 +17,10 @@ DAY = 86400
 
 
 @pytest.fixture
-def collect(finished: Compiled, run: CommandLine, tmp_path_factory: pytest.TempPathFactory) -> Collect:
+def collect(finished: Compiled, run_alone: CommandLine, tmp_path_factory: pytest.TempPathFactory) -> Collect:
     """`plansmith gc` where `finished` lies, with temporary files in a folder of its own."""
-    assert finished.folder == run.folder
-    return Collect(run, tmp_path_factory.mktemp("scratch"))
+    assert finished.folder == run_alone.folder
+    return Collect(run_alone, tmp_path_factory.mktemp("scratch"))
 
 
 class Collect:
@@ -56,10 +56,12 @@ def age(*paths: Path, days: float) -> None:
                 os.utime(one, (time.time() - days * DAY,) * 2)
 
 
+@pytest.mark.slow
 def test_nothing_of_a_fresh_compile_goes(collect: Collect) -> None:
     assert collect.found() == {}
 
 
+@pytest.mark.slow
 def test_a_dry_run_lists_what_would_go_and_changes_nothing(finished: Compiled, collect: Collect) -> None:
     age(finished.folder / "artifacts" / "cache", days=31)
     age(finished.folder / "artifacts" / "logs", days=31)
@@ -73,6 +75,7 @@ def test_a_dry_run_lists_what_would_go_and_changes_nothing(finished: Compiled, c
     assert not list((finished.folder / "artifacts" / "logs").iterdir())
 
 
+@pytest.mark.slow
 def test_what_was_used_within_the_limit_stays(finished: Compiled, collect: Collect) -> None:
     cache = finished.folder / "artifacts" / "cache"
     age(cache, days=31)
@@ -84,6 +87,7 @@ def test_what_was_used_within_the_limit_stays(finished: Compiled, collect: Colle
     assert steps == {"export", "compile", "validate", "package"}
 
 
+@pytest.mark.slow
 def test_after_everything_went_the_version_still_stands_and_is_found_unchanged(
     finished: Compiled, collect: Collect
 ) -> None:
@@ -97,6 +101,7 @@ def test_after_everything_went_the_version_still_stands_and_is_found_unchanged(
     assert not any(step["cached"] for step in again["steps"] if step["name"] in {"export", "compile"})
 
 
+@pytest.mark.slow
 def test_only_bytes_without_another_link_count_as_freed(finished: Compiled, collect: Collect) -> None:
     cache = finished.folder / "artifacts" / "cache"
     (engine,) = cache.glob("compile/*/model.onnx")
@@ -115,6 +120,7 @@ def test_only_bytes_without_another_link_count_as_freed(finished: Compiled, coll
     assert both == sum(files.values())
 
 
+@pytest.mark.slow
 def test_a_damaged_entry_goes_whatever_its_age(finished: Compiled, collect: Collect) -> None:
     (engine,) = (finished.folder / "artifacts" / "cache").glob("compile/*/model.onnx")
     engine.chmod(0o644)
@@ -124,11 +130,13 @@ def test_a_damaged_entry_goes_whatever_its_age(finished: Compiled, collect: Coll
     assert not engine.parent.exists()
 
 
+@pytest.mark.slow
 def test_times_in_the_future_count_as_young(finished: Compiled, collect: Collect) -> None:
     age(finished.folder, days=-400)
     assert collect.found("--older-than", "0") == {}
 
 
+@pytest.mark.slow
 def test_leftovers_of_dead_processes_go_and_those_of_living_ones_stay(finished: Compiled, collect: Collect) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         pass
@@ -151,6 +159,7 @@ def test_leftovers_of_dead_processes_go_and_those_of_living_ones_stay(finished: 
     assert sorted(collect.scratch.iterdir()) == sorted([alive, other])
 
 
+@pytest.mark.slow
 def test_people_read_sizes_in_units_and_a_sum(finished: Compiled, collect: Collect) -> None:
     age(finished.folder / "artifacts" / "logs", days=31)
     *rows, total = collect("--dry-run").stdout.splitlines()
@@ -159,12 +168,14 @@ def test_people_read_sizes_in_units_and_a_sum(finished: Compiled, collect: Colle
     assert " would be removed, " in total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["soon", "3", "-1d", "1.5h", "30 d"])
 def test_an_age_that_is_none_is_refused_with_examples(given: str, compiled: Compiled) -> None:
     answer = CommandLine(compiled.folder)("gc", "--older-than", given, "--json")
     check_refusal(answer, 2, (f"{given!r} is no age", "12h, 30d"))
 
 
+@pytest.mark.slow
 def test_a_repository_that_is_not_there_is_refused_where_it_was_named(compiled: Compiled) -> None:
     answer = CommandLine(compiled.folder)("gc", "--repository", "artifacts/repositry", "--dry-run", "--json")
     check_refusal(answer, 7, ("no repository artifacts/repositry", "artifacts/repository"))

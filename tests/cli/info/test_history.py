@@ -13,9 +13,10 @@ import pytest
 
 from plansmith.steps.provenance.history import HISTORY
 
-from ...support import warm
 from ..command import COMMAND, CommandLine, check_refusal, environment, listing
 from ..conftest import Compiled
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_run_is_noted_with_what_it_was_made_from_and_its_verdict(compiled: Compiled) -> None:
@@ -60,7 +61,7 @@ def test_an_interrupted_run_is_noted_with_the_step_that_it_was_in(
     command = [*COMMAND, *finished.command]
     logs = finished.folder / "artifacts" / "logs"
     before = set(logs.iterdir())
-    with warm.Popen(
+    with subprocess.Popen(
         command, cwd=finished.folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:
         while set(logs.iterdir()) == before:

@@ -124,6 +124,7 @@ def test_a_machine_without_tensorrt_is_no_image_for_gpu_instances(image: Path, t
     assert "nothing here tells" in refusal(on_cpu, tmp_path / "empty").message
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_it_found_or_refuses(tmp_path: Path) -> None:
     run = CommandLine(tmp_path)
     for name in ("triton-26.01", "triton-24.10", "local-cpu"):

@@ -7,8 +7,12 @@ import json
 import shutil
 import stat
 
+import pytest
+
 from ..command import CommandLine, Refused, check_refusal
 from ..conftest import Compiled
+
+pytestmark = pytest.mark.slow
 
 RELEASE = "artifacts/repository.plansmith/releases/tiny/1"
 

@@ -14,6 +14,7 @@ from ..conftest import Compiled
 from .test_fleet import write_spec
 
 
+@pytest.mark.slow
 def test_models_stand_with_their_versions_and_last_runs(finished: Compiled, run: CommandLine) -> None:
     answer = run("status")
     assert (answer.status, answer.stderr) == (0, "")
@@ -33,6 +34,7 @@ def test_models_stand_with_their_versions_and_last_runs(finished: Compiled, run:
     assert one["last_run"]["outcome"] == "published"
 
 
+@pytest.mark.slow
 def test_specs_tell_what_is_stale_and_why_and_how_the_last_run_failed(
     finished: Compiled, run: CommandLine, models: Path
 ) -> None:
@@ -59,6 +61,7 @@ def test_specs_tell_what_is_stale_and_why_and_how_the_last_run_failed(
     assert found[0]["last_run"]["step"]
 
 
+@pytest.mark.slow
 def test_a_model_without_a_spec_among_others_is_listed_after_them(
     finished: Compiled, run: CommandLine, models: Path
 ) -> None:
@@ -70,6 +73,7 @@ def test_a_model_without_a_spec_among_others_is_listed_after_them(
     ]
 
 
+@pytest.mark.slow
 def test_a_damaged_manifest_and_a_spec_that_cannot_be_read_hide_nothing_else(
     finished: Compiled, run: CommandLine
 ) -> None:
@@ -107,6 +111,7 @@ def test_the_first_spec_that_is_refused_gives_the_exit_code(run: CommandLine) ->
         assert (answer.status, [one["state"] for one in answer.document["models"]]) == (6, ["refused"] * 2), words
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_there_is_refused_with_those_that_are(finished: Compiled, run: CommandLine) -> None:
     assert finished.document["name"] == "tiny"
     assert run("status", "--model", "tiny").status == 0
@@ -116,6 +121,7 @@ def test_a_model_that_is_not_there_is_refused_with_those_that_are(finished: Comp
     check_refusal(elsewhere, 2, ("there is no model 'gamma' in elsewhere", "there is none"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("status", "spec.yaml"), ("fleet", "plan", "spec.yaml")], ids=" ".join)
 def test_a_look_imports_nothing_heavy(words: tuple[str, ...], finished: Compiled, models: Path) -> None:
     write_spec(finished.folder / "spec.yaml", models / "bert", "tiny")
@@ -133,6 +139,7 @@ def test_a_look_imports_nothing_heavy(words: tuple[str, ...], finished: Compiled
     assert not (HEAVY | {"numpy"}) & {name.partition(".")[0] for name in imported}
 
 
+@pytest.mark.slow
 def test_a_repository_that_is_damaged_hides_no_other_and_says_why(finished: Compiled, run: CommandLine) -> None:
     repository = finished.release.parents[2]
     (repository / "views").rename(repository / "no-views")

@@ -202,6 +202,7 @@ def test_a_terminal_gets_wrapped_lines_with_colours(run: InProcess) -> None:
     assert max(map(len, told)) <= 50
 
 
+@pytest.mark.slow
 def test_our_own_repository_is_sound_and_held_against_its_target(
     finished: Compiled, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

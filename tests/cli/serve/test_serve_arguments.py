@@ -189,6 +189,7 @@ def test_a_compile_says_which_backend_served_the_release(
     assert f"served by Triton 2.72.0 with its own {backend} backend: 6 requests" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_real_triton_gets_the_arguments(tmp_path: Path) -> None:
     try:
         found = find_installation()
@@ -205,6 +206,7 @@ def test_a_real_triton_gets_the_arguments(tmp_path: Path) -> None:
     assert "of-no-server" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.slow
 def test_the_repository_here_is_followed_though_a_model_never_loads_and_the_log_before_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

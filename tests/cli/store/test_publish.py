@@ -71,6 +71,7 @@ def test_what_was_rolled_back_stays_so_unless_the_version_is_typed(run: InProces
     assert store.find(MODEL)[1].version == 2
 
 
+@pytest.mark.slow
 def test_a_view_is_kept_for_a_triton_that_reads_the_store(run: InProcess) -> None:
     would = run("publish", f"{MODEL}@1", "store", "--view", "--dry-run")
     done = run("publish", f"{MODEL}@1", "store", "--view")

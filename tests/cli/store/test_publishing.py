@@ -15,6 +15,8 @@ from ..command import check_refusal
 from ..conftest import Compiled
 from ..in_process import InProcess
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run(finished: Compiled, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:

@@ -124,6 +124,7 @@ def test_what_cannot_be_is_refused_with_what_to_do(here: InProcess, store: Store
     assert here("sync", "--store", "store", "--url", "ftp://host", "--once").status == 2
 
 
+@pytest.mark.slow
 def test_sync_follows_until_it_is_told_to_end_and_is_alone_on_its_folder(
     here: InProcess, store: Store, tmp_path: Path
 ) -> None:

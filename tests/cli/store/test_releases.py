@@ -14,6 +14,7 @@ RELEASE = "artifacts/repository.plansmith/releases/tiny/1"
 MODEL = f"{RELEASE}/model/model.onnx"
 
 
+@pytest.mark.slow
 def test_validate_repeats_the_gate_on_a_folder_and_tells_it_as_json(compiled: Compiled) -> None:
     answer = CommandLine(compiled.folder)("validate", RELEASE, "--json")
     assert answer.status == 0, answer
@@ -21,6 +22,7 @@ def test_validate_repeats_the_gate_on_a_folder_and_tells_it_as_json(compiled: Co
     assert {row["output"] for row in answer.document["comparisons"]} == {"logits"}
 
 
+@pytest.mark.slow
 def test_validate_finds_a_version_of_a_model_and_prints_a_line_a_comparison(compiled: Compiled) -> None:
     answer = CommandLine(compiled.folder)("validate", "tiny@1")
     assert answer.status == 0, answer
@@ -50,6 +52,7 @@ UNKNOWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", UNKNOWN.values(), ids=UNKNOWN.keys())
 def test_what_is_not_there_is_refused_with_what_is(case: Refused, finished: Compiled, run: CommandLine) -> None:
     case.lay_out(finished.folder)
@@ -64,6 +67,7 @@ SERVED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SERVED.values(), ids=SERVED.keys())
 def test_what_cannot_be_served_is_refused(case: Refused, compiled: Compiled) -> None:
     answer = CommandLine(compiled.folder)(*case.words)
@@ -72,6 +76,7 @@ def test_what_cannot_be_served_is_refused(case: Refused, compiled: Compiled) -> 
     assert not [words for words in case.says if words not in answer.message], answer.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["model/model.onnx", "config.pbtxt", "reference/max.npz"])
 def test_a_release_with_one_flipped_byte_is_not_validated(file: str, finished: Compiled, run: CommandLine) -> None:
     shutil.copytree(finished.release, finished.folder / "copy")
@@ -82,6 +87,7 @@ def test_a_release_with_one_flipped_byte_is_not_validated(file: str, finished: C
     check_refusal(answer, 7, (f"copy/{file} is missing, or its content is not what", "compile the model again"))
 
 
+@pytest.mark.slow
 def test_a_release_without_a_file_is_not_validated(finished: Compiled, run: CommandLine) -> None:
     shutil.copytree(finished.release, finished.folder / "copy")
     (finished.folder / "copy" / "model" / "model.onnx").unlink()
@@ -105,6 +111,7 @@ EXPLAINED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXPLAINED)
 def test_inspect_explains_in_lines_and_in_json(path: str, compiled: Compiled) -> None:
     run = CommandLine(compiled.folder)

@@ -56,6 +56,7 @@ def exported(module: torch.nn.Module, folder: Path, optional: Sequence[str]) -> 
     return torch_export.export(job(()), silent, optional=optional, with_fixed=job)
 
 
+@pytest.mark.slow
 def test_only_the_axis_that_no_graph_follows_is_fixed(tmp_path: Path) -> None:
     made = exported(LoopsOver(2), tmp_path, ("height", "sequence", "batch"))
     assert list(made.given_up) == ["sequence"]
@@ -81,18 +82,21 @@ def test_a_full_disk_ends_the_export_and_gives_up_no_axis(tmp_path: Path, monkey
     assert tried == ["torchscript"]
 
 
+@pytest.mark.slow
 def test_two_axes_are_fixed_where_one_is_not_enough_and_the_batch_last(tmp_path: Path) -> None:
     made = exported(LoopsOver(1, 2), tmp_path, ("height", "sequence", "batch"))
     assert set(made.given_up) == {"height", "sequence"}
     assert made.component.inputs[0].dims == ("batch", 10, 6)
 
 
+@pytest.mark.slow
 def test_an_axis_that_somebody_asked_for_is_never_given_up(tmp_path: Path) -> None:
     with pytest.raises(ExportError) as caught:
         exported(LoopsOver(2), tmp_path, ("height",))
     assert "patched: ValueError" in caught.value.message
 
 
+@pytest.mark.slow
 def test_named_dims_are_fixed_without_asking_torch_export_about_others(tmp_path: Path) -> None:
     made = exported(LoopsOver(2), tmp_path, ("height", "sequence", "batch"))
     slow = [a.fixed for a in made.attempts if a.exporter != "torchscript" and a.fixed]

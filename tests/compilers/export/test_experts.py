@@ -131,6 +131,7 @@ def test_the_tracer_writes_every_expert(kind: str, tmp_path: Path) -> None:
     assert [(a.exporter, a.traced) for a in exported.attempts] == [("torchscript", "traced")]
 
 
+@pytest.mark.slow
 def test_a_router_that_moves_its_weights_where_they_are_can_be_captured(tmp_path: Path) -> None:
     shapes = {name: sizes | {"sequence": max(sizes["sequence"], 2)} for name, sizes in SHAPES.items()}
     attempt, component = attempt_export("dynamo", job_at(Encoded("switch_transformers"), IDS, shapes, tmp_path, texts))

@@ -69,6 +69,7 @@ def test_layers_that_share_weights_are_saved_and_answer_alike(tmp_path: Path) ->
     assert len(names) > len(list(loaded.parameters()))
 
 
+@pytest.mark.slow
 def test_a_mamba_moves_in_its_sequence(tmp_path: Path) -> None:
     from transformers import MambaConfig, MambaForCausalLM
 
@@ -86,6 +87,7 @@ def test_a_mamba_moves_in_its_sequence(tmp_path: Path) -> None:
         np.testing.assert_allclose(answer[valid], stored.answer["logits"][valid], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_sides_that_move_only_together_are_one_axis_of_the_graph(tmp_path: Path) -> None:
     from transformers import CLIPSegConfig, CLIPSegForImageSegmentation
 

@@ -56,6 +56,7 @@ def mobilenet() -> Classifier:
     return Classifier(MobileNetV1ForImageClassification(MobileNetV1Config(depth_multiplier=0.25, min_depth=4)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "rewrite"), [(swin, "padding without branches"), (mobilenet, "padding to the same size")]
 )

@@ -55,6 +55,7 @@ def texts(sizes: Sizes) -> dict[str, Any]:
     return {"input_ids": torch.randint(0, 40, (sizes["batch"], sizes["sequence"]), generator=generator).numpy()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_tracer_follows_the_length_of_a_recurrence(kind: str, tmp_path: Path) -> None:
     exported = torch_export.export(job_at(Written(kind), IDS, SHAPES, tmp_path, texts), silent)

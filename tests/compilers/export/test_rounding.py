@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 import torch
 
 from plansmith.compilers.export import rounding, torch_export
@@ -55,6 +56,7 @@ def test_an_amplifying_model_gets_several_times_its_own_rounding(tmp_path: Path)
     assert exported.attempts[-1].problem is None
 
 
+@pytest.mark.slow
 def test_a_wrong_graph_of_an_amplifying_model_is_still_passed_over(tmp_path: Path) -> None:
     job = job_at(Sums(100, wrong=True), TENSORS, SHAPES, tmp_path)
     exported = torch_export.export(replace(job, rounding=rounding.measure(job)), silent)

@@ -29,6 +29,7 @@ def verdicts(lowered: Lowered) -> dict[str, str]:
     return {t.precision: t.speed.verdict for t in lowered.record.trials if t.speed is not None}
 
 
+@pytest.mark.slow
 def test_a_mix_that_keeps_a_planted_outlier_high_is_found_and_right(
     planted: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,6 +53,7 @@ def test_a_mix_that_keeps_a_planted_outlier_high_is_found_and_right(
     assert report.evaluation.metrics[0].change.low >= -0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [EngineKind.ONNXRUNTIME, EngineKind.TENSORRT])
 def test_an_outlier_before_a_product_is_migrated_and_nothing_has_to_stay_high_for_it(
     planted_vit: Prepared, vit: Prepared, engine: EngineKind, tmp_path: Path
@@ -65,12 +67,14 @@ def test_an_outlier_before_a_product_is_migrated_and_nothing_has_to_stay_high_fo
     assert report.evaluation.agreements[0].mean_cosine > 0.999
 
 
+@pytest.mark.slow
 def test_for_tensorrt_the_planted_node_alone_stays_high(planted: Prepared, tmp_path: Path) -> None:
     lowered = planted.lower("int8", tmp_path / "lowered", engine=EngineKind.TENSORRT)
     assert {node for node, reason in lowered.kept.items() if "error" in reason} == {PLANTED}
     assert [trial.problem is None for trial in lowered.record.trials] == [False, True]
 
 
+@pytest.mark.slow
 def test_the_fastest_of_those_that_pass_is_taken(
     vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +85,7 @@ def test_the_fastest_of_those_that_pass_is_taken(
     assert vit.lower("auto", tmp_path / "int8").record.precision is Precision.INT8
 
 
+@pytest.mark.slow
 def test_noise_does_not_decide_between_two_that_pass(
     vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +97,7 @@ def test_noise_does_not_decide_between_two_that_pass(
     assert ratios[Precision.FP16] > ratios[Precision.INT8] > 1
 
 
+@pytest.mark.slow
 def test_a_precision_that_is_surely_slower_is_refused_and_the_exported_graph_stays(
     vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +112,7 @@ def test_a_precision_that_is_surely_slower_is_refused_and_the_exported_graph_sta
     assert vit.judge(lowered, tmp_path / "engine").verdict == "passed"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_told_from_parity_is_undecided_and_lower_precision_stays(
     vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +125,7 @@ def test_what_cannot_be_told_from_parity_is_undecided_and_lower_precision_stays(
     assert trial.speed.low < 1 < trial.speed.high
 
 
+@pytest.mark.slow
 def test_a_precision_that_a_person_asks_for_is_made_though_it_is_slower(
     vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +135,7 @@ def test_a_precision_that_a_person_asks_for_is_made_though_it_is_slower(
     assert measured == ["fp32", "fp16"], "the graph that is served, not the twin in FP32 that showed its accuracy"
 
 
+@pytest.mark.slow
 def test_what_a_gpu_will_run_is_not_timed_on_this_cpu(
     vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +144,7 @@ def test_what_a_gpu_will_run_is_not_timed_on_this_cpu(
     assert (lowered.record.precision, verdicts(lowered), measured) == (Precision.FP16, {}, [])
 
 
+@pytest.mark.slow
 def test_fp32_stays_where_what_is_accurate_is_slow_and_what_is_fast_is_not_accurate(
     planted: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

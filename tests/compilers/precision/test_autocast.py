@@ -109,6 +109,7 @@ def test_an_interpreter_that_is_not_there_or_has_no_modelopt_is_told(tmp_path: P
     assert caught.value.remedy.startswith(f"{sys.executable} -m pip install")
 
 
+@pytest.mark.slow
 def test_autocast_that_does_not_end_is_ended(tmp_path: Path) -> None:
     interpreter = modelopt_standin.write(tmp_path, behaviour="time.sleep(600)")
     options = LoweringOptions(autocast=interpreter)

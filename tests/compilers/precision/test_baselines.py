@@ -170,6 +170,7 @@ def test_no_gpu_is_a_reason_for_both() -> None:
         assert [b.problem for b in found] == [f"PyTorch {torch.__version__} sees no GPU here"] * 2
 
 
+@pytest.mark.slow
 def test_a_model_is_left_as_it_was() -> None:
     import torch
 

@@ -12,7 +12,7 @@ from plansmith.records.validation import Evaluation, ValidationReport
 from . import digits
 from .pipeline import Lowered, Prepared
 
-pytestmark = pytest.mark.xdist_group("digits")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("digits")]
 
 POINT = 0.01
 MOST_DISAGREEMENT = 0.01

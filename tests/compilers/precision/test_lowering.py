@@ -64,6 +64,7 @@ def refused(run: Callable[[], Any]) -> GateError:
     return error
 
 
+@pytest.mark.slow
 def test_where_nothing_is_accurate_enough_the_best_trial_is_named_and_a_report_lies_there(
     spec: ModelSpec, tmp_path: Path
 ) -> None:

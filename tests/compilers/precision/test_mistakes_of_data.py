@@ -65,6 +65,7 @@ def test_a_function_that_yields_other_samples_every_time_is_refused(run: InProce
     )
 
 
+@pytest.mark.slow
 def test_what_judges_one_lowering_may_calibrate_another(run: InProcess) -> None:
     calibration, evaluation = sets_of(run, "first")
     give(run, seed=1)
@@ -81,6 +82,7 @@ def one_sample_in_both(record: Record) -> None:
     record["evaluation"]["digests"][3] = record["calibration"]["digests"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "seen"), [(judged_by_calibration, 8), (one_sample_in_both, 1)])
 def test_a_record_that_was_tampered_with_lets_no_sample_judge_what_it_calibrated(
     change: Callable[[Record], None], seen: int, run: InProcess

@@ -47,6 +47,7 @@ def judged(laid: Laid, **told: Any) -> ValidationReport:
     return ValidationReport.model_validate(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.BF16])
 def test_a_model_as_it_was_laid_out_is_judged_at_every_shape_in_its_precision(
     precision: Precision, source: Path, tmp_path: Path

@@ -65,6 +65,7 @@ def theirs(folder: Path, text: str, room: int, **options: Any) -> str:
     return str(tokenizer.decode(new, skip_special_tokens=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_of_one_batch_get_what_generate_gives_to_each_alone(
     kind: str, models: dict[str, GeneratingModel], folders: dict[str, Path]
@@ -226,6 +227,7 @@ def test_parameters_are_taken_as_clients_can_send_them() -> None:
         read_wishes({"stream": True}, LIMITS, {"num_beams": 4})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", ["max_length", "max_new_tokens"])
 def test_the_models_own_configuration_says_how_long_answers_are(
     length: str, tmp_path: Path, folders: dict[str, Path]
@@ -249,6 +251,7 @@ def test_the_spec_bounds_texts_and_answers(folders: dict[str, Path]) -> None:
     assert (limits.prompt_room(None), limits.most_new_tokens, limits.answer_room(None, 9)) == (9, 7, 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("largest", [1, 8])
 def test_questions_are_ones_that_people_send_and_their_answers_are_those_of_the_source(

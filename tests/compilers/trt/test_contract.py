@@ -17,10 +17,12 @@ HERE = Path(__file__).parent
 CONTRACTS = sorted(HERE.glob("contract_*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", WHEELS)
 def test_our_code_keeps_to_the_bindings_of(version: str) -> None:
     plugins = ["stubbed", "complete"] if version == NEWEST else ["stubbed"]
     options = [*(f"-ptests.compilers.trt.{plugin}" for plugin in plugins), "--noconftest", "-pno:cacheprovider", "-q"]
+    options += ["-ppytest_timeout"]  # whose options pyproject.toml has
     done = in_child(version, "-m", "pytest", *options, *map(str, CONTRACTS))
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert "skipped" not in done.stdout

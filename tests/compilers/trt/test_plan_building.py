@@ -195,6 +195,7 @@ def test_nothing_outlives_a_killed_compile(number: signal.Signals, tmp_path: Pat
         wait_until(is_free)
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_build_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     program = program_in(tmp_path / "bin", FOR_EVER)
     with building(tmp_path, program) as parent:
@@ -208,6 +209,7 @@ def test_an_interrupt_ends_the_build_at_once_and_leaves_nothing(tmp_path: Path) 
         assert list((tmp_path / "its out").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_builds_on_one_gpu_wait_for_one_another_and_on_two_they_do_not(tmp_path: Path) -> None:
     programs = [program_in(tmp_path / name / "bin", UNTIL_RELEASED) for name in ("first", "other", "second")]
     first, other, second = programs
@@ -237,6 +239,7 @@ def test_whoever_does_not_want_to_wait_for_the_gpu_ends_at_once(tmp_path: Path) 
             build(request_in(tmp_path / "second"), tmp_path / "second", waiting=refuse)
 
 
+@pytest.mark.slow
 def test_a_build_that_goes_on_beyond_its_deadline_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_building, "_GRACE_SECONDS", 0.1)
     program = program_in(tmp_path / "bin", FOR_EVER)
@@ -268,6 +271,7 @@ def test_a_killed_child_says_what_to_do_about_memory(tmp_path: Path) -> None:
     assert list(Path(request.out).iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_program_whose_child_was_killed_ends_too_and_its_end_is_not_waited_for(tmp_path: Path) -> None:
     program = program_in(tmp_path / "bin", FOR_EVER)
     seen: list[psutil.Process] = []

@@ -165,6 +165,7 @@ def _measure_often(root: Path, name: str, start: Barrier) -> None:
             TimingCaches(root).take_back(KEY, loan)
 
 
+@pytest.mark.slow
 def test_many_processes_that_combine_end_with_all_that_each_of_them_measured(caches: TimingCaches) -> None:
     spawned = multiprocessing.get_context("spawn")  # a fork would end with 1 once Prefect has run in this process
     start = spawned.Barrier(4)

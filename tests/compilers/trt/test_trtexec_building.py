@@ -267,6 +267,7 @@ def test_a_kill_is_told_with_what_the_kernel_knows(graph: Path) -> None:
         build(request(graph, "kill -KILL $$"), nothing)
 
 
+@pytest.mark.slow
 def test_a_build_that_takes_too_long_is_ended_and_says_which_limit(graph: Path) -> None:
     asked = request(graph, 'echo $$ > "$plan.pid"; exec sleep 600', deadline_seconds=2)
     with pytest.raises(EngineError, match="did not end within") as refused:

@@ -17,6 +17,7 @@ from plansmith.errors import EnvironmentFault
 from .processes import is_gone, is_there
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_heed_its_deadline_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_TERMINATE_SECONDS", 0.3)
     script = "trap '' TERM; echo $$; while :; do sleep 0.05; done"

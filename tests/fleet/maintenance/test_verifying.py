@@ -41,6 +41,7 @@ def outcomes(verified: Verified) -> dict[str, str]:
     return {f"{one.model}@{one.version}": one.outcome for one in verified.answers}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("triton")
 def test_what_is_whole_and_answers_wrongly_or_does_not_load_is_found_on_a_server(tmp_path: Path) -> None:
     root = tmp_path / "repository"

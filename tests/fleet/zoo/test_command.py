@@ -104,6 +104,7 @@ def test_an_interrupt_that_meets_a_process_as_it_starts_makes_no_row_of_it(run: 
     assert said.startswith("  0 of 1 entries are finished")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -9,6 +9,8 @@ import pytest
 from plansmith.fleet.zoo.entries import read_list
 from plansmith.fleet.zoo.trial import try_entry
 
+pytestmark = pytest.mark.slow
+
 ENTRIES = {entry.label: entry for entry in read_list(Path(__file__).parents[3] / "configs" / "zoo.yaml")}
 
 # Each with the inputs' axes that have to move at least.

@@ -44,6 +44,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[3])  # where `python -m` finds the tests
 
 
+@pytest.mark.slow
 def test_a_crash_costs_one_entry(tmp_path: Path) -> None:
     rows = Runner(tmp_path, MANNER).run(entries("one", "crash", "two"))
     assert [row.name for row in rows] == ["one", "crash", "two"]
@@ -51,6 +52,7 @@ def test_a_crash_costs_one_entry(tmp_path: Path) -> None:
     assert "SIGSEGV" in rows[1].problem
 
 
+@pytest.mark.slow
 def test_an_entry_that_takes_too_long_is_ended_and_costs_one_entry(tmp_path: Path) -> None:
     began = time.monotonic()
     rows = Runner(tmp_path, replace(MANNER, timeout=10)).run(entries("hang", "one", "two"))
@@ -59,6 +61,7 @@ def test_an_entry_that_takes_too_long_is_ended_and_costs_one_entry(tmp_path: Pat
     assert rows[0].problem == "it was not finished after 10.0 s (hanging); --timeout 20 gives it longer"
 
 
+@pytest.mark.slow
 def test_an_entry_that_holds_too_much_memory_is_ended_and_costs_one_entry(tmp_path: Path) -> None:
     rows = Runner(tmp_path, replace(MANNER, memory_bytes=300 << 20)).run(entries("eat", "one"))
     assert [row.outcome for row in rows] == ["failed", "right"]
@@ -66,6 +69,7 @@ def test_an_entry_that_holds_too_much_memory_is_ended_and_costs_one_entry(tmp_pa
     assert rows[0].problem.endswith("(eating), and may hold 300.0 MiB; --memory 0.586 allows it more")
 
 
+@pytest.mark.slow
 def test_what_was_ended_at_a_limit_is_kept_until_it_is_allowed_more(tmp_path: Path) -> None:
     short = replace(MANNER, timeout=2)
     (first,) = Runner(tmp_path, short).run(entries("hang"))
@@ -77,6 +81,7 @@ def test_what_was_ended_at_a_limit_is_kept_until_it_is_allowed_more(tmp_path: Pa
     assert longer.limit == Limit(kind="time", allowed=2.5)
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_kept_and_what_was_ended_is_tried_again(tmp_path: Path) -> None:
     Runner(tmp_path, MANNER).run(entries("one", "crash"))
     heard = Heard()
@@ -93,6 +98,7 @@ def test_what_the_machine_failed_at_is_told_and_tried_again(tmp_path: Path) -> N
     assert heard.kept == {"full": False}
 
 
+@pytest.mark.slow
 def test_a_row_that_is_not_right_names_the_log_of_its_process(tmp_path: Path) -> None:
     right, failed = Runner(tmp_path, MANNER).run(entries("one", "crash"))
     assert right.log == ""

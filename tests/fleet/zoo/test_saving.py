@@ -16,6 +16,7 @@ IMAGE: dict[str, Any] = {**SIZES, "image_size": 32, "patch_size": 8}
 LLAMA: dict[str, Any] = {**SIZES, "model_type": "llama", "vocab_size": 90, "max_position_embeddings": 40}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "architecture", "config", "words"),
     [

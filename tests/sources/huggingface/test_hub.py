@@ -13,6 +13,8 @@ import pytest
 
 from ..hub_server import COMMIT, Hub, running
 
+pytestmark = pytest.mark.slow
+
 # The client writes in pieces of 10 MiB, and resumes after the last whole one.
 WEIGHT_BYTES = 25 << 20
 BROKEN_AT_BYTES = 20 << 20

@@ -84,6 +84,7 @@ def test_several_ways_dense_layers_and_normalisation_follow_each_other(tmp_path:
     )
 
 
+@pytest.mark.slow
 def test_the_real_model_gives_the_packages_own_embeddings(minilm_folder: Path) -> None:
     compare(minilm_folder)
     live = load(minilm_folder)

@@ -46,10 +46,10 @@ class MlflowServer:
         except urllib.error.HTTPError as error:
             return json.load(error)
 
-    def log_models(self) -> None:
-        """Log and register what `logging_models.py` makes."""
+    def log_models(self, *names: str) -> None:
+        """Log and register what `logging_models.py` makes: all of it, or a version of each of these names."""
         done = subprocess.run(
-            [_ENVIRONMENT / "python", _LOGGING, self.folder],
+            [_ENVIRONMENT / "python", _LOGGING, self.folder, *names],
             env=own_environment(**self.variables),
             capture_output=True,
             text=True,

@@ -68,6 +68,7 @@ def found() -> FoundVersion:
     return find_version(RegisteredName("net", "1"), Wishes(trust_remote_code=False, allow_pickle=False))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bucket")
 def test_files_of_a_named_bucket_are_brought(tmp_path: Path) -> None:
     version = found()
@@ -78,6 +79,7 @@ def test_files_of_a_named_bucket_are_brought(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allowed", ["", "s3://other", "s3://models/elsewhere", "s3://models/team/ne"])
 def test_a_bucket_that_nobody_named_is_not_asked(bucket: Any, allowed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLANSMITH_MLFLOW_ALLOWED", allowed)

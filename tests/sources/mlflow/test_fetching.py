@@ -70,6 +70,7 @@ def add_folder(registry: Registry, version: str, folder: Path, *, weights: str =
     return folder
 
 
+@pytest.mark.slow
 def test_an_onnx_version_is_kept_with_its_weights_and_downloaded_once(registry: Registry, tmp_path: Path) -> None:
     add_graph(registry, "net/4", tmp_path / "net")
     registry.aliases["net@champion"] = "4"
@@ -117,6 +118,7 @@ def test_what_only_the_version_tells_is_held_against_the_spec(registry: Registry
         require_pytorch(spec_of("net/1", tmp_path, engine="python"), "onnx")
 
 
+@pytest.mark.slow
 def test_a_release_is_made_again_from_the_version_that_the_alias_stood_for(registry: Registry, tmp_path: Path) -> None:
     add_graph(registry, "net/4", tmp_path / "net")
     registry.aliases["net@champion"] = "4"
@@ -128,6 +130,7 @@ def test_a_release_is_made_again_from_the_version_that_the_alias_stood_for(regis
     assert "\nsource: mlflow:models:/net/4\n" in f"\n{files['spec.yaml']}"
 
 
+@pytest.mark.slow
 def test_a_first_spec_keeps_the_alias_and_says_which_version_it_was(registry: Registry, tmp_path: Path) -> None:
     add_graph(registry, "net/4", tmp_path / "net")
     registry.aliases["net@champion"] = "4"
@@ -137,6 +140,7 @@ def test_a_first_spec_keeps_the_alias_and_says_which_version_it_was(registry: Re
     assert "It was version 4; write mlflow:models:/net/4 to stay with it." in " ".join(text.replace("# ", "").split())
 
 
+@pytest.mark.slow
 def test_a_download_that_is_killed_leaves_no_half_of_a_model(registry: Registry, tmp_path: Path) -> None:
     add_graph(registry, "net/1", tmp_path / "net")
     registry.stall_at = "weights.bin"
@@ -154,6 +158,7 @@ def test_a_download_that_is_killed_leaves_no_half_of_a_model(registry: Registry,
     assert list(cache.glob("staging/*/*")) == []
 
 
+@pytest.mark.slow
 def test_a_dry_run_without_the_server_says_that_a_compile_would_ask_it(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +171,7 @@ def test_a_dry_run_without_the_server_says_that_a_compile_would_ask_it(
         fetched(spec_of("net/1", tmp_path), tmp_path, dry=True)
 
 
+@pytest.mark.slow
 def test_where_an_alias_stands_is_asked_once_and_what_is_known_stands_where_nobody_answers(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

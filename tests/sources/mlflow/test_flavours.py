@@ -109,6 +109,7 @@ def test_a_graph_that_is_not_there_is_said() -> None:
         choose(flavours_of("onnx"), files, PLAIN, "models:/m/1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [

@@ -91,6 +91,7 @@ def test_files_elsewhere_are_not_gone_to_whatever_way_leads_there(registry: Regi
     assert not any("mlflow-artifacts" in path for path in registry.requests)
 
 
+@pytest.mark.slow
 def test_another_server_is_asked_for_files_only_where_it_is_allowed(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ def test_another_server_is_asked_for_files_only_where_it_is_allowed(
         assert found().kept.scheme == "onnx"
 
 
+@pytest.mark.slow
 def test_a_redirect_is_not_followed(registry: Registry) -> None:
     with another_registry() as other:
         registry.add("clf/1", contents("onnx"))
@@ -207,6 +209,7 @@ def test_what_is_not_there_is_said_with_the_servers_own_words(wanted: str) -> No
     assert refused.value.exit_code == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("status", "kind"), [(401, SourceError), (403, SourceError), (503, EnvironmentFault)])
 def test_a_server_that_refuses_or_is_overloaded_says_so(
     registry: Registry, status: int, kind: type[SourceError | EnvironmentFault]

@@ -100,6 +100,7 @@ def test_what_bears_another_name_is_not_waited_for(objects: Objects) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_lease_lasts_as_long_as_the_work_though_that_takes_longer(objects: Objects) -> None:
     with leased(objects, NAME, 2.0):
         time.sleep(3)
@@ -107,6 +108,7 @@ def test_a_lease_lasts_as_long_as_the_work_though_that_takes_longer(objects: Obj
             pass
 
 
+@pytest.mark.slow
 def test_a_killed_holder_s_lease_is_taken_over_when_it_expires(tmp_path: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", _HOLDER, tmp_path], stdout=subprocess.PIPE, text=True)
     told: list[str] = []
@@ -133,6 +135,7 @@ def test_a_suspended_holder_neither_takes_its_lease_back_nor_ends_another_s(obje
         pass
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_answer_for_a_while_costs_no_lease(tmp_path: Path) -> None:
     objects = Away(tmp_path)
     with leased(objects, NAME, 3.0):

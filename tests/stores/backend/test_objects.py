@@ -38,6 +38,7 @@ def test_a_file_comes_back_as_it_was_sent(objects: Objects, tmp_path: Path, size
     assert objects.sha256("objects/ab/content") == sha256
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_since_it_was_hashed_does_not_appear(objects: Objects, tmp_path: Path) -> None:
     for size in (1000, 6 << 20):
         path, sha256 = file_of(tmp_path, size)
@@ -49,6 +50,7 @@ def test_a_file_that_changed_since_it_was_hashed_does_not_appear(objects: Object
         assert objects.find("objects/ab/content") is None
 
 
+@pytest.mark.slow
 def test_what_is_damaged_in_the_store_leaves_no_file_here(objects: Objects, tmp_path: Path) -> None:
     objects.put("objects/ab/content", b"damaged")
     with pytest.raises(RepositoryError, match="damaged") as caught:
@@ -110,6 +112,7 @@ def test_removing_what_is_not_there_is_no_error(objects: Objects) -> None:
     assert not list(objects.below(""))
 
 
+@pytest.mark.slow
 def test_a_copy_has_the_same_content_and_a_new_age(objects: Objects, tmp_path: Path) -> None:
     path, sha256 = file_of(tmp_path, 6 << 20)
     objects.send(path, "objects/ab/content", sha256)

@@ -33,6 +33,8 @@ from ..fault_proxy import (
     refusing_conditions,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def answering_conditions(status: int, code: str, request: Request, forward: Forward) -> Answer:
     """The server does not know what a condition is, and has a way of its own to say so."""

@@ -77,6 +77,7 @@ def counted(folder: Path, abilities: Abilities, writers: int, times: int) -> int
     return Count.model_validate_json(found.content).count
 
 
+@pytest.mark.slow
 def test_no_change_is_lost_on_a_server_that_looks_and_then_writes(tmp_path: Path) -> None:
     assert counted(tmp_path, UNSAFE, writers=5, times=3) == 15
 
@@ -85,6 +86,7 @@ def test_without_turns_such_a_server_loses_changes(tmp_path: Path) -> None:
     assert counted(tmp_path, SAFE, writers=5, times=3) < 15
 
 
+@pytest.mark.slow
 def test_nobody_is_inside_with_another_and_nothing_is_left(tmp_path: Path) -> None:
     inside: list[int] = []
     most: list[int] = []
@@ -135,6 +137,7 @@ def test_who_came_first_goes_first(tmp_path: Path) -> None:
     assert order == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_killed_owner_s_turn_runs_out(tmp_path: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", _HOLDER, tmp_path], stdout=subprocess.PIPE, text=True)
     objects = RacyFolder(tmp_path)
@@ -151,6 +154,7 @@ def test_a_killed_owner_s_turn_runs_out(tmp_path: Path) -> None:
         holder.communicate()
 
 
+@pytest.mark.slow
 def test_whoever_waits_for_longer_is_told_once_for_whom_and_for_how_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -170,6 +174,7 @@ def test_whoever_waits_for_longer_is_told_once_for_whom_and_for_how_long(
     assert caplog.messages == told
 
 
+@pytest.mark.slow
 def test_who_died_while_it_chose_is_waited_for_and_then_no_more(tmp_path: Path) -> None:
     objects = RacyFolder(tmp_path)
     left = f"{TURNS}{NAME}/choosing-dead"
@@ -178,6 +183,7 @@ def test_who_died_while_it_chose_is_waited_for_and_then_no_more(tmp_path: Path) 
         assert objects.find(left) is None
 
 
+@pytest.mark.slow
 def test_one_who_waits_stays_in_the_row(tmp_path: Path) -> None:
     objects = RacyFolder(tmp_path)
     done = threading.Event()
@@ -198,6 +204,7 @@ def test_one_who_waits_stays_in_the_row(tmp_path: Path) -> None:
     assert done.is_set()
 
 
+@pytest.mark.slow
 def test_a_turn_that_may_have_run_out_is_not_used(tmp_path: Path) -> None:
     with turn(RacyFolder(tmp_path), NAME, 2, 1) as mine:
         mine.require()
@@ -206,6 +213,7 @@ def test_a_turn_that_may_have_run_out_is_not_used(tmp_path: Path) -> None:
             mine.require()
 
 
+@pytest.mark.slow
 def test_a_change_that_took_too_long_is_made_from_what_is_there_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +232,7 @@ def test_a_change_that_took_too_long_is_made_from_what_is_there_then(
     assert seen == [None, 1]
 
 
+@pytest.mark.slow
 def test_who_chooses_for_too_long_chooses_again(tmp_path: Path) -> None:
     objects = RacyFolder(tmp_path)
     written: list[str] = []

@@ -41,6 +41,7 @@ def keys(store: Store, prefix: str = "") -> set[str]:
     return {held.key for held in store.objects.below(prefix)}
 
 
+@pytest.mark.slow
 def test_prune_removes_what_no_alias_holds_and_leaves_the_rest_whole(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

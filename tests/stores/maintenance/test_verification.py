@@ -33,6 +33,7 @@ def told(damages: tuple[Damage, ...]) -> list[tuple[int | None, str, str]]:
     return [(one.version, one.path, one.problem) for one in damages]
 
 
+@pytest.mark.slow
 def test_all_is_well_where_all_is_as_it_was_published(store: Store, tmp_path: Path) -> None:
     fill(store, tmp_path, 2)
     read: list[tuple[int, int]] = []
@@ -46,6 +47,7 @@ def test_all_is_well_where_all_is_as_it_was_published(store: Store, tmp_path: Pa
     assert len(read) >= found.files
 
 
+@pytest.mark.slow
 def test_a_content_of_other_bytes_is_found_by_reading_it_and_one_that_is_cut_off_or_gone_without(
     store: Store, tmp_path: Path
 ) -> None:
@@ -67,6 +69,7 @@ def test_a_content_of_other_bytes_is_found_by_reading_it_and_one_that_is_cut_off
     assert [one.version for one in quick.damages if one.version != 1] == [2, 3]
 
 
+@pytest.mark.slow
 def test_a_quick_look_compares_the_digests_that_an_s3_store_keeps(s3_store: Store, tmp_path: Path) -> None:
     fill(s3_store, tmp_path, 1)
     key = content_key(s3_store, 1, "model/model.onnx")

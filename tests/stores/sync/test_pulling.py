@@ -53,6 +53,7 @@ def bring(store: Store, mirror: Mirror, text: str = MODEL, moved: Moved = untold
         return pull(store, mirror, catalogue, version, moved=moved)
 
 
+@pytest.mark.slow
 def test_a_pulled_version_is_what_was_published_under_the_number_of_the_store(
     store: Store, mirror: Mirror, publish: Publish, tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_what_another_release_of_the_mirror_has_is_linked_and_not_fetched(
     assert (again.unchanged, again.fetched_bytes) == (True, 0)
 
 
+@pytest.mark.slow
 def test_a_pull_that_broke_off_goes_on_after_the_last_whole_file(
     store: Store, mirror: Mirror, publish: Publish
 ) -> None:
@@ -109,6 +111,7 @@ def test_a_pull_that_broke_off_goes_on_after_the_last_whole_file(
     assert repository_problems(mirror.repository.root) == []
 
 
+@pytest.mark.slow
 def test_a_damaged_content_is_refused_and_what_was_shown_stays(store: Store, mirror: Mirror, publish: Publish) -> None:
     publish(1)
     bring(store, mirror)

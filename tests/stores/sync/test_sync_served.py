@@ -15,7 +15,7 @@ from ...triton.versions import MODEL
 from ..followed import Beside, Site
 from ..python_versions import BROKEN, DEADLY, WHY_BROKEN
 
-pytestmark = pytest.mark.xdist_group("sync")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sync")]
 
 __all__ = ["installation"]
 

@@ -78,6 +78,7 @@ def test_what_two_releases_have_in_common_is_sent_once(in_folder: Store, tmp_pat
     assert told.version == 2
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_is_done_then_and_writes_nothing(store: Store, tmp_path: Path) -> None:
     first, second = (make_release(tmp_path / "repository", n, bulk_bytes=5000) for n in (1, 2))
     for made in (first, second, second):
@@ -302,6 +303,7 @@ def test_a_store_that_keeps_nothing_is_told_of(
     assert caught.value.remedy
 
 
+@pytest.mark.slow
 def test_publishers_at_once_get_numbers_of_their_own(store: Store, tmp_path: Path) -> None:
     made = [make_release(tmp_path / f"repository-{answer}", answer) for answer in range(1, 6)]
     with ThreadPoolExecutor(5) as pool:

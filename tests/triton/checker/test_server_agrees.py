@@ -119,6 +119,7 @@ def test_a_server_that_is_ended_by_a_model_is_told_before(
         refused_by(server, ["endless-number"])
 
 
+@pytest.mark.slow
 def test_clients_do_not_reach_a_name_that_addresses_write_in_another_way(
     written: Written, installation: Installation, tmp_path: Path
 ) -> None:

@@ -111,6 +111,7 @@ def test_what_has_to_be_installed_is_named(protocol: Protocol, monkeypatch: pyte
     assert missing.value.remedy == "pip install 'plansmith[client]'"
 
 
+@pytest.mark.slow
 def test_grpc_needs_none_of_the_packages_of_http(
     address: Callable[[Protocol], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +186,7 @@ def hand_over(giver: socket.socket, taker: socket.socket, heard: bytearray) -> b
     return bool(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_server_behind_tls_is_asked_and_must_be_who_it_says(
     protocol: Protocol, tunnel: Callable[[Protocol], Tunnel], monkeypatch: pytest.MonkeyPatch
@@ -205,6 +207,7 @@ def test_a_server_behind_tls_is_asked_and_must_be_who_it_says(
         assert opened.heard.count(b"Authorization: Bearer of-the-token\r\n") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_server_that_is_told_what_to_serve_is_trusted_by_the_same_file(
     protocol: Protocol, tunnel: Callable[[Protocol], Tunnel], monkeypatch: pytest.MonkeyPatch

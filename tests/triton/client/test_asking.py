@@ -51,6 +51,7 @@ def samples(count: int) -> dict[str, np.ndarray[Any, Any]]:
     return {"a": a, "ids": np.arange(count * 5).reshape(count, 5)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_known", [False, True])
 @pytest.mark.parametrize("shared_memory", [False, True])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -68,6 +69,7 @@ def test_where_triton_keeps_answers_other_outputs_of_the_same_question_are_answe
                 np.testing.assert_array_equal(answer[name], right)
 
 
+@pytest.mark.slow
 def test_an_answer_that_others_had_triton_keep_without_an_output_is_never_given_as_a_whole_one(
     address: Address,
 ) -> None:
@@ -83,6 +85,7 @@ def test_an_answer_that_others_had_triton_keep_without_an_output_is_never_given_
     assert "response_cache" in refused.value.remedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("protocol", "encoding"), WAYS)
 def test_every_dtype_arrives_and_comes_back_as_it_is(address: Address, protocol: Protocol, encoding: Encoding) -> None:
     for dtype in DTYPES:
@@ -98,6 +101,7 @@ def test_every_dtype_arrives_and_comes_back_as_it_is(address: Address, protocol:
         assert back[f"their_{dtype}"].tolist() == sent.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("protocol", "encoding"), WAYS)
 def test_a_batch_beyond_the_largest_is_sent_in_parts_and_answered_as_one(
     server: TritonServer, address: Address, protocol: Protocol, encoding: Encoding
@@ -117,6 +121,7 @@ def test_a_batch_beyond_the_largest_is_sent_in_parts_and_answered_as_one(
     np.testing.assert_array_equal(answer.outputs["twice"], feed["ids"] * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_what_the_server_tells_is_what_the_release_says(address: Address, protocol: Protocol) -> None:
     with Client(address(protocol), model="tiny", protocol=protocol) as client:
@@ -130,6 +135,7 @@ def test_what_the_server_tells_is_what_the_release_says(address: Address, protoc
     assert [t.dtype for t in echo.inputs] == [*DTYPES, "int64"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_single_value_a_sample_has_no_dim_for_clients(address: Address, protocol: Protocol) -> None:
     with Client(address(protocol), model="echo", protocol=protocol) as client:
@@ -139,6 +145,7 @@ def test_a_single_value_a_sample_has_no_dim_for_clients(address: Address, protoc
             client.infer({"value": np.arange(7).reshape(7, 1)})
 
 
+@pytest.mark.slow
 def test_an_input_may_be_left_out_where_the_server_does_without(address: Address) -> None:
     both = Interface(
         inputs=tuple(Tensor(name=n, dtype="int64", dims=("batch", "n")) for n in ("int64", "value")),
@@ -173,6 +180,7 @@ def test_what_does_not_fit_is_told_at_once_and_never_sent() -> None:
     assert refused.value.remedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_what_triton_refuses_is_told_with_its_reason_and_harms_no_later_request(
     address: Address, protocol: Protocol
@@ -184,6 +192,7 @@ def test_what_triton_refuses_is_told_with_its_reason_and_harms_no_later_request(
         assert client.infer({"mood": [2]})["said"].tolist() == [[0, 0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_parts_whose_answers_do_not_fit_together_are_an_error(address: Address, protocol: Protocol) -> None:
     with Client(address(protocol), model="moody", protocol=protocol) as client:
@@ -192,6 +201,7 @@ def test_parts_whose_answers_do_not_fit_together_are_an_error(address: Address, 
         assert refused.value.remedy == "send at most 2 samples at once"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_model_or_version_that_is_not_there_is_named_with_those_that_are(
     address: Address, protocol: Protocol, repository: Path
@@ -210,6 +220,7 @@ def test_a_model_or_version_that_is_not_there_is_named_with_those_that_are(
     assert refused.value.remedy == "choose from its versions: 1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_an_answer_that_takes_too_long_ends_the_wait(address: Address, protocol: Protocol) -> None:
     with Client(address(protocol), model="moody", protocol=protocol) as client:
@@ -230,6 +241,7 @@ def test_a_server_that_is_not_reached_is_named(place: str, protocol: Protocol) -
         assert "--url" in fault.value.remedy
 
 
+@pytest.mark.slow
 def test_what_is_not_tritons_endpoint_is_told_as_such(server: TritonServer) -> None:
     for url in (server.grpc_url, server.metrics_url):
         with (
@@ -239,6 +251,7 @@ def test_what_is_not_tritons_endpoint_is_told_as_such(server: TritonServer) -> N
             client.infer(samples(1))
 
 
+@pytest.mark.slow
 def test_what_json_cannot_hold_is_told_to_be_asked_in_binary(address: Address) -> None:
     with Client(address("http"), model="echo", encoding="json") as client:
         with pytest.raises(UsageError, match="no UTF-8") as refused:

@@ -29,6 +29,7 @@ DEEP = "[" * 100_000
 """JSON that is nested more deeply than Python's reader goes."""
 
 
+@pytest.mark.slow
 def test_the_answer_is_printed_with_dtypes_shapes_and_values(infer: Callable[..., Any]) -> None:
     answer = infer("tiny", "--input", "a=1,2,3", "--input", "ids=[[7, 8]]")
     assert answer.status == 0, answer
@@ -41,6 +42,7 @@ def test_the_answer_is_printed_with_dtypes_shapes_and_values(infer: Callable[...
     ]
 
 
+@pytest.mark.slow
 def test_values_come_from_files_and_standard_input(
     infer: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: TritonServer
 ) -> None:
@@ -69,6 +71,7 @@ def test_values_come_from_files_and_standard_input(
         assert {name: output["data"] for name, output in answer.document["outputs"].items()} == right
 
 
+@pytest.mark.slow
 def test_strings_are_given_as_they_are(infer: Callable[..., Any]) -> None:
     for value in ("a cat", '["a cat"]', "12"):
         answer = infer("echo", "--input", f"string={value}", "--only", "their_string", "--json")
@@ -76,6 +79,7 @@ def test_strings_are_given_as_they_are(infer: Callable[..., Any]) -> None:
         assert found == {"dtype": "string", "shape": [1, 1], "data": [["a cat" if "cat" in value else "12"]]}
 
 
+@pytest.mark.slow
 def test_answers_are_written_to_files_that_hold_all_of_them(infer: Callable[..., Any], tmp_path: Path) -> None:
     given = ("--input-json", "given.json", "--only", "their_bfloat16", "--only", "their_string")
     (tmp_path / "given.json").write_text(json.dumps({"bfloat16": [[0.5, 2]], "string": [["ä"]]}))
@@ -96,6 +100,7 @@ def test_answers_are_written_to_files_that_hold_all_of_them(infer: Callable[...,
     assert infer("echo", *given, "--output", "o.json", "--force").status == 0
 
 
+@pytest.mark.slow
 def test_bytes_that_are_no_text_are_printed_as_escapes_and_marked_as_base64_in_json(
     infer: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -110,6 +115,7 @@ def test_bytes_that_are_no_text_are_printed_as_escapes_and_marked_as_base64_in_j
     assert json.loads((tmp_path / "o.json").read_text())["outputs"]["their_string"]["data"] == data
 
 
+@pytest.mark.slow
 def test_drawn_inputs_have_the_shapes_that_are_wanted(infer: Callable[..., Any]) -> None:
     answer = infer("tiny", "--random", "--shape", "ids=19x4", "--json")
     assert answer.document["requests"] == 3
@@ -118,6 +124,7 @@ def test_drawn_inputs_have_the_shapes_that_are_wanted(infer: Callable[..., Any])
     assert mixed.document["outputs"]["twice"]["data"] == [[10, 12]]
 
 
+@pytest.mark.slow
 def test_a_question_that_is_repeated_tells_how_long_it_took(infer: Callable[..., Any]) -> None:
     answer = infer("tiny", "--random", "--repeat", "20")
     assert answer.stdout.splitlines()[-1].startswith("20 requests, one after the other: median ")
@@ -126,6 +133,7 @@ def test_a_question_that_is_repeated_tells_how_long_it_took(infer: Callable[...,
     assert 0 < told["median"] <= told["p90"] <= told["p99"] <= told["worst"]
 
 
+@pytest.mark.slow
 def test_a_release_tells_what_its_model_takes_and_which_sizes_are_usual(
     infer: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +154,7 @@ def test_a_release_tells_what_its_model_takes_and_which_sizes_are_usual(
     check_refusal(infer("other", "--random", "--repository", root, "--json"), 7, ("no model 'other'",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -213,6 +222,7 @@ def test_outputs_of_any_name_are_written() -> None:
             np.testing.assert_array_equal(found[name], values)
 
 
+@pytest.mark.slow
 def test_a_refusal_of_triton_and_a_server_that_is_away_have_exit_codes_of_their_own(infer: Callable[..., Any]) -> None:
     check_refusal(infer("moody", "--input", "mood=-1", "--json"), 8, ("not in the mood", "correct what it names"))
     check_refusal(infer("tiny@9", "--random", "--json"), 8, ("version",))

@@ -12,7 +12,7 @@ from plansmith.triton.server.server import TritonServer
 
 from ...cli.command import check_refusal
 
-pytestmark = pytest.mark.xdist_group("client")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("client")]
 
 Stream = Callable[..., Any]
 

@@ -37,12 +37,14 @@ def on_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
 
+@pytest.mark.slow
 def test_each_text_is_a_row_whatever_is_in_it(infer: Infer) -> None:
     texts = ["a cat", "", "żółw 🐢, [1, 2]", "x=1", "two\nlines"]
     words = [word for text in texts for word in ("--text", text)]
     assert data_of(infer("shout", *words, "--json"), "said") == [[text.upper()] for text in texts]
 
 
+@pytest.mark.slow
 def test_a_name_before_a_text_says_which_input_is_meant(infer: Infer) -> None:
     for words in (
         ("--text", "question=Who wrote?", "--text", "context=Ada wrote = it."),
@@ -53,6 +55,7 @@ def test_a_name_before_a_text_says_which_input_is_meant(infer: Infer) -> None:
     assert data_of(infer("shout", "--text", "text=text=a", "--json"), "said") == [["TEXT=A"]]
 
 
+@pytest.mark.slow
 def test_one_question_goes_with_all_contexts(infer: Infer, tmp_path: Path) -> None:
     (tmp_path / "contexts.txt").write_text("Ada\nBob wrote Ada\n")
     answer = infer("answers", "--text", "question=wrote Ada", "--lines", "context=contexts.txt", "--json")
@@ -62,6 +65,7 @@ def test_one_question_goes_with_all_contexts(infer: Infer, tmp_path: Path) -> No
     assert [line[:17].strip() for line in shown[2:]] == ["Ada", "", "Bob wrote Ada", ""]
 
 
+@pytest.mark.slow
 def test_each_line_is_a_row_from_a_file_or_standard_input(
     infer: Infer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +80,7 @@ def test_each_line_is_a_row_from_a_file_or_standard_input(
     assert both.document["requests"] == 2
 
 
+@pytest.mark.slow
 def test_files_go_as_the_bytes_that_they_are(infer: Infer, tmp_path: Path) -> None:
     (tmp_path / "a=b.jpg").write_bytes(bytes(range(256)) * 3)
     (tmp_path / "dog.jpg").write_bytes(b"\0\xff")
@@ -84,6 +89,7 @@ def test_files_go_as_the_bytes_that_they_are(infer: Infer, tmp_path: Path) -> No
     assert data_of(infer("pixels", "--file", "dog.jpg", "--file", "dog.jpg", "--json"), "count") == [[2], [2]]
 
 
+@pytest.mark.slow
 def test_the_request_carries_parameters_of_their_own_kinds(infer: Infer, server: TritonServer) -> None:
     given = {"count": "3", "below": "-2", "share": "1.5e-3", "sample": "true", "text": "a=b", "quoted": '"12"', "e": ""}
     words = [word for name, value in given.items() for word in ("--parameter", f"{name}={value}")]
@@ -93,6 +99,7 @@ def test_the_request_carries_parameters_of_their_own_kinds(infer: Infer, server:
         assert json.loads(told) == right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_parameters_go_with_each_part_of_a_batch(address: Callable[[Protocol], str], protocol: Protocol) -> None:
     texts = np.array([["a"], ["b"], ["c"], ["d"], ["e"]], dtype=object)
@@ -108,6 +115,7 @@ def test_parameters_go_with_each_part_of_a_batch(address: Callable[[Protocol], s
                 client.ask({"text": texts}, parameters=wrong)
 
 
+@pytest.mark.slow
 def test_labels_stand_beside_their_scores(infer: Infer, tmp_path: Path) -> None:
     (tmp_path / "cat.jpg").write_bytes(b"cat")
     (tmp_path / "hound.jpg").write_bytes(b"a hound")
@@ -126,6 +134,7 @@ def test_labels_stand_beside_their_scores(infer: Infer, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_what_stands_in_json_is_laid_out_and_embeddings_are_shortened(infer: Infer) -> None:
     found = infer("answers", "--text", "question=Ada wrote", "--text", "context=wrote Ada")
     assert found.stdout.splitlines()[2:] == [
@@ -141,6 +150,7 @@ def test_what_stands_in_json_is_laid_out_and_embeddings_are_shortened(infer: Inf
     ]
 
 
+@pytest.mark.slow
 def test_strings_are_written_to_files_that_hold_all_of_them(infer: Infer, tmp_path: Path) -> None:
     words = ("shout", "--text", "ä", "--text", "", "--only", "said", "--output")
     assert infer(*words, "o.npz").status == 0
@@ -173,6 +183,7 @@ FILES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "says"), FILES.values(), ids=FILES.keys())
 def test_what_cannot_be_read_is_told_before_anything_is_asked(
     infer: Infer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: tuple[str, ...]
@@ -209,6 +220,7 @@ MEANT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "says"), MEANT.values(), ids=MEANT.keys())
 def test_what_no_input_takes_is_told_by_names_with_what_to_type(
     infer: Infer, tmp_path: Path, words: tuple[str, ...], says: tuple[str, ...]
@@ -218,6 +230,7 @@ def test_what_no_input_takes_is_told_by_names_with_what_to_type(
     check_refusal(infer(*words, "--json"), 2, says)
 
 
+@pytest.mark.slow
 def test_a_refusal_has_the_words_of_the_model(infer: Infer) -> None:
     says = ("refused a request to shout: row 0 asks for a refusal", "correct what it names, or read the log")
     check_refusal(infer("shout", "--text", "refuse", "--json"), 8, says)

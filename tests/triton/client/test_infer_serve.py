@@ -33,6 +33,7 @@ def alone(
     return lambda *words: command("infer", *words)
 
 
+@pytest.mark.slow
 def test_a_request_is_answered_by_a_server_of_its_own_with_that_one_model(
     alone: Alone, tmp_path: Path, started: Started
 ) -> None:
@@ -49,6 +50,7 @@ def test_a_request_is_answered_by_a_server_of_its_own_with_that_one_model(
     assert not [child for child in started() if "tritonserver" in child.name()]
 
 
+@pytest.mark.slow
 def test_an_ensemble_brings_its_members_and_json_comes_alone(alone: Alone, tmp_path: Path) -> None:
     answer = alone("pipe", "--text", "four", "--serve", "--protocol", "grpc", "--json")
     assert answer.status == 0, answer
@@ -59,12 +61,14 @@ def test_an_ensemble_brings_its_members_and_json_comes_alone(alone: Alone, tmp_p
     assert "'classes'" not in log
 
 
+@pytest.mark.slow
 def test_a_refusal_shows_what_triton_said_and_where_its_log_is(alone: Alone, started: Started) -> None:
     refused = alone("shout", "--text", "refuse", "--serve", "--json")
     check_refusal(refused, 8, ("row 0 asks for a refusal", "correct what it names", "repository.infer.log"))
     assert not [child for child in started() if "tritonserver" in child.name()]
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_load_is_told_with_the_reason(alone: Alone, tmp_path: Path) -> None:
     code = tmp_path / "artifacts" / "repository" / "shout" / "1" / "model.py"
     code.write_text("raise RuntimeError('broken on purpose')\n")
@@ -104,6 +108,7 @@ def test_what_a_release_tells_is_enough_to_refuse_before_a_server_starts(
     check_refusal(alone(*given, "--text", "a"), 2, ("takes no text",))
 
 
+@pytest.mark.slow
 def test_a_terminal_sees_a_line_while_the_server_starts_and_keeps_none_of_it(alone: Alone, tmp_path: Path) -> None:
     del alone
     shown = in_terminal(tmp_path, "infer", "shout", "--text", "a", "--serve", "--only", "said", columns=80)

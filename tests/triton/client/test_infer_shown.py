@@ -124,6 +124,7 @@ def test_names_are_cut_where_they_tell_least() -> None:
     assert shortened("東京" * 10, 7) == "東京東…"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 80, 140])
 def test_a_terminal_gets_lines_that_fit_it(server: TritonServer, tmp_path: Path, columns: int) -> None:
     (tmp_path / "lines.txt").write_text(f"{LONG}\nshort\n")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Address = Callable[[Protocol], str]
 
-pytestmark = pytest.mark.xdist_group("client")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("client")]
 
 PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
 

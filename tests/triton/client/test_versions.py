@@ -17,7 +17,7 @@ from plansmith.triton.server.server import TritonServer
 
 from . import served
 
-pytestmark = pytest.mark.xdist_group("client")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("client")]
 
 FEED = {"x": [0] * 7}
 

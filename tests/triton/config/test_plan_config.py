@@ -446,6 +446,7 @@ def exported(of: Engine, folder: Path) -> Finished[OnnxModel]:
     return Finished(model, folder, "another", cached=False)
 
 
+@pytest.mark.slow
 def test_a_real_triton_takes_the_configuration_up_to_the_backend_that_it_lacks(
     installation: Installation, tmp_path: Path
 ) -> None:

@@ -165,6 +165,7 @@ def wiring(url: str, ensemble: str) -> dict[str, str]:
     return dict(config["ensemble_scheduling"]["step"][0]["output_map"])
 
 
+@pytest.mark.slow
 def test_a_failed_load_has_tritons_reason_and_leaves_the_old_version_serving(
     by_http: RunningTriton, by_grpc: RunningTriton, shown: Shown
 ) -> None:
@@ -179,6 +180,7 @@ def test_a_failed_load_has_tritons_reason_and_leaves_the_old_version_serving(
         assert (failed.state, "thirteen is" in failed.reason) == ("UNAVAILABLE", True)
 
 
+@pytest.mark.slow
 def test_a_newer_version_serves_once_it_is_loaded_and_an_older_one_once_it_is_shown_again(
     by_http: RunningTriton, by_grpc: RunningTriton, shown: Shown
 ) -> None:
@@ -189,6 +191,7 @@ def test_a_newer_version_serves_once_it_is_loaded_and_an_older_one_once_it_is_sh
     assert by_grpc.load(shown.root / "member", version=before) == [before]
 
 
+@pytest.mark.slow
 def test_a_folder_that_the_server_does_not_read_is_no_success(by_grpc: RunningTriton, shown: Shown) -> None:
     (before,) = by_grpc.ready("member")
     with pytest.raises(ServedCheckError, match=f"serves version {before} of it") as refused:
@@ -196,6 +199,7 @@ def test_a_folder_that_the_server_does_not_read_is_no_success(by_grpc: RunningTr
     assert f"--model-repository={shown.root}" in refused.value.remedy
 
 
+@pytest.mark.slow
 def test_an_ensemble_that_fails_leaves_the_old_one_serving_and_nothing_behind(
     by_http: RunningTriton, by_grpc: RunningTriton, shown: Shown
 ) -> None:
@@ -216,6 +220,7 @@ def test_an_ensemble_that_fails_leaves_the_old_one_serving_and_nothing_behind(
     assert "plansmith-rehearsal-of-ensemble" not in {row["name"] for row in by_http.index()}
 
 
+@pytest.mark.slow
 def test_a_member_that_its_ensemble_does_not_fit_is_refused_and_taking_it_back_restores_both(
     by_grpc: RunningTriton, shown: Shown
 ) -> None:
@@ -230,6 +235,7 @@ def test_a_member_that_its_ensemble_does_not_fit_is_refused_and_taking_it_back_r
     assert (by_grpc.ready("member"), len(by_grpc.ready("ensemble"))) == ([before], 1)
 
 
+@pytest.mark.slow
 def test_an_ensemble_that_names_its_versions_and_labels_is_loaded_and_a_rehearsal_that_was_left_goes(
     by_grpc: RunningTriton, shown: Shown
 ) -> None:
@@ -248,6 +254,7 @@ def test_an_ensemble_that_names_its_versions_and_labels_is_loaded_and_a_rehearsa
     by_grpc.unload(shown.root / LABELLED)
 
 
+@pytest.mark.slow
 def test_of_two_servers_the_one_that_took_a_version_goes_back_where_the_other_refuses(
     by_grpc: RunningTriton, shown: Shown, installation: Installation, tmp_path: Path
 ) -> None:
@@ -266,6 +273,7 @@ def test_of_two_servers_the_one_that_took_a_version_goes_back_where_the_other_re
     assert told[2:] == [f"going back in {by_grpc.url}"]
 
 
+@pytest.mark.slow
 def test_a_server_of_which_no_answer_came_goes_back_too_and_is_named_where_it_cannot(
     server: TritonServer, by_grpc: RunningTriton, shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +295,7 @@ def test_a_server_of_which_no_answer_came_goes_back_too_and_is_named_where_it_ca
         assert by_grpc.ready("member") == [before]
 
 
+@pytest.mark.slow
 def test_a_load_that_succeeded_stands_though_the_server_is_slow_to_say_so(
     server: TritonServer, by_grpc: RunningTriton, shown: Shown
 ) -> None:
@@ -303,6 +312,7 @@ def test_no_server_is_told_of_a_version_that_its_policy_leaves_out(shown: Shown)
     nobody.take_back(shown.root / "member")
 
 
+@pytest.mark.slow
 def test_only_who_has_the_key_controls_the_models(
     by_http: RunningTriton, by_grpc: RunningTriton, shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +323,7 @@ def test_only_who_has_the_key_controls_the_models(
         assert HEADER_VARIABLE in refused.value.remedy
 
 
+@pytest.mark.slow
 def test_a_load_that_does_not_end_is_given_up_and_the_old_version_serves(
     server: TritonServer, shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,6 +426,7 @@ def stranger() -> Iterator[Callable[[int, bytes], str]]:
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "content", "said"),
     [
@@ -447,6 +459,7 @@ def test_a_service_that_is_no_triton_is_a_fault_and_refuses_nothing(
         RunningTriton(address.replace("http", "grpc", 1)).require_reachable()
 
 
+@pytest.mark.slow
 def test_an_address_without_scheme_is_one_of_http(server: TritonServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HEADER_VARIABLE, KEY)
     assert RunningTriton(server.http_url).ready("member") != []
@@ -454,6 +467,7 @@ def test_an_address_without_scheme_is_one_of_http(server: TritonServer, monkeypa
         RunningTriton(server.grpc_url).ready("member")
 
 
+@pytest.mark.slow
 def test_a_server_whose_models_nobody_controls_is_a_fault(
     installation: Installation, shown: Shown, tmp_path: Path
 ) -> None:
@@ -511,6 +525,7 @@ def encrypted(server: TritonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         thread.join()
 
 
+@pytest.mark.slow
 def test_an_encrypted_address_with_a_path_is_asked_once_its_certificate_is_trusted(
     encrypted: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from ..followed import Followed
 from ..live_rounds import Rounds
 from ..versions import MODEL, release
 
-pytestmark = pytest.mark.xdist_group("live")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("live")]
 
 PUBLICATIONS = int(os.environ.get("PLANSMITH_SOAK_PUBLICATIONS") or 4)
 

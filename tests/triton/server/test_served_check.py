@@ -31,6 +31,8 @@ from ...support.made import made_model
 if TYPE_CHECKING:
     from ..conftest import Started
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = Tolerance(max_relative=1e-4, quantile_relative=2e-5, min_cosine=0.99999999)
 PACKAGE = Package(
     model="tiny",

@@ -63,6 +63,7 @@ def fake_installation(root: Path) -> Path:
     return binary
 
 
+@pytest.mark.slow
 def test_a_started_server_answers_and_a_stopped_one_leaves_nothing(
     repository: Path,
     installation: Installation,
@@ -85,6 +86,7 @@ def test_a_started_server_answers_and_a_stopped_one_leaves_nothing(
     assert "Started GRPCInferenceService" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.slow
 def test_models_that_do_not_load_are_named_with_their_reasons_and_so_is_a_hidden_folder(
     repository: Path,
     installation: Installation,
@@ -113,6 +115,7 @@ def test_models_that_do_not_load_are_named_with_their_reasons_and_so_is_a_hidden
     assert not traces()
 
 
+@pytest.mark.slow
 def test_a_place_that_means_something_to_a_shell_is_served_like_any_other(
     installation: Installation, site: Path, config: str, graph: Any, write_model: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -128,6 +131,7 @@ def test_a_place_that_means_something_to_a_shell_is_served_like_any_other(
     assert not list((odd / "temporary").iterdir())
 
 
+@pytest.mark.slow
 def test_a_hidden_folder_does_no_harm_where_models_are_named(
     repository: Path, installation: Installation, site: Path, tmp_path: Path
 ) -> None:
@@ -136,6 +140,7 @@ def test_a_hidden_folder_does_no_harm_where_models_are_named(
         assert server.version
 
 
+@pytest.mark.slow
 def test_a_server_that_takes_too_long_is_ended(
     repository: Path, installation: Installation, tmp_path: Path, started: Started
 ) -> None:
@@ -145,6 +150,7 @@ def test_a_server_that_takes_too_long_is_ended(
     assert not started()
 
 
+@pytest.mark.slow
 def test_a_fixed_port_is_used_and_a_taken_one_is_a_fault(installation: Installation, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with socket.socket() as taken:
@@ -158,6 +164,7 @@ def test_a_fixed_port_is_used_and_a_taken_one_is_a_fault(installation: Installat
         assert server.http_url == f"127.0.0.1:{port}"
 
 
+@pytest.mark.slow
 def test_a_port_that_another_program_took_meanwhile_is_replaced(
     installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +181,7 @@ def test_a_port_that_another_program_took_meanwhile_is_replaced(
     assert next(choices, None) is None
 
 
+@pytest.mark.slow
 def test_waiting_ends_when_the_server_does(installation: Installation, tmp_path: Path, started: Started) -> None:
     (tmp_path / "empty").mkdir()
     with TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[]) as server:
@@ -181,6 +189,7 @@ def test_waiting_ends_when_the_server_does(installation: Installation, tmp_path:
         assert server.wait() == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_says_so_keeps_its_log_and_leaves_no_stub(
     repository: Path,
     installation: Installation,
@@ -216,6 +225,7 @@ with TritonServer(repository, find_installation(), repository.parent / "log", si
 """
 
 
+@pytest.mark.slow
 def test_a_server_does_not_outlive_a_parent_that_was_killed(repository: Path, site: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PARENT, str(repository), str(site)]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

@@ -31,6 +31,7 @@ time.sleep(600)
 MIB = 2**20
 
 
+@pytest.mark.slow
 def test_what_a_child_holds_counts_and_ends_the_parent_too() -> None:
     words = [sys.executable, "-c", GROWS, str(60 * MIB), GROWS]
     with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as process:

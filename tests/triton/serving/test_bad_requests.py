@@ -35,7 +35,7 @@ from .garbage import (
 )
 from .models import TABLE, TOGETHER
 
-pytestmark = pytest.mark.xdist_group("serving")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("serving")]
 
 Send = Callable[[], object]
 RAW_INFER = "/inference.GRPCInferenceService/ModelInfer"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from plansmith.triton.server.server import TritonServer
 
-pytestmark = pytest.mark.xdist_group("serving")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("serving")]
 
 
 def pair(seed: int, rows: int = 1, length: int = 4) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ...support.waiting import soon
 from .asking import PROTOCOLS, Asker, metrics
 from .models import LARGEST
 
-pytestmark = pytest.mark.xdist_group("serving")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("serving")]
 
 CLIENTS, REQUESTS = 16, 1000
 MODELS = ("pair", "half", "text")

@@ -10,7 +10,7 @@ from tritonclient.utils import InferenceServerException
 
 from .asking import Arrays, Asker
 
-pytestmark = pytest.mark.xdist_group("serving")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("serving")]
 
 TEXTS = ["", "plain", "naïve — 日本語 🎈", "a\0b", "line\nbreak", "x" * 200_000]
 

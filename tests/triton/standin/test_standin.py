@@ -20,7 +20,7 @@ from plansmith.triton.server.server import TritonServer
 from ...support.waiting import soon
 
 # Their fixture is costly.
-pytestmark = pytest.mark.xdist_group("stand-in")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("stand-in")]
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -24,6 +24,8 @@ from ..graphs import Exported, engine_of, silent
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+pytestmark = pytest.mark.slow
+
 BATCH = 16
 BOTH_INPUTS_CONSTANT = {"MatMulConstBOnly": True}
 

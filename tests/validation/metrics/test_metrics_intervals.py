@@ -100,6 +100,7 @@ def pairs(rng: np.random.Generator, count: int) -> tuple[NDArray[np.float64], ..
     return score, reference, reference + 0.6 * own
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_change_of_spearman_holds_the_truth() -> None:
     score, reference, candidate = pairs(np.random.default_rng(5), 100_000)
     truth = scipy.stats.spearmanr(candidate, score).statistic - scipy.stats.spearmanr(reference, score).statistic

@@ -39,6 +39,7 @@ def wheels(index: Path, tmp_path: Path) -> list[Wheel]:
     return collect_wheels(read_requirements("ape"), TWELVE, {}, tmp_path / "got")
 
 
+@pytest.mark.slow
 def test_an_archive_holds_the_packages_sorted_and_nothing_of_when_and_by_whom(
     wheels: list[Wheel], tmp_path: Path
 ) -> None:
@@ -59,6 +60,7 @@ def test_an_archive_holds_the_packages_sorted_and_nothing_of_when_and_by_whom(
     assert unpacked_bytes == sum(entry.size for entry in entries)
 
 
+@pytest.mark.slow
 def test_the_same_wheels_give_the_same_bytes_at_another_time_and_place(wheels: list[Wheel], tmp_path: Path) -> None:
     write_archive(wheels, "3.12", tmp_path / "env.tar.gz")
     for wheel in wheels:
@@ -93,6 +95,7 @@ def activated(environment: Path, command: str, **variables: str) -> subprocess.C
 ASK = "python3 -c 'import sys, ape, zoo; print(sys.prefix, sys.base_prefix, ape.__file__, *sys.path, sep=\"\\n\")'"
 
 
+@pytest.mark.slow
 def test_an_unpacked_environment_has_its_packages_and_no_others_wherever_it_lies(
     wheels: list[Wheel], tmp_path: Path
 ) -> None:
@@ -109,6 +112,7 @@ def test_an_unpacked_environment_has_its_packages_and_no_others_wherever_it_lies
     assert activated(environment, "printenv PLANSMITH_SITE", PLANSMITH_SITE="/x").returncode == 1
 
 
+@pytest.mark.slow
 def test_instances_that_start_at_once_find_the_same_environment(wheels: list[Wheel], tmp_path: Path) -> None:
     environment = unpacked(wheels, RUNNING_PYTHON, tmp_path)
     with ThreadPoolExecutor(8) as starts:
@@ -119,12 +123,14 @@ def test_instances_that_start_at_once_find_the_same_environment(wheels: list[Whe
     assert {path.name for path in environment.iterdir()} == {"bin", "lib", "pyvenv.cfg"}
 
 
+@pytest.mark.slow
 def test_an_environment_knows_the_server_that_unpacked_it(wheels: list[Wheel], tmp_path: Path) -> None:
     environment = unpacked(wheels, RUNNING_PYTHON, tmp_path)
     assert activated(environment, "true", **{OWNER_VARIABLE: "plansmith-1-a"}).returncode == 0
     assert (environment / OWNER_FILE).read_text() == "plansmith-1-a"
 
 
+@pytest.mark.slow
 def test_a_machine_without_the_python_of_the_environment_is_told_of_and_the_process_starts(
     wheels: list[Wheel], tmp_path: Path
 ) -> None:

@@ -52,6 +52,7 @@ def _wheels(index: Path) -> None:
     write_wheel(index, "zoo", "2.0")
 
 
+@pytest.mark.slow
 def test_an_environment_is_packed_once_and_says_what_is_in_it_and_what_it_takes(tmp_path: Path) -> None:
     told = Told()
     made = pack(tmp_path, wanted_environment(REQUIREMENTS, IMAGE), told)
@@ -67,6 +68,7 @@ def test_an_environment_is_packed_once_and_says_what_is_in_it_and_what_it_takes(
     assert any("takes" in line and "for Python 3.12" in line for line in told.lines)
 
 
+@pytest.mark.slow
 def test_the_same_requirements_give_the_same_bytes_on_another_machine(tmp_path: Path) -> None:
     wanted = wanted_environment(REQUIREMENTS, IMAGE)
     one, two = (pack(tmp_path / name, wanted) for name in ("one", "two"))
@@ -89,6 +91,7 @@ def test_the_code_of_plansmith_counts_where_it_goes_into_the_environment() -> No
     assert wanted_environment(REQUIREMENTS, IMAGE).parameters["own"] == ""
 
 
+@pytest.mark.slow
 def test_a_model_with_its_environment_passes_the_check_of_repositories(tmp_path: Path) -> None:
     packed = pack(tmp_path, wanted_environment(REQUIREMENTS, IMAGE))
     model = tmp_path / "repository" / "tiny"

@@ -78,6 +78,7 @@ def pipeline(tmp_path: Path, index: Path) -> Finished[Pipeline]:
     return Finished(record, tmp_path / "pipeline", hashlib.sha256(CODE.encode()).hexdigest(), cached=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("force", [False, True], ids=["", "force"])
 def test_every_python_part_brings_its_environment_and_parts_that_need_the_same_share_one(
     force: bool, engine: Finished[Engine], reference: Finished[OnnxModel], pipeline: Finished[Pipeline], tmp_path: Path
@@ -107,6 +108,7 @@ def test_every_python_part_brings_its_environment_and_parts_that_need_the_same_s
     assert not any(": 1 packages" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_parts_that_leave_their_packages_to_the_image_bring_none_and_are_other_models(
     engine: Finished[Engine], reference: Finished[OnnxModel], pipeline: Finished[Pipeline], tmp_path: Path
 ) -> None:
@@ -121,6 +123,7 @@ def test_parts_that_leave_their_packages_to_the_image_bring_none_and_are_other_m
     assert [*environment_lines(left.record)] == []
 
 
+@pytest.mark.slow
 def test_what_a_part_needs_counts_in_the_key_of_the_release(
     engine: Finished[Engine], reference: Finished[OnnxModel], pipeline: Finished[Pipeline], tmp_path: Path
 ) -> None:

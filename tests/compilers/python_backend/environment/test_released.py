@@ -59,6 +59,7 @@ def test_a_release_that_leaves_its_environment_to_the_image_brings_none(
     assert list(environment_lines(left.record)) == []
 
 
+@pytest.mark.slow
 def test_packages_that_no_index_has_end_the_packing_and_leave_no_release(
     engine: Finished[Engine], reference: Finished[OnnxModel], index: Path, tmp_path: Path
 ) -> None:

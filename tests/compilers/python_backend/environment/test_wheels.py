@@ -20,6 +20,7 @@ def collect(folder: Path, requirements: str, platform: Platform, **held: str) ->
     return [wheel.path.name for wheel in wheels]
 
 
+@pytest.mark.slow
 def test_a_wheel_is_got_for_the_python_that_is_asked_for_with_what_it_needs_there(index: Path, tmp_path: Path) -> None:
     for python in ("311", "312"):
         write_wheel(

@@ -64,6 +64,7 @@ def test_the_usual_chain_completes_a_place(monkeypatch: pytest.MonkeyPatch, tmp_
     assert named.meta.region_name == "eu-north-1"
 
 
+@pytest.mark.slow
 def test_the_variable_of_the_region_that_most_tools_read_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place(to="s3://bucket/models")
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
@@ -72,6 +73,7 @@ def test_the_variable_of_the_region_that_most_tools_read_is_read(monkeypatch: py
     assert connect(named, Path()).meta.region_name == "eu-north-1"
 
 
+@pytest.mark.slow
 def test_bodies_are_signed_where_nothing_else_protects_them() -> None:
     def signs_bodies(url: str) -> bool:
         client = connect(Place(to="s3://bucket/models", endpoint_url=url), Path())
@@ -87,6 +89,7 @@ def test_opening_a_store_asks_for_nothing() -> None:
     assert objects.place == "s3://bucket/team"
 
 
+@pytest.mark.slow
 def test_a_prefix_keeps_to_itself(s3: S3) -> None:
     for prefix in ("team", "team2", ""):
         S3Objects(s3.place(prefix), Path()).put("models/a.json", prefix.encode())
@@ -95,6 +98,7 @@ def test_a_prefix_keeps_to_itself(s3: S3) -> None:
     assert held == ["models/a.json"]
 
 
+@pytest.mark.slow
 def test_long_lists_come_in_pages(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = S3Objects(s3.place(), Path())
     for number in range(7):
@@ -111,6 +115,7 @@ def test_long_lists_come_in_pages(s3: S3, monkeypatch: pytest.MonkeyPatch) -> No
     assert pages == ["list_objects_v2"] * 3
 
 
+@pytest.mark.slow
 def test_without_the_extra_it_is_named(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "botocore"]:
         monkeypatch.delitem(sys.modules, name)
@@ -120,6 +125,7 @@ def test_without_the_extra_it_is_named(s3: S3, monkeypatch: pytest.MonkeyPatch) 
     assert caught.value.remedy == "pip install 'plansmith[s3]'"
 
 
+@pytest.mark.slow
 def test_certificates_of_ones_own_are_trusted(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -11,6 +11,8 @@ from plansmith.stores.backend.s3 import S3Objects
 from ...conftest import S3
 from ...fault_proxy import Answer, FaultProxy, Forward, Handling, Request, cut_after, refusing_conditions
 
+pytestmark = pytest.mark.slow
+
 KEY = "models/a.json"
 SAFE = Abilities(create_once=True, swap=True, safe_in_race=True, checksums=False, probed="2026-11-22T10:00:00Z")
 

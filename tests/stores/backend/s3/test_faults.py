@@ -22,6 +22,8 @@ from plansmith.stores.backend.s3 import S3Objects
 from ...conftest import KEY_ID, S3, SECRET
 from ...fault_proxy import Answer, FaultProxy, Handling
 
+pytestmark = pytest.mark.slow
+
 READ = "models/a.json"
 
 

@@ -69,6 +69,7 @@ def interrupt(objects: S3Objects, proxy: FaultProxy, path: Path, sha256: str, pa
     proxy.reset()
 
 
+@pytest.mark.slow
 def test_what_arrived_before_an_interruption_is_not_sent_again(
     through: S3Objects, proxy: FaultProxy, tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_what_arrived_before_an_interruption_is_not_sent_again(
     assert through.sha256(KEY) == sha256
 
 
+@pytest.mark.slow
 def test_another_content_under_the_same_key_is_not_taken_for_ones_own(
     through: S3Objects, proxy: FaultProxy, tmp_path: Path
 ) -> None:
@@ -94,6 +96,7 @@ def test_another_content_under_the_same_key_is_not_taken_for_ones_own(
     assert through.sha256(KEY) == sha256
 
 
+@pytest.mark.slow
 def test_a_server_that_shows_no_uploads_gets_all_parts(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
     path, sha256 = file_of(tmp_path, 11 * MIB)
     interrupt(through, proxy, path, sha256, part=3)
@@ -106,6 +109,7 @@ def test_a_server_that_shows_no_uploads_gets_all_parts(through: S3Objects, proxy
     assert through.sha256(KEY) == sha256
 
 
+@pytest.mark.slow
 def test_parts_that_fail_in_passing_are_sent_again(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
     path, sha256 = file_of(tmp_path, 11 * MIB)
     proxy.handling = once(is_part, failed)
@@ -114,6 +118,7 @@ def test_parts_that_fail_in_passing_are_sent_again(through: S3Objects, proxy: Fa
     assert through.sha256(KEY) == sha256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["uploadId", "partNumber", "uploads"])
 def test_an_answer_that_gets_lost_does_no_harm(
     through: S3Objects, proxy: FaultProxy, tmp_path: Path, word: str
@@ -124,6 +129,7 @@ def test_an_answer_that_gets_lost_does_no_harm(
     assert through.sha256(KEY) == sha256
 
 
+@pytest.mark.slow
 def test_an_upload_that_another_process_ended_is_not_begun_anew(
     s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path
 ) -> None:
@@ -140,6 +146,7 @@ def test_an_upload_that_another_process_ended_is_not_begun_anew(
     assert not s3.client.list_multipart_uploads(Bucket=s3.bucket).get("Uploads")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [MIB, 11 * MIB])
 def test_what_arrives_otherwise_is_found_out_and_sent_again(
     through: S3Objects, proxy: FaultProxy, tmp_path: Path, size: int
@@ -154,6 +161,7 @@ def test_what_arrives_otherwise_is_found_out_and_sent_again(
     assert through.sha256(KEY) == sha256
 
 
+@pytest.mark.slow
 def test_what_arrives_otherwise_each_time_does_not_stay(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
     path, sha256 = file_of(tmp_path, MIB)
 
@@ -167,6 +175,7 @@ def test_what_arrives_otherwise_each_time_does_not_stay(through: S3Objects, prox
     assert through.find(KEY) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [MIB, 11 * MIB])
 def test_a_server_that_checks_is_believed(through: S3Objects, proxy: FaultProxy, tmp_path: Path, size: int) -> None:
     path, sha256 = file_of(tmp_path, size)
@@ -180,6 +189,7 @@ def test_a_server_that_checks_is_believed(through: S3Objects, proxy: FaultProxy,
     assert [request for request in read if "range" in request.headers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [MIB, 11 * MIB])
 def test_a_checksum_that_the_server_tells_otherwise_is_no_damage_if_the_bytes_are_right(
     through: S3Objects, proxy: FaultProxy, tmp_path: Path, size: int
@@ -197,6 +207,7 @@ def test_a_checksum_that_the_server_tells_otherwise_is_no_damage_if_the_bytes_ar
     assert "DELETE" not in {request.method for request in proxy.requests}
 
 
+@pytest.mark.slow
 def test_a_checksum_that_is_told_otherwise_has_the_bytes_read(
     s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path
 ) -> None:
@@ -214,6 +225,7 @@ def test_a_checksum_that_is_told_otherwise_has_the_bytes_read(
     assert not s3.keys()
 
 
+@pytest.mark.slow
 def test_the_digest_is_stored_with_the_object(s3: S3, through: S3Objects, tmp_path: Path) -> None:
     through.abilities = TRUSTED
     for size in (MIB, 11 * MIB):
@@ -224,6 +236,7 @@ def test_the_digest_is_stored_with_the_object(s3: S3, through: S3Objects, tmp_pa
         assert head["ChecksumSHA256"]
 
 
+@pytest.mark.slow
 def test_parts_have_checksums_where_the_server_checks_them(
     through: S3Objects, proxy: FaultProxy, tmp_path: Path
 ) -> None:
@@ -242,6 +255,7 @@ def test_parts_have_checksums_where_the_server_checks_them(
     assert all(checksum.encode() in ended[0] for checksum in checksums)
 
 
+@pytest.mark.slow
 def test_an_upload_with_checksums_is_not_continued_without(
     through: S3Objects, proxy: FaultProxy, tmp_path: Path
 ) -> None:
@@ -266,6 +280,7 @@ def test_a_part_that_is_there_is_known_by_its_best_checksum() -> None:
     assert upload.tag_of(3, b"content", None) is None
 
 
+@pytest.mark.slow
 def test_a_download_goes_on_where_it_was_cut(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
     path, sha256 = file_of(tmp_path, 5 * MIB)
     through.send(path, KEY, sha256)
@@ -285,6 +300,7 @@ def empty(request: Request, forward: Forward) -> Answer:
     return replace(forward(request), body=b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("handling", [failed, truncated, empty])
 def test_a_download_that_fails_for_good_leaves_nothing(
     through: S3Objects, proxy: FaultProxy, tmp_path: Path, handling: Handling
@@ -304,6 +320,7 @@ def test_a_download_that_fails_for_good_leaves_nothing(
     assert not (tmp_path / "back").exists()
 
 
+@pytest.mark.slow
 def test_a_server_that_gives_other_bytes_than_asked_for_is_found_out(
     through: S3Objects, proxy: FaultProxy, tmp_path: Path
 ) -> None:
@@ -321,6 +338,7 @@ def test_a_server_that_gives_other_bytes_than_asked_for_is_found_out(
     assert not (tmp_path / "back").exists()
 
 
+@pytest.mark.slow
 def test_a_document_whose_answer_was_cut_is_read_again(through: S3Objects, proxy: FaultProxy) -> None:
     through.put("models/a.json", b"{}" * 1000)
     proxy.reset(once(lambda request: request.method == "GET", truncated))
@@ -330,6 +348,7 @@ def test_a_document_whose_answer_was_cut_is_read_again(through: S3Objects, proxy
     assert len(proxy.requests) == 2
 
 
+@pytest.mark.slow
 def test_encryption_is_asked_for_with_each_object(s3: S3, proxy: FaultProxy, tmp_path: Path) -> None:
     place = s3.place(endpoint_url=proxy.endpoint, encryption="aws:kms", kms_key="alias/models")
     objects = S3Objects(place, Path())
@@ -349,6 +368,7 @@ def test_encryption_is_asked_for_with_each_object(s3: S3, proxy: FaultProxy, tmp
         assert request.headers["x-amz-server-side-encryption-aws-kms-key-id"] == "alias/models"
 
 
+@pytest.mark.slow
 def test_a_copy_is_encrypted_as_the_original_is(
     s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,6 +384,7 @@ def test_a_copy_is_encrypted_as_the_original_is(
     assert [one.method for one in begun] == ["PUT", "POST"]
 
 
+@pytest.mark.slow
 def test_a_copy_in_parts_that_fails_leaves_nothing_half_done(
     s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +403,7 @@ def test_a_file_is_cut_into_the_same_parts_each_time_and_into_as_many_as_s3_take
     assert uploads.part_bytes(5 << 40) <= 5 << 30
 
 
+@pytest.mark.slow
 def test_uploads_that_were_never_ended_are_given_up(
     s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path
 ) -> None:
@@ -401,6 +423,7 @@ def test_uploads_that_were_never_ended_are_given_up(
     assert not s3.client.list_multipart_uploads(Bucket=s3.bucket).get("Uploads")
 
 
+@pytest.mark.slow
 def test_what_is_too_large_to_be_copied_at_once_is_copied_in_parts(
     s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,28 @@
+"""Every file of journeys in one process, so that its stories share what they compiled; and the services."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ..cli.command import CommandLine
+from ..flows.conftest import prefect
+from ..stores.conftest import aws, plain_client, proxy, s3, s3_server, seen, standing_proxy
+
+__all__ = ["aws", "plain_client", "prefect", "proxy", "s3", "s3_server", "seen", "standing_proxy"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder, and keep those of a file in one process."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.journey)
+            item.add_marker(pytest.mark.xdist_group(f"journeys-{item.path.stem}"))
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> CommandLine:
+    """`plansmith` in an empty folder."""
+    return CommandLine(tmp_path)

@@ -1,0 +1,91 @@
+"""What is wrong is refused before anybody is served it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from plansmith.steps.worker import __main__ as worker
+
+from ..cli.command import check_nothing_made, check_refusal
+from ..cli.in_process import InProcess
+from ..faults.compiles import write_tiny_bert
+from ..sources.graphs import save_product
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:
+    """`plansmith` in an empty folder, with the worker in this process, where it can be made to err."""
+    return InProcess(tmp_path, monkeypatch, capfd)
+
+
+def test_broken_graph_is_refused(run: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine with a weight turned around ends with exit code 5, says by how much, and is not published."""
+
+    def compile_wrongly(**given: Any) -> dict[str, Any]:
+        made = worker.compile_engine(**given)
+        path = Path(given["out"]) / made["components"]["model"]["file"]
+        turn_around_a_weight(path)
+        return made
+
+    monkeypatch.setitem(worker.FUNCTIONS, "compile_engine", compile_wrongly)
+    model = write_tiny_bert(run.folder / "bert")
+    words = ("compile", f"hf:{model}", "--name", "wrong", "--random-weights", "--no-check-served", "--json")
+    check_refusal(run(*words), 5, ("wrong · validate: the engine differs from the model", "output '", "allowed"))
+    check_nothing_made(run.folder)
+
+
+def turn_around_a_weight(path: Path) -> None:
+    """Reverse the largest square weight of a graph."""
+    model = onnx.load(path)
+    weights = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer}
+    square = {name: array for name, array in weights.items() if array.ndim == 2 and len({*array.shape}) == 1}
+    name = max(square, key=lambda one: square[one].size)
+    (tensor,) = [one for one in model.graph.initializer if one.name == name]
+    tensor.CopyFrom(numpy_helper.from_array(square[name][::-1].copy(), name))
+    onnx.save(model, path)
+
+
+def test_tensorrt_dry_run_prints_what_would_be_built(run: InProcess) -> None:
+    """Without a GPU a dry run names the target's TensorRT, the GPU and the call of trtexec, and builds nothing."""
+    save_product(run.folder)
+    words = ("onnx:net.onnx", "--shapes", "x=1x3x64:8x3x64:32x3x64", "--engine", "tensorrt")
+    said = run("compile", *words, "--target", "triton-26.03", "--gpu", "L4", "--dry-run")
+    assert said.status == 0, said.stderr
+    assert "TensorRT 10.16.0.72 of triton-26.03, for NVIDIA L4 (compute capability 8.9)" in said.stdout
+    building = said.stdout.partition("trtexec \\\n")[2].partition("Its speed")[0]
+    call = shlex.split(building.replace("\\\n", " "))
+    assert "--stronglyTyped" in call
+    assert {"--minShapes=x:1x3x64", "--optShapes=x:8x3x64", "--maxShapes=x:32x3x64"} < set(call)
+    assert not list(run.folder.glob("artifacts/cache/compile/*"))
+
+
+def test_check_finds_what_triton_would_refuse(run: InProcess) -> None:
+    """In a repository of anybody's, `plansmith check` names the file, the line and what to write, and exits with 7."""
+    folder = run.folder / "models" / "theirs"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text("class TritonPythonModel:\n    def execute(self, requests): ...\n")
+    config = (
+        'backend: "python"\nmax_batch_size: -8\n'
+        'input [ { name: "x" data_type: TYPE_FP32 dims: [ 3 ] } ]\n'
+        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 3 ] } ]\n'
+        "instance_group [ { kind: KIND_CPU count: 1 } ]\n"
+    )
+    (folder / "config.pbtxt").write_text(config)
+    said = run("check", "models")
+    assert (said.status, said.stderr) == (7, "")
+    assert said.stdout.splitlines() == [
+        "theirs",
+        "  ✗ config.pbtxt:2  error  [config.max-batch-size]",
+        "      max_batch_size is -8",
+        "      → write 0 where the model has no batch dimension, else the largest batch",
+        "",
+        "1 model checked: 1 error.",
+    ]
+    (folder / "config.pbtxt").write_text(config.replace("-8", "8"))
+    assert run("check", "models").stdout == "1 model checked: nothing found.\n"

@@ -1,0 +1,103 @@
+"""A command that is killed leaves nothing half-made to be seen, and the same command, typed again, goes on."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from ..cli.command import CommandLine, environment
+from ..faults.wholeness import cache_problems, repository_problems, staging_problems, store_of
+from ..sources.graphs import save_product
+from ..stores.conftest import S3
+from ..stores.fault_proxy import FaultProxy, Request, at, cut_before, killing
+from ..stores.releases import MODEL, make_release
+
+ROOT = Path(__file__).parents[2]
+WHOLE = "  all as it was published\n"
+
+
+def kill(terminal: CommandLine, pattern: str, *words: str) -> str:
+    """Run a command that is killed just before it changes a path of this pattern; what it had said."""
+    command = [sys.executable, "-m", "tests.journeys.killed_command", pattern, *words]
+    done = subprocess.run(
+        command,
+        cwd=terminal.folder,
+        env=environment(PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done
+    return done.stderr
+
+
+def test_killed_compile_goes_on(terminal: CommandLine) -> None:
+    """Killed at the cache, and again at the repository, a compile does no finished step twice and publishes once."""
+    save_product(terminal.folder)
+    words = ("compile", "onnx:net.onnx", "--shapes", "x=1x3x64:2x3x64:4x3x64", "--no-check-served")
+    artifacts = terminal.folder / "artifacts"
+    repository = artifacts / "repository"
+    kill(terminal, "cache/validate/*", *words)
+    assert cache_problems(artifacts / "cache") == []
+    assert not repository.exists()
+
+    said = kill(terminal, "repository/net", *words)
+    lines = {line.split()[0]: line.split()[1] for line in said.splitlines() if not line.startswith("plansmith: ")}
+    assert (lines["export"], lines["compile"]) == ("cached", "cached")
+    assert lines["validate"] != "cached"
+    assert repository_problems(repository) == []
+    assert not (repository / "net").exists()
+
+    done = terminal.document(*words)
+    assert done["version"] == 1
+    assert [step["name"] for step in done["steps"] if not step["cached"]] in ([], ["publish"])
+    assert sorted(path.name for path in (repository / "net").iterdir()) == ["1", "config.pbtxt"]
+    left = [staging_problems(folder / "staging") for folder in (artifacts / "cache", store_of(repository))]
+    assert (repository_problems(repository), left) == ([], [[], []])
+
+
+def test_killed_publication_to_a_folder_goes_on(terminal: CommandLine) -> None:
+    """Killed before the entry that makes a release visible, a publication shows nothing, and sends nothing twice."""
+    make_release(terminal.folder / "artifacts" / "repository", 1)
+    kill(terminal, "store/models/*", "publish", MODEL, "store", "--quiet")
+    assert terminal.document("versions", "--store", "store")["models"] == []
+    published = terminal.document("publish", MODEL, "store")
+    assert (published["version"], published["unchanged"], published["sent_bytes"]) == (1, False, 0)
+    assert terminal.text("verify", "--store", "store").endswith(WHOLE)
+
+
+def test_killed_publication_to_s3_goes_on(s3: S3, proxy: FaultProxy, terminal: CommandLine) -> None:
+    """The same in S3: killed while the entry is on its way, it shows nothing, and sends nothing twice."""
+    make_release(terminal.folder / "artifacts" / "repository", 1)
+    place = ("--store", f"s3://{s3.bucket}/models", "--endpoint-url", s3.endpoint)
+    words = ("publish", MODEL, place[1], "--endpoint-url", proxy.endpoint, "--quiet")
+
+    def is_entry(request: Request) -> bool:
+        return request.method == "PUT" and request.path.endswith(f"/models/{MODEL}.json")
+
+    process = terminal.start(*words)
+    proxy.handling = at(1, killing(process.pid, cut_before), among=is_entry)
+    output = process.communicate()
+    assert process.returncode == -signal.SIGKILL, output
+    proxy.wait_until_idle()
+    proxy.reset()
+    assert terminal.document("versions", *place)["models"] == []
+    published = terminal.document(*words)
+    assert (published["version"], published["unchanged"], published["sent_bytes"]) == (1, False, 0)
+    assert terminal.text("verify", *place).endswith(WHOLE)
+
+
+def test_killed_pull_goes_on(terminal: CommandLine) -> None:
+    """Killed before Triton is shown what it brought, a pull shows nothing, and the next one fetches nothing twice."""
+    make_release(terminal.folder / "artifacts" / "repository", 1)
+    terminal.text("publish", MODEL, "store", "--quiet")
+    pull = ("pull", MODEL, "--store", "store", "--into", "mirror")
+    kill(terminal, f"mirror/{MODEL}", *pull)
+    mirror = terminal.folder / "mirror"
+    assert (repository_problems(mirror), (mirror / MODEL).exists()) == ([], False)
+    pulled = terminal.document(*pull)
+    assert (pulled["version"], pulled["shown"]) == (1, [1])
+    assert repository_problems(mirror) == []
+    assert terminal.text("verify", "--repository", "mirror").endswith(WHOLE)

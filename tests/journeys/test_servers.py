@@ -1,0 +1,93 @@
+"""Compiles that a real Prefect server shows, and of models that a real MLflow server knows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ..cli.command import LONGEST_SECONDS, CommandLine
+from ..faults.compiles import NAME
+from ..faults.ends import still_running
+from ..flows.compiled import check_nothing_half_made, check_whole, small_spec
+from ..flows.prefect_server import PrefectServer
+from ..flows.team import wait_until
+from ..flows.workers import words_of
+from ..sources.mlflow.server import MlflowServer, running
+
+STEPS = ["fetch", "export", "lower", "compile", "validate", "package", "publish"]
+
+
+def at_work(process: psutil.Process) -> list[psutil.Process]:
+    """What compiles for a command."""
+    return [one for one in process.children(recursive=True) if "plansmith.steps.worker" in words_of(one)]
+
+
+def compile_words(folder: Path) -> tuple[str, ...]:
+    """A tracked compile of a small model."""
+    spec = small_spec(folder)
+    return ("compile", spec["source"], "--name", NAME, "--random-weights", "--no-check-served", "--track")
+
+
+def test_cancelled_compile_ends_and_the_next_one_completes(prefect: PrefectServer, terminal: CommandLine) -> None:
+    """A tracked compile that is cancelled in Prefect ends with all its processes, and the next one completes."""
+    words = compile_words(terminal.folder)
+    variables = prefect.variables()
+    with terminal.start(*words, **variables) as process:
+        command = psutil.Process(process.pid)
+        wait_until(lambda: bool(at_work(command)) and any(terminal.folder.glob("artifacts/cache/staging/*/*")))
+        started = command.children(recursive=True)
+        for one in at_work(command):
+            one.suspend()  # still at work when it is cancelled
+        first = prefect.run_named(f"{NAME} for local-cpu")["id"]
+        prefect.cancel(first)
+        _, said = process.communicate(timeout=LONGEST_SECONDS)
+    assert process.returncode == 130, said
+    assert "cancelled through Prefect" in said
+    assert "Traceback" not in said
+    assert still_running(started) == []
+    assert prefect.run_named(f"{NAME} for local-cpu")["state"]["type"] == "CANCELLED"
+    check_nothing_half_made(terminal.folder)
+    assert not [path for path in terminal.folder.glob("artifacts/**/staging/*") if path.name != ".lock"]
+
+    assert terminal.document(*words, **variables)["version"] == 1
+    check_whole(terminal.folder)
+    runs = prefect.ask("flow_runs/filter", flow_runs={"name": {"any_": [f"{NAME} for local-cpu"]}})
+    (second,) = [run for run in runs if run["id"] != first]
+    assert second["state"]["type"] == "COMPLETED"
+    assert [task["name"] for task in prefect.tasks_of(second["id"], len(STEPS))] == STEPS
+
+
+@pytest.fixture
+def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    """A server with two versions of an ONNX model, `net`, of which the first one is the champion."""
+    with running(tmp_path_factory.mktemp("mlflow")) as found:
+        found.log_models("net", "net")
+        found.post("registered-models/alias", name="net", alias="champion", version="1")
+        yield found
+
+
+def test_registered_model_is_compiled_and_stale_when_its_alias_moves(
+    mlflow: MlflowServer, terminal: CommandLine
+) -> None:
+    """The champion is compiled and published, and a fleet's plan says so when it is another version."""
+    specs, variables = terminal.folder / "specs", mlflow.variables
+    specs.mkdir()
+    (specs / "net.yaml").write_text(
+        "source: mlflow:models:/net@champion\nname: net\nartifacts: ../artifacts\ncheck_served: false\n"
+    )
+    made = terminal.document("compile", "specs/net.yaml", **variables)
+    assert (made["version"], made["verdict"]) == (1, "passed")
+    source = json.loads(Path(made["manifest"]).read_text())["source"]
+    assert (source["scheme"], source["revision"], source["registered"]) == ("onnx", "1", "mlflow:models:/net")
+    (model,) = terminal.document("fleet", "plan", "specs", "--resolve", **variables)["models"]
+    assert model["state"] == "fresh"
+    mlflow.post("registered-models/alias", name="net", alias="champion", version="2")
+    (model,) = terminal.document("fleet", "plan", "specs", "--resolve", **variables)["models"]
+    assert (model["state"], [reason["words"] for reason in model["reasons"]]) == (
+        "stale",
+        ["models:/net is now at version 2 instead of version 1"],
+    )

@@ -1,0 +1,69 @@
+"""Releases go into stores and come back from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..cli.command import CommandLine
+from ..stores.conftest import S3, SECRET
+from ..stores.releases import MODEL, make_release
+
+PUBLISHERS = 8
+
+
+def store_options(s3: S3) -> tuple[str, ...]:
+    """What names a store in the bucket."""
+    return ("--store", f"s3://{s3.bucket}/models", "--endpoint-url", s3.endpoint)
+
+
+def publish_words(s3: S3) -> tuple[str, ...]:
+    """What publishes the newest release of a repository there."""
+    return ("publish", MODEL, f"s3://{s3.bucket}/models", "--endpoint-url", s3.endpoint)
+
+
+def test_release_goes_through_s3_to_another_machine(s3: S3, tmp_path: Path) -> None:
+    """What one machine publishes to S3, another pulls, serves and gets its answers from."""
+    here, there = CommandLine(tmp_path / "here"), CommandLine(tmp_path / "there")
+    make_release(here.folder / "artifacts" / "repository", 42)
+    there.folder.mkdir()
+    published = here.document(*publish_words(s3), "--alias", "champion")
+    assert (published["version"], published["aliases"], published["unchanged"]) == (1, ["champion"], False)
+    pulled = there.text("pull", f"{MODEL}@champion", *store_options(s3), "--into", "mirror")
+    assert pulled.startswith(f"{MODEL} version 1: ")
+    answer = there.document("infer", MODEL, "--input", "x=1", "--repository", "mirror", "--serve")
+    assert answer["outputs"]["whole"]["data"] == [[42]]
+    assert SECRET not in str(published) + pulled
+
+
+def test_eight_publishers_get_numbers_of_their_own(s3: S3, tmp_path: Path) -> None:
+    """Eight machines publish at once into an S3 that is empty: eight versions, whole, and one of them current."""
+    terminal = CommandLine(tmp_path)
+    for answer in range(PUBLISHERS):
+        make_release(tmp_path / f"repository-{answer}", answer)
+    running = [
+        terminal.start(*publish_words(s3), "--repository", f"repository-{answer}", "--quiet")
+        for answer in range(PUBLISHERS)
+    ]
+    ended = [(process.communicate(), process.returncode) for process in running]
+    assert [status for _, status in ended] == [0] * PUBLISHERS, ended
+    versions = terminal.document("versions", MODEL, *store_options(s3))["versions"]
+    assert [version["version"] for version in versions] == list(range(1, PUBLISHERS + 1))
+    assert sum("current" in version["aliases"] for version in versions) == 1
+    assert terminal.text("verify", *store_options(s3)).endswith("  all as it was published\n")
+
+
+def test_verify_finds_damage_and_resend_mends_it(terminal: CommandLine) -> None:
+    """A flipped byte in a store is found and named, and what the message says to type mends it."""
+    make_release(terminal.folder / "artifacts" / "repository", 1)
+    terminal.text("publish", MODEL, "store")
+    contents = [path for path in (terminal.folder / "store" / "objects").rglob("*") if path.is_file()]
+    place = max(contents, key=lambda path: path.stat().st_size)
+    content = place.read_bytes()
+    place.unlink()
+    place.write_bytes(content[::-1])
+    damaged = terminal("verify", "--store", "store", "--json")
+    assert damaged.status == 7
+    assert "--resend --no-alias" in damaged.message
+    assert place.name in damaged.document["damages"][0]["key"]
+    terminal.text("publish", f"{MODEL}@1", "store", "--resend", "--no-alias")
+    assert terminal.text("verify", "--store", "store").endswith("  all as it was published\n")
