@@ -130,7 +130,7 @@ def _require_running(task: LoweringTask, folder: Path, made: Component, precisio
         return
     case = task.largest_case
     feed = read_case(case, task.data_folder).feed
-    with asking(folder / made.file, made.outputs, task.component.outputs, precision) as ask:
+    with asking(folder / made.file, made.outputs, task.component.outputs, precision, engine=task.request.engine) as ask:
         answer = ask(case, feed)
     padding = Padding(made.inputs, task.onnx.mask_input)
     broken = []

@@ -94,7 +94,7 @@ class TrialJudge:
         """Judge the graph in a file; one that does not run is judged worst."""
         outputs = self._task.component.outputs
         try:
-            with asking(path, outputs, outputs, self._precision) as ask:
+            with asking(path, outputs, outputs, self._precision, engine=self._task.request.engine) as ask:
                 return self._verdict(ask)
         except GateError as error:
             return Verdict.of_failure(first_line(error))

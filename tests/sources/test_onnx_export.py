@@ -181,7 +181,7 @@ LOWERED = {
             wide = Cast <to = 1> (sums)
             y = Mul (wide, scale)
         }""",
-        {"weight": np.random.default_rng(0).integers(-128, 127, (8, 4)).astype(np.int8)},
+        {"weight": np.random.default_rng(0).integers(-64, 64, (8, 4)).astype(np.int8)},
         Precision.INT8,
     ),
 }

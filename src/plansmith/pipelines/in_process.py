@@ -167,5 +167,6 @@ def asking_model(job: JoinJob, progress: Progress) -> Iterator[AskModel]:
         yield lambda name, known: way.ask(case_of(name), {one: known[one] for one in names})
         return
     path = Path(job.runnable) if job.runnable else folder / component.file
-    with asking(path, component.outputs, job.onnx.components["model"].outputs, engine.precision) as ask:
+    outputs = job.onnx.components["model"].outputs
+    with asking(path, component.outputs, outputs, engine.precision, engine=engine.kind) as ask:
         yield lambda name, known: ask(case_of(name), {one: known[one] for one in names})

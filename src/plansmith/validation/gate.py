@@ -229,7 +229,8 @@ def _asked(candidate: Candidate, onnx: OnnxModel) -> AbstractContextManager[Ask]
         return nullcontext(candidate.own_way.ask)
     component = candidate.engine.components["model"]
     path = candidate.runnable or candidate.folder / component.file
-    return asking(path, component.outputs, onnx.components["model"].outputs, candidate.engine.precision)
+    engine = candidate.recipe.engine if candidate.recipe else candidate.engine.kind
+    return asking(path, component.outputs, onnx.components["model"].outputs, candidate.engine.precision, engine=engine)
 
 
 def _require_interface(candidate: Component, exported: Component, precision: Precision) -> None:

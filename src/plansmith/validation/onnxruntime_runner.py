@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plansmith.errors import GateError, first_line
-from plansmith.records.model import Case, Precision, Tensor
+from plansmith.records.model import Case, EngineKind, Precision, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +20,7 @@ Ask = Callable[[Case, "Arrays"], "Arrays"]
 """Gives the answer to a case's inputs; takes and gives the exported model's floats."""
 
 LOWER_FLOATS = {Precision.FP16: "float16", Precision.BF16: "bfloat16"}
+_NO_INTEGER_KERNELS = "session.disable_quant_qdq"
 _TYPES = {"tensor(float16)": "float16", "tensor(float)": "float32"}
 
 
@@ -30,6 +31,7 @@ def asking(
     exported: Sequence[Tensor],
     precision: Precision,
     *,
+    engine: EngineKind = EngineKind.ONNXRUNTIME,
     name: str = "the engine",
 ) -> Iterator[Ask]:
     """A graph, ready to be asked; it takes and gives the exported model's floats, whatever its own are.
@@ -41,13 +43,22 @@ def asking(
         outputs: what the candidate gives.
         exported: what the exported model gives.
         precision: of the candidate.
+        engine: that the graph is for. What is for TensorRT, whose sums of products of bytes are exact, has its Q/DQ
+            pairs computed in floats: ONNX Runtime's integer kernels saturate on x86 without VNNI.
         name: of the graph, for what goes wrong.
     """
-    from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
+    import onnxruntime
+    from polygraphy.backend.onnxrt import OnnxrtRunner
+
+    def open_session() -> onnxruntime.InferenceSession:
+        options = onnxruntime.SessionOptions()
+        if engine is EngineKind.TENSORRT:
+            options.add_session_config_entry(_NO_INTEGER_KERNELS, "1")
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
     with ExitStack() as opened:
         try:
-            runner = opened.enter_context(OnnxrtRunner(SessionFromOnnx(str(path), providers=["cpu"]), name="candidate"))
+            runner = opened.enter_context(OnnxrtRunner(open_session, name="candidate"))
         except Exception as error:
             raise GateError(
                 f"ONNX Runtime cannot open {name}: {first_line(error)}",

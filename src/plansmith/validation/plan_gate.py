@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from plansmith.data.reference import StoredCases, kept_case
 from plansmith.errors import GateError, PlansmithError, first_line
 from plansmith.records.engine import BuildSpec, Engine, Gpu, OptimizationProfile, Plan
-from plansmith.records.model import Case, OnnxModel, Precision, Recipe
+from plansmith.records.model import Case, EngineKind, OnnxModel, Precision, Recipe
 from plansmith.records.validation import (
     AGAINST,
     Against,
@@ -124,7 +124,9 @@ def validate_plan(
     with ExitStack() as opened:
         outputs = onnx.components["model"].outputs
         graphs = {
-            against: opened.enter_context(asking(path, component.outputs, outputs, precision, name=AGAINST[against]))
+            against: opened.enter_context(
+                asking(path, component.outputs, outputs, precision, engine=EngineKind.TENSORRT, name=AGAINST[against])
+            )
             for against, path, precision in _graphs(candidate, onnx, reference_folder)
         }
         for case in profile_cases(profiles, stored, component, onnx.mask_input):
