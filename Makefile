@@ -18,7 +18,7 @@ help:            ## list the targets
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV_OPTIONS) $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 $(VENV)/.served: $(VENV)/.installed configs/targets/local-cpu.yaml src/plansmith/triton/server/environment.py
@@ -34,7 +34,7 @@ $(VENV)/.dali: $(VENV)/.served
 MLFLOW := $(VENV)/mlflow
 $(VENV)/.mlflow: $(VENV)/.installed
 	$(PYTHON) -m venv $(MLFLOW)
-	$(MLFLOW)/bin/python -m pip install --quiet mlflow==3.17.2
+	$(MLFLOW)/bin/python -m pip install --quiet --no-compile mlflow==3.17.2
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 		>"$$($(MLFLOW)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_beside.pth"
 	touch $@

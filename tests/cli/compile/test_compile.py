@@ -54,6 +54,16 @@ def test_random_weights_are_said_in_the_summary_and_others_are_not(
 
 
 @pytest.mark.slow
+def test_timm_name_compiles_with_random_weights(run_alone: CommandLine) -> None:
+    """A name that timm knows needs no hub where the weights are random, and the release says that they are."""
+    words = ("--random-weights", "--no-check-served", "--shapes", "pixel_values=1x3x64x64:2x3x64x64:2x3x64x64")
+    made = run_alone.document("compile", "timm:test_resnet", *words)
+    assert (made["name"], made["version"], made["verdict"]) == ("test_resnet", 1, "passed")
+    source = json.loads(Path(made["manifest"]).read_text())["source"]
+    assert (source["scheme"], source["random_weights"]) == ("timm", True)
+
+
+@pytest.mark.slow
 def test_triton_finds_the_configuration_and_the_version_in_the_repository(compiled: Compiled) -> None:
     view = compiled.folder / "artifacts" / "repository" / "tiny"
     assert view.is_symlink()
