@@ -69,7 +69,7 @@ def run_area(area: str, options: tuple[str, ...] = ()) -> Outcome:
     parallel = ["-n", str(_WORKERS.get(area, 2)), "--dist", "loadgroup"]
     command = [sys.executable, "-m", "pytest", *parallel, "-m", SELECTION, f"--junitxml={results}", *options, *places]
     began = time.monotonic()
-    status = subprocess.run(command, cwd=ROOT, check=False).returncode
+    status = _wait(subprocess.Popen(command, cwd=ROOT))
     seconds = time.monotonic() - began
     if not results.exists():
         return Outcome(area, 0, 0, seconds, status)
@@ -78,6 +78,16 @@ def run_area(area: str, options: tuple[str, ...] = ()) -> Outcome:
     failed = int(counts.attrib["failures"]) + int(counts.attrib["errors"])
     status = 0 if status == _NO_TESTS else status
     return Outcome(area, int(counts.attrib["tests"]), failed, seconds, status)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """How a process ended; at an interrupt, which it gets too, it is left the time to end what its tests started."""
+    with process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.wait()
+            raise
 
 
 def table(outcomes: list[Outcome]) -> str:
