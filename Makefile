@@ -115,9 +115,10 @@ check: $(VENV)/.installed
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml docker/compose.sync.yaml docker/compose.flows.yaml
 
+# With --quiet, --strict counts no warnings.
 docs:            ## the pages of docs/ as a site in site/; a link that leads nowhere is an error
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench:           ## CPU seconds, memory, accuracy, speed, size, serving, pipelines, stores and plans, beside plain scripts and other tools
 bench: $(VENV)/.served $(VENV)/.dali
