@@ -11,7 +11,7 @@ export DO_NOT_TRACK = 1
 # Much here starts interpreters: what the first has compiled of our modules is kept for the others.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo demo-int8 test test-journeys test-all test-changed servers debian test-gpu check bench soak messages
+.PHONY: help demo demo-int8 test test-journeys test-all test-changed servers debian test-gpu check docs bench soak messages
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/  —/'
@@ -37,6 +37,10 @@ $(VENV)/.mlflow: $(VENV)/.installed
 	$(MLFLOW)/bin/python -m pip install --quiet --no-compile mlflow==3.17.2
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 		>"$$($(MLFLOW)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_beside.pth"
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 MINILM := artifacts/models/all-MiniLM-L6-v2
@@ -110,6 +114,11 @@ check: $(VENV)/.installed
 	$(BIN)/mypy --num-workers 2 src tests benchmarks
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml docker/compose.sync.yaml docker/compose.flows.yaml
+
+# With --quiet, --strict counts no warnings.
+docs:            ## the pages of docs/ as a site in site/; a link that leads nowhere is an error
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench:           ## CPU seconds, memory, accuracy, speed, size, serving, pipelines, stores and plans, beside plain scripts and other tools
 bench: $(VENV)/.served $(VENV)/.dali

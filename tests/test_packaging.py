@@ -25,7 +25,7 @@ MYPY = (sys.executable, "-m", "mypy", "--follow-imports=skip", "--no-incremental
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what the distribution is built from, links as links."""
     copy = tmp_path_factory.mktemp("tree")
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, copy)
     for name in ("src", "compilers", "flows", "configs"):
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
@@ -23,6 +22,7 @@ from plansmith.errors import UsageError
 from plansmith.records.model import Record
 from plansmith.records.validation import Tolerance
 
+from ..support.documentation import code_blocks, read_everything
 from ..support.spec_examples import ACCEPTED, REFUSED, RefusedSpec
 
 ROOT = Path(__file__).parents[2]
@@ -50,9 +50,8 @@ def test_a_shipped_spec_follows_the_schema(path: Path) -> None:
     assert _complaints(path.read_text()) == []
 
 
-def test_the_specs_of_the_readme_are_taken_and_follow_the_schema(tmp_path: Path) -> None:
-    examples = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    specs = [text for text in examples if "source:" in text]
+def test_documented_specs_are_taken_and_follow_the_schema(tmp_path: Path) -> None:
+    specs = [text for text in code_blocks(read_everything(), "yaml") if "source:" in text]
     assert len(specs) >= 3
     for text in specs:
         (tmp_path / "spec.yaml").write_text(text)

@@ -109,7 +109,7 @@ def test_the_wheel_is_built_from_files_that_git_has_and_that_the_build_may_see()
     assert everything == "*"
     assert {rule[1:] for rule in rules if rule.startswith("!")} == set(copied)
     linked = {path.readlink().parts[-1] for path in (ROOT / "src" / "plansmith").iterdir() if path.is_symlink()}
-    assert linked | {"src", "pyproject.toml", "README.md", "constraints.txt"} == set(copied)
+    assert linked | {"src", "pyproject.toml", "README.md", "LICENSE", "constraints.txt"} == set(copied)
 
 
 @pytest.mark.parametrize("name", IMAGES)

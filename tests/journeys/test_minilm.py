@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import subprocess
 import sys
@@ -23,10 +22,10 @@ from ..cli.command import CommandLine
 from ..integration.test_end_to_end import ask
 from ..pipelines.test_raw_cases import texts
 from ..support import browser
+from ..support.documentation import code_blocks, read_page, section
 from ..support.real_sentences import real_sentences
 from ..triton.followed import Followed
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 SHAPES = "1x1:4x32:8x64"
 CALIBRATION, EVALUATION = 32, 128
 SENTENCES, AT_ONCE = 64, 4
@@ -130,18 +129,18 @@ def test_minilm_answers_from_triton(minilm: dict[str, Any], server: Followed, tr
     assert (view / "1" / "model.onnx").samefile(release / "model" / "model.onnx")
 
 
-def test_readme_commands_ask_minilm(
+def test_documented_commands_ask_minilm(
     terminal: CommandLine, server: Followed, minilm_folder: Path, tmp_path: Path
 ) -> None:
-    """What the README says under "Asking a model" can be typed, and prints what stands there."""
-    text = README.partition("### Asking a model")[2].partition("\n### ")[0]
+    """What the page on Triton says under "Asking a model" can be typed, and prints what stands there."""
+    text = section(read_page("triton"), "Asking a model")
     commands = [line.removeprefix("$ plansmith ") for line in text.splitlines() if line.startswith("$ ")]
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (code,) = code_blocks(text, "python")
     printed = []
     for command in commands:
         words = shlex.split(command.replace("127.0.0.1:8001", server.grpc_url).replace("--repeat 100", "--repeat 5"))
         printed.append(terminal.text(*words, *(() if "--url" in words else ("--url", server.http_url))))
-    assert printed[0].splitlines()[:2] == text.splitlines()[4:6]
+    assert printed[0].splitlines()[:2] == text.splitlines()[2:4]
     with np.load(terminal.folder / "answer.npz") as found:
         assert found["last_hidden_state"].shape == (1, 3, 384)
     assert printed[2].startswith("minilm, version 1, answered in 3 requests\n")

@@ -12,6 +12,7 @@ import pytest
 
 from plansmith.triton.checker.checker import all_rules
 
+from ...support.documentation import code_blocks, read_page, section
 from ..command import check_refusal
 from ..conftest import Compiled
 from ..in_process import InProcess
@@ -232,12 +233,12 @@ model_warmup [ {
 """
 
 
-def test_the_example_of_the_readme_is_what_is_printed(run: InProcess) -> None:
+def test_documented_example_is_what_is_printed(run: InProcess) -> None:
     shutil.rmtree(run.folder / "models")
     for version in ("1", "01"):
         (run.folder / "models" / "ranker" / version).mkdir(parents=True)
         (run.folder / "models" / "ranker" / version / "model.py").write_text(PROGRAM)
     (run.folder / "models" / "ranker" / "config.pbtxt").write_text(RANKER)
-    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-    command, _, printed = readme.partition("$ plansmith check ")[2].partition("```")[0].partition("\n")
+    (block,) = code_blocks(section(read_page("triton"), "Checking a repository"), "")
+    command, _, printed = block.removeprefix("$ plansmith check ").partition("\n")
     assert run("check", *command.split()).stdout == printed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from math import prod
 from pathlib import Path
 
@@ -10,6 +9,8 @@ import pytest
 
 from plansmith.errors import UsageError
 from plansmith.fleet.zoo.entries import Entry, pick, read_list, shipped_list
+
+from ...support.documentation import code_blocks, read_page, section
 
 SHIPPED = Path(__file__).parents[3] / "configs" / "zoo.yaml"
 
@@ -36,9 +37,8 @@ def test_the_list_that_plansmith_comes_with_is_that_of_the_checkout() -> None:
     assert read_list(shipped_list()) == read_list(SHIPPED)
 
 
-def test_the_list_of_the_readme_is_taken(tmp_path: Path) -> None:
-    readme = (SHIPPED.parents[1] / "README.md").read_text()
-    (text,) = re.findall(r"^```yaml\n(models:.*?model_type.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+def test_documented_list_is_taken(tmp_path: Path) -> None:
+    (text,) = code_blocks(section(read_page("fleets"), "A zoo of models"), "yaml")
     (tmp_path / "list.yaml").write_text(text)
     assert [bool(e.timm) for e in read_list(tmp_path / "list.yaml")] == [False, True]
 

@@ -20,10 +20,10 @@ from plansmith.triton.client import Client, Protocol
 from plansmith.triton.server.server import TritonServer
 
 from ...cli.command import check_refusal
+from ...support.documentation import read_page, section
 
 pytestmark = pytest.mark.xdist_group("client")
 
-README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
 Infer = Callable[..., Any]
 
 
@@ -236,9 +236,9 @@ def test_a_refusal_has_the_words_of_the_model(infer: Infer) -> None:
     check_refusal(infer("shout", "--text", "refuse", "--json"), 8, says)
 
 
-def test_the_commands_of_the_readme_and_the_help_are_such_as_it_takes() -> None:
-    section = README.partition("### Asking a model")[2].partition("\n### ")[0]
-    lines = re.findall(r"^\s*(?:\$ )?plansmith infer (.*)$", f"{section}\n{infer_command.help}", re.MULTILINE)
+def test_commands_of_the_page_and_the_help_are_taken() -> None:
+    page = section(read_page("triton"), "Asking a model")
+    lines = re.findall(r"^\s*(?:\$ )?plansmith infer (.*)$", f"{page}\n{infer_command.help}", re.MULTILINE)
     assert len(lines) > 10
     for line in lines:
         context = infer_command.make_context("infer", shlex.split(line))

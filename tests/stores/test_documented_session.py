@@ -1,4 +1,4 @@
-"""The commands of the README's section on stores, typed as they stand there."""
+"""The commands of the page on stores, typed as they stand there."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.store import Store
 
 from ..cli.in_process import InProcess
+from ..support.documentation import code_blocks, read_page, section
 from .filled import fill, report_live
 
-README = Path(__file__).parents[2] / "README.md"
 PLACE = "s3://models/prod"
 
 # What hangs on the model and the moment: times, sizes, counts, how it was compiled; the width of a column with it.
@@ -36,8 +36,7 @@ def plain(text: str) -> list[str]:
 
 def typed() -> list[tuple[list[str], list[str]]]:
     """The commands of the section's first block, and what each is said to print."""
-    section = README.read_text(encoding="utf-8").partition("### Stores\n")[2]
-    block = section.split("```")[1].strip()
+    block = code_blocks(section(read_page("stores"), "Versions and aliases"), "")[0].strip()
     first, *commands = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
     assert first == f"export PLANSMITH_STORE={PLACE}\n"
     said = []
@@ -49,7 +48,7 @@ def typed() -> list[tuple[list[str], list[str]]]:
     return said
 
 
-def test_the_commands_on_a_store_print_what_the_readme_says(
+def test_commands_on_a_store_print_what_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store = Store(FolderObjects(tmp_path / "store"))
