@@ -62,11 +62,14 @@ def areas() -> list[str]:
 
 
 def run_area(area: str, options: tuple[str, ...] = ()) -> Outcome:
-    """Run an area's tests; what they print goes to the terminal."""
+    """Run an area's tests; what they print goes to the terminal.
+
+    Those of a file that share a server tell of it in the order of the file.
+    """
     places = [str(TESTS / area)] if area != _HERE else [str(path) for path in sorted(TESTS.glob("test_*.py"))]
     results = RESULTS / f"{area}.xml"
     results.unlink(missing_ok=True)
-    parallel = ["-n", str(_WORKERS.get(area, 2)), "--dist", "loadgroup"]
+    parallel = ["-n", str(_WORKERS.get(area, 2)), "--dist", "loadgroup", "--randomly-dont-reorganize"]
     command = [sys.executable, "-m", "pytest", *parallel, "-m", SELECTION, f"--junitxml={results}", *options, *places]
     began = time.monotonic()
     status = _wait(subprocess.Popen(command, cwd=ROOT))
