@@ -56,7 +56,7 @@ def test_random_weights_are_said_in_the_summary_and_others_are_not(
 @pytest.mark.slow
 def test_timm_name_compiles_with_random_weights(run_alone: CommandLine) -> None:
     """A name that timm knows needs no hub where the weights are random, and the release says that they are."""
-    words = ("--random-weights", "--no-check-served", "--shapes", "pixel_values=1x3x64x64:2x3x64x64:2x3x64x64")
+    words = ("--random-weights", "--no-check-served", "--shapes", "pixel_values=1x3x160x160:2x3x160x160:2x3x160x160")
     made = run_alone.document("compile", "timm:test_resnet", *words)
     assert (made["name"], made["version"], made["verdict"]) == ("test_resnet", 1, "passed")
     source = json.loads(Path(made["manifest"]).read_text())["source"]
