@@ -74,11 +74,11 @@ test test-journeys test-all test-changed: export OMP_NUM_THREADS ?= 1
 test test-journeys test-all test-changed: export PYTHONHASHSEED := $(SEED)
 PYTEST = $(BIN)/python -m pytest -n 2 --randomly-seed=$(SEED) --durations=25 --durations-min=0.5
 
-test:            ## the fast tier: every test below a second; no GPU, no model hub, no server
+test:            ## the fast tier: every test below a second; no GPU, no network, nothing but what pip installed
 test: $(VENV)/.served
 	$(PYTEST) --dist worksteal --timeout=60 -m "$(FAST)"
 
-test-journeys:   ## some 25 stories through real parts: exporter, Triton, Prefect, PostgreSQL, S3, MLflow, Chromium
+test-journeys:   ## some 30 stories through real parts: exporter, Triton, Prefect, S3, MLflow, Chromium
 test-journeys: servers
 	$(PYTEST) --dist loadgroup tests/journeys
 
@@ -107,10 +107,11 @@ test-gpu:        ## the tests that need a GPU or TensorRT, which must be here; e
 test-gpu: $(VENV)/.served $(VENV)/.dali
 	PLANSMITH_REQUIRE_GPU=1 $(BIN)/python -m pytest -m "gpu or tensorrt" tests/gpu
 
-check:           ## style, types, images
+check:           ## style, imports, types, images
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache import_rules.toml
 	$(BIN)/mypy --num-workers 2 src tests benchmarks
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml docker/compose.sync.yaml docker/compose.flows.yaml

@@ -35,11 +35,11 @@ from benchmarks.compile_cost import MINILM
 from benchmarks.load_client import question
 from benchmarks.serving import CLIENTS, EXACT, LENGTH, OUTPUT, QUESTIONS, REPOSITORY, WORKPLACE, Row
 from PIL import Image
-from tests.pipelines.pictures import encoded, photographs
+from tests.pipelines.image.pictures import encoded, photographs
 from tests.support.real_sentences import real_sentences
 
 from plansmith.compilers.precision import benchmark
-from plansmith.config.targets import load_target
+from plansmith.config.target.targets import load_target
 from plansmith.pipelines.served.requests import SETTINGS_FILE, Arrays
 from plansmith.pipelines.served.text import TextStep
 from plansmith.records.release import CONFIG_FILE

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from tests.support.real_sentences import real_sentences
 
 from plansmith.compilers.precision import benchmark
-from plansmith.config.targets import load_target
+from plansmith.config.target.targets import load_target
 from plansmith.records.release import CONFIG_FILE
 from plansmith.system.files import link_or_copy
 from plansmith.triton.config.model_config import parse_config, text_of

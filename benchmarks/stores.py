@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.measure import Cost, compare, run
 from benchmarks.store_client import Job
-from tests.stores.releases import make_release
+from tests.support.stores.releases import make_release
 
 from plansmith.records.destination import Place
 from plansmith.stores.open import open_objects

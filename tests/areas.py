@@ -6,19 +6,17 @@ An area is a folder of `tests/`; most bear the name of the package that they tes
 
 from __future__ import annotations
 
-import ast
+import os
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import click
-
-from .import_rules import source_files
+import grimp
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
@@ -29,8 +27,8 @@ _NO_AREAS = {"gpu", "journeys", "support", "__pycache__"}
 """Folders that have a target of their own, or no tests."""
 _HERE = "house"
 """The area of the tests that lie in `tests/` itself."""
-_WORKERS = {"flows": 4}
-"""Processes that test side by side, where they mostly wait for others; two elsewhere."""
+_PARALLEL = {"flows": ("-n", "4", "--no-loadscope-reorder")}
+"""How tests run side by side where they mostly wait, those that take longest first; in two processes elsewhere."""
 _ALL = ("pyproject.toml", "constraints.txt", "Makefile", "tests/conftest.py")
 """What every area depends on."""
 _NO_TESTS = 5
@@ -69,7 +67,7 @@ def run_area(area: str, options: tuple[str, ...] = ()) -> Outcome:
     places = [str(TESTS / area)] if area != _HERE else [str(path) for path in sorted(TESTS.glob("test_*.py"))]
     results = RESULTS / f"{area}.xml"
     results.unlink(missing_ok=True)
-    parallel = ["-n", str(_WORKERS.get(area, 2)), "--dist", "loadgroup", "--randomly-dont-reorganize"]
+    parallel = [*_PARALLEL.get(area, ("-n", "2")), "--dist", "loadgroup", "--randomly-dont-reorganize"]
     command = [sys.executable, "-m", "pytest", *parallel, "-m", SELECTION, f"--junitxml={results}", *options, *places]
     began = time.monotonic()
     status = _wait(subprocess.Popen(command, cwd=ROOT))
@@ -108,54 +106,49 @@ def table(outcomes: list[Outcome]) -> str:
 
 
 @cache
-def modules() -> dict[str, Path]:
-    """Dotted name and file of every module of plansmith and of its tests."""
-    found = dict(source_files())
-    for path in TESTS.rglob("*.py"):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+def _graph() -> grimp.ImportGraph:
+    """Which modules of plansmith and of its tests import which, at once or later."""
+    return grimp.build_graph("plansmith", "tests", cache_dir=None)
 
 
-@cache
-def imported(module: str) -> frozenset[str]:
-    """The modules that a module imports, at once or later."""
-    return frozenset(_imported(module, modules()[module])) & modules().keys()
-
-
-def _imported(module: str, path: Path) -> Iterator[str]:
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            source = ".".join([*above, *([node.module] if node.module else [])])
-            yield source
-            yield from (f"{source}.{alias.name}" for alias in node.names)
-
-
-@cache
-def reached(area: str) -> frozenset[Path]:
-    """The files of an area: its tests, the package of its name, and all that these import.
+def reached(area: str) -> set[str]:
+    """The modules of an area: its tests, the package of its name, and all that these import.
 
     The command line imports everything: where tests of another area call it, what they test is imported by them, too.
     """
     own = ("tests.test_",) if area == _HERE else (f"tests.{area}.", f"plansmith.{area}.")
-    left = [name for name in modules() if f"{name}.".startswith(own)]
+    left = [name for name in _graph().modules if f"{name}.".startswith(own)]
     found: set[str] = set()
     while left:
         if (module := left.pop()) not in found:
             found.add(module)
-            left += [] if module.startswith("plansmith.cli") and area != "cli" else imported(module)
-    return frozenset(modules()[module].resolve() for module in found)
+            if area == "cli" or not module.startswith("plansmith.cli"):
+                left += _graph().find_modules_directly_imported_by(module)
+    return found
+
+
+def module_of(name: str) -> str:
+    """The module that a file is, or the package that it lies in; "" for neither. Its path is relative to the root."""
+    path = Path(name.removeprefix("src/")).with_suffix("")
+    if path.parts[0] in {"compilers", "flows"}:
+        path = "plansmith" / path
+    module = ".".join(path.parts)
+    while module and module not in _graph().modules:
+        module = module.rpartition(".")[0]
+    return module
 
 
 def changed_files(base: str) -> list[str]:
-    """What differs from where this branch left `base`, what is not committed included."""
+    """What differs from where this branch left `base`, what is not committed included.
+
+    Raises:
+        click.ClickException: git refuses, as where there is no such branch.
+    """
 
     def git(*words: str) -> list[str]:
-        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise click.ClickException(f"{done.stderr.strip()}\nNext: make test-changed BASE=<a branch or commit>")
         return done.stdout.splitlines()
 
     (fork,) = git("merge-base", base, "HEAD")
@@ -165,20 +158,15 @@ def changed_files(base: str) -> list[str]:
 def areas_of(changed: list[str]) -> list[str]:
     """The areas that changed files can reach.
 
-    A file that is no module counts as the package that it lies in; files outside of packages and tests count for the
-    area of their folder's name.
+    A file that is no module counts as the package that it lies in, with all of its modules; files outside of packages
+    and tests count for the area of their folder's name.
     """
     if set(changed) & set(_ALL):
         return areas()
-    files: set[Path] = set()
-    named: set[str] = set()
-    for name in changed:
-        path = (ROOT / name).resolve()
-        named |= {part for part in Path(name).parts[:2] if part in areas()}
-        named |= {"config"} if name.startswith("configs/") else set()
-        package = next((folder / "__init__.py" for folder in path.parents if (folder / "__init__.py").exists()), None)
-        files |= {path} if path.suffix == ".py" else {package.resolve()} if package else set()
-    return [area for area in areas() if area in named or reached(area) & files]
+    named = {part for name in changed for part in Path(name).parts[:2] if part in areas()}
+    named |= {"config"} if any(name.startswith("configs/") for name in changed) else set()
+    touched = tuple(f"{module}." for module in map(module_of, changed) if module)
+    return [area for area in areas() if area in named or any(f"{one}.".startswith(touched) for one in reached(area))]
 
 
 @click.command()
@@ -198,6 +186,7 @@ def main(chosen: tuple[str, ...], base: str | None, dry_run: bool, options: tupl
     RESULTS.mkdir(parents=True, exist_ok=True)
     outcomes = [run_area(area, options) for area in picked]
     click.echo(table(outcomes))
+    click.echo(f'The same again: make test-all AREA="{" ".join(picked)}" SEED={os.environ.get("PYTHONHASHSEED", "")}')
     sys.exit(max(one.status for one in outcomes))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .import_rules import source_files
+from .support.source import source_files
 
 # Their fixture is costly.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]

@@ -21,7 +21,7 @@ from plansmith.compilers.trt.versions import (
     loads_in,
     numbers_of,
 )
-from plansmith.config.targets import Target, is_target_file
+from plansmith.config.target.targets import Target, is_target_file
 from plansmith.config.tensorrt import TensorRTOptions
 from plansmith.errors import EngineError, EnvironmentFault
 from plansmith.formatting import bytes_in_words

@@ -32,7 +32,9 @@ _BACK = ("Scheduled", "AwaitingConcurrencySlot", "AwaitingRetry", "Late", "Resum
 _PUT_BACK = tuple(f"prefect.flow-run.{state}" for state in _BACK)
 """Nothing carries a run out that waits to be taken up, or to be resumed: it need not say that it lives."""
 _RUNS = "prefect.flow-run.*"
-_SILENT = "silent runs are crashed"
+_SILENT, _UNBEGUN = "silent runs are crashed", "runs that do not begin are crashed"
+_WINDOWS = {"RUNNING": _SILENT, "PENDING": _UNBEGUN}
+"""Which automation says how long a run in a state may be silent."""
 _TELLS = "notify"
 """What Prefect calls the ability of a block to send a text to people."""
 
@@ -56,15 +58,28 @@ def silent_run_automation(service: str, seconds: float) -> AutomationCore:
         after=(_BEGUN, HEARTBEAT),
         expect=(HEARTBEAT, *_PUT_BACK, *_ENDED),
         seconds=seconds,
-        message=f"It sent no heartbeat for {seconds:g} s: its worker or its machine is gone.",
+        message=silence_message("RUNNING", seconds),
     )
 
 
-def silence_of(client: SyncPrefectClient, service: str) -> float | None:
-    """For how many seconds a run of a service may be silent, by its automation; None where that is not there or off."""
-    found = client.read_automations_by_name(f"{service}: {_SILENT}")
-    windows = [getattr(one.trigger, "within", None) for one in found if one.enabled]
-    return next((window.total_seconds() for window in windows if window is not None), None)
+def silence_message(state: str, seconds: float) -> str:
+    """Why a run counts as crashed that was in a state, RUNNING or PENDING, for so many seconds without a word."""
+    said = "sent no heartbeat for" if state == "RUNNING" else "was taken up and did not begin within"
+    return f"It {said} {seconds:.0f} s: its worker or its machine is gone."
+
+
+def silence_limits(client: SyncPrefectClient, service: str) -> dict[str, float]:
+    """For how many seconds a run of a service may be silent, by its state.
+
+    The automations of the service say so; a state whose automation is not there, or is off, is left out.
+    """
+    limits = {}
+    for state, name in _WINDOWS.items():
+        found = client.read_automations_by_name(f"{service}: {name}")
+        windows = [getattr(one.trigger, "within", None) for one in found if one.enabled]
+        if seconds := [window.total_seconds() for window in windows if window is not None]:
+            limits[state] = seconds[0]
+    return limits
 
 
 def unbegun_run_automation(service: str, seconds: float) -> AutomationCore:
@@ -76,12 +91,12 @@ def unbegun_run_automation(service: str, seconds: float) -> AutomationCore:
     """
     return _crash(
         service,
-        "runs that do not begin are crashed",
+        _UNBEGUN,
         f"A run that a worker took up and that did not begin within {seconds:g} s has lost its worker or its machine.",
         after=(_TAKEN_UP,),
         expect=(_BEGUN, *_PUT_BACK, *_ENDED),
         seconds=seconds,
-        message=f"It was taken up and did not begin within {seconds:g} s: its worker or its machine is gone.",
+        message=silence_message("PENDING", seconds),
     )
 
 

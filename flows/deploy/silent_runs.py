@@ -1,7 +1,7 @@
 """Runs of a service that died while Prefect's server was away, or before it knew of them: called crashed afterwards.
 
 The server's automations look for silence from an event on; one that the server has lost, as in its own restart, begins
-no silence, and such a run would count as running for ever.
+no silence, and such a run would count as running, or as taken up, for ever.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from plansmith.flows.deploy.automations import HEARTBEAT, silence_of
+from plansmith.flows.deploy.automations import HEARTBEAT, silence_limits, silence_message
 from plansmith.flows.deploy.deployments import service_tag
 
 if TYPE_CHECKING:
@@ -23,9 +23,10 @@ _PAGE = 200
 
 
 def crash_silent_runs(client: SyncPrefectClient, tags: Iterable[str]) -> Iterator[str]:
-    """Call the running runs of services crashed whose last heartbeat is too old, and give their names.
+    """Call the runs of services crashed that were silent for too long, and give their names.
 
-    How old it may be is what the service's automation on the server says; without that one nothing is done.
+    A running run is silent since its last heartbeat, one that a worker took up since then. How long that may be is what
+    the service's automations on the server say; without them nothing is done.
 
     Args:
         client: of the server.
@@ -35,14 +36,12 @@ def crash_silent_runs(client: SyncPrefectClient, tags: Iterable[str]) -> Iterato
         httpx.HTTPError: the server does not answer.
     """
     for service in (tag.removeprefix(service_tag("")) for tag in tags if tag.startswith(service_tag(""))):
-        seconds = silence_of(client, service)
-        if seconds is None:
-            continue
-        now = _server_time(client)
-        for run in _running(client, service_tag(service)):
-            silent = (now - _heard_of(client, run, now)).total_seconds()
-            if silent > seconds and _crash(client, run, silent):
-                yield run.name
+        for state, limit in silence_limits(client, service).items():
+            now = _server_time(client)
+            for run in _runs(client, service_tag(service), state):
+                silent = (now - _heard_of(client, run, now)).total_seconds()
+                if silent > limit and _crash(client, run, silence_message(state, silent)):
+                    yield run.name
 
 
 def _server_time(client: SyncPrefectClient) -> datetime:
@@ -50,11 +49,11 @@ def _server_time(client: SyncPrefectClient) -> datetime:
     return parsedate_to_datetime(client.hello().headers["date"])
 
 
-def _running(client: SyncPrefectClient, tag: str) -> list[FlowRun]:
+def _runs(client: SyncPrefectClient, tag: str, state: str) -> list[FlowRun]:
     from prefect.client.schemas.filters import FlowRunFilter
     from prefect.client.schemas.sorting import FlowRunSort
 
-    wanted = FlowRunFilter.model_validate({"tags": {"all_": [tag]}, "state": {"type": {"any_": ["RUNNING"]}}})
+    wanted = FlowRunFilter.model_validate({"tags": {"all_": [tag]}, "state": {"type": {"any_": [state]}}})
     found: list[FlowRun] = []
     while True:
         page = client.read_flow_runs(
@@ -78,11 +77,10 @@ def _heard_of(client: SyncPrefectClient, run: FlowRun, now: datetime) -> datetim
     return max([*heard, run.state.timestamp if run.state else now])
 
 
-def _crash(client: SyncPrefectClient, run: FlowRun, silent: float) -> bool:
+def _crash(client: SyncPrefectClient, run: FlowRun, message: str) -> bool:
     """Whether the server took it: a run that has just ended stays as it ended."""
     from prefect.client.schemas.responses import SetStateStatus
     from prefect.states import Crashed
 
-    message = f"It sent no heartbeat for {silent:.0f} s: its worker or its machine is gone."
     answer: OrchestrationResult[Any] = client.set_flow_run_state(run.id, Crashed(message=message))
     return answer.status == SetStateStatus.ACCEPT

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith.config.targets import is_target_file
+from plansmith.config.target.targets import is_target_file
 
 if TYPE_CHECKING:
     from plansmith.config.spec import ModelSpec

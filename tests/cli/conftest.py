@@ -14,8 +14,8 @@ import pytest
 
 from plansmith.system.files import locked
 
-from .command import BERT, CommandLine
-from .in_process import InProcess
+from ..support.cli.command import BERT, CommandLine
+from ..support.cli.in_process import InProcess
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from PIL import Image
 
 from plansmith.data.split import Draw, draw
 
-from ..compilers.precision import lint_graphs
 from ..data.models import save_bert, save_timm
 from ..data.test_sampling import phrases
-from .command import Answer, check_nothing_made, check_refusal
-from .in_process import InProcess
+from ..support.cli.command import Answer, check_nothing_made, check_refusal
+from ..support.cli.in_process import InProcess
+from ..support.precision import lint_graphs
 
 TEXTS = phrases(60)
 LONG = "\n".join(" ".join([text] * 80) for text in TEXTS[:20])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .command import BERT, CommandLine, Refused, check_refusal, listing
+from ..support.cli.command import BERT, CommandLine, Refused, check_refusal, listing
 from .conftest import Compiled
 
 _FILES = {"bert/config.json": json.dumps(BERT), "bert/model.safetensors": "weights", "file": "not a folder"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .command import BERT, CommandLine, Refused, check_nothing_made, check_refusal, listing
+from ..support.cli.command import BERT, CommandLine, Refused, check_nothing_made, check_refusal, listing
 
 _TIMM = json.dumps({"architecture": "test_resnet", "num_classes": 10})
 _BERT = json.dumps(BERT)

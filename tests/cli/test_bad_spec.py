@@ -11,7 +11,7 @@ from plansmith.config.shapes import parse_shapes, resolve_axes
 from plansmith.errors import UsageError
 from plansmith.records.model import AxisRange, Tensor
 
-from .command import BERT, CommandLine, Refused, check_nothing_made, check_refusal, listing
+from ..support.cli.command import BERT, CommandLine, Refused, check_nothing_made, check_refusal, listing
 
 _MODEL = {"bert/config.json": json.dumps(BERT), "bert/model.safetensors": "weights"}
 _SPEC = ("model.yaml", "--dry-run")

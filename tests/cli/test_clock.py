@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .command import CommandLine
+from ..support.cli.command import CommandLine
 from .conftest import Compiled
 
 pytestmark = pytest.mark.slow

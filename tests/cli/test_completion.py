@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.target_names import target_names
+from plansmith.config.target.names import target_names
 
-from .command import COMMAND, CommandLine, environment
+from ..support.cli.command import COMMAND, CommandLine, environment
 from .conftest import Compiled
 
 COMMANDS = [

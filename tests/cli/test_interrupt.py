@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from .command import COMMAND, CommandLine, check_nothing_made, environment
+from ..support.cli.command import COMMAND, CommandLine, check_nothing_made, environment
 
 pytestmark = pytest.mark.slow
 

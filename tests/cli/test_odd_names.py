@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .command import COMMAND, CommandLine, check_refusal, environment
+from ..support.cli.command import COMMAND, CommandLine, check_refusal, environment
 from .conftest import Compiled
 
 ODD = 'it\'s "a" $HOME `x`; модель 模型 🙂 e\u0301 \\'

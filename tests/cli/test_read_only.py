@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from .command import CommandLine, check_refusal
+from ..support.cli.command import CommandLine, check_refusal
+from ..support.cli.read_only import read_only
 from .conftest import Compiled
-from .read_only import read_only
 
 pytestmark = pytest.mark.slow
 

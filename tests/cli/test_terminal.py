@@ -13,9 +13,9 @@ import pytest
 
 from plansmith.cli import cli
 
-from .command import COMMAND, CommandLine, check_refusal, environment
+from ..support.cli.command import COMMAND, CommandLine, check_refusal, environment
+from ..support.cli.screen import in_terminal
 from .conftest import Compiled
-from .screen import in_terminal
 
 LISTINGS = {
     "targets": ("targets",),

@@ -15,7 +15,7 @@ import pytest
 
 from plansmith.system.files import locked
 
-from .command import COMMAND, CommandLine, environment
+from ..support.cli.command import COMMAND, CommandLine, environment
 from .conftest import Compiled
 
 pytestmark = pytest.mark.slow

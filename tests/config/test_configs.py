@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from plansmith.config.loader import read_specs
-from plansmith.config.target_names import runtime_names, target_names
-from plansmith.config.targets import Target, load_target, require_onnxruntime
+from plansmith.config.target.names import runtime_names, target_names
+from plansmith.config.target.targets import Target, load_target, require_onnxruntime
 from plansmith.errors import EngineError
 
 from ..support.real_sentences import real_sentences

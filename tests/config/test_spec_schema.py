@@ -16,7 +16,7 @@ from plansmith.config.loader import read_specs
 from plansmith.config.precision import LoweringOptions
 from plansmith.config.schema import spec_schema
 from plansmith.config.spec import ModelSpec
-from plansmith.config.target_names import target_names
+from plansmith.config.target.names import target_names
 from plansmith.config.triton import TritonOptions
 from plansmith.errors import UsageError
 from plansmith.records.model import Record

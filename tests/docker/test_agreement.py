@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from plansmith.cli import cli
-from plansmith.config.target_names import runtime_names
-from plansmith.config.targets import load_target, require_onnxruntime
+from plansmith.config.target.names import runtime_names
+from plansmith.config.target.targets import load_target, require_onnxruntime
 
 from .instructions import COMPOSE, DOCKERFILE, ROOT, Stage, arguments, filled, read
 

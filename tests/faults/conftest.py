@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from .compiles import write_tiny_bert
-from .cramped import Cramped, cramped_folder
+from ..support.faults.compiles import write_tiny_bert
+from ..support.faults.cramped import Cramped, cramped_folder
 
-TESTS = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LONGEST_SECONDS = 600
 
 RunScript = Callable[..., Any]
@@ -28,8 +28,8 @@ def run_script() -> RunScript:
 
 
 def _run_script(module: str, *arguments: object) -> Any:
-    command = [sys.executable, "-m", f"faults.{module}", *map(str, arguments)]
-    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, check=False, timeout=LONGEST_SECONDS)
+    command = [sys.executable, "-m", f"tests.support.faults.{module}", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LONGEST_SECONDS)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

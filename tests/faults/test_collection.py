@@ -26,9 +26,9 @@ from plansmith.system.temporary import abandoned_scratch, scratch_folder
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.repository.rollback import hidden_since
 
-from .packages import MODEL, draft_of, publish, write_package
-from .runs import run_record
-from .wholeness import release_numbers, repository_problems, shown_versions
+from ..support.faults.packages import MODEL, draft_of, publish, write_package
+from ..support.faults.runs import run_record
+from ..support.faults.wholeness import release_numbers, repository_problems, shown_versions
 
 DAY = 86400
 

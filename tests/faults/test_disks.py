@@ -14,10 +14,10 @@ from plansmith.steps.runner import Listener, StageRunner
 from plansmith.system.files import storage_errors
 from plansmith.triton.repository.repository import ModelRepository
 
-from .compiles import start_compile
-from .cramped import Cramped
-from .packages import MODEL, draft_of, publish, write_package
-from .wholeness import release_numbers, repository_problems, shown_versions, staging_problems, store_of
+from ..support.faults.compiles import start_compile
+from ..support.faults.cramped import Cramped
+from ..support.faults.packages import MODEL, draft_of, publish, write_package
+from ..support.faults.wholeness import release_numbers, repository_problems, shown_versions, staging_problems, store_of
 
 TOO_MUCH = "x" * 200_000
 

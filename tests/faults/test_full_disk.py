@@ -16,10 +16,10 @@ from plansmith.steps.compilation import Compilation
 from plansmith.steps.lower_only import GraphLowering
 from plansmith.steps.runner import Listener
 
-from ..compilers.precision import lint_graphs
-from ..compilers.precision.given_files import lay_out
-from .cramped import Cramped, cramped_folder
-from .wholeness import cache_problems, staging_problems
+from ..support.faults.cramped import Cramped, cramped_folder
+from ..support.faults.wholeness import cache_problems, staging_problems
+from ..support.precision import lint_graphs
+from ..support.precision.given_files import lay_out
 
 pytestmark = pytest.mark.slow
 

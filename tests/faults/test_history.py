@@ -18,8 +18,8 @@ from plansmith.steps.provenance.history import HISTORY, History
 from plansmith.steps.provenance.recording import Run, recorded
 from plansmith.steps.runner import Listener, StageRunner
 
-from .packages import draft_of, publish, write_package
-from .runs import run_record
+from ..support.faults.packages import draft_of, publish, write_package
+from ..support.faults.runs import run_record
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ..support.faults.scenarios import SCENARIOS
 from .conftest import RunScript
-from .scenarios import SCENARIOS
 
 NAMING = {"link", "mkdir", "rename", "replace", "symlink"}
 

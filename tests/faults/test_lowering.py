@@ -14,12 +14,12 @@ import pytest
 
 from plansmith.system.process import Worker
 
-from ..cli.command import COMMAND, environment
-from ..compilers.precision import lint_graphs
-from ..compilers.precision.given_files import lay_out
-from .conftest import TESTS
-from .ends import still_running
-from .wholeness import cache_problems, staging_problems
+from ..support.cli.command import COMMAND, environment
+from ..support.faults.ends import still_running
+from ..support.faults.wholeness import cache_problems, staging_problems
+from ..support.precision import lint_graphs
+from ..support.precision.given_files import lay_out
+from .conftest import ROOT
 
 SECONDS = 180
 ENDED_SECONDS = 20
@@ -129,8 +129,8 @@ def test_a_worker_that_dies_in_the_middle_of_a_lowering_is_one_message(lowering:
 def test_what_a_worker_leaves_among_the_temporary_files_goes_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(TESTS)
-    with Worker("faults.tiny_worker", tmp_path / "log") as worker:
+    monkeypatch.chdir(ROOT)
+    with Worker("tests.support.faults.tiny_worker", tmp_path / "log") as worker:
         left = Path(worker.call("leave_temporary_file"))
         assert left.read_text() == "left"
     assert not left.exists()

@@ -10,8 +10,8 @@ from plansmith.errors import RepositoryError
 from plansmith.records.model import Device
 from plansmith.records.validation import ServedReport
 
-from .packages import MODEL, draft_of, publish, write_package
-from .wholeness import release_numbers, repository_problems, shown_versions, store_of
+from ..support.faults.packages import MODEL, draft_of, publish, write_package
+from ..support.faults.wholeness import release_numbers, repository_problems, shown_versions, store_of
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from plansmith.errors import EnvironmentFault, RepositoryError, ServedCheckError
 from plansmith.fleet.maintenance.garbage import Collector, Limits
 from plansmith.triton.repository.repository import ModelRepository
 
-from .kill_rounds import in_child
-from .packages import MODEL, draft_of, write_package
-from .packages import publish as publish_package
-from .wholeness import repository_problems, staging_problems
+from ..support.faults.kill_rounds import in_child
+from ..support.faults.packages import MODEL, draft_of, write_package
+from ..support.faults.packages import publish as publish_package
+from ..support.faults.wholeness import repository_problems, staging_problems
 
 INTERRUPTED = "its publication was interrupted before every server had loaded it"
 

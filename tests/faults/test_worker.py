@@ -17,9 +17,9 @@ from plansmith.steps import runner as stages
 from plansmith.system.memory import kills, kills_counter
 from plansmith.system.process import Worker, log_tail
 
-from .conftest import TESTS
-from .ends import still_running
-from .groups import small_group
+from ..support.faults.ends import still_running
+from ..support.faults.groups import small_group
+from .conftest import ROOT
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def progress() -> list[str]:
 
 @pytest.fixture
 def worker(log: Path, progress: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    monkeypatch.chdir(TESTS)
-    with Worker("faults.tiny_worker", log, progress.append) as started:
+    monkeypatch.chdir(ROOT)
+    with Worker("tests.support.faults.tiny_worker", log, progress.append) as started:
         yield started
 
 
@@ -90,7 +90,7 @@ def test_a_killed_worker_is_named_with_what_to_reduce(function: str, worker: Wor
 def test_a_worker_killed_from_outside_is_not_put_down_to_the_kernel_where_the_kernel_counts(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(TESTS)
+    monkeypatch.chdir(ROOT)
     children: list[int] = []
     counted = kills(kills_counter(os.getpid())) is not None
 
@@ -99,7 +99,7 @@ def test_a_worker_killed_from_outside_is_not_put_down_to_the_kernel_where_the_ke
         os.kill(children[0], signal.SIGKILL)
 
     who = "not by the kernel but by another program" if counted else "most likely because the machine ran out"
-    with Worker("faults.tiny_worker", log, kill) as worker:
+    with Worker("tests.support.faults.tiny_worker", log, kill) as worker:
         children.append(worker.call("pid"))
         with pytest.raises(EnvironmentFault, match=rf"killed during wait \(waiting\), {who}"):
             worker.call("wait")
@@ -161,8 +161,8 @@ def test_the_kernel_counts_its_kills_in_either_version_of_control_groups(version
 
 
 def test_after_a_dead_worker_the_next_step_has_a_fresh_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(TESTS)
-    monkeypatch.setattr(stages, "WORKER_MODULE", "faults.tiny_worker")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(stages, "WORKER_MODULE", "tests.support.faults.tiny_worker")
     runner = stages.StageRunner("tiny", tmp_path, listener=stages.Listener(), force=False, dry=False)
     first = runner.heavy("pid")
     with pytest.raises(EnvironmentFault):
@@ -221,8 +221,8 @@ def test_a_worker_dies_with_its_parent(
     number: signal.Signals, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    command = [sys.executable, "-m", "faults.worker_parent", str(log)]
-    with subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
+    command = [sys.executable, "-m", "tests.support.faults.worker_parent", str(log)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
         os.kill(parent.pid, number)

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from plansmith.config.targets import name_of
+from plansmith.config.target.targets import name_of
 from plansmith.fleet.members import Member, members_in
 from plansmith.fleet.plan import plan_fleet
 from plansmith.fleet.records import PlannedModel
@@ -17,7 +17,7 @@ from plansmith.steps.provenance.fingerprint import Hub, basis_of
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.repository import ModelRepository
 
-from ..faults.packages import draft_of, publish, write_package
+from ..support.faults.packages import draft_of, publish, write_package
 
 
 class Place:

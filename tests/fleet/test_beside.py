@@ -17,7 +17,7 @@ from plansmith.steps.provenance import fingerprint
 from plansmith.steps.provenance.fingerprint import basis_of, completed
 from plansmith.system.digest import Digester
 
-from ..cli.command import BERT
+from ..support.cli.command import BERT
 from ..support.made import made_model
 
 NAMES = ("mood", "topics")

@@ -22,8 +22,8 @@ from plansmith.steps.provenance.fingerprint import basis_of, completed
 from plansmith.steps.runner import Listener
 from plansmith.system.digest import Digester
 
-from ..cli.in_process import InlineWorker
 from ..sources.graphs import save_product
+from ..support.cli.in_process import InlineWorker
 from ..support.made import made_model
 
 STORE = "store"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plansmith.config.spec import ModelSpec
-from plansmith.config.target_names import shipped_file
+from plansmith.config.target.names import shipped_file
 from plansmith.fleet.rebuild_reasons import differences
 from plansmith.steps.provenance import tools as compile_tools
 from plansmith.steps.provenance.fingerprint import NO_SAY

@@ -9,22 +9,33 @@ from uuid import uuid4
 
 import pytest
 
-from ..cli.command import BERT, CommandLine
 from ..compilers.trt.conftest import nvml_stub
-from . import prefect_server, team
-from .prefect_server import PrefectServer
-from .service import Service
-from .team import Team
+from ..support.cli.command import BERT, CommandLine
+from ..support.prefect import prefect_server, team
+from ..support.prefect.fleets import write_graph
+from ..support.prefect.prefect_server import PrefectServer
+from ..support.prefect.service import Service
+from ..support.prefect.team import Team
 
 __all__ = ["nvml_stub"]
+
+_FIRST = (
+    *("test_kills", "test_workers", "test_fleet_on_workers", "test_serving", "test_fleet_on_pools"),
+    *("test_tracked", "test_submit", "test_deploying", "test_prefect_yaml"),
+)
+"""The files that take longest, and mostly wait: what begins last must be short."""
+_SHARED = {"test_kills": "team", "test_workers": "team"}
+"""Which files share what they are marked with, and so their servers."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of one server's workers in one process: those of a file, and all of the team's."""
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent) and isinstance(item, pytest.Function):
-            item.add_marker(pytest.mark.xdist_group("team" if "crew" in item.fixturenames else item.path.stem))
+    """Keep the tests of one server's workers in one process: those of a file, and of the files that share a team."""
+    own = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
+    for item in own:
+        item.add_marker(pytest.mark.xdist_group(_SHARED.get(item.path.stem, item.path.stem)))
+    first = [item for name in _FIRST for item in own if item.path.stem == name]
+    items[:] = first + [item for item in items if item not in first]
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +57,14 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
         warnings.simplefilter("ignore")
         BertForSequenceClassification(BertConfig(**BERT)).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of an ONNX file that takes a second to compile."""
+    path = tmp_path_factory.mktemp("tiny") / "tiny.onnx"
+    write_graph(path)
+    return f"onnx:{path}"
 
 
 @pytest.fixture

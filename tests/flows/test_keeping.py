@@ -16,10 +16,10 @@ from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.store import Store
 from plansmith.triton.repository.repository import ModelRepository
 
-from ..cli.command import environment
 from ..fleet.maintenance.releases import publish_answering
-from ..stores.filled import fill
-from .prefect_server import PrefectServer
+from ..support.cli.command import environment
+from ..support.prefect.prefect_server import PrefectServer
+from ..support.stores.filled import fill
 
 pytestmark = pytest.mark.services
 

@@ -11,9 +11,9 @@ import pytest
 
 from ..support import browser
 from ..support.browser import Browser
+from ..support.prefect.fleets import FleetRun, children_of, lay_out
+from ..support.prefect.prefect_server import LOGIN, PrefectServer
 from ..support.waiting import soon
-from .fleets import FleetRun, children_of, lay_out
-from .prefect_server import LOGIN, PrefectServer
 
 pytestmark = pytest.mark.services
 

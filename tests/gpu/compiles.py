@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ..cli.command import COMMAND, Answer, environment
+from ..support.cli.command import COMMAND, Answer, environment
 from .machine import TRITON_BACKEND
 from .subjects import Subject
 

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from plansmith.cli.info.image_check import compare_image, found_here, require_image
-from plansmith.config.target_names import runtime_names
-from plansmith.config.targets import load_target, require_onnxruntime
+from plansmith.config.target.names import runtime_names
+from plansmith.config.target.targets import load_target, require_onnxruntime
 from plansmith.errors import EngineError
 from plansmith.triton.server.installation import has_gpu
 

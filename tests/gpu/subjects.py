@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..faults.compiles import write_tiny_bert
+from ..support.faults.compiles import write_tiny_bert
 
 BERT_SHAPES = "1x16:8x64:16x128"
 IMAGE_SHAPES = "1x3x224x224:4x3x224x224:16x3x224x224"

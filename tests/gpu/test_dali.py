@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plansmith.config.targets import load_target, require_dali
+from plansmith.config.target.targets import load_target, require_dali
 from plansmith.pipelines.dali.agreement import difference
 from plansmith.pipelines.dali.pipelines import PIPELINE_FILE, run_pipeline, serialise_pipeline
 from plansmith.pipelines.dali.recipe import recipe_from_settings
 from plansmith.records.model import Device
 from plansmith.triton.server import environment
 
-from ..pipelines.dali_settings import EXACT, SHORTEST, real_images, settings
+from ..pipelines.dali.dali_settings import EXACT, SHORTEST, real_images, settings
 
 pytestmark = pytest.mark.gpu
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ..cli.command import CommandLine
-from ..faults.compiles import write_tiny_bert
+from ..support.cli.command import CommandLine
+from ..support.faults.compiles import write_tiny_bert
 from .compiles import Release, Workshop, released
 from .machine import Device, in_child, other_target
 from .subjects import subject

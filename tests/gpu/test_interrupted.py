@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ..cli.command import COMMAND, environment
-from ..faults.ends import still_running
-from ..faults.wholeness import cache_problems, repository_problems
+from ..support.cli.command import COMMAND, environment
+from ..support.faults.ends import still_running
+from ..support.faults.wholeness import cache_problems, repository_problems
 from .compiles import Workshop, released
 from .machine import in_child
 from .subjects import subject

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ..cli.command import check_nothing_made
+from ..support.cli.command import check_nothing_made
 from .compiles import Workshop, version_in
 from .machine import Device, other_target, tensorrt_version
 from .subjects import subject

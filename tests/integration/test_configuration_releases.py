@@ -23,7 +23,7 @@ from plansmith.steps.compilation import Compilation
 from plansmith.steps.runner import Listener
 from plansmith.triton.config.model_config import parse_config
 
-from ..cli.in_process import InlineWorker
+from ..support.cli.in_process import InlineWorker
 
 BEFORE_PACKAGE = ("fetch", "export", "lower", "compile", "validate")
 TEXT = """<ir_version: 9, opset_import: ["" : 17]>

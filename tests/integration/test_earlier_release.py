@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ..cli.command import CommandLine
+from ..support.cli.command import CommandLine
 
 pytestmark = pytest.mark.slow
 

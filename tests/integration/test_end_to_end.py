@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ..cli.command import COMMAND
 from ..compilers.python_backend.models import ODD_INPUTS, write_odd
+from ..support.cli.command import COMMAND
 
 pytestmark = pytest.mark.slow
 

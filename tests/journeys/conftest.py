@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ..cli.command import CommandLine
 from ..flows.conftest import prefect
 from ..stores.conftest import aws, plain_client, proxy, s3, s3_server, seen, standing_proxy
+from ..support.cli.command import CommandLine
 
 __all__ = ["aws", "plain_client", "prefect", "proxy", "s3", "s3_server", "seen", "standing_proxy"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..cli.command import CommandLine
-from ..flows.fleets import lay_out
+from ..support.cli.command import CommandLine
+from ..support.prefect.fleets import lay_out
 
 
 def test_fleet_builds_what_is_stale(terminal: CommandLine) -> None:

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ..cli.command import CommandLine, environment
-from ..faults.wholeness import cache_problems, repository_problems, staging_problems, store_of
 from ..sources.graphs import save_product
 from ..stores.conftest import S3
-from ..stores.fault_proxy import FaultProxy, Request, at, cut_before, killing
-from ..stores.releases import MODEL, make_release
+from ..support.cli.command import CommandLine, environment
+from ..support.faults.wholeness import cache_problems, repository_problems, staging_problems, store_of
+from ..support.stores.fault_proxy import FaultProxy, Request, at, cut_before, killing
+from ..support.stores.releases import MODEL, make_release
 
 ROOT = Path(__file__).parents[2]
 WHOLE = "  all as it was published\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..cli.command import CommandLine
+from ..support.cli.command import CommandLine
 
 
 def test_doctor_finds_a_machine_that_compiles_and_serves(terminal: CommandLine) -> None:

@@ -18,10 +18,10 @@ import yaml
 from plansmith.errors import ServedCheckError
 from plansmith.triton.client import Client
 
-from ..cli.command import CommandLine
 from ..integration.test_end_to_end import ask
 from ..pipelines.test_raw_cases import texts
 from ..support import browser
+from ..support.cli.command import CommandLine
 from ..support.documentation import code_blocks, read_page, section
 from ..support.real_sentences import real_sentences
 from ..triton.followed import Followed

@@ -16,14 +16,14 @@ from PIL import Image
 from plansmith.errors import ServedCheckError
 from plansmith.triton.client import Client
 
-from ..cli.command import CommandLine
 from ..compilers.python_backend.models import ODD_INPUTS, write_odd
 from ..integration.test_end_to_end import ask
-from ..pipelines.classifiers import classifier, save_classifiers
-from ..pipelines.pictures import encoded, photographs
+from ..pipelines.image.pictures import encoded, photographs
 from ..pipelines.test_raw_cases import texts
-from ..pipelines.texts import column
+from ..pipelines.text.classifiers import classifier, save_classifiers
+from ..pipelines.text.texts import column
 from ..sources.graphs import save_product
+from ..support.cli.command import CommandLine
 from ..support.real_sentences import real_sentences
 from ..triton.followed import Followed
 

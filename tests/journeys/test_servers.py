@@ -9,14 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ..cli.command import LONGEST_SECONDS, CommandLine
-from ..faults.compiles import NAME
-from ..faults.ends import still_running
-from ..flows.compiled import check_nothing_half_made, check_whole, small_spec
-from ..flows.prefect_server import PrefectServer
-from ..flows.team import wait_until
-from ..flows.workers import words_of
 from ..sources.mlflow.server import MlflowServer, running
+from ..support.cli.command import LONGEST_SECONDS, CommandLine
+from ..support.faults.ends import still_running
+from ..support.prefect.compiled import NAME, check_nothing_half_made, check_whole, small_spec
+from ..support.prefect.prefect_server import PrefectServer
+from ..support.prefect.workers import words_of
+from ..support.waiting import wait_until
 
 STEPS = ["fetch", "export", "lower", "compile", "validate", "package", "publish"]
 
@@ -26,22 +25,17 @@ def at_work(process: psutil.Process) -> list[psutil.Process]:
     return [one for one in process.children(recursive=True) if "plansmith.steps.worker" in words_of(one)]
 
 
-def compile_words(folder: Path) -> tuple[str, ...]:
-    """A tracked compile of a small model."""
-    spec = small_spec(folder)
-    return ("compile", spec["source"], "--name", NAME, "--random-weights", "--no-check-served", "--track")
-
-
 def test_cancelled_compile_ends_and_the_next_one_completes(prefect: PrefectServer, terminal: CommandLine) -> None:
     """A tracked compile that is cancelled in Prefect ends with all its processes, and the next one completes."""
-    words = compile_words(terminal.folder)
+    # Once the model is fetched, the compile waits until it may go on.
+    (terminal.folder / "tiny.yaml").write_text(json.dumps(small_spec(terminal.folder, held=True)))  # which is YAML, too
+    words = ("compile", "tiny.yaml", "--track")
     variables = prefect.variables()
     with terminal.start(*words, **variables) as process:
         command = psutil.Process(process.pid)
-        wait_until(lambda: bool(at_work(command)) and any(terminal.folder.glob("artifacts/cache/staging/*/*")))
+        wait_until((terminal.folder / "held").exists)
+        assert at_work(command)
         started = command.children(recursive=True)
-        for one in at_work(command):
-            one.suspend()  # still at work when it is cancelled
         first = prefect.run_named(f"{NAME} for local-cpu")["id"]
         prefect.cancel(first)
         _, said = process.communicate(timeout=LONGEST_SECONDS)
@@ -53,6 +47,7 @@ def test_cancelled_compile_ends_and_the_next_one_completes(prefect: PrefectServe
     check_nothing_half_made(terminal.folder)
     assert not [path for path in terminal.folder.glob("artifacts/**/staging/*") if path.name != ".lock"]
 
+    (terminal.folder / "go").touch()
     assert terminal.document(*words, **variables)["version"] == 1
     check_whole(terminal.folder)
     runs = prefect.ask("flow_runs/filter", flow_runs={"name": {"any_": [f"{NAME} for local-cpu"]}})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..cli.command import CommandLine
 from ..stores.conftest import S3, SECRET
-from ..stores.releases import MODEL, make_release
+from ..support.cli.command import CommandLine
+from ..support.stores.releases import MODEL, make_release
 
 PUBLISHERS = 8
 

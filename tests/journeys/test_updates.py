@@ -9,7 +9,7 @@ import pytest
 
 from plansmith.triton.repository.repository import ModelRepository
 
-from ..cli.command import CommandLine
+from ..support.cli.command import CommandLine
 from ..triton.clients import Clients
 from ..triton.followed import Followed
 from ..triton.live_rounds import Rounds

@@ -11,7 +11,7 @@ import pytest
 from plansmith.pipelines.served.labels import LabelsStep
 from plansmith.pipelines.served.requests import Refusal
 
-from .texts import REQUESTS, SENTENCES, bert, close, column, roberta, serve
+from .text.texts import REQUESTS, SENTENCES, bert, close, column, roberta, serve
 
 
 def library(folder: Path, texts: Any, top_k: int) -> list[list[dict[str, Any]]]:

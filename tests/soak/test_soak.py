@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ROUNDS = int(os.environ.get("PLANSMITH_SOAK_ROUNDS") or 3)
 
 
@@ -37,8 +37,8 @@ def test_crowds_of_publishers_get_every_number_once_round_after_round(what: str,
 
 
 def _outcomes(module: str, *arguments: object) -> list[Any]:
-    command = [sys.executable, "-m", f"faults.{module}", *map(str, arguments)]
-    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", f"tests.support.faults.{module}", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     outcomes: list[Any] = json.loads(done.stdout)
     return outcomes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from plansmith.steps.cache import toolchain
 from plansmith.steps.cache.toolchain import environment, step_toolchain
 
-from ..import_rules import PACKAGE, reached_files
+from ..support.source import PACKAGE, reached_files
 
 ASKED = (
     "import sys; sys.path[:0] = sys.argv[1:];"
@@ -73,8 +74,7 @@ NO_SAY = {
     "config/messages",
     "formatting",
     "records/fields",
-    "config/target_names",
-    "config/targets",
+    "config/target",
     "system/files",
     "system/temporary",
     "config/spec",
@@ -117,19 +117,42 @@ NO_SAY_IN |= {
 }
 
 
-@pytest.mark.parametrize("step", WORK)
-def test_every_module_that_a_step_reaches_is_part_of_its_key_unless_it_has_no_say(step: str) -> None:
-    counted = (*toolchain._COMMON_CODE, *toolchain._CODE[step])
-    silent = NO_SAY | NO_SAY_IN.get(step, set())
-    missing = []
-    for path in reached_files(*(f"plansmith.{module}" for module in WORK[step])):
-        if path.name == "__init__.py":  # a line of words
-            continue
-        place = path.relative_to(PACKAGE)
-        around = {place.as_posix(), *(parent.as_posix() for parent in place.parents)}
-        if around.isdisjoint(counted) and (around | {place.with_suffix("").as_posix()}).isdisjoint(silent):
-            missing.append(place.as_posix())
-    assert not missing
+def _deciding() -> dict[str, list[str]]:
+    """The modules that decide what a step makes, with the steps: all that these reach and that has a say."""
+    found: dict[str, list[str]] = {}
+    for step, modules in WORK.items():
+        silent = NO_SAY | NO_SAY_IN.get(step, set())
+        for path in reached_files(*(f"plansmith.{module}" for module in modules)):
+            place = path.relative_to(PACKAGE)
+            around = {place.with_suffix("").as_posix(), *(parent.as_posix() for parent in place.parents)}
+            if path.name != "__init__.py" and around.isdisjoint(silent):  # these hold a line of words
+                found.setdefault(place.as_posix(), []).append(step)
+    return dict(sorted(found.items()))
+
+
+DECIDING = _deciding()
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package, to be edited."""
+    package = tmp_path_factory.mktemp("copied") / "plansmith"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    return package
+
+
+@pytest.mark.parametrize("module", DECIDING)
+def test_an_edit_of_a_module_changes_the_keys_of_the_steps_that_run_it(
+    module: str, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "_PACKAGE", copied)
+    monkeypatch.setattr(toolchain, "_code_digest", toolchain._code_digest.__wrapped__)
+    before = {step: step_toolchain(step)["code"] for step in DECIDING[module]}
+    text = (copied / module).read_bytes()
+    (copied / module).write_bytes(text + b"# edited")
+    after = {step: step_toolchain(step)["code"] for step in DECIDING[module]}
+    (copied / module).write_bytes(text)
+    assert not [step for step in before if before[step] == after[step]]
 
 
 def test_what_is_named_as_deciding_is_there() -> None:

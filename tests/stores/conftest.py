@@ -21,8 +21,8 @@ from plansmith.stores.backend.s3.probe import probe
 from plansmith.stores.open import open_objects
 from plansmith.stores.store import Store
 
-from .crowds import Publishers, publishers
-from .fault_proxy import FaultProxy
+from ..support.stores.crowds import Publishers, publishers
+from ..support.stores.fault_proxy import FaultProxy
 
 SECRET = "a-secret-that-no-text-may-hold"
 KEY_ID = "AKIATHATNOTEXTMAYHOLD"

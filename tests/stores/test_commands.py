@@ -12,12 +12,12 @@ from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.store import Store
 from plansmith.triton.repository.repository import ModelRepository
 
-from ..cli.command import Refused, check_refusal
-from ..cli.in_process import InProcess
-from ..cli.read_only import read_only
+from ..support.cli.command import Refused, check_refusal
+from ..support.cli.in_process import InProcess
+from ..support.cli.read_only import read_only
+from ..support.stores.filled import fill, let_pass, publish, report_live
+from ..support.stores.releases import MODEL, make_release
 from ..triton.versions import INTERFACE
-from .filled import fill, let_pass, publish, report_live
-from .releases import MODEL, make_release
 
 STORE = ("--store", "store")
 

@@ -11,10 +11,17 @@ from plansmith.stores.initialize import require_store
 from plansmith.stores.layout import TURNS
 from plansmith.stores.open import open_store
 
-from ..faults.packages import TARGET
+from ..support.faults.packages import TARGET
+from ..support.stores.crowds import Publishers, small_release
+from ..support.stores.fault_proxy import (
+    FaultProxy,
+    Handling,
+    ignoring_conditions,
+    looking_then_writing,
+    passed,
+    refusing_conditions,
+)
 from .conftest import S3
-from .crowds import Publishers, small_release
-from .fault_proxy import FaultProxy, Handling, ignoring_conditions, looking_then_writing, passed, refusing_conditions
 
 pytestmark = pytest.mark.slow
 

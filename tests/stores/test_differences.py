@@ -24,9 +24,9 @@ from plansmith.records.validation import (
 from plansmith.stores.diff import Difference, Side, differences, side_of_folder, side_of_stored
 from plansmith.stores.store import Store
 
-from ..faults.packages import draft_of, write_package
-from .filled import fill
-from .releases import MODEL
+from ..support.faults.packages import draft_of, write_package
+from ..support.stores.filled import fill
+from ..support.stores.releases import MODEL
 
 
 @pytest.fixture

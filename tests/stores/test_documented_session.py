@@ -11,9 +11,9 @@ import pytest
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.store import Store
 
-from ..cli.in_process import InProcess
+from ..support.cli.in_process import InProcess
 from ..support.documentation import code_blocks, read_page, section
-from .filled import fill, report_live
+from ..support.stores.filled import fill, report_live
 
 PLACE = "s3://models/prod"
 

@@ -20,10 +20,9 @@ from plansmith.stores.store import Store
 from plansmith.stores.transfer.publication import publish_release
 from plansmith.system.digest import Digester
 
-from ..faults.packages import TARGET
-from .conftest import KEY_ID, S3, SECRET
-from .crowds import small_release
-from .fault_proxy import (
+from ..support.faults.packages import TARGET
+from ..support.stores.crowds import small_release
+from ..support.stores.fault_proxy import (
     FaultProxy,
     Handling,
     Request,
@@ -37,8 +36,9 @@ from .fault_proxy import (
     sometimes,
     truncated,
 )
-from .publishers import Watch
-from .releases import MODEL, Made
+from ..support.stores.publishers import Watch
+from ..support.stores.releases import MODEL, Made
+from .conftest import KEY_ID, S3, SECRET
 
 pytestmark = pytest.mark.slow
 

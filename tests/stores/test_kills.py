@@ -12,12 +12,12 @@ from plansmith.stores.initialize import require_store
 from plansmith.stores.layout import catalogue_key
 from plansmith.stores.open import open_store
 
-from ..faults.packages import TARGET
+from ..support.faults.packages import TARGET
+from ..support.stores.crowds import Publishers, small_release
+from ..support.stores.fault_proxy import FaultProxy, Handling, Request, at, cut_after, cut_before, killing
+from ..support.stores.publishers import PART_BYTES, Watch
+from ..support.stores.releases import MODEL, Made
 from .conftest import S3
-from .crowds import Publishers, small_release
-from .fault_proxy import FaultProxy, Handling, Request, at, cut_after, cut_before, killing
-from .publishers import PART_BYTES, Watch
-from .releases import MODEL, Made
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,8 @@ from plansmith.stores.maintenance.retention import Retention
 from plansmith.stores.overview import look_over
 from plansmith.stores.store import Store
 
-from .filled import fill, let_pass, report_live
-from .releases import MODEL
+from ..support.stores.filled import fill, let_pass, report_live
+from ..support.stores.releases import MODEL
 
 
 @pytest.mark.slow

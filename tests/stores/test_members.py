@@ -27,15 +27,15 @@ from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.live import RunningTriton
 from plansmith.triton.server.server import TritonServer
 
-from ..faults.wholeness import repository_problems, shown_parts
+from ..support.faults.wholeness import repository_problems, shown_parts
+from ..support.stores.filled import let_pass
+from ..support.stores.followed import Beside, Site
+from ..support.stores.places import IN_A_FOLDER
 from ..triton.clients import Clients
 from ..triton.conftest import installation
 from ..triton.pipelines import NUMBER_PART, SUPPORT_FILE, publish_pipeline, write_pipeline
 from ..triton.test_members_served import BROKEN
 from ..triton.versions import MODEL
-from .filled import let_pass
-from .followed import Beside, Site
-from .places import IN_A_FOLDER
 
 __all__ = ["installation"]
 

@@ -23,12 +23,12 @@ from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.live import RunningTriton
 from plansmith.triton.server.server import TritonServer
 
+from ..support.stores.places import IN_A_FOLDER
+from ..support.stores.python_versions import python_release
+from ..support.stores.releases import BULK_FILE, MODEL, make_release
 from ..triton.conftest import installation
 from ..triton.versions import INTERFACE
 from ..triton.versions import MODEL as PYTHON_MODEL
-from .places import IN_A_FOLDER
-from .python_versions import python_release
-from .releases import BULK_FILE, MODEL, make_release
 
 __all__ = ["installation"]
 

@@ -19,7 +19,7 @@ from plansmith.stores.sync.pull import pull
 from plansmith.stores.transfer.publication import publish_release
 from plansmith.system.digest import Digester, digest_of_files
 
-from .releases import MODEL, make_release
+from ..support.stores.releases import MODEL, make_release
 
 
 def publish(store: Store, folder: Path) -> Publication:

@@ -9,6 +9,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SECONDS = 120
+LONGEST_SECONDS = 240
+"""For what takes seconds on a machine that has nothing else to do."""
 
 
 def soon(read: Callable[[], T], expected: T) -> T:
@@ -18,5 +20,15 @@ def soon(read: Callable[[], T], expected: T) -> T:
     """
     deadline = time.monotonic() + SECONDS
     while (found := read()) != expected and time.monotonic() < deadline:
-        time.sleep(0.01)
+        time.sleep(0.05)
     return found
+
+
+def wait_until(
+    happened: Callable[[], bool], told: Callable[[], str] = lambda: "", seconds: float = LONGEST_SECONDS
+) -> None:
+    """Wait for something that takes its time; what is told where it does not happen."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, told() or "it did not happen"
+        time.sleep(0.2)

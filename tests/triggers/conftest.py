@@ -10,8 +10,8 @@ import pytest
 
 from plansmith.triggers.inbox.inbox import Inbox
 
-from ..flows import postgres
-from ..flows.postgres import Postgres
+from ..support.prefect import postgres
+from ..support.prefect.postgres import Postgres
 from .inboxes import Clock, opened
 
 _NUMBERS = count()

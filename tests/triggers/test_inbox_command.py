@@ -11,7 +11,7 @@ import pytest
 from plansmith.triggers.inbox.entry import StartedRun
 from plansmith.triggers.inbox.inbox import Inbox, open_inbox
 
-from ..cli.command import CommandLine, check_refusal
+from ..support.cli.command import CommandLine, check_refusal
 from .inboxes import REGISTRY, event
 
 SERVICE = """

@@ -8,7 +8,7 @@ import pytest
 
 from plansmith.errors import EnvironmentFault
 
-from ..flows import postgres
+from ..support.prefect import postgres
 from .inboxes import REGISTRY, Clock, event, finished, killed, lines_of, opened, start
 
 _WORKERS = 4

@@ -14,8 +14,8 @@ from plansmith.triggers.inbox import database
 from plansmith.triggers.inbox.inbox import open_inbox
 from plansmith.triggers.inbox.sql import SCHEMA
 
-from ..cli.read_only import read_only
-from ..faults.cramped import Cramped, cramped_folder
+from ..support.cli.read_only import read_only
+from ..support.faults.cramped import Cramped, cramped_folder
 from .inboxes import REGISTRY, event, opened
 
 _ROOM = 512 * 1024

@@ -13,7 +13,7 @@ from plansmith.records.release import MODEL_FOLDER, Interface, Manifest, Member,
 from plansmith.system.digest import digest_of_files
 from plansmith.triton.repository.repository import ModelRepository, Servers
 
-from ..faults.packages import draft_of, file_entries
+from ..support.faults.packages import draft_of, file_entries
 from .versions import INTERFACE, MODEL
 
 NUMBER_PART = "number"

@@ -18,7 +18,7 @@ from plansmith.records.model import OnnxModel
 from plansmith.steps.worker import __main__ as worker
 
 from ..support.unlowered import unlowered
-from .graphs import WEIGHTS_FILE, Exported, silent
+from ..support.validation.graphs import WEIGHTS_FILE, Exported, silent
 
 _SHAPES = {"input_ids": {"min": (1, 8), "opt": (2, 32), "max": (4, 64)}}
 

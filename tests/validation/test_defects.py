@@ -11,8 +11,8 @@ from plansmith.records.model import Precision
 from plansmith.validation.comparison import TOLERANCES
 from plansmith.validation.gate import require_passed
 
-from . import defects
-from .graphs import Change, Exported
+from ..support.validation import defects
+from ..support.validation.graphs import Change, Exported
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from plansmith.steps.worker import __main__ as worker
 from plansmith.steps.worker import import_onnx
 
 from ..support.unlowered import unlowered
-from .graphs import WEIGHTS_FILE, Exported, silent
+from ..support.validation.graphs import WEIGHTS_FILE, Exported, silent
 
 pytestmark = pytest.mark.slow
 

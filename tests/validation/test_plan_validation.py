@@ -18,8 +18,8 @@ from plansmith.validation.gate import Candidate, require_passed, validate
 from plansmith.validation.held_out import HeldOut
 from plansmith.validation.plan_gate import limits_of
 
-from .graphs import silent
-from .plans import L4, WHOLE, Bench, answer_of, make_feed, plan_record, profile, write_network
+from ..support.validation.graphs import silent
+from ..support.validation.plans import L4, WHOLE, Bench, answer_of, make_feed, plan_record, profile, write_network
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

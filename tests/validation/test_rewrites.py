@@ -11,8 +11,8 @@ from plansmith.records.validation import ValidationReport
 from plansmith.validation.comparison import TOLERANCES
 from plansmith.validation.gate import require_passed
 
-from .graphs import Change, Exported
-from .rewrites import REWRITES, weights_kept_inside
+from ..support.validation.graphs import Change, Exported
+from ..support.validation.rewrites import REWRITES, weights_kept_inside
 
 pytestmark = pytest.mark.slow
 

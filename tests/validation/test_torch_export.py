@@ -15,7 +15,7 @@ from plansmith.compilers.onnxrt import open_session
 from plansmith.errors import ExportError
 from plansmith.records.model import Tensor
 
-from .graphs import silent
+from ..support.validation.graphs import silent
 
 if TYPE_CHECKING:
     from pathlib import Path

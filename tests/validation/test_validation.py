@@ -18,7 +18,7 @@ from plansmith.records.validation import Tolerance, ToleranceChange, ValidationR
 from plansmith.validation.comparison import TOLERANCES
 from plansmith.validation.gate import Candidate, require_passed, validate
 
-from .graphs import engine_of, silent
+from ..support.validation.graphs import engine_of, silent
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.compilers import onnx_files
 from plansmith.compilers.onnxrt import open_session
-from plansmith.compilers.precision import modelopt_autocast
-from plansmith.compilers.precision.fp16 import attention_masks, rules
+from plansmith.compilers.precision.fp16 import attention_masks, modelopt_autocast, rules
 from plansmith.compilers.precision.fp16 import graph as half_graph
 from plansmith.compilers.precision.fp16 import ranges as half_ranges
 from plansmith.compilers.precision.fp16.format import BF16, FLOAT, FORMATS, Format, number

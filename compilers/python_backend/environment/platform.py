@@ -6,7 +6,7 @@ import platform
 import sys
 from dataclasses import dataclass
 
-from plansmith.config.targets import Target
+from plansmith.config.target.targets import Target
 
 _GLIBC = 34
 """2.34: Ubuntu 22.04 (2.35) and 24.04 (2.39), which Triton's images are made from, have a newer one."""

@@ -41,7 +41,7 @@ def artifacts_option(words: str) -> Callable[[Any], Any]:
 
 def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """What the shell offers for a target: the known names, or else files."""
-    from plansmith.config.target_names import target_names
+    from plansmith.config.target.names import target_names
 
     found = [CompletionItem(name) for name in target_names() if name.startswith(incomplete)]
     return found or complete_file(ctx, param, incomplete)

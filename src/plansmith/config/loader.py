@@ -21,7 +21,7 @@ from plansmith.config.multi_target import (
 )
 from plansmith.config.source_reference import Scheme, SourceReference, parse_reference
 from plansmith.config.spec import Problem, find_problems, got, make_spec, refusal
-from plansmith.config.targets import is_target_file
+from plansmith.config.target.targets import is_target_file
 from plansmith.config.yaml_source import MANY, MODELS, Keys, SpecText, option_for, read_text
 from plansmith.errors import SourceError, UsageError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.config.spec import ModelSpec, Problem, got, refusal
-from plansmith.config.targets import is_target_file
+from plansmith.config.target.targets import is_target_file
 
 
 @dataclass(frozen=True)

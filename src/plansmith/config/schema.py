@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plansmith.config.spec import ModelSpec
-from plansmith.config.target_names import target_names
+from plansmith.config.target.names import target_names
 from plansmith.config.yaml_source import FILES, MODELS, PATHS, VARIABLE
 from plansmith.records.destination import PLACE_PATTERN
 

@@ -26,7 +26,7 @@ from plansmith.config.pipeline import PipelineSpec
 from plansmith.config.precision import LoweringOptions, WrittenPrecision
 from plansmith.config.python import PythonOptions
 from plansmith.config.shapes import WrittenRange
-from plansmith.config.targets import DEFAULT_TARGET
+from plansmith.config.target.targets import DEFAULT_TARGET
 from plansmith.config.tensorrt import TensorRTOptions
 from plansmith.config.triton import TritonOptions
 from plansmith.errors import UsageError

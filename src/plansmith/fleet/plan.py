@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.config.source_reference import parse_reference
-from plansmith.config.targets import name_of
+from plansmith.config.target.targets import name_of
 from plansmith.errors import PlansmithError, RepositoryError, UsageError
 from plansmith.fleet.members import Member, Unread, members_of
 from plansmith.fleet.rebuild_reasons import differences

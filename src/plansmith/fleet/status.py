@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from plansmith.config.multi_target import folder_of
-from plansmith.config.targets import DEFAULT_TARGET
+from plansmith.config.target.targets import DEFAULT_TARGET
 from plansmith.errors import RepositoryError, first_line
 from plansmith.fleet.records import PlannedModel, State
 from plansmith.records.model import Record

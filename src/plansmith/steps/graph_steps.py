@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 from plansmith.compilers.precision.lint.parser_table import newest_opset, version_of
 from plansmith.config.source_reference import parse_reference
 from plansmith.config.spec import ModelSpec
-from plansmith.config.targets import load_target, require_onnxruntime
+from plansmith.config.target.targets import load_target, require_onnxruntime
 from plansmith.errors import GateError, SourceError
 from plansmith.records.model import DataSet, EngineKind, LoweredModel, OnnxModel, SourceModel
 from plansmith.report import ReportFacts, unfinished, write

@@ -10,7 +10,7 @@ from typing import Any
 from plansmith.compilers.python_backend.model_folder import NUMPY
 from plansmith.config.source_reference import Scheme, SourceReference
 from plansmith.config.spec import ModelSpec
-from plansmith.config.targets import Target, require_dali
+from plansmith.config.target.targets import Target, require_dali
 from plansmith.config.triton import TritonOptions
 from plansmith.config.triton.serving import Latest, VersionPolicy
 from plansmith.errors import EngineError, GateError, UsageError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plansmith.config.source_reference import SourceReference
 from plansmith.config.spec import ModelSpec
-from plansmith.config.targets import Target
+from plansmith.config.target.targets import Target
 from plansmith.errors import EngineError, PlansmithError
 from plansmith.records.model import EngineKind, Precision
 from plansmith.steps.compile_python import require_pytorch

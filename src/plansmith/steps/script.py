@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.config.spec import ModelSpec
-from plansmith.config.targets import Target
+from plansmith.config.target.targets import Target
 from plansmith.errors import UsageError
 from plansmith.pipelines.agreement import refusals
 from plansmith.records.pipeline import Script

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..command import CommandLine, check_nothing_made, check_refusal
+from ...support.cli.command import CommandLine, check_nothing_made, check_refusal
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ import yaml
 from plansmith.cli.compile import outcomes
 from plansmith.records.release import Manifest, PublishedVersion
 
-from ..command import CommandLine, check_refusal, listing
+from ...support.cli.command import CommandLine, check_refusal, listing
 from ..conftest import Compiled
 
 STEPS = ["fetch", "export", "lower", "compile", "validate", "package", "publish"]

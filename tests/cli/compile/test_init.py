@@ -9,7 +9,7 @@ import pytest
 
 from plansmith.config.loader import read_specs
 
-from ..command import CommandLine, check_refusal, listing
+from ...support.cli.command import CommandLine, check_refusal, listing
 from ..conftest import Compiled
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ..command import BERT, CommandLine, Refused, check_nothing_made, check_refusal
+from ...support.cli.command import BERT, CommandLine, Refused, check_nothing_made, check_refusal
+from ...support.cli.screen import in_terminal
 from ..conftest import Compiled
-from ..screen import in_terminal
 
 _SAMPLES, _LENGTH = 48, 16
 _MODEL = {"bert/config.json": json.dumps(BERT), "bert/model.safetensors": "weights"}

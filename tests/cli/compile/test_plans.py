@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from ..in_process import InProcess
+from ...support.cli.in_process import InProcess
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.target_names import shipped_file
+from plansmith.config.target.names import shipped_file
 
+from ...support.cli.in_process import InProcess
 from ..conftest import Compiled
-from ..in_process import InProcess
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import yaml
 
 from plansmith.config.schema import spec_schema
 
-from ..command import CommandLine, check_refusal, listing
+from ...support.cli.command import CommandLine, check_refusal, listing
 from ..conftest import Compiled
 
 _GONE = {"source": "hf:../not/there", "name": "gone"}

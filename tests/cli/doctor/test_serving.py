@@ -12,7 +12,7 @@ import pytest
 from plansmith.cli.doctor import serving
 from plansmith.cli.doctor.findings import Severity
 from plansmith.cli.doctor.serving import look, serving_findings, start_finding
-from plansmith.config.targets import DEFAULT_TARGET, load_target, require_dali, require_onnxruntime
+from plansmith.config.target.targets import DEFAULT_TARGET, load_target, require_dali, require_onnxruntime
 from plansmith.errors import EnvironmentFault
 from plansmith.triton.server.installation import Installation
 

@@ -25,8 +25,8 @@ from packaging.requirements import Requirement
 from plansmith.cli.doctor.children import Probed, run_probe
 from plansmith.cli.doctor.probes import probe
 
-from ..command import Answer, environment
-from ..in_process import InProcess
+from ...support.cli.command import Answer, environment
+from ...support.cli.in_process import InProcess
 
 SOURCES = Path(__file__).parents[3] / "src"
 INSTALL = "pip install 'plansmith[compile]'"

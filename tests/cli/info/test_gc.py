@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ..command import Answer, CommandLine, check_refusal, listing
+from ...support.cli.command import Answer, CommandLine, check_refusal, listing
 from ..conftest import Compiled
 
 DAY = 86400

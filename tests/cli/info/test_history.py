@@ -13,7 +13,7 @@ import pytest
 
 from plansmith.steps.provenance.history import HISTORY
 
-from ..command import COMMAND, CommandLine, check_refusal, environment, listing
+from ...support.cli.command import COMMAND, CommandLine, check_refusal, environment, listing
 from ..conftest import Compiled
 
 pytestmark = pytest.mark.slow

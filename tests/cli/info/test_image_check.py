@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from plansmith.cli.info.image_check import FoundVersion, compare_image, found_here, require_image
-from plansmith.config.targets import Target, load_target
+from plansmith.config.target.targets import Target, load_target
 from plansmith.errors import EngineError
 
-from ..command import CommandLine
+from ...support.cli.command import CommandLine
 
 TARGET = "triton-26.08"
 FULL = "11.2.1.2"

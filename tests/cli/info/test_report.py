@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from ..command import CommandLine, Refused, check_refusal
+from ...support.cli.command import CommandLine, Refused, check_refusal
 from ..conftest import Compiled
 
 pytestmark = pytest.mark.slow

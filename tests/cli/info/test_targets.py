@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plansmith.config.target_names import runtime_names
-from plansmith.config.targets import Runtime, load_target, require_onnxruntime
+from plansmith.config.target.names import runtime_names
+from plansmith.config.target.targets import Runtime, load_target, require_onnxruntime
 
-from ..command import BERT, CommandLine, Refused, check_refusal
+from ...support.cli.command import BERT, CommandLine, Refused, check_refusal
 from ..conftest import Compiled
 
 _MODEL = {"bert/config.json": json.dumps(BERT), "bert/model.safetensors": "weights"}

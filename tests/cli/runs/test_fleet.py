@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ..command import COMMAND, CommandLine, check_refusal, environment, listing
+from ...support.cli.command import COMMAND, CommandLine, check_refusal, environment, listing
 from ..conftest import Compiled
 
 HEAD = ["MODEL", "TARGET", "STATE", "WHY"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ...import_rules import HEAVY
-from ..command import CommandLine, check_refusal, environment, listing
+from ...support.cli.command import CommandLine, check_refusal, environment, listing
+from ...support.source import heavy_libraries
 from ..conftest import Compiled
 from .test_fleet import write_spec
 
@@ -136,7 +136,7 @@ def test_a_look_imports_nothing_heavy(words: tuple[str, ...], finished: Compiled
     assert " fresh" in done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert "plansmith.fleet.plan" in imported
-    assert not (HEAVY | {"numpy"}) & {name.partition(".")[0] for name in imported}
+    assert not (heavy_libraries() | {"numpy"}) & {name.partition(".")[0] for name in imported}
 
 
 @pytest.mark.slow

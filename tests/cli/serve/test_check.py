@@ -12,11 +12,11 @@ import pytest
 
 from plansmith.triton.checker.checker import all_rules
 
+from ...support.cli.command import check_refusal
+from ...support.cli.in_process import InProcess
+from ...support.cli.screen import in_terminal
 from ...support.documentation import code_blocks, read_page, section
-from ..command import check_refusal
 from ..conftest import Compiled
-from ..in_process import InProcess
-from ..screen import in_terminal
 
 SOUND = """backend: "python"
 max_batch_size: 8

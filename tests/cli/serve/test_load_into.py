@@ -11,8 +11,8 @@ import pytest
 from plansmith.errors import EnvironmentFault
 from plansmith.triton.server.installation import find_installation
 
+from ...support.cli.command import CommandLine, check_refusal
 from ...triton.followed import Followed
-from ..command import CommandLine, check_refusal
 from ..conftest import Compiled
 
 

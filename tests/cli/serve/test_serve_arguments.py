@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from plansmith.cli.compile.outcomes import Compiled
 from plansmith.cli.serve import serve, server_needs
 from plansmith.cli.serve.server_needs import ServerNeeds, obstacles
-from plansmith.config.targets import load_target
+from plansmith.config.target.targets import load_target
 from plansmith.errors import EnvironmentFault, ServedCheckError
 from plansmith.records.engine import Engine
 from plansmith.records.environment import PackedEnvironment
@@ -23,8 +23,8 @@ from plansmith.triton.server import installation
 from plansmith.triton.server.installation import RUNNING_PYTHON, Installation, find_installation
 from plansmith.triton.server.server import TritonServer
 
-from ...faults.packages import draft_of, publish, write_package
 from ...report import parts, planned
+from ...support.faults.packages import draft_of, publish, write_package
 
 COMPATIBLE = "--backend-config=tensorrt,version-compatible=true"
 PLUGINS = "--backend-config=tensorrt,plugins=liba.so"

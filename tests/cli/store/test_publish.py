@@ -9,9 +9,9 @@ import pytest
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.store import Store
 
-from ...stores.releases import MODEL, make_release
-from ..command import check_refusal
-from ..in_process import InProcess
+from ...support.cli.command import check_refusal
+from ...support.cli.in_process import InProcess
+from ...support.stores.releases import MODEL, make_release
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.store import Store
 
-from ..command import check_refusal
+from ...support.cli.command import check_refusal
+from ...support.cli.in_process import InProcess
 from ..conftest import Compiled
-from ..in_process import InProcess
 
 pytestmark = pytest.mark.slow
 

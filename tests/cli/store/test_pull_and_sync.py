@@ -18,9 +18,9 @@ from plansmith.stores.store import Store
 from plansmith.stores.transfer.publication import publish_release
 from plansmith.system.digest import Digester
 
-from ...stores.releases import MODEL, make_release
-from ..command import COMMAND, environment
-from ..in_process import InProcess
+from ...support.cli.command import COMMAND, environment
+from ...support.cli.in_process import InProcess
+from ...support.stores.releases import MODEL, make_release
 
 DEADLINE_SECONDS = 180
 

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from ..command import CommandLine, Refused, check_refusal
+from ...support.cli.command import CommandLine, Refused, check_refusal
 from ..conftest import Compiled
 
 RELEASE = "artifacts/repository.plansmith/releases/tiny/1"

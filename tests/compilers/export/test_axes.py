@@ -14,7 +14,7 @@ from plansmith.compilers.export.exporters import ExportJob
 from plansmith.errors import ExportError
 from plansmith.records.model import Tensor
 
-from ...validation.graphs import silent
+from ...support.validation.graphs import silent
 from .jobs import job_at
 
 if TYPE_CHECKING:

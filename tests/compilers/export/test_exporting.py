@@ -16,7 +16,7 @@ from plansmith.records.model import OnnxModel
 from plansmith.sources import timm as timm_models
 
 from ...data.models import save_vit
-from ...validation.graphs import silent
+from ...support.validation.graphs import silent
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from plansmith.compilers.export.rewrites import functions, images, scatters
 from plansmith.compilers.export.rewrites.registry import function_rewrites
 from plansmith.records.model import Tensor
 
-from ...validation.graphs import silent
+from ...support.validation.graphs import silent
 from .jobs import job_at
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from plansmith.compilers.export import torch_export
 from plansmith.records.model import Tensor
 from plansmith.sources.module_state import left_as_it_was
 
-from ...validation.graphs import silent
+from ...support.validation.graphs import silent
 from .jobs import job_at
 
 if TYPE_CHECKING:

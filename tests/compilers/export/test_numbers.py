@@ -18,7 +18,7 @@ from plansmith.compilers.export.rewrites import numbers
 from plansmith.compilers.onnxrt import open_session
 from plansmith.records.model import Tensor
 
-from ...validation.graphs import silent
+from ...support.validation.graphs import silent
 from .jobs import job_at
 
 if TYPE_CHECKING:

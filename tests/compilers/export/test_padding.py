@@ -16,7 +16,7 @@ from plansmith.data.reference import odd_sizes
 from plansmith.records.model import AxisRange, Tensor
 from plansmith.sources.loaded_model import enliven
 
-from ...validation.graphs import silent
+from ...support.validation.graphs import silent
 from .jobs import job_at
 
 if TYPE_CHECKING:

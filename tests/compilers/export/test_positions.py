@@ -12,7 +12,7 @@ from plansmith.compilers.export.rewrites.positions import REWRITES
 from plansmith.compilers.export.rewrites.registry import in_force
 from plansmith.records.model import Tensor
 
-from ...validation.graphs import silent
+from ...support.validation.graphs import silent
 from .jobs import Sizes, job_at
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from plansmith.compilers.export.rewrites.registry import in_force
 from plansmith.records.model import Tensor
 from plansmith.sources.loaded_model import enliven
 
-from ...validation.graphs import silent
+from ...support.validation.graphs import silent
 from .jobs import Sizes, job_at
 
 if TYPE_CHECKING:

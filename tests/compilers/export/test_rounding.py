@@ -13,7 +13,7 @@ from plansmith.compilers.export import rounding, torch_export
 from plansmith.records.model import Precision, Rounding, Tensor
 from plansmith.validation.comparison import TOLERANCES, widened
 
-from ...validation.graphs import silent
+from ...support.validation.graphs import silent
 from .jobs import job_at
 
 if TYPE_CHECKING:

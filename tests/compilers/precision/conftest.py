@@ -13,8 +13,8 @@ from plansmith.config.data import DataSpec
 from plansmith.records.model import OnnxModel
 from plansmith.system.files import locked
 
-from . import digits, pipeline
-from .pipeline import Prepared
+from ...support.precision import digits, pipeline
+from ...support.precision.pipeline import Prepared
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,9 @@ import pytest
 
 from plansmith.records.model import EngineKind, Precision
 
-from . import hand_made, pipeline
-from .costs import give_costs
-from .pipeline import Lowered, Prepared
+from ...support.precision import hand_made, pipeline
+from ...support.precision.costs import give_costs
+from ...support.precision.pipeline import Lowered, Prepared
 
 pytestmark = pytest.mark.xdist_group("digits")
 

@@ -9,8 +9,8 @@ import pytest
 from plansmith.records.model import EngineKind, Precision
 from plansmith.records.validation import Evaluation, ValidationReport
 
-from . import digits
-from .pipeline import Lowered, Prepared
+from ...support.precision import digits
+from ...support.precision.pipeline import Lowered, Prepared
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("digits")]
 

@@ -19,7 +19,7 @@ from plansmith.steps.compilation import Compilation
 from plansmith.steps.lower import require_lowered
 from plansmith.steps.lower_only import GraphLowering
 
-from . import hand_made, pipeline
+from ...support.precision import hand_made, pipeline
 
 HALF_END = 65504
 

@@ -14,10 +14,10 @@ import yaml
 from plansmith.records.model import FileEntry
 from plansmith.steps.cache.local import ENTRY_FILE, Entry
 
-from ...cli.command import check_refusal
-from ...cli.in_process import InProcess
-from . import lint_graphs
-from .given_files import SAMPLES, lay_out
+from ...support.cli.command import check_refusal
+from ...support.cli.in_process import InProcess
+from ...support.precision import lint_graphs
+from ...support.precision.given_files import SAMPLES, lay_out
 
 Record = dict[str, Any]
 

@@ -12,12 +12,12 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 
 from plansmith.records.model import EngineKind, Precision
 
-from ...cli.command import check_refusal
-from ...cli.in_process import InProcess
-from . import lint_graphs, mistakes_of_parser
-from .given_files import asked, lay_out, right_graphs, with_mistake
-from .mistakes import MISTAKES
-from .planting import Mistake
+from ...support.cli.command import check_refusal
+from ...support.cli.in_process import InProcess
+from ...support.precision import lint_graphs, mistakes_of_parser
+from ...support.precision.given_files import asked, lay_out, right_graphs, with_mistake
+from ...support.precision.mistakes import MISTAKES
+from ...support.precision.planting import Mistake
 
 # What is refused by the reader of the file already, before the linter sees it; and what is one mistake of many.
 OTHERWISE = {

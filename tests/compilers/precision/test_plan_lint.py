@@ -20,8 +20,8 @@ from plansmith.records.engine import OptimizationProfile
 from plansmith.records.model import InputRange, LoweredModel, Precision
 from plansmith.steps.worker.__main__ import FUNCTIONS
 
-from . import lint_graphs
-from .small_graphs import graph
+from ...support.precision import lint_graphs
+from ...support.precision.small_graphs import graph
 
 RELU = "(float[batch,4] x) => (y) { y = Relu(x) }"
 RESHAPED = "(float[batch,4] x, int64[2] s) => (float[rows,columns] y) { y = Reshape(x, s) }"

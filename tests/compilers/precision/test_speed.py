@@ -13,7 +13,7 @@ import pytest
 from plansmith.compilers.precision import benchmark
 from plansmith.records.model import SpeedRatio
 
-from . import lint_graphs
+from ...support.precision import lint_graphs
 
 
 class FakeMachine:

@@ -14,7 +14,7 @@ from plansmith.config.precision import LoweringOptions, LoweringRequest
 from plansmith.data.reference import store_case
 from plansmith.records.model import EngineKind, Precision
 
-from . import hand_made, pipeline
+from ...support.precision import hand_made, pipeline
 
 
 @pytest.fixture

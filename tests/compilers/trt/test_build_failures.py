@@ -10,7 +10,7 @@ from plansmith.compilers.trt import failures
 from plansmith.compilers.trt.failures import failure_of, known_failure
 from plansmith.errors import EngineError, EnvironmentFault, PlansmithError
 
-from . import trtexec_logs as logs
+from ...support.tensorrt import trtexec_logs as logs
 
 WHAT = "building a plan of model.onnx"
 

@@ -223,7 +223,7 @@ def holder(uuid: str) -> int | None:
 @contextmanager
 def holding(uuid: str, *program: str) -> Iterator[subprocess.Popen[str]]:
     """A process of `gpu_holder`, which is dead in the end."""
-    command = [sys.executable, "-m", "tests.compilers.trt.gpu_holder", uuid, *program]
+    command = [sys.executable, "-m", "tests.support.tensorrt.gpu_holder", uuid, *program]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, umask=0o077
     ) as process:

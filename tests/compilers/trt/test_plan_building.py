@@ -24,9 +24,9 @@ from plansmith.errors import EngineError, EnvironmentFault, RepositoryError
 from plansmith.records.engine import BuildFlags, BuildRequest
 from plansmith.system import gpus, memory
 
-from ...faults.ends import still_running
-from .builds import CHILD, ROOT, build, gpu, request_in
-from .child import VERSION
+from ...support.faults.ends import still_running
+from ...support.tensorrt.builds import CHILD, ROOT, build, gpu, request_in
+from ...support.tensorrt.child import VERSION
 
 # What each program does before it leaves a plan; it notes its number and arguments beside it.
 BUILDS = """\
@@ -92,7 +92,7 @@ def is_free(uuid: str = "GPU-1") -> bool:
 @contextmanager
 def building(folder: Path, program: Path, uuid: str = "GPU-1") -> Iterator[subprocess.Popen[str]]:
     """A process of `builds`, which is dead in the end."""
-    command = [sys.executable, "-m", "tests.compilers.trt.builds", str(folder), uuid, str(program)]
+    command = [sys.executable, "-m", "tests.support.tensorrt.builds", str(folder), uuid, str(program)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0) as process:
         try:
             yield process

@@ -17,8 +17,8 @@ from plansmith.compilers.trt.rules import (
     require_target,
 )
 from plansmith.compilers.trt.versions import is_same, is_supported, loads_in
-from plansmith.config.target_names import runtime_names
-from plansmith.config.targets import Target, load_target
+from plansmith.config.target.names import runtime_names
+from plansmith.config.target.targets import Target, load_target
 from plansmith.config.tensorrt import TensorRTOptions
 from plansmith.errors import EngineError, EnvironmentFault
 from plansmith.records.engine import BuildFlags, BuildMachine, Gpu

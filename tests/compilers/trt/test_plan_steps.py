@@ -30,7 +30,7 @@ from plansmith.steps.tensorrt import validate
 from plansmith.steps.tensorrt.validate import together
 from plansmith.system.gpu_catalog import find_kind
 
-from ...cli.in_process import InlineWorker
+from ...support.cli.in_process import InlineWorker
 
 TENSORRT = "10.16.0.72"
 L4, A10G = (

@@ -25,10 +25,10 @@ from plansmith.stores.sync.mirror import Mirror
 from plansmith.stores.sync.pull import pull
 from plansmith.triton.repository.repository import ModelRepository
 
-from ...cli.command import CommandLine
-from ...faults.wholeness import repository_problems
-from ...stores.filled import DAY, fill, publish, report_live
-from ...stores.releases import MODEL, make_release
+from ...support.cli.command import CommandLine
+from ...support.faults.wholeness import repository_problems
+from ...support.stores.filled import DAY, fill, publish, report_live
+from ...support.stores.releases import MODEL, make_release
 from ...triton.versions import INTERFACE
 
 OTHER = Interface(inputs=INTERFACE.inputs, outputs=INTERFACE.outputs[:1])

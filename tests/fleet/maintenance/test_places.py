@@ -18,7 +18,7 @@ from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.store import Store
 from plansmith.triton.repository.repository import ModelRepository
 
-from ...stores.filled import DAY, fill
+from ...support.stores.filled import DAY, fill
 
 OWN = """
 source: hf:bert

@@ -18,10 +18,10 @@ from plansmith.stores.store import Store
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.installation import find_installation
 
-from ...faults.packages import MODEL as BARE
-from ...faults.packages import draft_of, publish, write_package
-from ...stores.filled import fill
-from ...stores.releases import MODEL as STORED
+from ...support.faults.packages import MODEL as BARE
+from ...support.faults.packages import draft_of, publish, write_package
+from ...support.stores.filled import fill
+from ...support.stores.releases import MODEL as STORED
 from ...triton.versions import graph
 from .releases import publish_answering, swap_consistently
 

@@ -16,7 +16,7 @@ from plansmith.fleet.zoo.entries import Entry
 from plansmith.fleet.zoo.records import Limit, Row
 from plansmith.fleet.zoo.run import Listener, Manner, Runner
 
-from ...compilers.precision import lint_graphs
+from ...support.precision import lint_graphs
 
 MANNER = Manner(jobs=2, timeout=60, memory_bytes=1 << 30, child=f"{__package__}.odd_child")
 

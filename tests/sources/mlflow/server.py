@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...flows.programs import Program, free_port, own_environment
+from ...support.prefect.programs import Program, free_port, own_environment
 
 _ENVIRONMENT = Path(sys.prefix) / "mlflow" / "bin"
 _START_SECONDS = 120

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ...flows.programs import own_environment
+from ...support.prefect.programs import own_environment
 from .server import MlflowServer, running
 
 pytestmark = pytest.mark.services

@@ -17,10 +17,9 @@ from plansmith.stores.initialize import probe_again, require_store
 from plansmith.stores.layout import MARKER_KEY, TURNS
 from plansmith.stores.open import open_store
 
-from ...cli.in_process import InProcess
-from ..conftest import S3
-from ..crowds import small_release
-from ..fault_proxy import (
+from ...support.cli.in_process import InProcess
+from ...support.stores.crowds import small_release
+from ...support.stores.fault_proxy import (
     Answer,
     FaultProxy,
     Forward,
@@ -32,6 +31,7 @@ from ..fault_proxy import (
     passed,
     refusing_conditions,
 )
+from ..conftest import S3
 
 pytestmark = pytest.mark.slow
 

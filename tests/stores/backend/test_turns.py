@@ -21,7 +21,7 @@ from plansmith.stores.backend.s3 import client
 from plansmith.stores.backend.turns import MARGIN_SECONDS, SECONDS, Lapsed, alone, turn
 from plansmith.stores.layout import TURNS
 
-from ..racy_folder import SAFE, UNSAFE, RacyFolder
+from ...support.stores.racy_folder import SAFE, UNSAFE, RacyFolder
 
 NAME = "models/m.json"
 

@@ -26,8 +26,8 @@ from plansmith.stores.store import Store
 from plansmith.stores.transfer.publication import Terms, publish_release
 from plansmith.system.digest import Digester
 
-from ..filled import fill, let_pass, publish, report_live
-from ..releases import MODEL, make_release
+from ...support.stores.filled import fill, let_pass, publish, report_live
+from ...support.stores.releases import MODEL, make_release
 
 LAST = Retention(keep=1, seconds=0)
 """Only the newest stays in any case."""

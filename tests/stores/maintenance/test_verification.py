@@ -19,8 +19,8 @@ from plansmith.stores.store import Store
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.repository import ModelRepository
 
-from ..filled import fill, let_pass, publish
-from ..releases import MODEL, make_release
+from ...support.stores.filled import fill, let_pass, publish
+from ...support.stores.releases import MODEL, make_release
 
 
 def content_key(store: Store, version: int, path: str) -> str:

@@ -19,11 +19,11 @@ from plansmith.system.digest import Digester
 from plansmith.triton.repository.release import damaged_file
 from plansmith.triton.repository.repository import ModelRepository
 
-from ...faults.packages import draft_of, write_package
-from ...faults.packages import publish as compile_into
-from ...faults.wholeness import repository_problems
-from ..places import IN_A_FOLDER
-from ..releases import BULK_FILE, MODEL, make_release
+from ...support.faults.packages import draft_of, write_package
+from ...support.faults.packages import publish as compile_into
+from ...support.faults.wholeness import repository_problems
+from ...support.stores.places import IN_A_FOLDER
+from ...support.stores.releases import BULK_FILE, MODEL, make_release
 
 BULK_BYTES = 300_000
 

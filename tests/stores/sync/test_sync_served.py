@@ -9,11 +9,11 @@ import pytest
 from plansmith.errors import ServedCheckError
 from plansmith.triton.server.installation import Installation
 
+from ...support.stores.followed import Beside, Site
+from ...support.stores.python_versions import BROKEN, DEADLY, WHY_BROKEN
 from ...triton.clients import Clients
 from ...triton.conftest import installation
 from ...triton.versions import MODEL
-from ..followed import Beside, Site
-from ..python_versions import BROKEN, DEADLY, WHY_BROKEN
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sync")]
 

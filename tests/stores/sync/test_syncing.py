@@ -10,9 +10,9 @@ import pytest
 from plansmith.errors import EnvironmentFault, PlansmithError
 from plansmith.stores.sync import followed_model
 
+from ...support.stores.followed import Site
+from ...support.stores.scripted import ScriptedTriton, tritons
 from ...triton.versions import MODEL
-from ..followed import Site
-from ..scripted import ScriptedTriton, tritons
 
 __all__ = ["tritons"]
 

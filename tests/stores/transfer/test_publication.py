@@ -21,8 +21,8 @@ from plansmith.stores.transfer.publication import Terms, plan_release, publish_r
 from plansmith.stores.transfer.upload import Onlooker, send_contents
 from plansmith.system.digest import Digester, digest_of_files
 
-from ...faults.packages import file_entries
-from ..releases import BULK_FILE, MODEL, Made, make_release
+from ...support.faults.packages import file_entries
+from ...support.stores.releases import BULK_FILE, MODEL, Made, make_release
 
 
 def publish(store: Store, made: Made, **terms: Any) -> Publication:

@@ -12,7 +12,7 @@ import pytest
 from plansmith.triton.checker.checker import check_repository
 
 if TYPE_CHECKING:
-    from plansmith.config.targets import Target
+    from plansmith.config.target.targets import Target
     from plansmith.triton.checker.findings import Finding
 
 

@@ -13,10 +13,10 @@ from tritonclient.utils import InferenceServerException
 from plansmith.triton.server.log import refused_models
 from plansmith.triton.server.server import TritonServer
 
-from . import test_ensemble_rules as ensembles
-from . import test_python_rules as programs
-from .backend_rules import findings
+from ...support.checker.backend_rules import findings
 from .conftest import Written
+from .rules import test_ensemble_rules as ensembles
+from .rules import test_python_rules as programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

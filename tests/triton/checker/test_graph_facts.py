@@ -13,7 +13,7 @@ from plansmith.errors import RepositoryError
 from plansmith.records.model import Tensor
 from plansmith.triton.checker.model_files import graph_facts
 
-from .graphs import content, graph, outside, weights
+from ...support.checker.graphs import content, graph, outside, weights
 
 
 def saved(folder: Path, model: onnx.ModelProto) -> Path:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from plansmith.config.targets import load_target
+from plansmith.config.target.targets import load_target
 from plansmith.records.release import MODEL_FOLDER
 from plansmith.system.digest import digest_of_files
 from plansmith.triton.checker.checker import check_package, check_repository
@@ -15,7 +15,7 @@ from plansmith.triton.config.model_config import text_of
 from plansmith.triton.config.plan_config import make_plan_config, plan_package
 
 from ...compilers.trt.test_plan_header import plan
-from ...faults.packages import draft_of, file_entries, publish
+from ...support.faults.packages import draft_of, file_entries, publish
 from ..config.test_plan_config import engine
 
 if TYPE_CHECKING:

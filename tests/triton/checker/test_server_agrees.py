@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import select
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http.client import OK, HTTPConnection
@@ -10,21 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.targets import load_target
+from plansmith.config.target.targets import load_target
 from plansmith.errors import ServedCheckError
 from plansmith.triton.checker.checker import check_repository
 from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.server import TritonServer
 
-from .cases import BROKEN_CASES, COMPLETED, ENDS, LOADS, PROGRAM, SOUND, SOUND_CASES, Case
+from ...support.checker.cases import BROKEN_CASES, COMPLETED, ENDS, FALLS, LOADS, PROGRAM, SOUND, SOUND_CASES, Case
 from .conftest import Written
 
 COMPLETES_NOTHING = ("--disable-auto-complete-config",)
 """With it, most of what is broken is refused before a Python stub is started for it, which takes half a second."""
 
-_LATE = ("config.duplicate-input", "config.sequence-state", "files.", "warmup.")
+_LATE = ("config.duplicate-input", "files.", "warmup.")
 _AT_ONCE = 4
-_LOAD_SECONDS = 60
+_LOAD_SECONDS = 300
 
 
 def errors_of(root: Path, arguments: Iterable[str] = ()) -> set[str]:
@@ -47,9 +50,15 @@ def refused_by(server: TritonServer, models: Iterable[str], at_once: int = 1) ->
     """The models that a server does not load when it is asked to, and why."""
 
     def reason(model: str) -> str:
-        connection = HTTPConnection(server.http_url, timeout=_LOAD_SECONDS)
+        connection = HTTPConnection(server.http_url)
+        deadline = time.monotonic() + _LOAD_SECONDS
         try:
             connection.request("POST", f"/v2/repository/models/{model}/load", body="{}")
+            # The Python stubs of a server that ended keep its connections open for as long as they live.
+            while not select.select([connection.sock], [], [], 1)[0]:
+                if (status := server.wait(0)) is not None:
+                    raise server.obituary(status, f"while it loaded {model}")
+                assert time.monotonic() < deadline, f"{model} is neither loaded nor refused: {server.log.read_text()}"
             answer = connection.getresponse()
             told = answer.read()
         finally:
@@ -117,6 +126,31 @@ def test_a_server_that_is_ended_by_a_model_is_told_before(
         TritonServer(written.root, installation, tmp_path / "log", models=(), exit_on_error=False) as server,
     ):
         refused_by(server, ["endless-number"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, case in BROKEN_CASES.items() if case.unjudged == FALLS])
+def test_no_server_loads_a_state_that_begins_as_it_cannot(
+    name: str, written: Written, installation: Installation, site: Path, tmp_path: Path
+) -> None:
+    """Triton 2.51 refuses it, or reads what it has given back already: `~TritonModelInstance`, `StopBackendThread`."""
+    write(written, {name: BROKEN_CASES[name]}, site)
+    assert errors_of(written.root) == {name}
+    server = TritonServer(
+        written.root,
+        installation,
+        tmp_path / "log",
+        site=site,
+        models=(),
+        exit_on_error=False,
+        arguments=COMPLETES_NOTHING,
+    )
+    try:
+        with server:
+            why = refused_by(server, [name])[name]
+    except ServedCheckError as ended:
+        why = str(ended)
+    assert re.search("initial.state|ended with signal SIGSEGV", why), why
 
 
 @pytest.mark.slow

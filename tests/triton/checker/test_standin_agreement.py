@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import pytest
 
+from ...support.checker.backend_rules import findings
 from ..standin import test_standin as standin
-from .backend_rules import findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import pytest
 
 from plansmith.triton.server.server import TritonServer
 
-from ...cli.in_process import InProcess
+from ...support.cli.in_process import InProcess
 from . import raw_models, served
 
 if TYPE_CHECKING:

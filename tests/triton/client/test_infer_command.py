@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plansmith.cli.infer.infer_answer import npz_of
+from plansmith.cli.infer.answer import npz_of
 from plansmith.records.model import AxisRange
 from plansmith.triton.client import Answer, Protocol
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.server import TritonServer
 
-from ...cli.command import check_refusal
-from ...faults.packages import draft_of, publish, write_package
+from ...support.cli.command import check_refusal
+from ...support.faults.packages import draft_of, publish, write_package
 from .served import TINY
 
 pytestmark = pytest.mark.xdist_group("client")
@@ -233,7 +233,7 @@ def test_a_refusal_of_triton_and_a_server_that_is_away_have_exit_codes_of_their_
 
 
 def test_where_triton_answers_by_default_follows_the_protocol() -> None:
-    from plansmith.cli.infer.infer_client import client_of
+    from plansmith.cli.infer.client import client_of
     from plansmith.system.urls import DEFAULT_ADDRESSES
 
     asked: dict[str, Any] = {"encoding": "binary", "timeout": 1, "shared_memory": False, "headers": ()}

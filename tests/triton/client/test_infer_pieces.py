@@ -10,7 +10,7 @@ import pytest
 
 from plansmith.triton.server.server import TritonServer
 
-from ...cli.command import check_refusal
+from ...support.cli.command import check_refusal
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("client")]
 

@@ -19,7 +19,7 @@ from plansmith.errors import UsageError
 from plansmith.triton.client import Client, Protocol
 from plansmith.triton.server.server import TritonServer
 
-from ...cli.command import check_refusal
+from ...support.cli.command import check_refusal
 from ...support.documentation import read_page, section
 
 pytestmark = pytest.mark.xdist_group("client")

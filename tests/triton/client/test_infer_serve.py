@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ...cli.command import check_refusal
-from ...cli.in_process import InProcess
-from ...cli.screen import in_terminal
-from ...faults.packages import draft_of, publish, write_package
+from ...support.cli.command import check_refusal
+from ...support.cli.in_process import InProcess
+from ...support.cli.screen import in_terminal
+from ...support.faults.packages import draft_of, publish, write_package
 from .served import TINY
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from plansmith.cli.infer.infer_layout import safe, shortened
-from plansmith.cli.infer.infer_shown import Sheet, shown_outputs
+from plansmith.cli.infer.layout import safe, shortened
+from plansmith.cli.infer.shown import Sheet, shown_outputs
 from plansmith.triton.server.server import TritonServer
 
-from ...cli.screen import in_terminal
+from ...support.cli.screen import in_terminal
 
 pytestmark = pytest.mark.xdist_group("client")
 

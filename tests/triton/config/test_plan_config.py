@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plansmith.config.targets import load_target
+from plansmith.config.target.targets import load_target
 from plansmith.config.triton import TritonOptions
 from plansmith.config.triton.batching import DynamicBatching
 from plansmith.config.triton.instances import InstanceGroup

@@ -15,8 +15,8 @@ from plansmith.records.release import Manifest
 from plansmith.triton.repository.release import misfit
 from plansmith.triton.repository.repository import ModelRepository
 
-from ...faults.packages import MODEL, draft_of, publish, write_package
-from ...faults.wholeness import repository_problems, shown_versions
+from ...support.faults.packages import MODEL, draft_of, publish, write_package
+from ...support.faults.wholeness import repository_problems, shown_versions
 
 RANGE = {"input_ids": InputRange(min=(1, 1), opt=(8, 8), max=(32, 64))}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.targets import load_target
+from plansmith.config.target.targets import load_target
 from plansmith.errors import RepositoryError
 from plansmith.fleet.maintenance.garbage import Collector, Limits
 from plansmith.records.pipeline import MODEL_PART
@@ -17,8 +17,8 @@ from plansmith.triton.repository.ensemble_members import MEMBERS, is_part
 from plansmith.triton.repository.release import engine_folder, misfit
 from plansmith.triton.repository.repository import ModelRepository
 
-from ...faults.packages import TARGET
-from ...faults.wholeness import repository_problems, shown_parts
+from ...support.faults.packages import TARGET
+from ...support.faults.wholeness import repository_problems, shown_parts
 from ..pipelines import NUMBER_PART, SUPPORT_FILE, publish_draft, publish_pipeline, write_pipeline
 from ..scripted import publish_scripted
 from ..versions import MODEL, release

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.targets import load_target
+from plansmith.config.target.targets import load_target
 from plansmith.errors import EngineError, EnvironmentFault
 from plansmith.triton.server.installation import Installation, dali_site
 from plansmith.triton.server.runtime import ServingRuntime, with_dali

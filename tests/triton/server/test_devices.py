@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.targets import load_target
+from plansmith.config.target.targets import load_target
 from plansmith.errors import EnvironmentFault
 from plansmith.records.model import EngineKind
 from plansmith.triton.server import installation as installations

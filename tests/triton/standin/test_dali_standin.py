@@ -15,7 +15,7 @@ import tritonclient.http
 from PIL import Image
 from tritonclient.utils import InferenceServerException
 
-from plansmith.config.targets import load_target
+from plansmith.config.target.targets import load_target
 from plansmith.pipelines.dali.agreement import difference
 from plansmith.pipelines.dali.parts import DALI_PART, ENCODED, ENCODED_PART, DaliPlace, dali_part, encoded_part
 from plansmith.pipelines.dali.recipe import recipe_from_settings
@@ -24,7 +24,7 @@ from plansmith.triton.server.installation import Installation, dali_site
 from plansmith.triton.server.log import refused_models
 from plansmith.triton.server.server import TritonServer
 
-from ...pipelines.dali_settings import real_images, settings
+from ...pipelines.dali.dali_settings import real_images, settings
 from ...support.waiting import soon
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dali")]

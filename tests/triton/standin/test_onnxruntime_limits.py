@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.targets import load_target, require_onnxruntime
+from plansmith.config.target.targets import load_target, require_onnxruntime
 from plansmith.triton.server import environment
 
 from ..onnxruntime_limits import onnxruntime_limits

@@ -13,7 +13,7 @@ from plansmith.records.model import Precision
 from plansmith.validation.metrics.evaluator import Judge
 from plansmith.validation.metrics.output_roles import Task
 
-from ..judged import (
+from ...support.validation.judged import (
     HIDDEN,
     LOGITS,
     LOOSE,

@@ -11,7 +11,7 @@ from plansmith.errors import UsageError
 from plansmith.records.model import Tensor
 from plansmith.validation.metrics.output_roles import Task
 
-from ..judged import HIDDEN, LOOSE, START, TAGS, TASKS, VECTOR, Material, cosines, labelled, means
+from ...support.validation.judged import HIDDEN, LOOSE, START, TAGS, TASKS, VECTOR, Material, cosines, labelled, means
 
 NAMES = {
     "sentences": "same nearest neighbour",

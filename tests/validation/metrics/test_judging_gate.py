@@ -25,8 +25,8 @@ from plansmith.triton.repository import release
 from plansmith.validation.gate import Candidate, require_passed, validate
 from plansmith.validation.held_out import HeldOut, samples_digest
 
-from ..graphs import engine_of, silent
-from ..sentences import BATCH, LARGEST, Encoder, Sentences
+from ...support.validation.graphs import engine_of, silent
+from ...support.validation.sentences import BATCH, LARGEST, Encoder, Sentences
 
 GOOD, CLIPPED = LARGEST / 127, 0.3 / 127
 BATCHES = 6

@@ -19,7 +19,7 @@ from plansmith.records.validation import Evaluation
 from plansmith.validation.gate import Candidate, validate
 from plansmith.validation.held_out import HeldOut
 
-from ..graphs import Exported, engine_of, silent
+from ...support.validation.graphs import Exported, engine_of, silent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

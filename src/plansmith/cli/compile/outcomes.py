@@ -285,7 +285,7 @@ def _lowering(lowered: LoweredModel) -> dict[str, Any] | None:
 
 def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
     from plansmith.cli.text import echo_lines, program, short
-    from plansmith.config.targets import load_target
+    from plansmith.config.target.targets import load_target
     from plansmith.report.text.pipeline import script_lines
 
     target = load_target(manifest.target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from plansmith.cli.doctor.findings import Finding, Severity
-from plansmith.config.targets import DEFAULT_TARGET, Target, load_target, require_onnxruntime
+from plansmith.config.target.targets import DEFAULT_TARGET, Target, load_target, require_onnxruntime
 from plansmith.errors import EnvironmentFault, PlansmithError
 from plansmith.system.temporary import scratch_folder
 from plansmith.triton.server.installation import (

@@ -116,11 +116,11 @@ def infer_command(
     plansmith infer minilm --input input_ids=101,4937,102 --input attention_mask=1,1,1
     plansmith infer minilm --random --shape input_ids=8x64 --url grpc://gpu-box:8001 --repeat 100
     """
-    from plansmith.cli.infer.infer_answer import Answered, latency_of, require_output
-    from plansmith.cli.infer.infer_client import on_own_server, on_running
-    from plansmith.cli.infer.infer_given import read_given, require_inputs
-    from plansmith.cli.infer.infer_parameters import read_parameters
-    from plansmith.cli.infer.infer_pieces import print_pieces, require_streamable
+    from plansmith.cli.infer.answer import Answered, latency_of, require_output
+    from plansmith.cli.infer.client import on_own_server, on_running
+    from plansmith.cli.infer.given import read_given, require_inputs
+    from plansmith.cli.infer.parameters import read_parameters
+    from plansmith.cli.infer.pieces import print_pieces, require_streamable
 
     if others:
         raise UsageError(

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from plansmith.config.targets import Target, is_target_file
+from plansmith.config.target.targets import Target, is_target_file
 from plansmith.errors import EngineError
 from plansmith.records.model import Record
 

@@ -12,7 +12,7 @@ import click
 from plansmith.cli.options import complete_target
 
 if TYPE_CHECKING:
-    from plansmith.config.targets import Target
+    from plansmith.config.target.targets import Target
 
 _NARROW_FIRST = ("driver", "Python", "CUDA", "TensorRT", "Triton")
 
@@ -36,8 +36,8 @@ def targets_command(name: str, *, as_json: bool, as_yaml: bool, check_image: boo
     With --check-image the exit code is 6 when this is another image: another TensorRT (for GPU instances) or Triton.
     """
     from plansmith.cli.streams import columns
-    from plansmith.config.target_names import runtime_names, shipped_file
-    from plansmith.config.targets import is_target_file, load_target
+    from plansmith.config.target.names import runtime_names, shipped_file
+    from plansmith.config.target.targets import is_target_file, load_target
     from plansmith.errors import UsageError
 
     if as_yaml:
@@ -127,8 +127,8 @@ def _shown(target: Target, field: str) -> str:
 
 def _facts(target: Target) -> list[str]:
     from plansmith.cli.text import program
-    from plansmith.config.target_names import CPU_SUFFIX
-    from plansmith.config.targets import is_target_file
+    from plansmith.config.target.names import CPU_SUFFIX
+    from plansmith.config.target.targets import is_target_file
 
     runtime = target.onnxruntime
     facts = {

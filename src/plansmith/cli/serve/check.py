@@ -21,7 +21,7 @@ from plansmith.cli.text import echo_lines, printable
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from plansmith.config.targets import Target
+    from plansmith.config.target.targets import Target
     from plansmith.triton.checker.findings import Finding
 
 _MARKS = {"error": "✗", "warning": "!", "note": "-"}
@@ -99,7 +99,7 @@ def check_command(
 
     Exit code 7 where something is found that is as bad as --fail-on, otherwise 0.
     """
-    from plansmith.config.targets import load_target
+    from plansmith.config.target.targets import load_target
     from plansmith.errors import RepositoryError, UsageError
     from plansmith.triton.checker.checker import SEVERITIES, check_repository
 

@@ -40,7 +40,7 @@ def add_command(target: str, with_dali: bool) -> None:
     plansmith serve-env add triton-26.08
     plansmith serve-env add --dali
     """
-    from plansmith.config.targets import load_target, require_dali, require_onnxruntime
+    from plansmith.config.target.targets import load_target, require_dali, require_onnxruntime
     from plansmith.triton.server.environment import install_dali, install_numpy, install_runtime, install_server
 
     chosen = load_target(target)
@@ -101,7 +101,7 @@ def remove_command(target: str, of_dali: bool) -> None:
     plansmith serve-env remove triton-26.08
     plansmith serve-env remove triton-26.08 --dali
     """
-    from plansmith.config.targets import load_target, require_dali, require_onnxruntime
+    from plansmith.config.target.targets import load_target, require_dali, require_onnxruntime
     from plansmith.triton.server.environment import (
         dali_folder,
         installed_parts,
@@ -121,8 +121,8 @@ def remove_command(target: str, of_dali: bool) -> None:
 
 def _targets_of(part: InstalledPart) -> list[str]:
     """The targets that a runtime or a DALI is for; none of what is for all."""
-    from plansmith.config.target_names import runtime_names
-    from plansmith.config.targets import load_target
+    from plansmith.config.target.names import runtime_names
+    from plansmith.config.target.targets import load_target
 
     targets = [load_target(name) for name in runtime_names()]
     versions = {one.name: (one.onnxruntime.version if one.onnxruntime else None, one.dali) for one in targets}

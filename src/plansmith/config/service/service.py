@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
 from plansmith.config.multi_target import folder_of
 from plansmith.config.service.triggers import TriggersConfig
 from plansmith.config.spec import Problem, problem_of, refusal
-from plansmith.config.targets import is_target_file, load_target
+from plansmith.config.target.targets import is_target_file, load_target
 from plansmith.config.yaml_source import SpecText, read_text
 from plansmith.errors import EngineError
 from plansmith.records.fields import Count, Switch

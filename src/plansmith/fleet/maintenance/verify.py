@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from plansmith.config.targets import load_target
+from plansmith.config.target.targets import load_target
 from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, ServedCheckError
 from plansmith.fleet.maintenance.locations import Fault, Notes, Places
 from plansmith.formatting import bytes_in_words

@@ -17,7 +17,7 @@ from typing import Any
 from plansmith.config.data import DataSpec
 from plansmith.config.source_reference import SourceReference, parse_reference
 from plansmith.config.spec import ModelSpec
-from plansmith.config.targets import is_target_file, load_target
+from plansmith.config.target.targets import is_target_file, load_target
 from plansmith.config.triton import TritonOptions
 from plansmith.errors import EnvironmentFault, SourceError
 from plansmith.records.destination import CURRENT, Destination

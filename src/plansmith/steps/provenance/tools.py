@@ -9,7 +9,7 @@ from pathlib import Path
 
 from plansmith.config.source_reference import SourceReference
 from plansmith.config.spec import ModelSpec
-from plansmith.config.targets import load_target
+from plansmith.config.target.targets import load_target
 from plansmith.errors import EngineError, EnvironmentFault
 from plansmith.records.model import EngineKind, Precision
 from plansmith.steps.cache import toolchain

@@ -16,7 +16,7 @@ from plansmith.compilers.python_backend.environment.own_wheel import own_digest
 from plansmith.compilers.python_backend.environment.platform import Platform, platform_of
 from plansmith.compilers.python_backend.environment.requirements import installed_versions, read_requirements
 from plansmith.compilers.python_backend.environment.wheels import Wheel, collect_wheels
-from plansmith.config.targets import Target
+from plansmith.config.target.targets import Target
 from plansmith.formatting import bytes_in_words
 from plansmith.records.environment import PackedDistribution, PackedEnvironment
 from plansmith.steps.runner import Finished, StageRunner

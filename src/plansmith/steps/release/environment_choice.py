@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plansmith.compilers.python_backend.model_folder import NUMPY, REQUIREMENTS_FILE
 from plansmith.config.spec import ModelSpec
-from plansmith.config.targets import Target
+from plansmith.config.target.targets import Target
 from plansmith.records.model import EngineKind
 from plansmith.records.pipeline import MODEL_PART
 from plansmith.steps.artifacts import MadeModel

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.compilers.python_backend.generation_parameters import GENERATES
-from plansmith.config.targets import Target
+from plansmith.config.target.targets import Target
 from plansmith.config.triton import TritonOptions
 from plansmith.data.reference import StoredCases
 from plansmith.errors import EngineError, UsageError

@@ -16,7 +16,7 @@ from plansmith.compilers.trt.inspection.layers import layers_above, require_prec
 from plansmith.compilers.trt.profiles import profiles_of
 from plansmith.compilers.trt.timing_cache import TimingCaches
 from plansmith.config.spec import ModelSpec
-from plansmith.config.targets import Target
+from plansmith.config.target.targets import Target
 from plansmith.errors import EngineError, EnvironmentFault, PlansmithError
 from plansmith.records.engine import BuildMachine, BuildRequest, BuildSpec, Engine, Gpu, Plan
 from plansmith.records.model import Component, EngineKind, KeptNode, LoweredModel, OnnxModel

@@ -15,7 +15,7 @@ from plansmith.compilers.trtexec.timing import Measurement, timing_command
 from plansmith.config.shapes import resolve_axes
 from plansmith.config.source_reference import SourceReference
 from plansmith.config.spec import ModelSpec
-from plansmith.config.targets import Target
+from plansmith.config.target.targets import Target
 from plansmith.errors import PlansmithError
 from plansmith.records.engine import BuildSpec, Gpu, OptimizationProfile
 from plansmith.records.model import (

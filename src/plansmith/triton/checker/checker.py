@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from plansmith.config.targets import Target, load_target
+from plansmith.config.target.targets import Target, load_target
 from plansmith.errors import RepositoryError
 from plansmith.records.release import CONFIG_FILE, Package
 from plansmith.triton.checker.autocomplete import folders_of
 from plansmith.triton.checker.findings import Finding, Rule, Severity
 from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
 from plansmith.triton.checker.reader import read_models, read_package, target_name, variants_of
+from plansmith.triton.checker.rules import sagemaker as sagemaker_rules
 from plansmith.triton.checker.rules.backends import dali, onnxruntime, python, script, tensorrt
-from plansmith.triton.checker.rules.backends import sagemaker as sagemaker_rules
 from plansmith.triton.checker.rules.core import batching, core, file, instance, layout, sequence, tensor, text, warmup
 from plansmith.triton.checker.rules.ensemble import rules
 from plansmith.triton.checker.versions import NO_VERSIONS, is_plain

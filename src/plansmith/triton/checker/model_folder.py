@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith.config.targets import Target
+from plansmith.config.target.targets import Target
 from plansmith.records.release import CONFIG_FILE, Manifest
 from plansmith.triton.checker.findings import Finding, Rule
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from plansmith.config.targets import DEFAULT_TARGET, Target, load_target
+from plansmith.config.target.targets import DEFAULT_TARGET, Target, load_target
 from plansmith.errors import RepositoryError, in_one_line
 from plansmith.records.fingerprint import Basis
 from plansmith.records.release import MANIFEST_FILE, Manifest, PublishedVersion

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from plansmith.config.targets import DEFAULT_TARGET
+from plansmith.config.target.targets import DEFAULT_TARGET
 from plansmith.errors import RepositoryError, first_line
 from plansmith.records.model import Record
 from plansmith.system.files import fsync_tree, move_into_place, staging_folder

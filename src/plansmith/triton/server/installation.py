@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from plansmith.config.target_names import CPU_SUFFIX
-from plansmith.config.targets import Target, is_target_file, require_dali, require_onnxruntime
+from plansmith.config.target.names import CPU_SUFFIX
+from plansmith.config.target.targets import Target, is_target_file, require_dali, require_onnxruntime
 from plansmith.errors import EnvironmentFault
 from plansmith.records.model import Device, EngineKind
 from plansmith.triton.server import environment

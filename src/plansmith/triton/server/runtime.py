@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from plansmith.config.targets import Target, require_onnxruntime
+from plansmith.config.target.targets import Target, require_onnxruntime
 from plansmith.errors import EnvironmentFault
 from plansmith.records.model import Device, EngineKind
 from plansmith.triton.server.installation import (

@@ -12,7 +12,7 @@ import pytest
 from plansmith.compilers.onnxrt import open_session
 from plansmith.records.model import Precision
 
-from ..half_graphs import casts, graph, lowering, normalised, run
+from ....support.precision.half_graphs import casts, graph, lowering, normalised, run
 
 X = np.random.default_rng(3).normal(size=(4, 8)).astype(np.float32)
 WEIGHTS: dict[str, Any] = {"w": np.random.default_rng(4).normal(size=(8, 8)).astype(np.float32)}

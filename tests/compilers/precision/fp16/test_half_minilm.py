@@ -14,7 +14,7 @@ from plansmith.compilers.onnxrt import open_session
 from plansmith.data.synthetic import sample_texts
 from plansmith.records.model import Precision
 
-from ..half_graphs import Arrays, casts, lowering
+from ....support.precision.half_graphs import Arrays, casts, lowering
 
 _SENTENCES, _BATCH, _LONGEST = 256, 64, 32
 

@@ -12,7 +12,7 @@ from plansmith.compilers.precision.fp16.format import number
 from plansmith.errors import ExportError
 from plansmith.records.model import Precision
 
-from ..half_graphs import attention, attention_feed, casts, graph, lowering, normalised, run
+from ....support.precision.half_graphs import attention, attention_feed, casts, graph, lowering, normalised, run
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(8, 64)).astype(np.float32)

@@ -20,8 +20,8 @@ from plansmith.compilers.precision.int8 import onnxruntime_methods, tensorrt_met
 from plansmith.config.precision import LoweringOptions
 from plansmith.data.reference import StoredCases
 
+from ....support.precision.half_graphs import samples
 from ....support.real_sentences import real_sentences
-from ..half_graphs import samples
 
 # Their fixture is costly. What they say of sentences, test_digits.py says of digits in seconds.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("int8-minilm")]

@@ -18,8 +18,8 @@ from plansmith.config.precision import LoweringOptions
 from plansmith.errors import ExportError
 from plansmith.records.model import EngineKind
 
-from ..half_graphs import graph, run, samples
-from ..int8_graphs import constants, encoder, images, pair_before, residual, tokens
+from ....support.precision.half_graphs import graph, run, samples
+from ....support.precision.int8_graphs import constants, encoder, images, pair_before, residual, tokens
 
 PROJECTIONS = ["query", "key", "value", "projected", "up", "down"]
 

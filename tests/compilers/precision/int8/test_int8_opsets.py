@@ -15,8 +15,8 @@ from plansmith.compilers.precision.opsets import modern
 from plansmith.errors import ExportError
 from plansmith.records.model import EngineKind
 
-from .. import hand_made, pipeline
-from ..half_graphs import run
+from ....support.precision import hand_made, pipeline
+from ....support.precision.half_graphs import run
 
 OLD = [9, 10, 11, 12]
 

@@ -20,7 +20,7 @@ from plansmith.compilers.precision.int8.histogram import (
     percentile,
 )
 
-from ..half_graphs import Arrays, graph, samples
+from ....support.precision.half_graphs import Arrays, graph, samples
 
 
 def test_minmax_is_the_largest_magnitude_over_all_batches() -> None:

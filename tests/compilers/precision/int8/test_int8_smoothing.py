@@ -18,8 +18,8 @@ from plansmith.compilers.precision.int8.smoothquant import Channels
 from plansmith.config.precision import LoweringOptions
 from plansmith.data.reference import StoredCases
 
-from ..half_graphs import Arrays, graph, run, samples
-from ..int8_graphs import constants, encoder, normal, tokens
+from ....support.precision.half_graphs import Arrays, graph, run, samples
+from ....support.precision.int8_graphs import constants, encoder, normal, tokens
 
 NORMALISED = """(float[N, S, 64] x, int64[N, S] mask) => (float[N, S, 64] y) {
     n = LayerNormalization <axis = -1> (x, gamma, beta)

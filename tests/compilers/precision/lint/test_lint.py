@@ -16,9 +16,9 @@ from plansmith.compilers.precision.lint.linter import RULES, Finding, lint, refu
 from plansmith.errors import ExportError
 from plansmith.records.model import EngineKind
 
-from .. import lint_graphs
-from ..mistakes import MISTAKES
-from ..planting import Mistake
+from ....support.precision import lint_graphs
+from ....support.precision.mistakes import MISTAKES
+from ....support.precision.planting import Mistake
 
 ENGINES = (EngineKind.TENSORRT, EngineKind.ONNXRUNTIME)
 

@@ -10,7 +10,7 @@ from plansmith.compilers.precision.lint.linter import Finding, lint
 from plansmith.compilers.precision.lint.view import View
 from plansmith.records.model import EngineKind
 
-from ..small_graphs import LIMITS, SINCE, graph
+from ....support.precision.small_graphs import LIMITS, SINCE, graph
 
 
 def findings(model: onnx.ModelProto, version: str = "", *, plugins: bool = False) -> list[Finding]:

@@ -17,7 +17,7 @@ from plansmith.data.reference import StoredCases, store_case
 from plansmith.errors import ExportError
 from plansmith.records.model import EngineKind, Precision
 
-from .. import lint_graphs
+from ....support.precision import lint_graphs
 
 GRAPHS = {"attention": (lint_graphs.attention, "mask"), "cnn": (lint_graphs.cnn, None)}
 

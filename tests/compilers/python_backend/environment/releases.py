@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from plansmith.config.spec import ModelSpec
-from plansmith.config.targets import load_target
+from plansmith.config.target.targets import load_target
 from plansmith.config.triton import TritonOptions
 from plansmith.data.reference import StoredCase, store_case
 from plansmith.records.engine import Engine

@@ -11,7 +11,7 @@ from zipfile import ZipFile
 from plansmith.compilers.python_backend.environment.own_wheel import own_digest, own_files, write_own_wheel
 from plansmith.compilers.python_backend.environment.wheels import read_wheel
 
-from ....import_rules import source_files
+from ....support.source import source_files
 
 
 def test_the_wheel_has_every_module_and_the_same_bytes_at_every_time(tmp_path: Path) -> None:

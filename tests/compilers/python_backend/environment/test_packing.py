@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import model_config_pb2 as pb
 
-from plansmith.config.targets import load_target
+from plansmith.config.target.targets import load_target
 from plansmith.records.environment import PackedEnvironment
 from plansmith.steps.release.environment import (
     ENVIRONMENT_FILE,

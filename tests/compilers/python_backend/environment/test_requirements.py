@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 
 from plansmith.compilers.python_backend.environment.platform import platform_of
 from plansmith.compilers.python_backend.environment.requirements import installed_versions, is_needed, read_requirements
-from plansmith.config.targets import load_target
+from plansmith.config.target.targets import load_target
 from plansmith.errors import EnvironmentFault
 from plansmith.triton.server.installation import RUNNING_PYTHON
 

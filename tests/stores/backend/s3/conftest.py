@@ -12,8 +12,8 @@ from plansmith.records.destination import Place
 from plansmith.stores.backend.s3 import S3Objects
 from plansmith.stores.backend.s3.client import connect
 
+from ....support.stores.fault_proxy import FaultProxy
 from ...conftest import ENVIRONMENT, S3
-from ...fault_proxy import FaultProxy
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ from plansmith.stores.backend.s3.client import connect
 from plansmith.stores.open import open_objects
 
 from ....support.certificates import write_certificate
+from ....support.stores.fault_proxy import FaultProxy
 from ...conftest import S3
-from ...fault_proxy import FaultProxy
 
 KEYS = "aws_access_key_id = id\naws_secret_access_key = secret\n"
 

@@ -8,8 +8,16 @@ from plansmith.errors import RepositoryError
 from plansmith.stores.backend.object_store import UNKNOWN, Abilities, Changed, Taken
 from plansmith.stores.backend.s3 import S3Objects
 
+from ....support.stores.fault_proxy import (
+    Answer,
+    FaultProxy,
+    Forward,
+    Handling,
+    Request,
+    cut_after,
+    refusing_conditions,
+)
 from ...conftest import S3
-from ...fault_proxy import Answer, FaultProxy, Forward, Handling, Request, cut_after, refusing_conditions
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,8 @@ from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, 
 from plansmith.records.destination import Place
 from plansmith.stores.backend.s3 import S3Objects
 
+from ....support.stores.fault_proxy import Answer, FaultProxy, Handling
 from ...conftest import KEY_ID, S3, SECRET
-from ...fault_proxy import Answer, FaultProxy, Handling
 
 pytestmark = pytest.mark.slow
 

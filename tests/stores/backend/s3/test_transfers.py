@@ -17,8 +17,19 @@ from plansmith.stores.backend.s3 import S3Objects
 from plansmith.stores.backend.s3 import upload as uploads
 from plansmith.stores.backend.s3.multipart_resume import Unfinished
 
+from ....support.stores.fault_proxy import (
+    Answer,
+    Cut,
+    FaultProxy,
+    Forward,
+    Handling,
+    Request,
+    cut_after,
+    denied,
+    failed,
+    truncated,
+)
 from ...conftest import S3
-from ...fault_proxy import Answer, Cut, FaultProxy, Forward, Handling, Request, cut_after, denied, failed, truncated
 from ..test_objects import file_of
 
 KEY = "objects/ab/content"

@@ -12,9 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 from plansmith.pipelines.served.requests import SETTINGS_FILE
 from plansmith.pipelines.served.scripting import SCRIPT_FILE
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.members import Member, member_of
 from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
 from plansmith.triton.checker.python_source import find_class, read_source, takes, top_level
+from plansmith.triton.checker.rules.backends.members import Member, member_of
 from plansmith.triton.checker.rules.backends.python import unparsed
 from plansmith.triton.config.members import MEMBERS_PARAMETER
 from plansmith.triton.config.script import Chain, ChainStep

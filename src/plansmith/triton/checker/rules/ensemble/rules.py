@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from plansmith.triton.checker.config_view import entry_line
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.members import Member, member_of
 from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.rules.backends.members import Member, member_of
 from plansmith.triton.checker.rules.ensemble import flow, wiring
 
 if TYPE_CHECKING:

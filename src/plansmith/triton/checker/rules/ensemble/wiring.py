@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from plansmith.triton.checker.config_view import data_type, dims_in_words, entry_line, inner_dims
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.members import Member, Port
 from plansmith.triton.checker.model_folder import ModelFolder
+from plansmith.triton.checker.rules.backends.members import Member, Port
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb

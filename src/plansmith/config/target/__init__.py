@@ -1,0 +1,1 @@
+"""Targets: serving runtimes and their versions."""

@@ -1,0 +1,299 @@
+"""Builds, against the bindings of one version of TensorRT: test_contract.py runs this.
+
+The fakes check how TensorRT is called; what they answer is made up, and no test says anything about it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorrt
+
+from plansmith.compilers.trt.api.building import build
+from plansmith.errors import EngineError, PlansmithError
+
+from ....support.tensorrt.made_up import EVERYTHING, NOTHING, SHORT, MadeUp, request_for
+
+FLAG = tensorrt.BuilderFlag
+NO_KERNEL = "Error Code 10: Internal Error (Could not find any implementation for node {x}.)"
+
+
+def test_a_build_with_everything_asked_for_sets_it_by_name(gpu: MadeUp, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    words: list[str] = []
+    plan = build(request_for(tmp_path, EVERYTHING, timing_cache=str(cache)), words.append)
+    (network,) = gpu.named("create_network")
+    assert network == {"flags": 1 << int(tensorrt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)}
+    assert gpu.flags() == {
+        FLAG.EDITABLE_TIMING_CACHE,
+        FLAG.ERROR_ON_TIMING_CACHE_MISS,
+        FLAG.EXCLUDE_LEAN_RUNTIME,
+        FLAG.REFIT_IDENTICAL,
+        FLAG.SPARSE_WEIGHTS,
+        FLAG.STRIP_PLAN,
+        FLAG.TF32,
+        FLAG.VERSION_COMPATIBLE,
+    }
+    assert gpu.named("clear_flag") == []
+    pools = {given["pool"].name: given["pool_size"] for given in gpu.named("set_memory_pool_limit")}
+    assert pools == {"WORKSPACE": 1 << 30, "TACTIC_SHARED_MEMORY": 1 << 16}
+    written = {
+        call.name: call.given["value"] for call in gpu.calls if call.owner == "IBuilderConfig" and "value" in call.given
+    }
+    assert isinstance(written.pop("progress_monitor"), tensorrt.IProgressMonitor)
+    assert written == {
+        "builder_optimization_level": 5,
+        "hardware_compatibility_level": tensorrt.HardwareCompatibilityLevel.AMPERE_PLUS,
+        "max_aux_streams": 2,
+        "profiling_verbosity": tensorrt.ProfilingVerbosity.DETAILED,
+        "tiling_optimization_level": tensorrt.TilingOptimizationLevel.FULL,
+    }
+    formats = [call.given["value"] for call in gpu.calls if call.name == "allowed_formats"]
+    assert formats == [1 << int(tensorrt.TensorFormat.CHW32), 1 << int(tensorrt.TensorFormat.LINEAR)]
+    assert words[0] == "reading the graph"
+    assert (plan.file, plan.tensorrt, plan.builder) == ("model.plan", tensorrt.__version__, "api")
+    assert plan.timing_cache.startswith("started empty")
+    assert {"model.plan", "layers.json", "cache"} <= {path.name for path in tmp_path.iterdir()}
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert type(plan).model_validate_json(plan.model_dump_json()) == plan
+
+
+def test_profiles_hold_shapes_and_the_contents_of_shape_tensors(gpu: MadeUp, tmp_path: Path) -> None:
+    build(request_for(tmp_path, EVERYTHING), lambda _: None)
+    shapes = gpu.named("set_shape")
+    assert [given["input"] for given in shapes] == ["ids", "x[0]", "fixed"] * 2
+    assert shapes[1] == {"input": "x[0]", "min": (1, 3), "opt": (4, 3), "max": (8, 3)}
+    assert tuple(shapes[2]["max"]) == (2, 2)
+    contents = {"input": "size", "min": (8, 8), "opt": (16, 16), "max": (32, 32)}
+    assert gpu.named("set_shape_input") == [contents] * 2
+    assert len(gpu.named("add_optimization_profile")) == 2
+
+
+def test_a_graph_of_fixed_shapes_needs_no_profile_and_tf32_can_be_switched_off(gpu: MadeUp, tmp_path: Path) -> None:
+    gpu.tensors[:3] = [gpu.tensors[3]] * 3
+    build(request_for(tmp_path, NOTHING.model_copy(update={"tf32": False, "refit": True})), lambda _: None)
+    assert gpu.named("add_optimization_profile") == []
+    assert gpu.named("clear_flag") == [{"flag": FLAG.TF32}]
+    assert gpu.flags() == {FLAG.REFIT}
+
+
+@pytest.mark.parametrize("missing", ["ids", "size"])
+def test_an_input_that_no_profile_covers_is_refused_instead_of_being_given_a_shape(
+    gpu: MadeUp, missing: str, tmp_path: Path
+) -> None:
+    left = SHORT.model_copy(
+        update={
+            "shapes": {name: one for name, one in SHORT.shapes.items() if name != missing},
+            "values": {name: one for name, one in SHORT.values.items() if name != missing},
+        }
+    )
+    with pytest.raises(EngineError, match=f"profile short says nothing of .* {missing}") as raised:
+        build(request_for(tmp_path, EVERYTHING.model_copy(update={"profiles": (left,)})), lambda _: None)
+    assert raised.value.remedy
+    with pytest.raises(EngineError, match="there is no profile"):
+        build(request_for(tmp_path, NOTHING), lambda _: None)
+    assert gpu.named("build_serialized_network") == []
+
+
+def test_a_format_of_an_unknown_tensor_and_a_missing_plugin_are_refused_before_anything_is_built(
+    gpu: MadeUp, tmp_path: Path
+) -> None:
+    with pytest.raises(EngineError, match="names pixels") as raised:
+        build(request_for(tmp_path, EVERYTHING.model_copy(update={"formats": {"pixels": "hwc"}})), lambda _: None)
+    assert "logits" in raised.value.remedy
+    text = tmp_path / "libtext.so"
+    text.write_text("no library")
+    for library, problem in ((tmp_path / "libnone.so", "is not there"), (text, "cannot be loaded")):
+        with pytest.raises(EngineError, match=problem) as raised:
+            build(request_for(tmp_path, EVERYTHING.model_copy(update={"plugins": (str(library),)})), lambda _: None)
+        assert raised.value.remedy
+    assert gpu.named("build_serialized_network") == []
+
+
+def test_a_build_that_gives_nothing_raises_with_what_tensorrt_said(gpu: MadeUp, tmp_path: Path) -> None:
+    def fail(_network: object, _config: object) -> None:
+        gpu.log("WARNING", "a warning")
+        gpu.log("ERROR", NO_KERNEL)
+
+    gpu.say(Builder={"build_serialized_network": fail})
+    with pytest.raises(PlansmithError, match=r"building a plan of model.onnx: (.|\n)*node \{x\}") as raised:
+        build(request_for(tmp_path, EVERYTHING), lambda _: None)
+    assert raised.value.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_graph_that_cannot_be_read_raises_with_what_the_parser_said(gpu: MadeUp, tmp_path: Path) -> None:
+    def refuse(_path: str) -> bool:
+        gpu.log("ERROR", 'ModelImporter.cpp:949: While parsing node number 3 [NonMaxSuppression -> "kept"]:')
+        return False
+
+    gpu.say(OnnxParser={"parse_from_file": refuse, "num_errors": 0})
+    with pytest.raises(PlansmithError, match="NonMaxSuppression") as raised:
+        build(request_for(tmp_path, EVERYTHING), lambda _: None)
+    assert raised.value.remedy
+    assert gpu.named("parse_from_file") == [{"model": "/graph/model.onnx"}]
+    assert gpu.named("build_serialized_network") == []
+
+
+def test_every_line_but_verbose_ones_goes_to_the_log_with_time_and_severity(
+    gpu: MadeUp, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    build(request_for(tmp_path, EVERYTHING), lambda _: None)
+    for name in ("INTERNAL_ERROR", "ERROR", "WARNING", "INFO", "VERBOSE"):
+        gpu.log(name, f"line of {name}")
+    lines = [line.partition(" ")[2] for line in capfd.readouterr().err.splitlines() if "[TRT]" in line]
+    assert lines == [
+        "[F] [TRT] line of INTERNAL_ERROR",
+        "[E] [TRT] line of ERROR",
+        "[W] [TRT] line of WARNING",
+        "[I] [TRT] line of INFO",
+    ]
+
+
+def test_warnings_of_tensorrt_are_in_the_plan_each_once(gpu: MadeUp, tmp_path: Path) -> None:
+    def warn(_network: object, _config: object) -> Any:
+        for number in [*range(30), *range(30)]:
+            gpu.log("WARNING", f"warning {number}")
+        return gpu.memory(b"plan")
+
+    gpu.say(Builder={"build_serialized_network": warn})
+    warnings = build(request_for(tmp_path, EVERYTHING), lambda _: None).warnings
+    assert warnings[:2] == ("warning 0", "warning 1")
+    assert warnings[-1] == "10 more warnings stand in the log"
+
+
+def building_in_threads(gpu: MadeUp, until: Callable[[Any], bool]) -> Callable[..., Any]:
+    """A builder that reports its steps from three threads, and gives up when a step says so."""
+
+    def build(_network: object, _config: object) -> Any:
+        (monitor,) = (given["value"] for given in gpu.named("progress_monitor"))
+        monitor.phase_start("Building Engine", None, 3)
+        monitor.phase_start("Timing graph nodes", "Building Engine", 300)
+        went_on: list[bool] = []
+        work = [threading.Thread(target=lambda: went_on.append(until(monitor))) for _ in range(3)]
+        for thread in work:
+            thread.start()
+        for thread in work:
+            thread.join()
+        monitor.phase_finish("Timing graph nodes")
+        return gpu.memory(b"plan") if all(went_on) else None
+
+    return build
+
+
+def test_progress_comes_from_several_threads_and_is_thinned_out(gpu: MadeUp, tmp_path: Path) -> None:
+    words: list[str] = []
+    steps = building_in_threads(
+        gpu, lambda monitor: all(monitor.step_complete("Timing graph nodes", n) for n in range(300))
+    )
+    gpu.say(Builder={"build_serialized_network": steps})
+    build(request_for(tmp_path, EVERYTHING), words.append)
+    told = [one for one in words if one.startswith("building: ")]
+    assert 1 <= len(told) < 100
+
+
+def test_the_deadline_ends_a_build_and_what_was_measured_is_kept(gpu: MadeUp, tmp_path: Path) -> None:
+    steps = building_in_threads(gpu, lambda monitor: monitor.step_complete("Timing graph nodes", 0))
+    gpu.say(Builder={"build_serialized_network": steps})
+    request = request_for(tmp_path, EVERYTHING, seconds=0, timing_cache=str(tmp_path / "cache"))
+    with pytest.raises(EngineError, match="within 0 minutes") as raised:
+        build(request, lambda _: None)
+    assert "tensorrt: deadline_minutes" in raised.value.remedy
+    assert (tmp_path / "cache").read_bytes() == b"measured"
+    assert not (tmp_path / "model.plan").exists()
+
+
+def test_what_progress_raises_ends_the_build_and_comes_out(gpu: MadeUp, tmp_path: Path) -> None:
+    def hang_up(words: str) -> None:
+        if words.startswith("building: "):
+            raise BrokenPipeError
+
+    steps = building_in_threads(gpu, lambda monitor: monitor.step_complete("Timing graph nodes", 0))
+    gpu.say(Builder={"build_serialized_network": steps})
+    with pytest.raises(BrokenPipeError):
+        build(request_for(tmp_path, EVERYTHING), hang_up)
+
+
+def test_the_timing_cache_is_started_from_and_written_back(gpu: MadeUp, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.write_bytes(b"earlier")
+    plan = build(request_for(tmp_path, EVERYTHING, timing_cache=str(cache)), lambda _: None)
+    given = [one["serialized_timing_cache"] for one in gpu.named("create_timing_cache")]
+    assert given[-1] == b"earlier"
+    assert {one["ignore_mismatch"] for one in gpu.named("set_timing_cache")} == {False}
+    order = [call.given.get("flag") if call.name == "set_flag" else call.name for call in gpu.calls]
+    assert "create_timing_cache" in order[order.index(FLAG.EDITABLE_TIMING_CACHE) :]
+    assert plan.timing_cache.startswith("started from 7 bytes")
+    assert plan.warnings == ()
+    assert cache.read_bytes() == b"measured"
+
+
+def test_a_build_that_is_to_use_no_timing_cache_reads_and_writes_none(gpu: MadeUp, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.write_bytes(b"earlier")
+    spec = EVERYTHING.model_copy(update={"timing_cache": False, "error_on_timing_cache_miss": False})
+    plan = build(request_for(tmp_path, spec, timing_cache=str(cache)), lambda _: None)
+    assert {"serialized_timing_cache": b"earlier"} not in gpu.named("create_timing_cache")
+    assert plan.timing_cache == "not used"
+    assert cache.read_bytes() == b"earlier"
+
+
+class Refusing:
+    """TensorRT's two ways to refuse a timing cache with something in it; both complain."""
+
+    def __init__(self, gpu: MadeUp, kind: str) -> None:
+        self.gpu = gpu
+        answers: dict[str, dict[str, Any]] = {
+            "corrupt": {"create_timing_cache": self.create},
+            "foreign": {"set_timing_cache": self.set},
+        }
+        self.answers = answers[kind]
+
+    def create(self, content: bytes) -> Any:
+        return self.complain() if content else self.gpu.make("ITimingCache")
+
+    def set(self, _cache: object, *, ignore_mismatch: bool) -> Any:
+        del ignore_mismatch
+        return self.complain() if self.gpu.named("create_timing_cache")[-1]["serialized_timing_cache"] else True
+
+    def complain(self) -> None:
+        self.gpu.log("ERROR", "Version tag does not match.")
+
+
+@pytest.mark.parametrize("kind", ["corrupt", "foreign"])
+def test_a_corrupt_or_foreign_timing_cache_is_ignored_with_a_warning(gpu: MadeUp, kind: str, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.write_bytes(b"\0nonsense")
+    gpu.say(IBuilderConfig=Refusing(gpu, kind).answers)
+    plan = build(request_for(tmp_path, EVERYTHING, timing_cache=str(cache)), lambda _: None)
+    assert plan.timing_cache.startswith("ignored, as ")
+    assert "cache was ignored" in plan.warnings[0]
+    assert plan.warnings[1:] == ("Version tag does not match.",)
+    assert gpu.named("create_timing_cache")[-1] == {"serialized_timing_cache": b""}
+
+
+def test_what_tensorrt_says_of_a_refused_timing_cache_is_not_why_a_build_fails(gpu: MadeUp, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.write_bytes(b"\0nonsense")
+
+    def fail(_network: object, _config: object) -> None:
+        gpu.log("ERROR", NO_KERNEL)
+
+    gpu.say(IBuilderConfig=Refusing(gpu, "foreign").answers, Builder={"build_serialized_network": fail})
+    with pytest.raises(PlansmithError, match=r"node \{x\}"):
+        build(request_for(tmp_path, EVERYTHING, timing_cache=str(cache)), lambda _: None)
+    assert cache.read_bytes() == b"\0nonsense"
+
+
+def test_a_plan_is_opened_with_rights_for_the_host_only_if_it_was_built_version_compatible(
+    gpu: MadeUp, tmp_path: Path
+) -> None:
+    plain = EVERYTHING.model_copy(update={"version_compatible": False, "exclude_lean_runtime": False})
+    for spec, expected in ((EVERYTHING, [{"value": True}]), (plain, [])):
+        gpu.calls.clear()
+        build(request_for(tmp_path, spec), lambda _: None)
+        assert gpu.named("engine_host_code_allowed") == expected

@@ -1,0 +1,212 @@
+"""Automations on a real server: a run that falls silent has crashed, and people are told through a block."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from plansmith.flows.deploy.automations import HEARTBEAT, silent_run_automation, unbegun_run_automation
+from plansmith.flows.deploy.deployments import service_tag
+from plansmith.flows.deploy.silent_runs import crash_silent_runs
+from plansmith.records.release import PublishedVersion
+
+from ...support.prefect.programs import own_environment
+from ...support.prefect.service import Service
+from ...support.waiting import wait_until
+
+_SILENT_SECONDS = 20  # Prefect takes ten at least; one that beats each second must not miss as much on a busy machine
+
+
+@pytest.mark.services
+def test_a_run_that_falls_silent_has_crashed_and_one_that_beats_lives(service: Service) -> None:
+    with service.client() as client:
+        client.create_automation(silent_run_automation(service.name, _SILENT_SECONDS))
+    silent, lively, foreign = _run(service), _run(service), _run(service, "elsewhere")
+    for run in (silent, foreign):
+        _beat(service, run)
+
+    def is_crashed() -> bool:
+        _beat(service, lively)
+        time.sleep(1)
+        return bool(_state(service, silent)["type"] == "CRASHED")
+
+    wait_until(is_crashed)
+    assert f"no heartbeat for {_SILENT_SECONDS} s" in _state(service, silent)["message"]
+    assert [_state(service, run)["type"] for run in (lively, foreign)] == ["RUNNING", "RUNNING"]
+
+
+@pytest.mark.services
+def test_people_are_told_of_failures_and_publications_of_the_service(service: Service) -> None:
+    with _receiver() as (url, told):
+        _webhook(service, url)
+        block = f"custom-webhook/{service.name}"
+        service.values["notifications"] = {"failure": [block], "publication": [block]}
+        assert service.changes()[f"{service.name}: failures to {block}"] == ("made", ())
+        assert service.changes() == {}
+        _announce(service, "elsewhere")
+        _announce(service, service.name)
+        run = _run(service)
+        state = {"type": "FAILED", "message": "the gate was not passed"}
+        service.server.ask(f"flow_runs/{run}/set_state", state=state)
+        wait_until(lambda: len(told) >= 2, lambda: str(told))
+    by_subject = {one["subject"]: one["body"] for one in told}
+    assert by_subject["resnet50 version 7 published"] == "resnet50 version 7 for local-cpu is in /releases/7"
+    (failure,) = [subject for subject in by_subject if "Failed" in subject]
+    assert failure.startswith("compile-model Failed: ")
+    assert "the gate was not passed" in by_subject[failure]
+    assert by_subject[failure].endswith(run), "its address, or its identifier where the server knows no address"
+    assert len(told) == 2
+    del service.values["notifications"]
+    gone = {name for name, (outcome, _) in service.changes().items() if outcome == "removed"}
+    assert gone == {f"{service.name}: failures to {block}", f"{service.name}: publications to {block}"}
+
+
+@pytest.mark.services
+def test_a_run_whose_end_the_server_has_missed_is_found_afterwards(service: Service) -> None:
+    # Of what happened before the automation was there the server knows as little as of what it has lost.
+    silent, lively, foreign = _run(service), _run(service), _run(service, "elsewhere")
+    unbegun = _run(service, begun=False)
+    time.sleep(_SILENT_SECONDS + 2)
+    _beat(service, lively)
+    with service.client() as client:
+        tags = ["plansmith", service_tag(service.name)]
+        assert not list(crash_silent_runs(client, tags)), "nothing says how long is too long"
+        for made in (silent_run_automation, unbegun_run_automation):
+            client.create_automation(made(service.name, _SILENT_SECONDS))
+        wait_until(lambda: _is_known(service, lively))
+        crashed = list(crash_silent_runs(client, tags))
+        assert crashed == [client.read_flow_run(UUID(run)).name for run in (silent, unbegun)]
+    assert "no heartbeat for" in _state(service, silent)["message"]
+    assert _state(service, unbegun)["type"] == "CRASHED"
+    assert "taken up and did not begin within" in _state(service, unbegun)["message"]
+    assert [_state(service, run)["type"] for run in (silent, lively, foreign)] == ["CRASHED", "RUNNING", "RUNNING"]
+
+
+@pytest.mark.services
+def test_an_automation_that_was_switched_off_stays_off(service: Service) -> None:
+    service.changes()
+    name = f"{service.name}: silent runs are crashed"
+    with service.client() as client:
+        (made,) = client.read_automations_by_name(name)
+        client.pause_automation(made.id)
+        service.values["crashed_after_seconds"] = 600
+        assert service.changes()[name] == ("changed", ())
+        (changed,) = client.read_automations_by_name(name)
+    assert not changed.enabled
+    assert "600 s" in changed.description
+
+
+@contextmanager
+def _receiver() -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """A web server that notes what it is sent: its URL, and that."""
+    told: list[dict[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *words: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/", told
+        server.shutdown()
+
+
+def _webhook(service: Service, url: str) -> None:
+    """What a person makes under Blocks in Prefect's pages."""
+    from prefect.blocks.notifications import CustomWebhookNotificationBlock
+
+    content = {"subject": "{{subject}}", "body": "{{body}}"}
+    with service.client():
+        block = CustomWebhookNotificationBlock(name="tests", url=url, json_data=content, headers=None, cookies=None)
+        block.save(service.name)
+
+
+def _run(service: Service, name: str = "", *, begun: bool = True) -> str:
+    """A run of a service that nobody carries out: it is running, or a worker only took it up."""
+    with service.client() as client:
+        flow = client.create_flow_from_name("compile-model")
+    fields: dict[str, Any] = {"flow_id": str(flow), "tags": [service_tag(name or service.name)]}
+    run = str(service.server.ask("flow_runs/", **fields, state={"type": "PENDING"})["id"])
+    if begun:
+        service.server.ask(f"flow_runs/{run}/set_state", state={"type": "RUNNING"})
+    return run
+
+
+def _state(service: Service, run: str) -> dict[str, Any]:
+    (found,) = service.server.ask("flow_runs/filter", flow_runs={"id": {"any_": [run]}})
+    state = found["state"]
+    assert isinstance(state, dict)
+    return state
+
+
+def _beat(service: Service, run: str) -> None:
+    """What a run's process sends now and then."""
+    (found,) = service.server.ask("flow_runs/filter", flow_runs={"id": {"any_": [run]}})
+    tags = [{"prefect.resource.id": f"prefect.tag.{tag}", "prefect.resource.role": "tag"} for tag in found["tags"]]
+    _emit(service, HEARTBEAT, f"prefect.flow-run.{run}", tags, {})
+
+
+def _is_known(service: Service, run: str) -> bool:
+    """Whether the server has taken in a heartbeat of a run."""
+    wanted = {"event": {"name": [HEARTBEAT]}, "resource": {"id": [f"prefect.flow-run.{run}"]}}
+    return bool(service.server.ask("events/filter", filter=wanted)["events"])
+
+
+_FLOW = """
+import sys
+from prefect import flow, tags
+from plansmith.flows.runs.outcomes import announce
+from plansmith.records.release import PublishedVersion
+
+@flow
+def publish():
+    announce(PublishedVersion.model_validate_json(sys.argv[1]), "local-cpu")
+
+with tags(sys.argv[2]):
+    publish()
+"""
+
+
+def _announce(service: Service, name: str) -> None:
+    """What a compile sends at its end, from a run of a service."""
+    published = PublishedVersion(
+        name="resnet50" if name == service.name else "not-ours",
+        version=7,
+        repository="/repository",
+        release="/releases/7",
+        manifest_digest="0" * 64,
+        published="2026-01-01T00:00:00+00:00",
+        unchanged=False,
+    )
+    command = [sys.executable, "-c", _FLOW, published.model_dump_json(), service_tag(name)]
+    variables = own_environment(**service.server.variables())
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def _emit(service: Service, event: str, resource: str, related: list[dict[str, str]], payload: dict[str, Any]) -> None:
+    content = {
+        "id": str(uuid4()),
+        "occurred": datetime.now(UTC).isoformat(),
+        "event": event,
+        "resource": {"prefect.resource.id": resource},
+        "related": related,
+        "payload": payload,
+    }
+    service.server.ask("events", [content])

@@ -1,0 +1,272 @@
+"""WAV files become what transformers' feature extractors make of their samples, and then the labels of its pipeline."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.signal
+import transformers
+
+from plansmith.config.pipeline import PipelineOptions
+from plansmith.errors import SourceError, UsageError
+from plansmith.pipelines.audio.kinds import SOUNDS
+from plansmith.pipelines.audio.pipeline import AUDIO, plan_sound
+from plansmith.pipelines.audio.preprocessing import FILTERS_FILE, sound_recipe_of
+from plansmith.pipelines.audio.samples import drawn_sound, wav
+from plansmith.pipelines.draft import write_part
+from plansmith.pipelines.image.samples import bytes_array
+from plansmith.pipelines.served.requests import Refusal
+from plansmith.pipelines.served.sound import SoundStep
+from plansmith.pipelines.served.wav import read_wav, resampled
+
+from ...sources.architectures import IMAGE, SIZES, SPEECH, WHISPER, load, save
+from ..image.test_plan_images import graph, require_near
+from ..text.texts import Served
+
+RATE = 16_000
+waves: Any = transformers.Wav2Vec2FeatureExtractor
+whisper: Any = transformers.WhisperFeatureExtractor
+ast: Any = transformers.ASTFeatureExtractor
+
+EXTRACTORS: dict[str, Any] = {
+    "wave": waves,
+    "wave as it is": lambda: waves(do_normalize=False),
+    "whisper": whisper,
+    "whisper of 128 mels": lambda: whisper(feature_size=128, chunk_length=5),
+    "ast": lambda: ast(num_mel_bins=64),
+    "short ast": lambda: ast(max_length=64, num_mel_bins=16, do_normalize=False),
+}
+pytestmark = pytest.mark.filterwarnings("ignore:At least one mel filter has all zero values")
+
+
+def asked(extractor: Any, folder: Path, *files: bytes) -> Any:
+    """What the part answers to one request: the model's input, or a refusal."""
+    recipe = sound_recipe_of(extractor)
+    if recipe.filters is not None:
+        np.save(folder / FILTERS_FILE, recipe.filters)
+    settings = {
+        "input": AUDIO,
+        "output": "made",
+        "mask": "",
+        "dtype": "float32",
+        "mask_dtype": "",
+        "rate": recipe.rate,
+        "fewest": recipe.fewest,
+        "most": recipe.most or 20 * RATE,
+        "normalized": recipe.normalized,
+        "spectrum": recipe.spectrum,
+    }
+    (answer,) = SoundStep(settings, folder).answer([{AUDIO: bytes_array(files)}])
+    return answer["made"] if isinstance(answer, dict) else answer
+
+
+@pytest.mark.parametrize("samples", [1_601, 16_000, 48_123, 200_000])
+@pytest.mark.parametrize("name", EXTRACTORS)
+def test_a_sound_becomes_what_the_feature_extractor_makes(name: str, samples: int, tmp_path: Path) -> None:
+    extractor = EXTRACTORS[name]()
+    file = wav(drawn_sound(samples, RATE, 1), RATE)
+    heard, _ = read_wav(file)
+
+    made = asked(extractor, tmp_path, file)
+
+    own = extractor(heard, sampling_rate=RATE, return_tensors="np")[extractor.model_input_names[0]]
+    assert made.shape == own.shape
+    require_near(made, own, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("bits", "floats", "channels", "off"),
+    [
+        (8, False, 1, 1 / 256),
+        (16, False, 2, 1 / 65536),
+        (24, False, 2, 1e-7),
+        (32, False, 1, 1e-7),
+        (32, True, 1, 1e-7),
+        (64, True, 3, 1e-7),
+    ],
+)
+def test_every_kind_of_wav_is_read_and_mixed_down(bits: int, floats: bool, channels: int, off: float) -> None:
+    samples = drawn_sound(999, 22_050, 2, channels=channels)
+
+    heard, rate = read_wav(wav(samples, 22_050, bits=bits, floats=floats))
+
+    assert rate == 22_050
+    assert heard.dtype == np.float32
+    require_near(heard, samples.mean(axis=1), atol=off * 1.01)
+
+
+def test_other_chunks_and_the_extensible_form_are_read() -> None:
+    plain = wav(drawn_sound(500, RATE, 3), RATE)
+    note = b"LIST" + struct.pack("<I", 5) + b"hello\0"
+    with_notes = plain[:12] + note + plain[12:]
+    form = struct.pack("<HHIIHHHHIH", 0xFFFE, 1, RATE, 2 * RATE, 2, 16, 22, 16, 4, 1) + bytes(14)
+    extensible = plain[:12] + b"fmt " + struct.pack("<I", 40) + form + plain[36:]
+
+    for file in (with_notes, extensible):
+        assert np.array_equal(read_wav(file)[0], read_wav(plain)[0])
+
+
+@pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100, 44_101, 48_000, 96_000])
+def test_another_rate_keeps_what_both_rates_can_hold(rate: int) -> None:
+    """Tones that both hold are kept to a thousandth; scipy's own resampling, with a longer filter, hears the same."""
+    times, wanted = np.arange(2 * rate) / rate, np.arange(2 * RATE) / RATE
+    tones = [(0.5, 440.0), (0.2, 1_500.0), (0.1, 2_900.0)]
+    sound = sum(loud * np.sin(2 * np.pi * tone * times) for loud, tone in tones)
+    own = sum(loud * np.sin(2 * np.pi * tone * wanted) for loud, tone in tones)
+
+    made = resampled(np.asarray(sound, np.float32), rate, RATE)
+
+    assert len(made) == 2 * RATE
+    require_near(made[200:-200], np.asarray(own)[200:-200], atol=1.5e-3)
+    divisor = math.gcd(rate, RATE)
+    poly = scipy.signal.resample_poly(np.asarray(sound), RATE // divisor, rate // divisor)
+    require_near(made[200:-200], poly[200 : len(made) - 200], atol=5e-3)
+
+
+def test_what_the_lower_rate_cannot_hold_is_not_folded_into_it() -> None:
+    """But for less than a two-hundredth: 46 dB."""
+    times = np.arange(48_000) / 48_000
+    made = resampled(np.sin(2 * np.pi * 11_000 * times).astype(np.float32), 48_000, RATE)
+    assert np.abs(made[200:-200]).max() < 5e-3
+
+
+GOOD = wav(drawn_sound(4_000, RATE, 4), RATE)
+HOSTILE = {
+    "no bytes": (b"", "it is no WAV file"),
+    "an MP3": (b"ID3\x04" + bytes(99), "it is no WAV file"),
+    "a header alone": (GOOD[:40], "it is damaged or cut off"),
+    "half": (GOOD[:4_000], "it is cut off: 3956 of 8000 bytes of sound"),
+    "no samples": (wav(np.zeros((0, 1)), RATE), "it has no sound"),
+    "no rate": (GOOD[:24] + bytes(4) + GOOD[28:], "it has 1 channels of 16 bits at 0 Hz"),
+    "a rate of 4 GHz": (GOOD[:24] + b"\xff" * 4 + GOOD[28:], "at 4294967295 Hz"),
+    "many channels": (GOOD[:22] + b"\xff\xff" + GOOD[24:], "it has 65535 channels"),
+    "compressed": (GOOD[:20] + b"\x11\0" + GOOD[22:], "samples of kind 17 with 16 bits"),
+    "no numbers": (wav(np.full((99, 1), np.nan), RATE, bits=32, floats=True), "samples that are no numbers"),
+    "too long": (wav(np.zeros((21 * RATE, 1)), RATE, bits=8), "it has 336000 samples at 16000 Hz"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_sound_is_refused_in_words_that_name_its_row(name: str, tmp_path: Path) -> None:
+    file, words = HOSTILE[name]
+
+    answer = asked(waves(), tmp_path, GOOD, file)
+
+    assert isinstance(answer, Refusal)
+    assert answer.words.startswith("audio: the sound in row 1 is refused: ")
+    assert words in answer.words
+
+
+@pytest.mark.slow
+def test_a_sound_at_another_rate_is_resampled_before_its_features_are_made(tmp_path: Path) -> None:
+    """What follows the samples that count does not change them, however long the file is."""
+    samples = drawn_sound(30 * 48_000, 48_000, 6)
+    short = asked(ast(max_length=64, num_mel_bins=16), tmp_path, wav(samples[: 3 * 48_000], 48_000))
+    long = asked(ast(max_length=64, num_mel_bins=16), tmp_path, wav(samples, 48_000))
+    heard = resampled(read_wav(wav(samples, 48_000))[0], 48_000, RATE)
+    own = ast(max_length=64, num_mel_bins=16)(heard, sampling_rate=RATE, return_tensors="np")["input_values"]
+
+    assert np.array_equal(short, long)
+    require_near(long, own, atol=1e-4)
+
+
+def test_sounds_of_different_lengths_need_a_mask(tmp_path: Path) -> None:
+    answer = asked(waves(), tmp_path, GOOD, wav(drawn_sound(4_001, RATE, 5), RATE))
+
+    assert isinstance(answer, Refusal)
+    assert "have 4000 to 4001 samples, and the model has no mask" in answer.words
+
+
+def test_an_extractor_of_another_kind_is_refused_by_its_name() -> None:
+    other: Any = transformers.SeamlessM4TFeatureExtractor
+    with pytest.raises(SourceError, match="cannot do what SeamlessM4TFeatureExtractor does"):
+        sound_recipe_of(other())
+    with pytest.raises(SourceError, match="adds noise"):
+        sound_recipe_of(whisper(dither=0.1))
+
+
+LABELS = {0: "speech", 1: "music", 2: "bark", 3: "silence"}
+MODELS: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
+    "wave": ("Wav2Vec2ForSequenceClassification", "Wav2Vec2Config", waves(), SPEECH),
+    "masked wave": (
+        "Wav2Vec2ForSequenceClassification",
+        "Wav2Vec2Config",
+        waves(return_attention_mask=True),
+        SPEECH | {"feat_extract_norm": "layer"},
+    ),
+    "ast": (
+        "ASTForAudioClassification",
+        "ASTConfig",
+        ast(max_length=64, num_mel_bins=16),
+        SIZES | {"max_length": 64, "num_mel_bins": 16},
+    ),
+    "whisper": (
+        "WhisperForAudioClassification",
+        "WhisperConfig",
+        whisper(feature_size=16, chunk_length=1),
+        WHISPER | {"max_source_positions": 50},
+    ),
+}
+
+
+def serve(name: str, tmp_path: Path, **options: Any) -> Served:
+    """Plan and write the pipeline around a model."""
+    model, config, extractor, fields = MODELS[name]
+    folder = save(tmp_path / "model", model, config, extractor, **fields | {"id2label": LABELS})
+    live = load(folder)
+    onnx = graph(live).model_copy(update={"mask_input": live.inputs.mask_input})
+    told = PipelineOptions.model_validate({"input": "audio"} | options)
+    draft = plan_sound(live, folder, told, onnx, task="", trust_remote_code=False)
+    for part in (*draft.before, *draft.after):
+        write_part(part, np.__version__, tmp_path / "out")
+    return Served(live, draft, tmp_path / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_a_classifier_answers_as_transformers_pipeline_does(name: str, tmp_path: Path) -> None:
+    served = serve(name, tmp_path, top_k=3)
+
+    assert served.draft.output == "labels"
+    for request in served.draft.questions.values():
+        answer, owed = dict(served.answer(request)), dict(served.draft.ask(request))
+        assert answer["label"].tolist() == owed["label"].tolist()
+        require_near(answer["score"], owed["score"], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_models_own_outputs_are_given_where_that_is_asked_for(name: str, tmp_path: Path) -> None:
+    served = serve(name, tmp_path, output="tensors")
+
+    for request in served.draft.questions.values():
+        answer, owed = served.answer(request), served.draft.ask(request)
+        assert answer.keys() == owed.keys() == {"logits"}
+        require_near(answer["logits"], owed["logits"], atol=1e-4)
+
+
+def test_sounds_of_different_lengths_are_masked_as_the_extractor_masks_them(tmp_path: Path) -> None:
+    served = serve("masked wave", tmp_path, output="tensors")
+    files = [wav(drawn_sound(count, RATE, count), RATE) for count in (9_000, 16_000, 5_001)]
+    request = {AUDIO: bytes_array(files)}
+
+    require_near(served.answer(request)["logits"], served.draft.ask(request)["logits"], atol=1e-4)
+
+
+def test_what_cannot_be_is_refused_from_files_alone(tmp_path: Path) -> None:
+    usual = PipelineOptions(input="audio")
+    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
+    images = save(tmp_path / "images", "ViTModel", "ViTConfig", processor, **IMAGE)
+    sounds = save(tmp_path / "sounds", *MODELS["ast"][:3], **MODELS["ast"][3])
+
+    assert SOUNDS.refuse("hf", sounds, usual, task="") == "labels"
+    with pytest.raises(SourceError, match="has no feature extractor"):
+        SOUNDS.refuse("hf", images, usual, task="")
+    with pytest.raises(UsageError, match="timm has no feature extractor"):
+        SOUNDS.refuse("timm", images, usual, task="")
+    with pytest.raises(UsageError, match=r"pipeline.output is text, and the model's configuration makes it labels"):
+        SOUNDS.refuse("hf", sounds, PipelineOptions(output="text"), task="")

@@ -1,0 +1,43 @@
+"""`preprocessing: dali` in a spec is refused at once where the target has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ...support.cli.command import CommandLine
+
+pytestmark = pytest.mark.slow
+
+SPEC = {
+    "source": "timm:test_resnet",
+    "name": "tiny",
+    "random_weights": True,
+    "shapes": {"pixel_values": "1x3x160x160:2x3x160x160:4x3x160x160"},
+    "pipeline": {"input": "image", "output": "labels", "preprocessing": "dali", "top_k": 2},
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> CommandLine:
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    return CommandLine(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        pytest.param(("--target", "triton-26.05-cpu"), 6, "which DALI triton-26.05-cpu has", id="unknown"),
+        pytest.param((), 9, "plansmith serve-env add local-cpu --dali", id="not installed"),
+    ],
+)
+def test_without_the_targets_dali_nothing_is_begun(
+    words: tuple[str, ...], status: int, says: str, run: CommandLine
+) -> None:
+    refused = run("compile", "spec.yaml", "--repository", "repository", *words, PLANSMITH_SERVE_ENV="empty")
+    assert refused.status == status
+    assert says in refused.message
+    assert "preprocessing: python" in refused.message
+    assert not (run.folder / "repository").exists()

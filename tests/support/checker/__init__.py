@@ -1,0 +1,1 @@
+"""Models that break one rule each."""

@@ -1,0 +1,1 @@
+"""The command line, in this process or one of its own."""

@@ -1,0 +1,1 @@
+"""Kills at each boundary, crowds, and what must be whole afterwards."""

@@ -1,0 +1,153 @@
+"""A worker without anything heavy in it; started by `process.Worker("tests.support.faults.tiny_worker", …)`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from plansmith.errors import GateError
+from plansmith.system.process import serve
+
+Progress = Callable[[str], None]
+
+
+def echo(*, value: Any, progress: Progress) -> Any:
+    del progress
+    return value
+
+
+def pid(*, progress: Progress) -> int:
+    del progress
+    return os.getpid()
+
+
+def wait(*, progress: Progress) -> None:
+    progress("waiting")
+    signal.pause()
+
+
+def count(*, to: int, progress: Progress) -> int:
+    for number in range(to):
+        progress(f"at {number}")
+    return to
+
+
+def refuse(*, progress: Progress) -> None:
+    del progress
+    raise GateError("it differs\nmuch", remedy="look at it", model="tiny", step="validate", log=Path("/logs/own.log"))
+
+
+def refuse_shortly(*, progress: Progress) -> None:
+    del progress
+    raise GateError("it differs")
+
+
+def fail(*, progress: Progress) -> None:
+    del progress
+    raise ZeroDivisionError("a bug of ours")
+
+
+def leave(*, status: int, progress: Progress) -> None:
+    del progress
+    sys.stdout.write("these are\n\nits last words\n")
+    sys.exit(status)
+
+
+def crash(*, progress: Progress) -> None:
+    del progress
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def be_killed(*, progress: Progress) -> None:
+    del progress
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def be_killed_in_the_middle_of_an_answer(*, progress: Progress) -> None:
+    del progress
+    with socket.socket(fileno=os.dup(int(sys.argv[1]))) as connection:
+        connection.sendall(b'{"answer": [1, 2')
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def answer_with_what_is_no_json(*, progress: Progress) -> object:
+    del progress
+    return object()
+
+
+def limit_memory(*, more: int, progress: Progress) -> None:
+    """Let this process have some bytes more than it has now."""
+    del progress
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def join(*, group: str, progress: Progress) -> None:
+    """Go into a control group."""
+    del progress
+    (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def fill_memory(*, up_to: int, progress: Progress) -> int:
+    progress("asking PyTorch at max (32x256)")
+    held: list[bytearray] = []
+    while len(held) * (1 << 20) < up_to:
+        held.append(bytearray(os.urandom(4096) * 256))
+    return len(held)
+
+
+def allocate_in_torch(*, progress: Progress) -> None:
+    del progress
+    import torch
+
+    torch.empty(1 << 50)
+
+
+def allocate_in_cpp(*, progress: Progress) -> None:
+    """The C++ allocator throws where nobody catches."""
+    del progress
+    new = ctypes.CDLL("libstdc++.so.6")["_Znwm"]
+    new.argtypes, new.restype = [ctypes.c_size_t], ctypes.c_void_p
+    new(1 << 60)
+
+
+def leave_temporary_file(*, progress: Progress) -> str:
+    """A file in a folder that nobody removes."""
+    del progress
+    path = Path(tempfile.mkdtemp()) / "file"
+    path.write_text("left")
+    return str(path)
+
+
+FUNCTIONS = (
+    leave_temporary_file,
+    echo,
+    pid,
+    wait,
+    count,
+    refuse,
+    refuse_shortly,
+    fail,
+    leave,
+    crash,
+    be_killed,
+    be_killed_in_the_middle_of_an_answer,
+    answer_with_what_is_no_json,
+    limit_memory,
+    join,
+    fill_memory,
+    allocate_in_torch,
+    allocate_in_cpp,
+)
+
+if __name__ == "__main__":
+    serve({function.__name__: function for function in FUNCTIONS}, int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,1 @@
+"""Small graphs, and mistakes planted in them."""

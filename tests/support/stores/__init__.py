@@ -1,0 +1,1 @@
+"""Stores, releases in them, and those who publish and read at once."""

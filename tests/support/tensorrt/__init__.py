@@ -1,0 +1,1 @@
+"""Stand-ins for TensorRT's programs and logs."""
