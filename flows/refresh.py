@@ -12,8 +12,8 @@ from prefect.runtime import flow_run
 
 from plansmith.fleet.overrides import AS_SPECIFIED, SpecOverrides
 from plansmith.flows.compile_fleet import HERE, Seconds
-from plansmith.flows.fleet.fleet_run import FleetOrder, run_fleet
 from plansmith.flows.fleet.pool_runs import Dispatch
+from plansmith.flows.fleet.run import FleetOrder, run_fleet
 from plansmith.flows.prefect_api.cancelling import cancel_children
 from plansmith.flows.prefect_api.one_at_a_time import skipped
 

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from plansmith.cli import cli
-from plansmith.cli.store.store_options import STORE_VARIABLE
+from plansmith.cli.store.options import STORE_VARIABLE
 
 from .instructions import COMPOSE, COMPOSE_SYNC, arguments, read
 

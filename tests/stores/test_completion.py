@@ -8,7 +8,7 @@ import pytest
 from click.shell_completion import ZshComplete
 
 from plansmith.cli import cli
-from plansmith.cli.store import store_completion
+from plansmith.cli.store import completion as store_completion
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.maintenance.prune import Pruner
 from plansmith.stores.maintenance.retention import Retention

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.compilers import onnx_files
 from plansmith.compilers.onnxrt import open_session
-from plansmith.compilers.precision.fp16 import attention_masks, modelopt_autocast, rules
-from plansmith.compilers.precision.fp16 import graph as half_graph
-from plansmith.compilers.precision.fp16 import ranges as half_ranges
+from plansmith.compilers.precision.fp16 import attention_masks, graph, modelopt_autocast, ranges, rules
 from plansmith.compilers.precision.fp16.format import BF16, FLOAT, FORMATS, Format, number
 from plansmith.compilers.precision.fp16.fp32_twin import twin
 from plansmith.compilers.precision.fp16.operators import gains, opset
@@ -68,16 +66,16 @@ class MeasuredMethod:
         self.precision = form.precision
         self._form = form
         self._graph = Graph(_prepared(model, form))
-        types = half_ranges.tensor_types(self._graph.model)
+        types = ranges.tensor_types(self._graph.model)
         floats = {name for name, kind in types.items() if kind == "tensor(float)"}
-        ranges = half_ranges.measure(self._graph, floats, lambda: (case.feed for case in samples), form.largest)
-        masks = attention_masks.find(self._graph, floats, ranges, form.limit)
+        measured = ranges.measure(self._graph, floats, lambda: (case.feed for case in samples), form.largest)
+        masks = attention_masks.find(self._graph, floats, measured, form.limit)
         version = opset(self._graph.model)
         sequences = {name for name, kind in types.items() if not kind.startswith("tensor")}
-        facts = rules.Facts(self._graph, floats, ranges, masks, form, version, sequences)
+        facts = rules.Facts(self._graph, floats, measured, masks, form, version, sequences)
         self._reasons = rules.reasons(facts, options.keep)
-        self._plan = half_graph.Plan(floats, form, version, masks.ends, options.lower_io)
-        low = half_graph.settle(self._graph, self._plan, self._reasons)
+        self._plan = graph.Plan(floats, form, version, masks.ends, options.lower_io)
+        low = graph.settle(self._graph, self._plan, self._reasons)
         computing = [n for n in self._graph.model.graph.node if any(o in floats for o in n.output)]
         self.lowerable = tuple(n.name for n in computing if n.name in low)
         between = "it only hands numbers from FP32 to FP32"
@@ -101,8 +99,8 @@ class MeasuredMethod:
         unknown = set(keep).difference(self.lowerable)
         if unknown:
             raise ValueError(f"not among the nodes that are lowered: {', '.join(sorted(unknown))}")
-        low = half_graph.settle(self._graph, self._plan, {*self._reasons, *keep})
-        lowered = half_graph.write(self._graph, self._plan, low)
+        low = graph.settle(self._graph, self._plan, {*self._reasons, *keep})
+        lowered = graph.write(self._graph, self._plan, low)
         _require_loadable(lowered, self._form)
         return lowered
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from plansmith.records.validation import OutputAgreement, TaskMetric, Tolerance
-from plansmith.report import margins
-from plansmith.report import numbers as figures
+from plansmith.report import margins, numbers
 from plansmith.report.facts import ReportFacts
 from plansmith.report.margins import LOOSEST_COSINE, Margin
 
@@ -83,7 +82,7 @@ def shape_tables(facts: ReportFacts) -> tuple[OutputTable, ...]:
         rows = tuple(
             ShapeRow(
                 case=found.case,
-                shape=figures.shape(found.shape),
+                shape=numbers.shape(found.shape),
                 probe=found.case in probes,
                 margins=margins.of_comparison(found, allowed) if found.elements else (),
                 failures=found.failures,
@@ -98,9 +97,9 @@ def shape_tables(facts: ReportFacts) -> tuple[OutputTable, ...]:
 def limits_of(allowed: Tolerance) -> tuple[str, str, str]:
     """Largest error, quantile and cosine that are allowed, in words."""
     return (
-        f"at most {figures.limit(allowed.max_relative)}",
-        f"at most {figures.limit(allowed.quantile_relative)}",
-        f"at least {figures.limit_of_cosine(allowed.min_cosine)}",
+        f"at most {numbers.limit(allowed.max_relative)}",
+        f"at most {numbers.limit(allowed.quantile_relative)}",
+        f"at least {numbers.limit_of_cosine(allowed.min_cosine)}",
     )
 
 
@@ -110,14 +109,14 @@ def agreement_row(found: OutputAgreement, allowed: Tolerance) -> AgreementRow:
     return AgreementRow(
         output=found.output,
         samples=f"{found.samples:,}",
-        mean=figures.cosine(found.mean_cosine),
-        mean_limit=f"at least {figures.limit_of_cosine(limit)}" if limit > LOOSEST_COSINE else "",
-        smallest=figures.cosine(found.min_cosine),
-        sqnr=figures.decibels(found.sqnr_db),
-        kl="" if found.kl is None else figures.relative_entropy(found.kl),
-        same_first="" if found.same_first is None else figures.percent(found.same_first),
-        first_five="" if found.first_among_five is None else figures.percent(found.first_among_five),
-        same_neighbour="" if found.same_neighbour is None else figures.percent(found.same_neighbour),
+        mean=numbers.cosine(found.mean_cosine),
+        mean_limit=f"at least {numbers.limit_of_cosine(limit)}" if limit > LOOSEST_COSINE else "",
+        smallest=numbers.cosine(found.min_cosine),
+        sqnr=numbers.decibels(found.sqnr_db),
+        kl="" if found.kl is None else numbers.relative_entropy(found.kl),
+        same_first="" if found.same_first is None else numbers.percent(found.same_first),
+        first_five="" if found.first_among_five is None else numbers.percent(found.first_among_five),
+        same_neighbour="" if found.same_neighbour is None else numbers.percent(found.same_neighbour),
         failures=found.failures,
     )
 
@@ -136,11 +135,11 @@ def metric_plot(found: TaskMetric) -> MetricPlot:
     return MetricPlot(
         name=found.name,
         samples=f"{found.samples:,}",
-        reference=figures.measure(found.reference),
-        candidate=figures.measure(found.candidate),
-        change=figures.signed(change.value),
-        interval=f"{figures.signed(change.low)} to {figures.signed(change.high)}",
-        allowed=figures.signed(-found.max_drop),
+        reference=numbers.measure(found.reference),
+        candidate=numbers.measure(found.candidate),
+        change=numbers.signed(change.value),
+        interval=f"{numbers.signed(change.low)} to {numbers.signed(change.high)}",
+        allowed=numbers.signed(-found.max_drop),
         said=_said(found),
         good=found.proven and not found.failures,
         zero_at=place(0.0),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plansmith.records.model import KeptNode, LayerError
-from plansmith.report import numbers as figures
+from plansmith.report import numbers
 
 WORST = 5
 
@@ -115,11 +115,11 @@ def kept_groups(kept: Sequence[KeptNode]) -> tuple[KeptGroup, ...]:
 
 def _row(layer: LayerError, rank: int | None) -> LayerRow:
     state = "lowered" if layer.lowered else "kept"
-    return LayerRow(layer.node, layer.op_type, state, figures.decibels(layer.sqnr_db), rank)
+    return LayerRow(layer.node, layer.op_type, state, numbers.decibels(layer.sqnr_db), rank)
 
 
 def _bounded(sqnr_db: float) -> float:
-    return 0.0 if math.isnan(sqnr_db) else min(max(sqnr_db, -50.0), figures.EXACT_DB)
+    return 0.0 if math.isnan(sqnr_db) else min(max(sqnr_db, -50.0), numbers.EXACT_DB)
 
 
 def _scale(levels: Sequence[float]) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ from plansmith.records.validation import (
     Tolerance,
     ValidationReport,
 )
-from plansmith.report import numbers as figures
+from plansmith.report import numbers
 
 LOOSEST_COSINE = -1.0
 """A limit that every cosine keeps, and so none."""
@@ -54,7 +54,7 @@ class Margin:
     def in_words(self) -> str:
         """How far from the limit, or beyond it."""
         if self.breached:
-            return f"{figures.times(self.used)} {self.whole}"
+            return f"{numbers.times(self.used)} {self.whole}"
         return f"{100 * self.used:.0f} % of {self.whole}"
 
     @property
@@ -85,7 +85,7 @@ def every(report: ValidationReport) -> Iterator[Margin]:
 
 def of_comparison(found: OutputComparison, allowed: Tolerance, beside: str = "") -> tuple[Margin, Margin, Margin]:
     """Largest error, 99 % quantile and smallest cosine at one shape; `beside`: what it is compared with."""
-    where = f"{found.output} at {found.case}, {figures.shape(found.shape)}{beside}"
+    where = f"{found.output} at {found.case}, {numbers.shape(found.shape)}{beside}"
     return (
         _error("largest error", where, found.max_relative, allowed.max_relative),
         _error("99 % quantile of the error", where, found.quantile_relative, allowed.quantile_relative),
@@ -113,21 +113,21 @@ def of_metric(found: TaskMetric) -> Margin:
     return Margin(
         what=f"loss of {found.name}",
         where=f"{found.samples:,} held-out samples",
-        value=figures.signed(found.change.value),
-        limit=f"at most {figures.measure(found.max_drop)} lost",
+        value=numbers.signed(found.change.value),
+        limit=f"at most {numbers.measure(found.max_drop)} lost",
         used=_part(max(-found.change.value, 0.0), found.max_drop),
     )
 
 
 def _error(what: str, where: str, value: float, limit: float) -> Margin:
-    allowed = f"at most {figures.limit(limit)}"
-    return Margin(what, where, figures.relative(value), allowed, _part(value, limit))
+    allowed = f"at most {numbers.limit(limit)}"
+    return Margin(what, where, numbers.relative(value), allowed, _part(value, limit))
 
 
 def _cosine(what: str, where: str, value: float, limit: float) -> Margin:
-    allowed = f"at least {figures.limit_of_cosine(limit)}"
+    allowed = f"at least {numbers.limit_of_cosine(limit)}"
     used = _part(max(1 - value, 0.0), 1 - limit)
-    return Margin(what, where, figures.cosine(value), allowed, used, "the allowed distance from 1")
+    return Margin(what, where, numbers.cosine(value), allowed, used, "the allowed distance from 1")
 
 
 def _part(value: float, limit: float) -> float:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from plansmith.records.validation import AGAINST, BaselineSpeed, PlanSpeed, ValidationReport, baseline_name
-from plansmith.report import margins
-from plansmith.report import numbers as figures
+from plansmith.report import margins, numbers
 from plansmith.report.accuracy import ShapeRow, limits_of
 
 
@@ -68,7 +67,7 @@ def corner_tables(validation: ValidationReport) -> Iterator[CornerTable]:
                 beside=AGAINST[c.against],
                 row=ShapeRow(
                     case=c.corner,
-                    shape=figures.shape(c.found.shape),
+                    shape=numbers.shape(c.found.shape),
                     probe=False,
                     margins=margins.of_comparison(c.found, allowed) if c.found.elements else (),
                     failures=c.found.failures,
@@ -83,15 +82,15 @@ def speed_table(speed: PlanSpeed) -> SpeedTable:
     """The plan first, then what stands beside it."""
     slowest = max([speed.median_ms, *(b.median_ms for b in speed.baselines if b.median_ms is not None)])
     quantiles = (("p95", speed.p95_ms), ("p99", speed.p99_ms))
-    told = [f"{name} {figures.milliseconds(value)}" for name, value in quantiles if value is not None]
+    told = [f"{name} {numbers.milliseconds(value)}" for name, value in quantiles if value is not None]
     own = SpeedRow(
         name=f"This plan, {speed.precision.upper()}",
-        time=figures.milliseconds(speed.median_ms),
-        note=", ".join([*told, f"of {figures.count(speed.repeats, 'run')}"]),
+        time=numbers.milliseconds(speed.median_ms),
+        note=", ".join([*told, f"of {numbers.count(speed.repeats, 'run')}"]),
         ratio="",
         interval="",
         verdict="",
-        bar=figures.width(speed.median_ms, slowest),
+        bar=numbers.width(speed.median_ms, slowest),
         problem="",
     )
     settings = [f"This plan: {speed.setting}", *(f"{_named(b)}: {b.setting}" for b in speed.baselines if b.speed)]
@@ -108,12 +107,12 @@ def _beside(other: BaselineSpeed, slowest: float) -> SpeedRow:
     found = other.speed
     return SpeedRow(
         name=_named(other),
-        time="" if other.median_ms is None else figures.milliseconds(other.median_ms),
+        time="" if other.median_ms is None else numbers.milliseconds(other.median_ms),
         note="",
-        ratio=figures.times(found.ratio) if found else "",
-        interval=f"{figures.times(found.low)} to {figures.times(found.high)}" if found else "",
+        ratio=numbers.times(found.ratio) if found else "",
+        interval=f"{numbers.times(found.low)} to {numbers.times(found.high)}" if found else "",
         verdict=found.verdict if found else "",
-        bar=figures.width(other.median_ms, slowest),
+        bar=numbers.width(other.median_ms, slowest),
         problem="" if found else other.problem,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from plansmith.formatting import bytes_in_words, seconds_in_words
 from plansmith.records.engine import Engine, LayerSummary, Plan, PlanLayer, PlanTensor, dtypes_of
 from plansmith.records.model import InputRange
-from plansmith.report import numbers as figures
+from plansmith.report import numbers
 from plansmith.report.facts import ReportFacts
 from plansmith.report.plan_accuracy import CornerTable, SpeedTable, corner_tables, speed_table
 from plansmith.report.text.plan import BUILDERS
@@ -161,7 +161,7 @@ def _profiles(engine: Engine) -> Iterator[ProfileRow]:
         for name, found in profile.values.items():
             sharing.setdefault(found, []).append(f"contents of {name}")
         for number, (found, inputs) in enumerate(sharing.items()):
-            least, usual, most = (figures.shape(sizes) for sizes in (found.min, found.opt, found.max))
+            least, usual, most = (numbers.shape(sizes) for sizes in (found.min, found.opt, found.max))
             title, needed = (profile.name, memory) if number == 0 else ("", "")
             yield ProfileRow(title, needed, tuple(inputs), least, usual, most)
 
@@ -191,17 +191,17 @@ def _tensor(tensor: PlanTensor) -> TensorRow:
 def _layers(capability: str, found: LayerSummary, file: str) -> PlanLayers:
     return PlanLayers(
         capability=capability,
-        count=figures.count(found.layers, "layer"),
-        time="" if found.milliseconds is None else figures.milliseconds(found.milliseconds),
+        count=numbers.count(found.layers, "layer"),
+        time="" if found.milliseconds is None else numbers.milliseconds(found.milliseconds),
         counts=tuple(
             CountRow(
                 kind=one.kind,
                 dtype=one.dtype,
                 count=f"{one.count:,}",
-                time="" if one.milliseconds is None else figures.milliseconds(one.milliseconds),
-                bar=figures.width(one.milliseconds, found.milliseconds)
+                time="" if one.milliseconds is None else numbers.milliseconds(one.milliseconds),
+                bar=numbers.width(one.milliseconds, found.milliseconds)
                 if found.milliseconds
-                else figures.width(one.count, found.layers),
+                else numbers.width(one.count, found.layers),
             )
             for one in found.counts
         ),
@@ -220,6 +220,6 @@ def _layer(layer: PlanLayer, whole: float | None) -> LayerRow:
         kind=layer.kind,
         dtypes=dtypes_of(layer),
         tactic=layer.tactic,
-        time="" if took is None else figures.milliseconds(took),
-        share=figures.percent(took / whole) if took is not None and whole else "",
+        time="" if took is None else numbers.milliseconds(took),
+        share=numbers.percent(took / whole) if took is not None and whole else "",
     )

@@ -11,7 +11,7 @@ from plansmith.records.model import Component, DataSet, FileEntry, OnnxModel, Re
 from plansmith.records.pipeline import Pipeline, Script
 from plansmith.records.release import MODEL_FOLDER, ReleasedModel
 from plansmith.records.validation import ServedReport, ValidationReport
-from plansmith.report import numbers as figures
+from plansmith.report import numbers
 from plansmith.report.facts import ReportFacts
 from plansmith.report.text.pipeline import agreement_words, route_words, script_lines
 from plansmith.report.verdict import ENGINES
@@ -108,7 +108,7 @@ def _data(data: DataSet) -> Iterator[Fact]:
     if data.revision is not None:
         yield Fact("Revision", data.revision, exact=True)
     yield Fact("Digest", data.digest, exact=True)
-    yield Fact("Available", figures.count(data.available, "different sample"))
+    yield Fact("Available", numbers.count(data.available, "different sample"))
     yield Fact("Calibration", _samples(data.calibration))
     yield Fact("Evaluation", _samples(data.evaluation) if data.evaluation else "none")
     yield Fact("Order", f"drawn with seed {data.seed}")
@@ -120,16 +120,16 @@ def _data(data: DataSet) -> Iterator[Fact]:
 
 def _samples(found: SampleSet) -> str:
     labels = ", with labels" if found.labelled else ""
-    return f"{figures.count(found.count, 'sample')} in {figures.count(len(found.cases), 'batch', 'batches')}{labels}"
+    return f"{numbers.count(found.count, 'sample')} in {numbers.count(len(found.cases), 'batch', 'batches')}{labels}"
 
 
 def _recipe(recipe: Recipe) -> Iterator[Fact]:
     yield Fact("Method", recipe.method)
     operators = sorted(recipe.lowered.items(), key=lambda item: (-item[1], item[0]))
     yield Fact("Lowered", ", ".join(f"{number:,} {operator}" for operator, number in operators) or "nothing")
-    yield Fact("Kept", figures.count(len(recipe.kept), "node"))
+    yield Fact("Kept", numbers.count(len(recipe.kept), "node"))
     if recipe.calibration:
-        yield Fact("Calibrated on", figures.count(recipe.calibration_samples, "sample"))
+        yield Fact("Calibrated on", numbers.count(recipe.calibration_samples, "sample"))
         yield Fact("Their digest", recipe.calibration, exact=True)
     yield from (Fact(name.replace("_", " ").capitalize(), value) for name, value in recipe.settings.items())
 
@@ -209,7 +209,7 @@ def _served(served: ServedReport) -> Iterator[Fact]:
     if served.dali is not None:
         yield Fact("DALI", "its own backend" if served.dali == "real" else "in a stand-in backend")
     yield Fact("Instances", served.device.upper())
-    yield Fact("Requests", f"{served.requests:,} by {figures.count(served.concurrent_clients, 'client')} at once")
+    yield Fact("Requests", f"{served.requests:,} by {numbers.count(served.concurrent_clients, 'client')} at once")
     yield Fact(
         "Latency", f"median {seconds_exact(served.median_seconds)}, slowest {seconds_exact(served.worst_seconds)}"
     )

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.formatting import bytes_in_words, minute, seconds_in_words
-from plansmith.report import layers, tradeoff
-from plansmith.report import numbers as figures
+from plansmith.report import layers, numbers, tradeoff
 from plansmith.report.accuracy import agreement_row, metric_plot, shape_tables
 from plansmith.report.facts import ReportFacts
 from plansmith.report.layers import kept_groups, layer_chart
@@ -100,8 +99,8 @@ def _template() -> Template:
         "bytes": bytes_in_words,
         "seconds": seconds_in_words,
         "minute": minute,
-        "cosine": figures.cosine,
-        "count": figures.count,
+        "cosine": numbers.cosine,
+        "count": numbers.count,
         "breakable": breakable,
     }
     return environment.get_template(_TEMPLATE)

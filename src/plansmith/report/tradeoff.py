@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from plansmith.formatting import bytes_in_words
 from plansmith.records.model import SpeedRatio, Trial
-from plansmith.report import numbers as figures
+from plansmith.report import numbers
 from plansmith.report.plot_labels import Label, place_labels
 
 WIDTH, HEIGHT = 360, 300
@@ -196,16 +196,16 @@ def _row(number: int, trial: Trial) -> TrialRow:
         precision=trial.precision.upper(),
         lowered=f"{trial.lowered:,} of {trial.lowered + trial.kept:,} lowered",
         size=bytes_in_words(trial.file_bytes),
-        speed=figures.times(speed.ratio) if speed else "",
+        speed=numbers.times(speed.ratio) if speed else "",
         interval="; ".join(_interval(speed)) if speed else "",
-        score=figures.cosine(trial.score),
-        worst=figures.cosine(trial.worst),
+        score=numbers.cosine(trial.score),
+        worst=numbers.cosine(trial.worst),
         problem=trial.problem or "",
     )
 
 
 def _interval(speed: SpeedRatio) -> Iterator[str]:
-    yield f"{figures.times(speed.low)} to {figures.times(speed.high)}"
+    yield f"{numbers.times(speed.low)} to {numbers.times(speed.high)}"
     if speed.verdict != "faster":
         yield speed.verdict
 
@@ -240,5 +240,5 @@ def _score_words(exponent: int) -> str:
     if exponent > 0:
         return "−9"
     if exponent < _LONG_TICK:
-        return f"1−{figures.scientific(10.0**exponent)}"
-    return figures.limit_of_cosine(1 - 10.0**exponent)
+        return f"1−{numbers.scientific(10.0**exponent)}"
+    return numbers.limit_of_cosine(1 - 10.0**exponent)

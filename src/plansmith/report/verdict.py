@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from plansmith.formatting import bytes_in_words
 from plansmith.records.model import EngineKind, Precision, Trial
-from plansmith.report import margins
-from plansmith.report import numbers as figures
+from plansmith.report import margins, numbers
 from plansmith.report.facts import ReportFacts
 from plansmith.report.margins import Margin
 
@@ -77,9 +76,9 @@ def _sentence(facts: ReportFacts, failures: int) -> str:
         return f"{form}{runtime} answers as {original} does, within everything that is allowed."
     end = " Nothing was published." if facts.version is None else ""
     if facts.validation is None:
-        tried = figures.count(len(facts.trials), "recipe")
+        tried = numbers.count(len(facts.trials), "recipe")
         return f"{form}{runtime} was refused: of {tried} that were tried, none is accurate enough.{end}"
-    found = figures.count(failures, "figure is", "figures are")
+    found = numbers.count(failures, "figure is", "figures are")
     return f"{form}{runtime} was refused: {found} beyond what is allowed.{end}"
 
 
@@ -97,7 +96,7 @@ def _cautions(facts: ReportFacts) -> Iterator[str]:
         yield f"{held.words}."
     if facts.lowered is not None and facts.lowered.warnings:
         doubts = facts.lowered.warnings
-        yield f"{figures.count(len(doubts), 'doubtful thing')} in the lowering of the file; the first: {doubts[0]}."
+        yield f"{numbers.count(len(doubts), 'doubtful thing')} in the lowering of the file; the first: {doubts[0]}."
     for words in facts.not_validated:
         yield f"Not tried on this machine: {words}."
     if facts.version is not None and facts.served is None:
@@ -118,17 +117,17 @@ def _tiles(facts: ReportFacts) -> Iterator[Tile]:
     evaluation = facts.validation.evaluation if facts.validation else None
     if evaluation is not None and evaluation.agreements:
         worst = min(evaluation.agreements, key=lambda agreement: agreement.mean_cosine)
-        note = f"of {worst.samples:,} held-out samples, smallest {figures.cosine(worst.min_cosine)}"
-        yield Tile("Mean cosine", figures.cosine(worst.mean_cosine), note)
+        note = f"of {worst.samples:,} held-out samples, smallest {numbers.cosine(worst.min_cosine)}"
+        yield Tile("Mean cosine", numbers.cosine(worst.mean_cosine), note)
     for metric in evaluation.metrics if evaluation else ():
-        note = f"{figures.measure(metric.reference)} before, {figures.measure(metric.candidate)} now"
-        yield Tile(f"Change of {metric.name}", figures.signed(metric.change.value), note)
+        note = f"{numbers.measure(metric.reference)} before, {numbers.measure(metric.candidate)} now"
+        yield Tile(f"Change of {metric.name}", numbers.signed(metric.change.value), note)
     compared = [c for c in facts.validation.comparisons if c.elements] if facts.validation else []
     if compared and evaluation is None:
         largest = max(compared, key=lambda c: c.max_relative)
-        yield Tile("Largest error", figures.relative(largest.max_relative), f"of the magnitude, at {largest.case}")
+        yield Tile("Largest error", numbers.relative(largest.max_relative), f"of the magnitude, at {largest.case}")
         least = min(compared, key=lambda c: c.min_cosine)
-        yield Tile("Smallest cosine", figures.cosine(least.min_cosine), f"of a sample, at {least.case}")
+        yield Tile("Smallest cosine", numbers.cosine(least.min_cosine), f"of a sample, at {least.case}")
 
 
 def _latency(facts: ReportFacts) -> Iterator[Tile]:
@@ -139,26 +138,26 @@ def _latency(facts: ReportFacts) -> Iterator[Tile]:
         higher = [b.speed for b in speed.baselines if b.kind == "plan" and b.speed is not None]
         note = f"{speed.profile} on {plan}"
         if higher:
-            note += f", {figures.times(higher[0].ratio)} the speed of the next higher precision"
-        yield Tile("Plan's median", figures.milliseconds(speed.median_ms), note)
+            note += f", {numbers.times(higher[0].ratio)} the speed of the next higher precision"
+        yield Tile("Plan's median", numbers.milliseconds(speed.median_ms), note)
 
 
 def _size(facts: ReportFacts, chosen: Trial | None) -> Tile | None:
     """The size of what is served, beside that of FP32 where that is known."""
     if chosen is None:
         served = [file.bytes for file in facts.files if file.path.startswith((MODEL_FOLDER, MEMBERS_FOLDER))]
-        note = figures.count(len(served), "file")
+        note = numbers.count(len(served), "file")
         return Tile("Size", bytes_in_words(sum(served)), f"{note} for Triton") if served else None
     full = facts.lowered.fp32_bytes if facts.lowered else 0
     note = "of the graph"
     if full:
-        note = f"{figures.percent(chosen.file_bytes / full)} of FP32's {bytes_in_words(full)}"
+        note = f"{numbers.percent(chosen.file_bytes / full)} of FP32's {bytes_in_words(full)}"
     return Tile("Size", bytes_in_words(chosen.file_bytes), note)
 
 
 def _speed(chosen: Trial) -> Tile:
     assert chosen.speed is not None
     speed = chosen.speed
-    between = f"{figures.times(speed.low)} to {figures.times(speed.high)} at 95\N{NO-BREAK SPACE}%"
+    between = f"{numbers.times(speed.low)} to {numbers.times(speed.high)} at 95\N{NO-BREAK SPACE}%"
     verdict = "undecided: " if speed.verdict == "undecided" else ""
-    return Tile("Speed beside FP32", figures.times(speed.ratio), f"{verdict}{between}")
+    return Tile("Speed beside FP32", numbers.times(speed.ratio), f"{verdict}{between}")

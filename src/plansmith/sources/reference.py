@@ -5,7 +5,7 @@ from __future__ import annotations
 from plansmith.config.source_reference import SourceReference
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import UsageError
-from plansmith.sources import timm as timm_models
+from plansmith.sources import timm
 
 
 def refuse_unfitting(reference: SourceReference, spec: ModelSpec) -> None:
@@ -28,7 +28,7 @@ def refuse_unfitting(reference: SourceReference, spec: ModelSpec) -> None:
             "a registered model has its weights: there are none to draw", remedy="leave random_weights out"
         )
     if reference.scheme == "timm":
-        timm_models.require_task(spec.task)
+        timm.require_task(spec.task)
     described = [name for name in ("inputs", "outputs") if getattr(spec, name)]
     if reference.scheme == "timm" and described:
         raise UsageError(

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from plansmith.cli.compile.compile_options import compile_options
+from plansmith.cli.compile.options import compile_options
 from plansmith.cli.compile.specs import read_given
 
 

@@ -31,7 +31,7 @@ def _drawn(line: MovingLine) -> str:
 
 
 def test_of_two_runs_of_one_name_each_is_told_and_forgotten_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    from plansmith.cli.runs.run_progress import RunProgress
+    from plansmith.cli.runs.progress import RunProgress
     from plansmith.flows.runs.endings import RunEnded
     from plansmith.flows.runs.submitting import SubmittedRun
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plansmith.fleet.build import outcome_of
 from plansmith.fleet.records import PlannedModel
-from plansmith.flows.fleet.fleet_run import _summary
+from plansmith.flows.fleet.run import _summary
 
 
 def test_models_of_one_name_in_several_repositories_keep_their_order() -> None:

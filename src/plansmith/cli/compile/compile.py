@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.compile.compile_options import compile_options
+from plansmith.cli.compile.options import compile_options
 from plansmith.cli.compile.outcomes import Compiled, Failed, Outcome, Planned, print_outcomes
 from plansmith.cli.compile.specs import read_given
 from plansmith.cli.options import complete_file

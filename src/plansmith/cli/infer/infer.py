@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plansmith.cli.options import DEFAULT_REPOSITORY, complete_file, complete_folder
-from plansmith.cli.store.store_completion import complete_served
+from plansmith.cli.store.completion import complete_served
 from plansmith.cli.text import short
 from plansmith.errors import UsageError
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from plansmith.cli.options import artifacts_option, complete_folder
-from plansmith.cli.store.store_options import Reach, reach_options
+from plansmith.cli.store.options import Reach, reach_options
 from plansmith.cli.text import short
 
 if TYPE_CHECKING:

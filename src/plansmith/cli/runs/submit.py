@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from plansmith.cli.compile.compile_options import compile_options
+from plansmith.cli.compile.options import compile_options
 from plansmith.cli.options import complete_file
 from plansmith.errors import EXIT_INTERRUPTED
 
@@ -184,7 +184,7 @@ def _cancel(names: Sequence[str], manner: _Manner) -> None:
 
 def _follow(url: str, runs: Sequence[SubmittedRun], manner: _Manner) -> NoReturn:
     """Follow runs to their end, and end as they did."""
-    from plansmith.cli.runs.run_progress import RunProgress
+    from plansmith.cli.runs.progress import RunProgress
     from plansmith.flows.runs.following import follow
 
     with RunProgress(runs, quiet=manner.quiet) as progress, _going_on(runs, progress.endings, manner):

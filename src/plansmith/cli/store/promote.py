@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.store.store_completion import complete_alias, complete_version
-from plansmith.cli.store.store_options import open_existing, renew_view, store_options
+from plansmith.cli.store.completion import complete_alias, complete_version
+from plansmith.cli.store.options import open_existing, renew_view, store_options
 from plansmith.errors import RepositoryError, UsageError
 
 if TYPE_CHECKING:

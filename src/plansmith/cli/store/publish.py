@@ -10,7 +10,7 @@ import click
 
 from plansmith.cli.compile.outcomes import publication_words
 from plansmith.cli.options import complete_folder, complete_model, repository_option
-from plansmith.cli.store.store_options import Reach, reach_options
+from plansmith.cli.store.options import Reach, reach_options
 from plansmith.errors import RepositoryError, UsageError
 
 if TYPE_CHECKING:

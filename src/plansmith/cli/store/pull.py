@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from plansmith.cli.options import complete_folder
-from plansmith.cli.store.store_completion import complete_version
-from plansmith.cli.store.store_options import open_existing, store_options
+from plansmith.cli.store.completion import complete_version
+from plansmith.cli.store.options import open_existing, store_options
 
 if TYPE_CHECKING:
     from plansmith.records.destination import Place

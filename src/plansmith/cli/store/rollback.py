@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plansmith.cli.options import repository_option
-from plansmith.cli.store.store_completion import complete_alias, complete_model
-from plansmith.cli.store.store_options import open_existing, renew_view, store_options
+from plansmith.cli.store.completion import complete_alias, complete_model
+from plansmith.cli.store.options import open_existing, renew_view, store_options
 from plansmith.cli.store.versions import LOCAL
 from plansmith.errors import RepositoryError, UsageError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from plansmith.cli.store.store_options import open_existing, store_options
+from plansmith.cli.store.options import open_existing, store_options
 from plansmith.cli.text import count, echo_lines
 
 if TYPE_CHECKING:

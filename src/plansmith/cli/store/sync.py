@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from plansmith.cli.options import complete_folder
+from plansmith.cli.store.completion import complete_model
+from plansmith.cli.store.options import store_options
 from plansmith.cli.store.pull import INTO
-from plansmith.cli.store.store_completion import complete_model
-from plansmith.cli.store.store_options import store_options
 
 if TYPE_CHECKING:
     from plansmith.records.destination import Place

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from plansmith.cli.options import repository_option
-from plansmith.cli.store.store_completion import complete_model
-from plansmith.cli.store.store_options import open_existing, store_options
+from plansmith.cli.store.completion import complete_model
+from plansmith.cli.store.options import open_existing, store_options
 from plansmith.cli.store.versions import LOCAL
 from plansmith.cli.text import count, echo_lines
 from plansmith.errors import RepositoryError

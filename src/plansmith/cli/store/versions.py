@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from plansmith.cli.options import repository_option
-from plansmith.cli.store.store_completion import complete_model
-from plansmith.cli.store.store_options import open_existing, store_options
+from plansmith.cli.store.completion import complete_model
+from plansmith.cli.store.options import open_existing, store_options
 from plansmith.cli.text import count, table, without_empty_columns
 
 if TYPE_CHECKING:

@@ -95,7 +95,7 @@ def _local_versions(params: Mapping[str, Any], model: str) -> list[str]:
 
 
 def _opened(place: str, params: Mapping[str, Any]) -> Any:
-    from plansmith.cli.store.store_options import reach_of
+    from plansmith.cli.store.options import reach_of
     from plansmith.stores.open import open_store
 
     return open_store(reach_of(params).place(place), Path.cwd())

@@ -18,7 +18,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
 from plansmith.errors import UsageError
-from plansmith.fleet import text as words
+from plansmith.fleet import text
 from plansmith.fleet.build import outcome_unbuilt
 from plansmith.fleet.overrides import SpecOverrides
 from plansmith.fleet.plan import plan_fleet
@@ -116,7 +116,7 @@ def _identity(one: PlannedModel | ModelOutcome) -> tuple[str, str, str, str]:
 def _failure_words(summary: FleetSummary) -> str:
     names = [one.model or Path(one.file).name for one in summary.failed]
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"{words.summary_counts(summary)}: {', '.join(names[:_MOST_NAMED])}{more}"
+    return f"{text.summary_counts(summary)}: {', '.join(names[:_MOST_NAMED])}{more}"
 
 
 class _Shown:
@@ -139,12 +139,12 @@ class _Shown:
             self.notice(f"dead runs were not looked for: {error or type(error).__name__}")
 
     def show_plan(self, planned: Sequence[PlannedModel]) -> None:
-        counts = words.plan_counts(planned)
+        counts = text.plan_counts(planned)
         self._log.info("%s", counts)
         for one in planned:
             if one.state != "fresh":
-                self._log.info("%s is %s: %s", words.label_of(one), one.state, words.why(one))
-        self._try(lambda: create_table_artifact(words.plan_rows(planned), key=PLAN_KEY, description=counts))
+                self._log.info("%s is %s: %s", text.label_of(one), one.state, text.why(one))
+        self._try(lambda: create_table_artifact(text.plan_rows(planned), key=PLAN_KEY, description=counts))
         self._try(self._begin_progress)
 
     def _begin_progress(self) -> None:
@@ -152,9 +152,9 @@ class _Shown:
         self._progress = made
 
     def show_outcome(self, outcome: ModelOutcome, done: int, of: int) -> None:
-        said = f"{words.label_of(outcome)}: {words.outcome_words(outcome)}"
+        said = f"{text.label_of(outcome)}: {text.outcome_words(outcome)}"
         if outcome.failure:
-            self._log.error("%s: %s", said, words.outcome_reason(outcome))
+            self._log.error("%s: %s", said, text.outcome_reason(outcome))
         elif outcome.ended != "fresh":
             self._log.info("%s", said)
         if self._progress is not None and (outcome.ended != "fresh" or done == of):
@@ -162,9 +162,9 @@ class _Shown:
             self._try(lambda: update_progress_artifact(artifact, progress=_WHOLE * done / of))
 
     def show_summary(self, summary: FleetSummary) -> None:
-        counts = words.summary_counts(summary)
+        counts = text.summary_counts(summary)
         self._log.info("%s", counts)
-        rows = [_in_pages(row) for row in words.summary_rows(summary)]
+        rows = [_in_pages(row) for row in text.summary_rows(summary)]
         self._try(lambda: create_table_artifact(rows, key=SUMMARY_KEY, description=counts))
 
     def _try(self, give: Callable[[], Any]) -> None:
