@@ -14,6 +14,8 @@ import pytest
 from plansmith.compilers.onnxrt import limit_threads
 
 from .support import messages
+from .support.cli.command import CommandLine
+from .support.cli.in_process import InProcess
 from .support.quarantine import mark_quarantined, overdue, read_list
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -34,6 +36,18 @@ def one_thread() -> Iterator[None]:
     limit_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 0)
     yield
     limit_threads(0)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:
+    """`plansmith` in an empty folder, in this process."""
+    return InProcess(tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def run_alone(tmp_path: Path) -> CommandLine:
+    """`plansmith` in an empty folder, in a process of its own: for tests of what is of a process, or of its start."""
+    return CommandLine(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ import pytest
 from plansmith.system.files import locked
 
 from ..support.cli.command import BERT, CommandLine
-from ..support.cli.in_process import InProcess
 
 
 @dataclass(frozen=True)
@@ -36,18 +35,6 @@ class Compiled:
     def release(self) -> Path:
         """The folder of version 1."""
         return self.folder / "artifacts" / "repository.plansmith" / "releases" / "tiny" / "1"
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> CommandLine:
-    """`plansmith` in an empty folder, in this process."""
-    return InProcess(tmp_path, monkeypatch, capfd)
-
-
-@pytest.fixture
-def run_alone(tmp_path: Path) -> CommandLine:
-    """`plansmith` in an empty folder, in a process of its own: for tests of what is of a process, or of its start."""
-    return CommandLine(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -214,11 +214,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:
-    return InProcess(tmp_path, monkeypatch, capfd)
-
-
-@pytest.fixture
 def lower(run: InProcess, models: Path) -> Callable[[Given], Answer]:
     """Lower the model of some data."""
 

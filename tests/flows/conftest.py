@@ -68,9 +68,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> CommandLine:
-    """`plansmith` in an empty folder."""
-    return CommandLine(tmp_path)
+def run(run_alone: CommandLine) -> CommandLine:
+    """`plansmith` in an empty folder, in a process of its own, which Prefect's settings are read in."""
+    return run_alone
 
 
 @pytest.fixture(scope="session")

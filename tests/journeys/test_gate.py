@@ -18,12 +18,6 @@ from ..support.cli.in_process import InProcess
 from ..support.faults.compiles import write_tiny_bert
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:
-    """`plansmith` in an empty folder, with the worker in this process, where it can be made to err."""
-    return InProcess(tmp_path, monkeypatch, capfd)
-
-
 def test_broken_graph_is_refused(run: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine with a weight turned around ends with exit code 5, says by how much, and is not published."""
 

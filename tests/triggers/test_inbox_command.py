@@ -27,11 +27,11 @@ INBOX = ("triggers", "inbox")
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> CommandLine:
+def run(run_alone: CommandLine) -> CommandLine:
     """`plansmith` in a folder with the file of a service."""
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "service.yaml").write_text(SERVICE.replace("DATABASE", "sqlite:///inbox.db"))
-    return CommandLine(tmp_path)
+    (run_alone.folder / "configs").mkdir()
+    (run_alone.folder / "configs" / "service.yaml").write_text(SERVICE.replace("DATABASE", "sqlite:///inbox.db"))
+    return run_alone
 
 
 @pytest.fixture

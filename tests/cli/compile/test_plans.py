@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import onnx
 import pytest
@@ -13,7 +12,7 @@ from ...support.cli.in_process import InProcess
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:
+def run(run: InProcess) -> InProcess:
     """A folder with product.onnx, a product of matrices with a batch that moves."""
     made = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
@@ -23,8 +22,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
         [helper.make_tensor("w", TensorProto.FLOAT, (4, 2), [1.0] * 8)],
     )
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    onnx.save(model, tmp_path / "product.onnx")
-    return InProcess(tmp_path, monkeypatch, capfd)
+    onnx.save(model, run.folder / "product.onnx")
+    return run
 
 
 PLAN = ("compile", "onnx:product.onnx", "--engine", "tensorrt", "--shapes", "x=1x4:8x4:32x4")

@@ -28,15 +28,15 @@ PROGRAM = "class TritonPythonModel:\n    def execute(self, requests):\n        r
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:
+def run(run: InProcess) -> InProcess:
     """A folder with the repository `models`: sound, odd (a warning) and broken (an error)."""
     odd = SOUND + 'output [ { name: "y" data_type: TYPE_FP32 dims: [ 3 ] } ]\n'
     for name, config in (("sound", SOUND), ("odd", odd), ("broken", SOUND.replace(": 8", ": -8"))):
-        folder = tmp_path / "models" / name
+        folder = run.folder / "models" / name
         (folder / "1").mkdir(parents=True)
         (folder / "config.pbtxt").write_text(config)
         (folder / "1" / "model.py").write_text(PROGRAM)
-    return InProcess(tmp_path, monkeypatch, capfd)
+    return run
 
 
 def test_findings_are_told_by_model_with_place_and_what_to_do(run: InProcess) -> None:

@@ -15,11 +15,11 @@ from ...support.stores.releases import MODEL, make_release
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:
+def run(run: InProcess) -> InProcess:
     """A folder with a repository of one model that has two releases."""
-    make_release(tmp_path / "artifacts" / "repository", 1)
-    make_release(tmp_path / "artifacts" / "repository", 2)
-    return InProcess(tmp_path, monkeypatch, capfd)
+    make_release(run.folder / "artifacts" / "repository", 1)
+    make_release(run.folder / "artifacts" / "repository", 2)
+    return run
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,9 @@ Record = dict[str, Any]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:
-    lay_out(lint_graphs.attention(), tmp_path, precision="int8")
-    return InProcess(tmp_path, monkeypatch, capfd)
+def run(run: InProcess) -> InProcess:
+    lay_out(lint_graphs.attention(), run.folder, precision="int8")
+    return run
 
 
 def give(run: InProcess, **data: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
@@ -38,11 +36,6 @@ PLANTED = [(m, engine) for m in MISTAKES for engine in m.engines if m.name not i
 @pytest.fixture(scope="module")
 def right() -> dict[str, onnx.ModelProto]:
     return right_graphs()
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> InProcess:
-    return InProcess(tmp_path, monkeypatch, capfd)
 
 
 @pytest.mark.parametrize(("mistake", "engine"), PLANTED, ids=lambda given: getattr(given, "name", str(given)))

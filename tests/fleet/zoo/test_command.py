@@ -15,12 +15,6 @@ from ...cli.test_interrupt import interrupt
 from ...support.cli.command import Answer, CommandLine, check_refusal
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> CommandLine:
-    """`plansmith` in an empty folder."""
-    return CommandLine(tmp_path)
-
-
 def write_list(folder: Path, *entries: Entry) -> None:
     values = {"models": [entry.model_dump(exclude_defaults=True) for entry in entries]}
     (folder / "list.yaml").write_text(yaml.safe_dump(values))
@@ -31,10 +25,10 @@ def zoo_of(answer: Answer) -> Zoo:
 
 
 @pytest.mark.slow
-def test_a_list_becomes_a_table_a_page_and_a_verdict_and_is_kept(run: CommandLine, bert: Entry) -> None:
+def test_a_list_becomes_a_table_a_page_and_a_verdict_and_is_kept(run_alone: CommandLine, bert: Entry) -> None:
     wrong = Entry(name="misspelt", model_type="bert", architecture="BertForEverything")
-    write_list(run.folder, bert, wrong)
-    first = run("zoo", "list.yaml", "--html", "zoo.html", "--require", "0.9", "--jobs", "1")
+    write_list(run_alone.folder, bert, wrong)
+    first = run_alone("zoo", "list.yaml", "--html", "zoo.html", "--require", "0.9", "--jobs", "1")
     assert first.status == 5
     assert "1 of 2 entries are right, 90.0% were required" in first.message
     lines = first.stdout.splitlines()
@@ -44,16 +38,16 @@ def test_a_list_becomes_a_table_a_page_and_a_verdict_and_is_kept(run: CommandLin
     assert lines[3].startswith("    failed: saving the model: ")
     assert "has no class BertForEverything" in lines[3]
     log = Path(lines[4].removeprefix("    log: "))
-    assert "BertForEverything" in (run.folder / log).read_text()
+    assert "BertForEverything" in (run_alone.folder / log).read_text()
     assert "transformers: 1 of 2 right (50.0%); 2 of 2 axes move (100.0%)" in first.stdout
 
-    page = (run.folder / "zoo.html").read_text()
+    page = (run_alone.folder / "zoo.html").read_text()
     assert "1 of 2 right" in page
     assert "sequence (20; 1, 10, 16, 27, 30, 40, 96)" in page
     assert "http" not in page.replace("http-equiv", "")
     assert "<script" not in page
 
-    second = run("zoo", "list.yaml", "--json", "--require", "0.5", "--require-axes", "1", "--only", "^bert")
+    second = run_alone("zoo", "list.yaml", "--json", "--require", "0.5", "--require-axes", "1", "--only", "^bert")
     assert second.status == 0
     assert "kept" in second.stderr
     zoo = zoo_of(second)
@@ -63,43 +57,43 @@ def test_a_list_becomes_a_table_a_page_and_a_verdict_and_is_kept(run: CommandLin
 
 
 @pytest.mark.slow
-def test_plain_exporters_are_shown_beside_it(run: CommandLine) -> None:
-    write_list(run.folder, Entry(timm="starnet_s050"))
-    answer = run("zoo", "list.yaml", "--compare-bare", "--json", "--quiet", "--html", "zoo.html")
+def test_plain_exporters_are_shown_beside_it(run_alone: CommandLine) -> None:
+    write_list(run_alone.folder, Entry(timm="starnet_s050"))
+    answer = run_alone("zoo", "list.yaml", "--compare-bare", "--json", "--quiet", "--html", "zoo.html")
     assert answer.status == 0, answer
     assert not answer.stderr
     (row,) = zoo_of(answer).rows
     assert {bare.exporter for bare in row.bare} == {"dynamo", "torchscript"}
     assert all(bare.right == (not bare.problem) for bare in row.bare)
-    assert "Bare dynamo" in (run.folder / "zoo.html").read_text()
+    assert "Bare dynamo" in (run_alone.folder / "zoo.html").read_text()
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_all_processes_and_the_same_command_goes_on(run: CommandLine, bert: Entry) -> None:
-    write_list(run.folder, bert, Entry(timm="tresnet_m"))
+def test_an_interrupt_ends_all_processes_and_the_same_command_goes_on(run_alone: CommandLine, bert: Entry) -> None:
+    write_list(run_alone.folder, bert, Entry(timm="tresnet_m"))
 
     def one_is_finished(folder: Path) -> bool:
         return any(folder.glob("artifacts/zoo/*.json"))
 
-    status, said, left = interrupt(["zoo", "list.yaml", "--jobs", "1"], run.folder, one_is_finished)
+    status, said, left = interrupt(["zoo", "list.yaml", "--jobs", "1"], run_alone.folder, one_is_finished)
     assert status == 130
     first, *others, last = said.splitlines()
     assert first.startswith("  right  bert BertForSequenceClassification")
     assert [line for line in others if line] == ["  1 of 2 entries are finished"]
     assert last == "plansmith: interrupted; run the same command again to go on after what is finished"
     assert not left
-    again = run("zoo", "list.yaml", "--only", "^bert", "--json")
+    again = run_alone("zoo", "list.yaml", "--only", "^bert", "--json")
     assert [row.outcome for row in zoo_of(again).rows] == ["right"]
     assert "kept" in again.stderr
 
 
-def test_an_interrupt_that_meets_a_process_as_it_starts_makes_no_row_of_it(run: CommandLine, bert: Entry) -> None:
-    write_list(run.folder, bert)
+def test_an_interrupt_that_meets_a_process_as_it_starts_makes_no_row_of_it(run_alone: CommandLine, bert: Entry) -> None:
+    write_list(run_alone.folder, bert)
 
     def one_begins(folder: Path) -> bool:
         return any(folder.glob("artifacts/zoo/logs/*.log"))
 
-    status, said, left = interrupt(["zoo", "list.yaml"], run.folder, one_begins)
+    status, said, left = interrupt(["zoo", "list.yaml"], run_alone.folder, one_begins)
     assert (status, left) == (130, [])
     assert said.startswith("  0 of 1 entries are finished")
 
@@ -114,7 +108,7 @@ def test_an_interrupt_that_meets_a_process_as_it_starts_makes_no_row_of_it(run: 
         (("list.yaml", "--require", "98"), "98.0 is not in the range 0<=x<=1"),
     ],
 )
-def test_what_cannot_be_run_is_refused(run: CommandLine, bert: Entry, words: tuple[str, ...], says: str) -> None:
-    write_list(run.folder, bert)
-    check_refusal(run("zoo", *words, "--json"), 2, (says,))
-    assert json.loads(run("zoo", *words, "--json").stdout)["exit_code"] == 2
+def test_what_cannot_be_run_is_refused(run_alone: CommandLine, bert: Entry, words: tuple[str, ...], says: str) -> None:
+    write_list(run_alone.folder, bert)
+    check_refusal(run_alone("zoo", *words, "--json"), 2, (says,))
+    assert json.loads(run_alone("zoo", *words, "--json").stdout)["exit_code"] == 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import yaml
 
@@ -21,9 +19,9 @@ SPEC = {
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> CommandLine:
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
-    return CommandLine(tmp_path)
+def run(run_alone: CommandLine) -> CommandLine:
+    (run_alone.folder / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    return run_alone
 
 
 @pytest.mark.parametrize(
