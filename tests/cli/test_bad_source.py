@@ -28,6 +28,18 @@ EARLY = {
     "a config.json that is not JSON": Refused(
         ("hf:bert",), 3, ("bert/config.json is not JSON", "save the model again"), {"bert/config.json": "{"}
     ),
+    "a config.json that is not JSON, with random weights": Refused(
+        ("hf:bert", "--random-weights"),
+        3,
+        ("bert/config.json is not JSON", "save the model again"),
+        {"bert/config.json": '{"a": 1,,}'},
+    ),
+    "another file that is not JSON": Refused(
+        ("hf:bert",),
+        3,
+        ("bert/generation_config.json is not JSON", "save the model again"),
+        {"bert/config.json": _BERT, "bert/model.safetensors": "weights", "bert/generation_config.json": "{"},
+    ),
     "a config.json that is a list": Refused(("timm:net",), 3, ("holds no configuration",), {"net/config.json": "[1]"}),
     "no weights": Refused(
         ("hf:bert",), 3, ("has no weights (model.safetensors)", "--random-weights"), {"bert/config.json": _BERT}

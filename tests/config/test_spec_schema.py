@@ -40,7 +40,10 @@ def _complaints(text: str) -> list[str]:
 
 def test_the_schema_is_a_schema_and_always_the_same() -> None:
     schema = spec_schema()
-    Draft202012Validator.check_schema(schema)
+    # The schema of schemas lets unknown keywords pass, which editors then ignore.
+    strict = {"$id": f"{Draft202012Validator.META_SCHEMA['$id']}-strict", "unevaluatedProperties": False}
+    wrong = Draft202012Validator({**Draft202012Validator.META_SCHEMA, **strict}).iter_errors(schema)
+    assert not [f"{list(error.absolute_path)}: {error.message}" for error in wrong]
     assert schema["$schema"] == Draft202012Validator.META_SCHEMA["$id"]
     assert schema == spec_schema()
 

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from plansmith.config.data import DataSpec
 from plansmith.config.precision import LoweringOptions, WrittenPrecision
 from plansmith.config.shapes import WrittenRange
-from plansmith.records.fields import Count, Switch
+from plansmith.records.fields import Count, PositiveCount, Switch
 from plansmith.records.model import Record
 from plansmith.records.pipeline import RawInput, RawOutput
 from plansmith.records.validation import ToleranceChange
@@ -32,14 +32,12 @@ class PipelineOptions(Record):
         default="longest",
         description="How far texts are padded: to the longest of a batch, or at least to the usual length (opt).",
     )
-    max_length: Count | None = Field(
+    max_length: PositiveCount | None = Field(
         default=None,
-        ge=1,
         description="Most tokens of a text; what is longer is cut off. The model's own when left out.",
     )
-    max_new_tokens: Count | None = Field(
+    max_new_tokens: PositiveCount | None = Field(
         default=None,
-        ge=1,
         description="Most tokens that a request may ask a generating model for; what the model can when left out.",
     )
     stream: Switch = Field(

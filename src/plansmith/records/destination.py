@@ -16,7 +16,8 @@ CURRENT = "current"
 
 S3_SCHEME = "s3://"
 
-PLACE_PATTERN = rf"^({S3_SCHEME}[A-Za-z0-9]|(?!.*://).)"
+_SCHEMES = "s3|gs|gcs|az|abfs|hdfs|https?|file"
+PLACE_PATTERN = rf"^({S3_SCHEME}[A-Za-z0-9]|(?!.*://)(?!({_SCHEMES}):).)"
 """What the text of every place matches; `wrong_place` knows more."""
 
 # docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html; other servers allow upper case and underscores.
@@ -29,7 +30,8 @@ def wrong_place(text: str) -> str | None:
     if not text:
         return "it is empty"
     if "://" not in text:
-        return None
+        scheme = re.match(f"({_SCHEMES}):", text, re.IGNORECASE)
+        return f"{scheme[0]} is no folder; an S3 prefix is {S3_SCHEME}bucket/prefix" if scheme else None
     if not text.startswith(S3_SCHEME):
         return f"only folders and {S3_SCHEME}bucket/prefix are known"
     bucket, slash, prefix = text.removeprefix(S3_SCHEME).partition("/")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from plansmith.records.fields import ByteCount, Count, Switch
+from plansmith.records.fields import ByteCount, Count, NonNegativeCount, Switch
 from plansmith.records.model import Component, EngineKind, InputRange, Precision, Record
 
 Builder = Literal["api", "trtexec"]
@@ -71,8 +71,8 @@ class BuildFlags(Record):
         default=False, description="Keep the weights out of the cached plan; they are put back before it is packaged."
     )
     refit: Switch = Field(default=False, description="A plan whose weights can be exchanged.")
-    max_aux_streams: Count | None = Field(
-        default=None, ge=0, description="CUDA streams besides the main one; TensorRT decides when left out."
+    max_aux_streams: NonNegativeCount | None = Field(
+        default=None, description="CUDA streams besides the main one; TensorRT decides when left out."
     )
     tiling: Literal["none", "fast", "moderate", "full"] = Field(
         default="none", description="How long the builder looks for tilings that keep data in the L2 cache."

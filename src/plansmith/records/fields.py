@@ -41,6 +41,13 @@ Switch = Annotated[bool, Strict()]
 Count = Annotated[int, Strict(), BeforeValidator(read_count)]
 """A whole number."""
 
+# The limits stand before what reads the number: behind it, pydantic has no word of JSON Schema for them in a union.
+NonNegativeCount = Annotated[int, Strict(), Field(ge=0), BeforeValidator(read_count)]
+"""A whole number, 0 or more."""
+
+PositiveCount = Annotated[int, Strict(), Field(ge=1), BeforeValidator(read_count)]
+"""A whole number, 1 or more."""
+
 ByteCount = Annotated[
     int,
     Strict(),

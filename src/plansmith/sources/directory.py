@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ FILE_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 CODE_PATTERNS = ("*.py",)
 PICKLE_PATTERNS = ("pytorch_model*.bin",)
 _WEIGHTS = {".safetensors", ".bin"}
+_SMALL_BYTES = 1 << 20
 
 # Beside the files themselves, the folders of a sentence-transformers model's modules: 1_Pooling, 2_Dense.
 _MODULE_FOLDER = re.compile(r"\d+_\w+")
@@ -76,16 +78,36 @@ def require_weights(folder: Path, *, allow_pickle: bool) -> None:
     )
 
 
+def read_json(path: Path) -> Any:
+    """What a file of a directory says.
+
+    Raises:
+        SourceError: it is not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SourceError(f"{path} is not JSON: {error}", remedy="save the model again") from error
+
+
+def require_json(paths: Iterable[Path]) -> None:
+    """See that the small files that call themselves JSON are, before a library reads them that does not say which.
+
+    Raises:
+        SourceError: one is not.
+    """
+    for path in paths:
+        if path.suffix == ".json" and path.stat().st_size <= _SMALL_BYTES:
+            read_json(path)
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """The model's configuration.
 
     Raises:
         SourceError: it is not JSON.
     """
-    try:
-        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SourceError(f"{folder / CONFIG_FILE} is not JSON: {error}", remedy="save the model again") from error
+    config = read_json(folder / CONFIG_FILE)
     if not isinstance(config, dict):
         raise SourceError(f"{folder / CONFIG_FILE} holds no configuration", remedy="save the model again")
     return config

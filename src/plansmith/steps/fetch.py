@@ -59,6 +59,7 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> F
             paths, known = _graph_files(stages, Path(found.location))
         else:
             paths = model_paths(found.folder, spec)
+            directory.require_json(paths)
             directory.require_kind(found.folder, scheme)
             directory.require_weights(found.folder, allow_pickle=spec.allow_pickle)
             licence = directory.read_licence(found.folder)
@@ -186,6 +187,7 @@ def _random(stages: StageRunner, spec: ModelSpec, reference: SourceReference) ->
             snapshot = _snapshot(stages, spec, reference, location)
             folder, commit = snapshot.folder, snapshot.commit
         described = directory.described(model_paths(folder, spec))
+        directory.require_json(described)
         inputs = [digest_of_files(stages.digester.entries(folder, described, foreign=True))]
         location = str(folder.resolve())
     parameters = {"scheme": reference.scheme, "trust_remote_code": spec.trust_remote_code, "task": spec.task}

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from plansmith.pipelines.answer_kinds import TRANSFORMERS, RawKind
 from plansmith.records.pipeline import RawOutput
-from plansmith.sources.directory import read_config
-from plansmith.sources.huggingface.heads import read_json
+from plansmith.sources.directory import read_config, read_json
 from plansmith.sources.huggingface.processors import PROCESSOR_FILES
 
 _TASK = "audio-classification"

@@ -7,8 +7,8 @@ from typing import Any
 
 from plansmith.pipelines.answer_kinds import TRANSFORMERS, RawKind
 from plansmith.records.pipeline import RawOutput
-from plansmith.sources.directory import read_config
-from plansmith.sources.huggingface.heads import applies_modules, read_json
+from plansmith.sources.directory import read_config, read_json
+from plansmith.sources.huggingface.heads import applies_modules
 from plansmith.sources.huggingface.processors import has_tokenizer
 
 _TASKS: dict[str, RawOutput] = {

@@ -18,7 +18,8 @@ from plansmith.pipelines.text.reference import Asking, ask_answers, ask_labels, 
 from plansmith.pipelines.text.tokenization import Wording
 from plansmith.records.model import BATCH, Component, Tensor
 from plansmith.records.pipeline import RawOutput
-from plansmith.sources.huggingface.heads import MODULES_FILE, pooling_of, read_json
+from plansmith.sources.directory import read_json
+from plansmith.sources.huggingface.heads import MODULES_FILE, pooling_of
 
 if TYPE_CHECKING:
     import numpy as np

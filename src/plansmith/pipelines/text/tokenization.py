@@ -15,7 +15,8 @@ from plansmith.errors import SourceError, UsageError, first_line
 from plansmith.pipelines.text.kinds import takes_pairs
 from plansmith.records.model import AxisRange, OnnxModel, Tensor
 from plansmith.records.pipeline import RawOutput
-from plansmith.sources.huggingface.heads import applies_modules, read_json
+from plansmith.sources.directory import read_json
+from plansmith.sources.huggingface.heads import applies_modules
 from plansmith.sources.huggingface.processors import read_preprocessors
 from plansmith.sources.loaded_model import SEQUENCE, LiveModel
 

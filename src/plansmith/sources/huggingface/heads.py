@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from plansmith.data.labels import own_names
-from plansmith.errors import SourceError
-from plansmith.sources.directory import CONFIG_FILE, read_config
+from plansmith.sources.directory import CONFIG_FILE, read_config, read_json
 
 MODULES_FILE = "modules.json"
 SIMILARITY = "sentence-similarity"
@@ -78,15 +76,3 @@ def pooling_of(folder: Path, task: str, outputs: Sequence[str]) -> Literal["none
         return _MODES.get(mode, "none")
     on = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
     return _MODES.get(on[0], "none") if len(on) == 1 else "none"
-
-
-def read_json(path: Path) -> Any:
-    """What a file of a directory says.
-
-    Raises:
-        SourceError: it is no JSON.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SourceError(f"{path} is not JSON: {error}", remedy="save the model again") from error

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.errors import SourceError
-from plansmith.sources.directory import CONFIG_FILE
-from plansmith.sources.huggingface.heads import MODULES_FILE, applies_modules, read_json
+from plansmith.sources.directory import CONFIG_FILE, read_json
+from plansmith.sources.huggingface.heads import MODULES_FILE, applies_modules
 from plansmith.sources.huggingface.pooling import MODES, pool
 
 if TYPE_CHECKING:

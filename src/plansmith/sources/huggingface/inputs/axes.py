@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from plansmith.errors import SourceError
 from plansmith.records.model import BATCH, AxisRange
+from plansmith.sources.directory import read_json
 from plansmith.sources.huggingface.config_values import CLIP_FRAMES, IMAGE, Fact, number, stated
 from plansmith.sources.huggingface.inputs.kinds import (
     CHOICES,
@@ -211,5 +211,5 @@ def _is_other(above: list[str]) -> bool:
 def _authors_length(told: Told) -> int:
     """The longest sequence by default: the authors' own choice, where there is one."""
     chosen = told.folder / "sentence_bert_config.json"
-    said = json.loads(chosen.read_text()).get("max_seq_length") if chosen.is_file() else None
+    said = read_json(chosen).get("max_seq_length") if chosen.is_file() else None
     return int(said or min(LONGEST_LENGTH, getattr(told.pre.tokenizer, "model_max_length", LONGEST_LENGTH)))
