@@ -28,12 +28,6 @@ EARLY = {
     "a config.json that is not JSON": Refused(
         ("hf:bert",), 3, ("bert/config.json is not JSON", "save the model again"), {"bert/config.json": "{"}
     ),
-    "a config.json that is not JSON, with random weights": Refused(
-        ("hf:bert", "--random-weights"),
-        3,
-        ("bert/config.json is not JSON", "save the model again"),
-        {"bert/config.json": '{"a": 1,,}'},
-    ),
     "another file that is not JSON": Refused(
         ("hf:bert",),
         3,
@@ -155,3 +149,10 @@ def test_a_checkpoint_that_lacks_weights_is_refused(run: CommandLine, models: Pa
     answer = run("compile", f"hf:{models / 'lacking'}", "--no-check-served", "--json")
     check_refusal(answer, 3, ("the checkpoint lacks 16 weight(s)", "encoder.layer.1", "save_pretrained"))
     check_nothing_made(run.folder)
+
+
+def test_a_configuration_that_is_not_json_is_refused_where_its_weights_would_be_drawn(run: CommandLine) -> None:
+    (run.folder / "bert").mkdir()
+    (run.folder / "bert" / "config.json").write_text('{"a": 1,,}')
+    answer = run("compile", "hf:bert", "--random-weights", "--no-check-served", "--json")
+    check_refusal(answer, 3, ("bert/config.json is not JSON", "save the model again"))

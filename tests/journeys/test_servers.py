@@ -17,7 +17,7 @@ from ..support.prefect.prefect_server import PrefectServer
 from ..support.prefect.workers import words_of
 from ..support.waiting import wait_until
 
-STEPS = ["fetch", "export", "lower", "compile", "validate", "package", "publish"]
+STEPS = ["fetch", "export", "sample", "lower", "compile", "validate", "package", "publish"]
 
 
 def at_work(process: psutil.Process) -> list[psutil.Process]:
