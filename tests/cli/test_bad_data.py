@@ -76,7 +76,8 @@ def _write(path: Path, content: Content) -> None:
     if isinstance(content, dict):
         np.savez(path, **content)  # type: ignore[arg-type]
     elif content is None:
-        Image.fromarray(_NOISE.integers(0, 255, (32, 32), dtype=np.uint8)).save(path)
+        noise = np.random.default_rng(list(f"{path.parent.name}/{path.name}".encode()))  # another in each file
+        Image.fromarray(noise.integers(0, 255, (32, 32), dtype=np.uint8)).save(path)
     else:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
 

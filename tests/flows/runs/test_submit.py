@@ -188,14 +188,9 @@ def _submit(server: PrefectServer, run: CommandLine, name: str) -> Any:
 def _submitted(server: PrefectServer, name: str) -> str:
     """A run as `_submit` asks for one, through the API."""
     (deployment,) = server.ask("deployments/filter", deployments={"name": {"any_": [IDLE]}})
-    fields = {
-        "name": f"{name} for local-cpu",
-        "parameters": {"spec": {"source": "hf:x"}},
-        "state": {"type": "SCHEDULED"},
-    }
-    return str(
-        server.ask(f"deployments/{deployment['id']}/create_flow_run", **fields, state={"type": "SCHEDULED"})["id"]
-    )
+    wanted = {"parameters": {"spec": {"source": "hf:x"}}, "state": {"type": "SCHEDULED"}}
+    made = server.ask(f"deployments/{deployment['id']}/create_flow_run", name=f"{name} for local-cpu", **wanted)
+    return str(made["id"])
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from plansmith.data.reference import StoredCases
 from .half_graphs import Arrays, graph, samples
 
 WIDTH, HEADS = 64, 4
-_RNG = np.random.default_rng(7)
 
 ENCODER = """(int64[N, S] ids, int64[N, S] attention_mask) => (float[N, S, 64] hidden, float[N, 32] logits) {
     embedded = Gather <axis = 0> (table, ids)
@@ -54,14 +53,27 @@ ENCODER = """(int64[N, S] ids, int64[N, S] attention_mask) => (float[N, S, 64] h
 }"""
 
 
-def normal(*shape: int) -> NDArray[np.float32]:
-    """Weights such that products keep the size of their data."""
-    found: NDArray[np.float32] = (_RNG.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32)
-    return found
+class Weights:
+    """Draws weights, the same in the same turn."""
+
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(7)
+
+    def normal(self, *shape: int) -> NDArray[np.float32]:
+        """Such that products keep the size of their data."""
+        found: NDArray[np.float32] = (self._rng.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32)
+        return found
+
+    def kernel(self, out: int, into: int, size: int) -> NDArray[np.float32]:
+        """Of a convolution that keeps the size of its data behind a ReLU."""
+        scale = np.sqrt(2 / (into * size * size))
+        found: NDArray[np.float32] = (self._rng.normal(size=(out, into, size, size)) * scale).astype(np.float32)
+        return found
 
 
 def encoder(rows: int = 2048) -> onnx.ModelProto:
     """One layer of a transformer encoder with everything that lowering has to tell apart."""
+    normal = Weights().normal
     matrices: dict[str, Any] = {name: normal(WIDTH, WIDTH) for name in ("wq", "wk", "wv", "wo")}
     gamma = np.ones(WIDTH, np.float32)
     return graph(
@@ -121,12 +133,8 @@ RESIDUAL = """(float[N, 3, 16, 16] image) => (float[N, 32] scores) {
 
 def residual() -> onnx.ModelProto:
     """A small residual network: a plain skip, a skip through a convolution, a depthwise convolution, a head."""
-
-    def kernel(out: int, into: int, size: int) -> NDArray[np.float32]:
-        scale = np.sqrt(2 / (into * size * size))
-        found: NDArray[np.float32] = (_RNG.normal(size=(out, into, size, size)) * scale).astype(np.float32)
-        return found
-
+    drawn = Weights()
+    normal, kernel = drawn.normal, drawn.kernel
     kernels = [kernel(16, 3, 3), kernel(16, 16, 3), kernel(16, 16, 3), kernel(32, 16, 1), kernel(32, 16, 3)]
     weights: dict[str, Any] = {f"w{i}": k for i, k in enumerate([*kernels, kernel(32, 1, 3), normal(32, 32)])}
     weights |= {f"b{i}": normal(len(weights[f"w{i}"])) * 0.1 for i in range(7)}

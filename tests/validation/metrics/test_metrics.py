@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 RNG = np.random.default_rng(4)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test draws the same numbers, whichever ran before."""
+    monkeypatch.setitem(globals(), "RNG", np.random.default_rng(4))
+
+
 def scores(samples: int, classes: int) -> NDArray[np.float64]:
     return RNG.normal(size=(samples, classes))
 

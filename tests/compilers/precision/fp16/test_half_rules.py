@@ -15,6 +15,14 @@ from plansmith.records.model import Precision
 from ....support.precision.half_graphs import attention, attention_feed, casts, graph, lowering, normalised, run
 
 RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test draws the same numbers, whichever ran before."""
+    monkeypatch.setitem(globals(), "RNG", np.random.default_rng(0))
+
+
 ROWS = RNG.normal(size=(8, 64)).astype(np.float32)
 
 

@@ -19,7 +19,7 @@ from plansmith.config.precision import LoweringOptions
 from plansmith.data.reference import StoredCases
 
 from ....support.precision.half_graphs import Arrays, graph, run, samples
-from ....support.precision.int8_graphs import constants, encoder, normal, tokens
+from ....support.precision.int8_graphs import Weights, constants, encoder, tokens
 
 NORMALISED = """(float[N, S, 64] x, int64[N, S] mask) => (float[N, S, 64] y) {
     n = LayerNormalization <axis = -1> (x, gamma, beta)
@@ -158,7 +158,7 @@ def test_a_channel_that_calibration_never_heard_is_not_blown_up() -> None:
     rows[:, 11] *= 300
     channels = Channels(quota=200)
     channels.update(rows)
-    weight = normal(64, 64)
+    weight = Weights().normal(64, 64)
     model = graph("(float[N, 64] x) => (float[N, 64] y) { y = MatMul (x, w) }", w=weight)
     index = Graph(model)
     groups = smoothquant.find_groups(index, find_weighted(index)[0])
@@ -181,7 +181,8 @@ def _outlier(text: str = NORMALISED, factor: float = 300.0) -> onnx.ModelProto:
     """Two products behind one normalisation, one of whose channels is large."""
     gamma = np.ones(64, np.float32)
     gamma[11] = factor
-    w1, w2 = normal(64, 64), normal(64, 64)
+    drawn = Weights()
+    w1, w2 = drawn.normal(64, 64), drawn.normal(64, 64)
     w1[11] /= factor
     w2[11] /= factor
     weights: dict[str, Any] = {"gamma": gamma, "w1": w1, "w2": w2}
