@@ -6,6 +6,7 @@ They are evaluated by the server, so that they work when every worker is gone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,97 +33,72 @@ _BACK = ("Scheduled", "AwaitingConcurrencySlot", "AwaitingRetry", "Late", "Resum
 _PUT_BACK = tuple(f"prefect.flow-run.{state}" for state in _BACK)
 """Nothing carries a run out that waits to be taken up, or to be resumed: it need not say that it lives."""
 _RUNS = "prefect.flow-run.*"
-_SILENT, _UNBEGUN = "silent runs are crashed", "runs that do not begin are crashed"
-_WINDOWS = {"RUNNING": _SILENT, "PENDING": _UNBEGUN}
-"""Which automation says how long a run in a state may be silent."""
 _TELLS = "notify"
 """What Prefect calls the ability of a block to send a text to people."""
 
 _COMPARED = ("description", "tags", "trigger", "actions")
 
 
-def silent_run_automation(service: str, seconds: float) -> AutomationCore:
-    """Calls a run crashed that began and sent no heartbeat, nor an end, for so long.
-
-    As in Prefect's guide to zombie flows (docs.prefect.io, advanced/detect-zombie-flows), which waits for a first
-    heartbeat: a run that dies between its beginning and that one would count as running for ever.
+@dataclass(frozen=True)
+class _Silence:
+    """What a run in a state has to say from time to time, and what is said of one that does not.
 
     Args:
-        service: its name.
-        seconds: how long a run may be silent.
+        name: of the automation, behind the service's.
+        after: the events from which on it is waited for.
+        expect: the events that show that somebody carries the run out, or need not.
+        said: what the run did not do, before the seconds.
     """
-    return _crash(
-        service,
-        _SILENT,
-        f"A run that sent no heartbeat for {seconds:g} s has lost its worker or its machine.",
+
+    name: str
+    after: tuple[str, ...]
+    expect: tuple[str, ...]
+    said: str
+
+
+# As in Prefect's guide to zombie flows (docs.prefect.io, advanced/detect-zombie-flows), which waits for a first
+# heartbeat: a run that dies between its beginning and that one would count as running for ever. One that does not begin
+# has no heartbeat that could be missed.
+_SILENCES = {
+    "RUNNING": _Silence(
+        "silent runs are crashed",
         after=(_BEGUN, HEARTBEAT),
         expect=(HEARTBEAT, *_PUT_BACK, *_ENDED),
-        seconds=seconds,
-        message=silence_message("RUNNING", seconds),
-    )
+        said="sent no heartbeat for",
+    ),
+    "PENDING": _Silence(
+        "runs that do not begin are crashed",
+        after=(_TAKEN_UP,),
+        expect=(_BEGUN, *_PUT_BACK, *_ENDED),
+        said="was taken up and did not begin within",
+    ),
+}
+SILENT_STATES = tuple(_SILENCES)
+"""The types of states in which a run must not stay without a word."""
 
 
-def silence_message(state: str, seconds: float) -> str:
-    """Why a run counts as crashed that was in a state, RUNNING or PENDING, for so many seconds without a word."""
-    said = "sent no heartbeat for" if state == "RUNNING" else "was taken up and did not begin within"
-    return f"It {said} {seconds:.0f} s: its worker or its machine is gone."
-
-
-def silence_limits(client: SyncPrefectClient, service: str) -> dict[str, float]:
-    """For how many seconds a run of a service may be silent, by its state.
-
-    The automations of the service say so; a state whose automation is not there, or is off, is left out.
-    """
-    limits = {}
-    for state, name in _WINDOWS.items():
-        found = client.read_automations_by_name(f"{service}: {name}")
-        windows = [getattr(one.trigger, "within", None) for one in found if one.enabled]
-        if seconds := [window.total_seconds() for window in windows if window is not None]:
-            limits[state] = seconds[0]
-    return limits
-
-
-def unbegun_run_automation(service: str, seconds: float) -> AutomationCore:
-    """Calls a run crashed that a worker took up and that did not begin: it has no heartbeat that could be missed.
+def silence_automation(service: str, state: str, seconds: float) -> AutomationCore:
+    """Calls a run crashed that was in a state for so long without a sign that somebody carries it out.
 
     Args:
         service: its name.
-        seconds: how long a run may take to begin.
+        state: one of SILENT_STATES.
+        seconds: how long a run may be silent.
     """
-    return _crash(
-        service,
-        _UNBEGUN,
-        f"A run that a worker took up and that did not begin within {seconds:g} s has lost its worker or its machine.",
-        after=(_TAKEN_UP,),
-        expect=(_BEGUN, *_PUT_BACK, *_ENDED),
-        seconds=seconds,
-        message=silence_message("PENDING", seconds),
-    )
-
-
-def _crash(
-    service: str,
-    name: str,
-    description: str,
-    *,
-    after: Sequence[str],
-    expect: Sequence[str],
-    seconds: float,
-    message: str,
-) -> AutomationCore:
-    """Calls a run crashed when nothing that is expected comes for so long after one of some events."""
     from prefect.client.schemas.objects import StateType
     from prefect.events.actions import ChangeFlowRunState
     from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
     from prefect.events.schemas.events import ResourceSpecification
 
+    silence = _SILENCES[state]
+    message = silence_message(state, seconds)
     return AutomationCore(
-        name=f"{service}: {name}",
-        description=description,
+        name=f"{service}: {silence.name}",
+        description=f"A run that {silence.said} {seconds:g} s has lost its worker or its machine.",
         tags=[service_tag(service)],
         trigger=EventTrigger(
-            after=set(after),
-            expect=set(expect),
+            after=set(silence.after),
+            expect=set(silence.expect),
             match=ResourceSpecification({"prefect.resource.id": [_RUNS]}),
             match_related=ResourceSpecification(_tagged(service)),
             for_each={"prefect.resource.id"},
@@ -132,6 +108,22 @@ def _crash(
         ),
         actions=[ChangeFlowRunState(state=StateType.CRASHED, name="Crashed", force=False, message=message)],
     )
+
+
+def silence_message(state: str, seconds: float) -> str:
+    """Why a run counts as crashed that was in one of SILENT_STATES for so many seconds without a word."""
+    return f"It {_SILENCES[state].said} {seconds:.0f} s: its worker or its machine is gone."
+
+
+def silence_limit(client: SyncPrefectClient, service: str, state: str) -> float | None:
+    """For how many seconds a run of a service may be silent in one of SILENT_STATES, as its automation says.
+
+    None where that is not there, or is off. Of several of its name, as two hurried deploys may make, the most patient
+    counts.
+    """
+    found = client.read_automations_by_name(f"{service}: {_SILENCES[state].name}")
+    windows = [getattr(one.trigger, "within", None) for one in found if one.enabled]
+    return max((window.total_seconds() for window in windows if window is not None), default=None)
 
 
 def failure_automation(service: str, block: str, document: UUID) -> AutomationCore:
@@ -231,8 +223,8 @@ def _automations(client: SyncPrefectClient, config: ServiceConfig) -> Sequence[A
     documents = require_blocks(client, config)
     failures, publications = config.notifications.failure, config.notifications.publication
     return [
-        silent_run_automation(config.name, config.crashed_after_seconds),
-        unbegun_run_automation(config.name, config.begun_after_seconds),
+        silence_automation(config.name, "RUNNING", config.crashed_after_seconds),
+        silence_automation(config.name, "PENDING", config.begun_after_seconds),
         *(failure_automation(config.name, block, documents[block]) for block in failures),
         *(publication_automation(config.name, block, documents[block]) for block in publications),
     ]

@@ -11,7 +11,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from plansmith.flows.deploy.automations import HEARTBEAT, silence_limits, silence_message
+from plansmith.flows.deploy.automations import HEARTBEAT, SILENT_STATES, silence_limit, silence_message
 from plansmith.flows.deploy.deployments import service_tag
 
 if TYPE_CHECKING:
@@ -36,8 +36,11 @@ def crash_silent_runs(client: SyncPrefectClient, tags: Iterable[str]) -> Iterato
         httpx.HTTPError: the server does not answer.
     """
     for service in (tag.removeprefix(service_tag("")) for tag in tags if tag.startswith(service_tag(""))):
-        for state, limit in silence_limits(client, service).items():
-            now = _server_time(client)
+        limits = {state: silence_limit(client, service, state) for state in SILENT_STATES}
+        now = _server_time(client)
+        for state, limit in limits.items():
+            if limit is None:
+                continue
             for run in _runs(client, service_tag(service), state):
                 silent = (now - _heard_of(client, run, now)).total_seconds()
                 if silent > limit and _crash(client, run, silence_message(state, silent)):

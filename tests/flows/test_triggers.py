@@ -10,7 +10,7 @@ from prefect.server.events.schemas.automations import EventTrigger
 from prefect.server.events.schemas.events import ReceivedEvent
 
 from plansmith.config.service.service import ServiceConfig
-from plansmith.flows.deploy.automations import publication_automation, silent_run_automation, unbegun_run_automation
+from plansmith.flows.deploy.automations import SILENT_STATES, publication_automation, silence_automation
 from plansmith.flows.deploy.deployments import service_tag
 from plansmith.flows.prefect_api.patience import AWAY_SECONDS
 from plansmith.flows.runs import outcomes
@@ -39,8 +39,8 @@ def test_the_event_of_a_publication_is_one_that_people_are_told_of(monkeypatch: 
 
 @pytest.mark.parametrize("state", ["Scheduled", "AwaitingRetry", "Late", "Paused", "Suspended", "TimedOut", "Failed"])
 def test_a_run_that_nobody_carries_out_any_more_need_not_beat(state: str) -> None:
-    for automation in (silent_run_automation("ours", 900), unbegun_run_automation("ours", 900)):
-        trigger = _trigger(automation)
+    for silent in SILENT_STATES:
+        trigger = _trigger(silence_automation("ours", silent, 900))
         event = _event(
             "ours", event=f"prefect.flow-run.{state}", resource={"prefect.resource.id": "prefect.flow-run.x"}
         )

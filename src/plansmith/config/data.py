@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from plansmith.records.fields import Count, Part
+from plansmith.records.fields import NonNegativeCount, Part, PositiveCount
 from plansmith.records.model import Measured, Record
 
 LABEL = "label"
@@ -48,13 +48,13 @@ class DataSpec(Record):
         description="Which column holds the text, text_pair, image or label, or the values of an input of that name;"
         " found by the usual names when left out.",
     )
-    calibration: Count = Field(
-        default=DEFAULT_CALIBRATION, ge=1, description="How many samples the lowering may look at."
+    calibration: PositiveCount = Field(
+        default=DEFAULT_CALIBRATION, description="How many samples the lowering may look at."
     )
-    evaluation: Count = Field(
-        default=DEFAULT_EVALUATION, ge=0, description="How many others the gate looks at, once and at the end."
+    evaluation: NonNegativeCount = Field(
+        default=DEFAULT_EVALUATION, description="How many others the gate looks at, once and at the end."
     )
-    seed: Count = Field(default=0, ge=0, description="Decides which samples are drawn, and their order.")
+    seed: NonNegativeCount = Field(default=0, description="Decides which samples are drawn, and their order.")
     metric: Metric = Field(default="auto", description="What is measured beside the distance of the answers.")
     max_metric_drop: Part | None = Field(
         default=None, description="How much lower the metric may be than the FP32 model's; 0.01 is a point."

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from plansmith.config.data import DataSpec
 from plansmith.config.precision import LoweringOptions, WrittenPrecision
 from plansmith.config.shapes import WrittenRange
-from plansmith.records.fields import Count, PositiveCount, Switch
+from plansmith.records.fields import PositiveCount, Switch
 from plansmith.records.model import Record
 from plansmith.records.pipeline import RawInput, RawOutput
 from plansmith.records.validation import ToleranceChange
@@ -27,7 +27,7 @@ class PipelineOptions(Record):
         description="What the server answers with: embedding, labels, tags, answer, text or the model's own tensors;"
         " told by the model's task when left out.",
     )
-    top_k: Count = Field(default=5, ge=1, description="How many labels an answer has, the likeliest first.")
+    top_k: PositiveCount = Field(default=5, description="How many labels an answer has, the likeliest first.")
     padding: Literal["longest", "opt"] = Field(
         default="longest",
         description="How far texts are padded: to the longest of a batch, or at least to the usual length (opt).",
@@ -44,9 +44,8 @@ class PipelineOptions(Record):
         default=False,
         description="Have a generating model send its text piece by piece to requests that ask for it (gRPC alone).",
     )
-    instances: Count = Field(
+    instances: PositiveCount = Field(
         default=1,
-        ge=1,
         description="How many instances of each part before and behind the model, and of a script, run at once.",
     )
     preprocessing: Literal["python", "dali"] = Field(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from plansmith.records.fields import Count, Switch
+from plansmith.records.fields import NonNegativeCount, Switch
 from plansmith.records.model import Device, EngineKind, Precision, Record
 from plansmith.records.validation import ToleranceChange
 
@@ -47,8 +47,8 @@ class LoweringOptions(Record):
         description="Mistakes in a lowered graph that are no reason to refuse it, by the id that the refusal names in"
         " brackets.",
     )
-    budget: Count = Field(
-        default=12, ge=0, description="How many further recipes are tried when the first is not accurate enough."
+    budget: NonNegativeCount = Field(
+        default=12, description="How many further recipes are tried when the first is not accurate enough."
     )
     autocast: str = Field(
         default="",

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from plansmith.config.shapes import WrittenRange
 from plansmith.records.engine import BuildFlags, BuildSpec, OptimizationProfile
-from plansmith.records.fields import Count, Switch
+from plansmith.records.fields import PositiveCount, Switch
 
 
 class TensorRTOptions(BuildFlags):
@@ -29,7 +29,7 @@ class TensorRTOptions(BuildFlags):
         default_factory=dict,
         description="Optimization profiles by name, each with min:opt:max per input; one, of `shapes`, when left out.",
     )
-    deadline_minutes: Count = Field(default=120, ge=1, description="How long one build may take.")
+    deadline_minutes: PositiveCount = Field(default=120, description="How long one build may take.")
     speed_check: Switch = Field(
         default=True, description="Refuse a plan that is not faster than the next higher precision."
     )

@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from plansmith.flows.deploy.automations import HEARTBEAT, silent_run_automation, unbegun_run_automation
+from plansmith.flows.deploy.automations import HEARTBEAT, SILENT_STATES, silence_automation
 from plansmith.flows.deploy.deployments import service_tag
 from plansmith.flows.deploy.silent_runs import crash_silent_runs
 from plansmith.records.release import PublishedVersion
@@ -31,7 +31,7 @@ _SILENT_SECONDS = 20  # Prefect takes ten at least; one that beats each second m
 @pytest.mark.services
 def test_a_run_that_falls_silent_has_crashed_and_one_that_beats_lives(service: Service) -> None:
     with service.client() as client:
-        client.create_automation(silent_run_automation(service.name, _SILENT_SECONDS))
+        client.create_automation(silence_automation(service.name, "RUNNING", _SILENT_SECONDS))
     silent, lively, foreign = _run(service), _run(service), _run(service, "elsewhere")
     for run in (silent, foreign):
         _beat(service, run)
@@ -82,8 +82,8 @@ def test_a_run_whose_end_the_server_has_missed_is_found_afterwards(service: Serv
     with service.client() as client:
         tags = ["plansmith", service_tag(service.name)]
         assert not list(crash_silent_runs(client, tags)), "nothing says how long is too long"
-        for made in (silent_run_automation, unbegun_run_automation):
-            client.create_automation(made(service.name, _SILENT_SECONDS))
+        for state in SILENT_STATES:
+            client.create_automation(silence_automation(service.name, state, _SILENT_SECONDS))
         wait_until(lambda: _is_known(service, lively))
         crashed = list(crash_silent_runs(client, tags))
         assert crashed == [client.read_flow_run(UUID(run)).name for run in (silent, unbegun)]

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from plansmith.records.fields import Count, Number, Switch
+from plansmith.records.fields import Count, NonNegativeCount, Number, PositiveCount, Switch
 from plansmith.records.model import Record
 
 Change = Literal["alias", "tag", "created", "branch", "approved", "ready", "asked"]
@@ -147,7 +147,7 @@ class Limits(Record):
     """What the receiver takes."""
 
     body_bytes: Count = Field(default=1_048_576, ge=1024, description="The largest body.")
-    per_minute: Count = Field(default=600, ge=1, description="Requests of one address in a minute.")
+    per_minute: PositiveCount = Field(default=600, description="Requests of one address in a minute.")
     body_seconds: Number = Field(default=10, gt=0, description="How long a client may take to send its body.")
 
 
@@ -162,7 +162,7 @@ class TriggersConfig(Record):
     registries: dict[Name, Registry] = Field(min_length=1, description="By name; /hooks/NAME takes their deliveries.")
     rules: tuple[Rule, ...] = Field(min_length=1, description="The first that matches an event decides.")
     limits: Limits = Limits()
-    retries: Count = Field(default=20, ge=0, description="How often what failed for a while is tried again.")
+    retries: NonNegativeCount = Field(default=20, description="How often what failed for a while is tried again.")
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
