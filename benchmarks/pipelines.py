@@ -35,7 +35,7 @@ from benchmarks.compile_cost import MINILM
 from benchmarks.load_client import question
 from benchmarks.serving import CLIENTS, EXACT, LENGTH, OUTPUT, QUESTIONS, REPOSITORY, WORKPLACE, Row
 from PIL import Image
-from tests.pipelines.image.pictures import encoded, photographs
+from tests.support.pipelines.images import encoded, photographs
 from tests.support.real_sentences import real_sentences
 
 from plansmith.compilers.precision import benchmark

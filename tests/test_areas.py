@@ -14,7 +14,7 @@ from .areas import Outcome, areas, areas_of, table
         ("src/plansmith/stores/backend/folder.py", {"stores", "fleet", "flows", "cli"}, {"data", "triggers"}),
         ("compilers/export/export.py", {"compilers", "steps"}, {"data", "triggers"}),
         ("src/plansmith/report/templates/report.html", {"report", "cli"}, {"triggers", "data"}),
-        ("tests/triggers/inboxes.py", {"triggers"}, {"stores", "triton"}),
+        ("tests/support/triggers/inboxes.py", {"triggers"}, {"stores", "triton"}),
         ("configs/targets/local-cpu.yaml", {"config"}, {"data"}),
         ("docker/Dockerfile", {"docker"}, {"stores"}),
         ("constraints.txt", set(areas()), set()),

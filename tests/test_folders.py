@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import grimp
 import pytest
 
 from .support.source import PACKAGE, ROOT, source_files
@@ -18,6 +19,17 @@ FOLDERS = sorted({path.parent for path in MODULES.values()} | {path.parent for p
 def test_a_folder_holds_few_modules(folder: Path) -> None:
     modules = [path.name for path in folder.glob("*.py") if path.name not in {"__init__.py", "conftest.py"}]
     assert len(modules) <= MOST_MODULES
+
+
+def test_what_tests_of_several_areas_share_stands_in_support() -> None:
+    graph = grimp.build_graph("tests", cache_dir=None)
+    imports = {(one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)}
+    assert not [(one, other) for one, other in imports if _area(other) not in {_area(one), "support"}]
+
+
+def _area(module: str) -> str:
+    """The folder of tests that a module stands in."""
+    return module.split(".")[1] if module.count(".") > 1 else ""
 
 
 @pytest.mark.parametrize("module", MODULES)

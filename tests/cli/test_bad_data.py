@@ -18,10 +18,9 @@ from PIL import Image
 
 from plansmith.data.split import Draw, draw
 
-from ..data.models import save_bert, save_timm
-from ..data.test_sampling import phrases
 from ..support.cli.command import Answer, check_nothing_made, check_refusal
 from ..support.cli.in_process import InProcess
+from ..support.models.encoders import phrases, save_bert, save_timm
 from ..support.precision import lint_graphs
 
 TEXTS = phrases(60)

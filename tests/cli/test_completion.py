@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from plansmith.config.target.names import target_names
 
 from ..support.cli.command import COMMAND, CommandLine, environment
+from ..support.cli.completion import bash
 from .conftest import Compiled
 
 COMMANDS = [
@@ -77,32 +77,6 @@ OFFERED: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "models of a repository": (("show", "--repository", "artifacts/repository", ""), ["tiny"]),
     "models of no repository": (("show", "--repository", "none", ""), []),
 }
-
-
-@cache
-def bash_script() -> str:
-    """What plansmith prints for a start-up file of bash."""
-    answer = CommandLine(Path.cwd())(_PLANSMITH_COMPLETE="bash_source")
-    assert answer.status == 0, answer
-    return answer.stdout
-
-
-def bash(run: CommandLine, words: tuple[str, ...]) -> list[str]:
-    """What the real bash offers after the script that plansmith prints was read."""
-    script = f"""
-        env() {{ command env "${{@:1:$#-1}}" {shlex.join(COMMAND)}; }}
-        compopt() {{ [ "$2" = dirnames ] && echo "<dir>" || echo "<file>"; }}
-        eval {shlex.quote(bash_script())}
-        complete -p plansmith >&2
-        COMP_WORDS=(plansmith {shlex.join(words)}) COMP_CWORD={len(words)} COMPREPLY=()
-        _plansmith_completion plansmith
-        for word in "${{COMPREPLY[@]}}"; do echo "$word"; done
-    """
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=run.folder, env=environment(), capture_output=True, text=True, check=True
-    )
-    assert done.stderr == "complete -o nosort -F _plansmith_completion plansmith\n"
-    return done.stdout.splitlines()
 
 
 def zsh(run: CommandLine, words: tuple[str, ...]) -> list[str]:

@@ -2,45 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import time
-import uuid
-from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
-from ..support.cli.command import COMMAND, CommandLine, check_nothing_made, environment
+from ..support.cli.command import CommandLine, check_nothing_made
+from ..support.cli.interrupts import interrupt
 
 pytestmark = pytest.mark.slow
-
-_MARK = "CLI_TEST_MARK"
-_DEADLINE_SECONDS = 180
-
-
-def interrupt(words: list[str], folder: Path, when: Callable[[Path], bool]) -> tuple[int, str, list[int]]:
-    """Press Ctrl-C when something has happened in the folder: exit code, messages, processes that are left."""
-    mark = uuid.uuid4().hex
-    with (folder / "stderr").open("w") as stderr:
-        process = subprocess.Popen(
-            [*COMMAND, *words],
-            cwd=folder,
-            env=environment(**{_MARK: mark}),
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            start_new_session=True,
-        )
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    while not when(folder):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)
-    status = process.wait(timeout=_DEADLINE_SECONDS)
-    return status, (folder / "stderr").read_text(), _processes_with(mark)
 
 
 def test_an_interrupt_while_the_worker_starts_leaves_nothing(run: CommandLine, models: Path) -> None:
@@ -88,15 +57,3 @@ def test_an_interrupt_stops_all_models_of_a_spec(run: CommandLine, models: Path)
     assert "second" not in said
     assert not left
     check_nothing_made(run.folder)
-
-
-def _processes_with(mark: str) -> list[int]:
-    """The processes that inherited this environment and still run."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(_MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found

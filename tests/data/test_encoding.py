@@ -17,8 +17,8 @@ from plansmith.records.model import AxisRange
 from plansmith.sources.dynamic_axes.fixed import with_tied
 from plansmith.sources.loaded_model import InputPlan
 
-from ..sources import graphs
-from .models import load_live, save_bert, save_timm, save_vit
+from ..support.models import graphs
+from ..support.models.encoders import load_live, save_bert, save_timm, save_vit
 from .test_readers import save_image
 
 BATCH = AxisRange(min=1, opt=8, max=32)

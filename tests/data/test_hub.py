@@ -13,7 +13,7 @@ import pytest
 
 from plansmith.sources.hub_dataset import find_splits
 
-from ..sources.hub_server import COMMIT, CONVERTED_COMMIT, Hub, running
+from ..support.servers.hub_server import COMMIT, CONVERTED_COMMIT, Hub, running
 
 FETCH = """
 import json, sys

@@ -24,12 +24,11 @@ from plansmith.steps.worker import sample_sets, sampling
 from plansmith.system.digest import Digester
 from plansmith.system.process import Worker
 
-from ..sources import graphs
-from .models import save_bert, save_timm, save_vit
+from ..support.models import graphs
+from ..support.models.encoders import phrases, save_bert, save_timm, save_vit
 from .test_readers import save_image
 
 SENTENCES = (files("plansmith") / "samples" / "sentences.txt").read_text(encoding="utf-8").splitlines()
-WORDS = ("the", "cat", "sat", "on", "mat", "dog", "ran", "far")
 SHORT = {"batch": {"min": 1, "opt": 4, "max": 8}, "sequence": {"min": 4, "opt": 8, "max": 48}}
 
 
@@ -58,11 +57,6 @@ def sampled(source: str, folder: Path, out: Path, data: DataSpec | None, **given
 def stored(samples: SampleSet | None, out: Path) -> list[StoredCase]:
     assert samples is not None
     return list(StoredCases(samples.cases, out))
-
-
-def phrases(count: int) -> list[str]:
-    """Different texts of one to eight words."""
-    return [" ".join(WORDS[(i // 8**place + place) % 8] for place in range(1 + i % 8)) for i in range(count)]
 
 
 def save_rows(path: Path, rows: list[dict[str, Any]]) -> DataSpec:

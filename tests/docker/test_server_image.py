@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from plansmith.errors import EnvironmentFault
-from plansmith.triton.server.installation import Installation, find_installation
+from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.live import RunningTriton
 from plansmith.triton.server.process import end_server, start_server
 
@@ -26,14 +26,6 @@ pytestmark = pytest.mark.slow
 SERVER = read()[1]["server"]
 ENTRYPOINT = SERVER.last("ENTRYPOINT").words()
 READY_SECONDS = 30
-
-
-@pytest.fixture(scope="module")
-def installation() -> Installation:
-    try:
-        return find_installation()
-    except EnvironmentFault as fault:
-        pytest.skip(str(fault))
 
 
 def _free_ports() -> list[int]:

@@ -13,7 +13,7 @@ import pytest
 
 from plansmith.steps.provenance.fingerprint import Hub
 
-from ..sources.hub_server import COMMIT, running
+from ..support.servers.hub_server import COMMIT, running
 from .places import Place
 
 THEN = "f" * 40

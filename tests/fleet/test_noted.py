@@ -22,9 +22,9 @@ from plansmith.steps.provenance.fingerprint import basis_of, completed
 from plansmith.steps.runner import Listener
 from plansmith.system.digest import Digester
 
-from ..sources.graphs import save_product
 from ..support.cli.in_process import InlineWorker
 from ..support.made import made_model
+from ..support.models.graphs import save_product
 
 STORE = "store"
 SPEC: dict[str, Any] = {

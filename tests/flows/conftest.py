@@ -9,15 +9,15 @@ from uuid import uuid4
 
 import pytest
 
-from ..compilers.trt.conftest import nvml_stub
 from ..support.cli.command import BERT, CommandLine
-from ..support.prefect import prefect_server, team
+from ..support.prefect import team
 from ..support.prefect.fleets import write_graph
-from ..support.prefect.prefect_server import PrefectServer
+from ..support.prefect.prefect_server import PrefectServer, prefect
 from ..support.prefect.service import Service
 from ..support.prefect.team import Team
+from ..support.tensorrt.nvml import nvml_stub
 
-__all__ = ["nvml_stub"]
+__all__ = ["nvml_stub", "prefect"]
 
 _FIRST = (
     *("test_kills", "test_workers", "test_fleet_on_workers", "test_serving", "test_fleet_on_pools"),
@@ -36,13 +36,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(_SHARED.get(item.path.stem, item.path.stem)))
     first = [item for name in _FIRST for item in own if item.path.stem == name]
     items[:] = first + [item for item in items if item not in first]
-
-
-@pytest.fixture(scope="session")
-def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
-    """A Prefect server that asks for a login."""
-    with prefect_server.running(tmp_path_factory.mktemp("prefect")) as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

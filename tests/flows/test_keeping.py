@@ -16,9 +16,9 @@ from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.store import Store
 from plansmith.triton.repository.repository import ModelRepository
 
-from ..fleet.maintenance.releases import publish_answering
 from ..support.cli.command import environment
 from ..support.prefect.prefect_server import PrefectServer
+from ..support.stores.answering import publish_answering
 from ..support.stores.filled import fill
 
 pytestmark = pytest.mark.services

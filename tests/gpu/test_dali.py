@@ -14,7 +14,7 @@ from plansmith.pipelines.dali.recipe import recipe_from_settings
 from plansmith.records.model import Device
 from plansmith.triton.server import environment
 
-from ..pipelines.dali.dali_settings import EXACT, SHORTEST, real_images, settings
+from ..support.pipelines.dali import EXACT, SHORTEST, real_images, settings
 
 pytestmark = pytest.mark.gpu
 

@@ -16,8 +16,8 @@ import pytest
 import yaml
 from onnx import TensorProto, helper
 
-from ..sources.graphs import save_product
-from .test_end_to_end import ask, compile_model, serve
+from ..support.cli.commands import ask, compile_model, serve
+from ..support.models.graphs import save_product
 
 SHAPES = "x=1x3x64:2x3x64:4x3x64"
 

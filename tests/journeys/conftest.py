@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ..flows.conftest import prefect
-from ..stores.conftest import aws, plain_client, proxy, s3, s3_server, seen, standing_proxy
 from ..support.cli.command import CommandLine
+from ..support.prefect.prefect_server import prefect
+from ..support.stores.s3 import aws, plain_client, proxy, s3, s3_server, seen, standing_proxy
 
 __all__ = ["aws", "plain_client", "prefect", "proxy", "s3", "s3_server", "seen", "standing_proxy"]
 

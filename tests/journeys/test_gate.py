@@ -12,10 +12,10 @@ from onnx import numpy_helper
 
 from plansmith.steps.worker import __main__ as worker
 
-from ..sources.graphs import save_product
 from ..support.cli.command import check_nothing_made, check_refusal
 from ..support.cli.in_process import InProcess
 from ..support.faults.compiles import write_tiny_bert
+from ..support.models.graphs import save_product
 
 
 def test_broken_graph_is_refused(run: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ..sources.graphs import save_product
-from ..stores.conftest import S3
 from ..support.cli.command import CommandLine, environment
 from ..support.faults.wholeness import cache_problems, repository_problems, staging_problems, store_of
+from ..support.models.graphs import save_product
 from ..support.stores.fault_proxy import FaultProxy, Request, at, cut_before, killing
 from ..support.stores.releases import MODEL, make_release
+from ..support.stores.s3 import S3
 
 ROOT = Path(__file__).parents[2]
 WHOLE = "  all as it was published\n"

@@ -18,13 +18,13 @@ import yaml
 from plansmith.errors import ServedCheckError
 from plansmith.triton.client import Client
 
-from ..integration.test_end_to_end import ask
-from ..pipelines.test_raw_cases import texts
 from ..support import browser
 from ..support.cli.command import CommandLine
+from ..support.cli.commands import ask
 from ..support.documentation import code_blocks, read_page, section
+from ..support.pipelines.columns import column
 from ..support.real_sentences import real_sentences
-from ..triton.followed import Followed
+from ..support.triton.followed import Followed
 
 SHAPES = "1x1:4x32:8x64"
 CALIBRATION, EVALUATION = 32, 128
@@ -166,14 +166,14 @@ def test_text_becomes_embedding(
     def answer(place: int) -> np.ndarray[Any, Any]:
         url, protocol = ((server.http_url, "http"), (server.grpc_url, "grpc"))[place % 2]
         with Client(url, model="sentences", protocol=protocol) as client:  # type: ignore[arg-type]
-            return client.infer({"text": texts(*(text.encode() for text in batches[place]))})["sentence_embedding"]
+            return client.infer({"text": column(*(text.encode() for text in batches[place]))})["sentence_embedding"]
 
     expected = transformer.encode(asked, batch_size=16)
     with ThreadPoolExecutor(AT_ONCE) as threads:
         answers = np.concatenate(list(threads.map(answer, range(len(batches)))))
     np.testing.assert_allclose(answers, expected, atol=2e-5)
     with Client(server.http_url, model="sentences") as client, pytest.raises(ServedCheckError, match="UTF-8"):
-        client.infer({"text": texts(b"\xff\xfe")})
+        client.infer({"text": column(b"\xff\xfe")})
     typed = terminal.document("infer", "sentences", "--text", asked[0], "--url", server.http_url)
     np.testing.assert_allclose(typed["outputs"]["sentence_embedding"]["data"], expected[:1], atol=2e-5)
 

@@ -16,16 +16,15 @@ from PIL import Image
 from plansmith.errors import ServedCheckError
 from plansmith.triton.client import Client
 
-from ..compilers.python_backend.models import ODD_INPUTS, write_odd
-from ..integration.test_end_to_end import ask
-from ..pipelines.image.pictures import encoded, photographs
-from ..pipelines.test_raw_cases import texts
-from ..pipelines.text.classifiers import classifier, save_classifiers
-from ..pipelines.text.texts import column
-from ..sources.graphs import save_product
 from ..support.cli.command import CommandLine
+from ..support.cli.commands import ask
+from ..support.models.graphs import save_product
+from ..support.models.python_backend import ODD_INPUTS, write_odd
+from ..support.pipelines.classifiers import classifier, save_classifiers
+from ..support.pipelines.columns import column
+from ..support.pipelines.images import encoded, photographs
 from ..support.real_sentences import real_sentences
-from ..triton.followed import Followed
+from ..support.triton.followed import Followed
 
 SIDE, CLASSES = 160, 12
 PIXELS = f"1x3x{SIDE}x{SIDE}:2x3x{SIDE}x{SIDE}:4x3x{SIDE}x{SIDE}"
@@ -128,10 +127,10 @@ def test_image_becomes_label(terminal: CommandLine, resnet: Any, server: Followe
     files = [encoded(image, "PNG" if image.mode == "RGBA" else "JPEG", quality=95) for image in shown]
     scores, places = scores_of(resnet, files).topk(5)
     with Client(server.http_url, model="pictures") as client:
-        answer = client.infer({"image": texts(*files)})
-        alone = client.infer({"image": texts(files[-1])})
+        answer = client.infer({"image": column(*files)})
+        alone = client.infer({"image": column(files[-1])})
         with pytest.raises(ServedCheckError, match="image"):
-            client.infer({"image": texts(files[0][:50])})
+            client.infer({"image": column(files[0][:50])})
     np.testing.assert_allclose(answer["score"], scores.numpy(), atol=1e-5)
     np.testing.assert_allclose(alone["score"], scores.numpy()[-1:], atol=1e-5)
     for row, own in enumerate(places.tolist()):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..stores.conftest import S3, SECRET
 from ..support.cli.command import CommandLine
 from ..support.stores.releases import MODEL, make_release
+from ..support.stores.s3 import S3, SECRET
 
 PUBLISHERS = 8
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ..support.cli.command import CommandLine
-from ..triggers.inboxes import REGISTRY, Clock, event, killed, lines_of, opened, start
+from ..support.triggers.inboxes import REGISTRY, Clock, event, killed, lines_of, opened, start
 
 HELD_SECONDS = 600  # the lease that working_process.py takes
 

@@ -10,10 +10,10 @@ import pytest
 from plansmith.triton.repository.repository import ModelRepository
 
 from ..support.cli.command import CommandLine
-from ..triton.clients import Clients
-from ..triton.followed import Followed
-from ..triton.live_rounds import Rounds
-from ..triton.versions import MODEL, release
+from ..support.triton.clients import Clients
+from ..support.triton.followed import Followed
+from ..support.triton.live_rounds import Rounds
+from ..support.triton.versions import MODEL, release
 
 
 @pytest.fixture(scope="module")

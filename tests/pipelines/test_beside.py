@@ -17,12 +17,12 @@ from plansmith.errors import ServedCheckError
 from plansmith.pipelines.served.scripting import load_script
 from plansmith.triton.client import Client
 
-from ..integration.test_end_to_end import compile_model, run, serve
 from ..support.cli.command import check_refusal
+from ..support.cli.commands import compile_model, run, serve
 from ..support.cli.in_process import InProcess
+from ..support.pipelines.classifiers import Classifier, as_requests, classifier, close_ranks, save_classifiers
+from ..support.pipelines.columns import column
 from ..support.real_sentences import real_sentences
-from .text.classifiers import Classifier, as_requests, classifier, close_ranks, save_classifiers
-from .text.texts import column
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end-to-end")]
 

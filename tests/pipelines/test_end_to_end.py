@@ -10,9 +10,9 @@ import pytest
 
 from plansmith.triton.client import Client
 
-from ..integration.test_end_to_end import compile_model, serve
+from ..support.cli.commands import compile_model, serve
+from ..support.pipelines.columns import column
 from ..support.real_sentences import real_sentences
-from .test_raw_cases import texts
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end-to-end")]
 
@@ -28,7 +28,7 @@ def test_the_shipped_spec_that_needs_no_hub_finds_other_entities_in_every_senten
         Client(http, model="bert-entities-random") as client,
     ):
         answers = [
-            client.infer({"text": texts(*(text.encode() for text in asked[start : start + 16]))})["entities"]
+            client.infer({"text": column(*(text.encode() for text in asked[start : start + 16]))})["entities"]
             for start in (0, 16)
         ]
     found = [json.loads(text) for text in np.concatenate(answers).reshape(-1)]

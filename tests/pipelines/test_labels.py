@@ -11,7 +11,8 @@ import pytest
 from plansmith.pipelines.served.labels import LabelsStep
 from plansmith.pipelines.served.requests import Refusal
 
-from .text.texts import REQUESTS, SENTENCES, bert, close, column, roberta, serve
+from ..support.pipelines.columns import column
+from ..support.pipelines.texts import REQUESTS, SENTENCES, bert, close, roberta, serve
 
 
 def library(folder: Path, texts: Any, top_k: int) -> list[list[dict[str, Any]]]:

@@ -13,7 +13,7 @@ from plansmith.records.model import Precision
 from plansmith.records.validation import Tolerance
 from plansmith.validation.comparison import LIMITS
 
-from .test_raw_cases import texts
+from ..support.pipelines.columns import column
 
 TOLERANCE = LIMITS[Precision.FP32].tolerance
 
@@ -32,7 +32,7 @@ def ranked(*rows: tuple[tuple[bytes, float], ...]) -> dict[str, Any]:
 def entities(score: float = 0.9, word: str = "Ada") -> dict[str, Any]:
     """One row with one entity."""
     found = [{"entity_group": "PER", "score": score, "word": word, "start": 0, "end": 3}]
-    return {"entities": texts(json.dumps(found).encode())}
+    return {"entities": column(json.dumps(found).encode())}
 
 
 def test_labels_of_all_but_equal_scores_may_stand_in_either_order() -> None:
@@ -53,7 +53,7 @@ def test_a_label_with_another_score_is_told_with_its_row() -> None:
 
 
 def test_a_label_without_scores_as_a_script_may_answer_is_right_or_wrong() -> None:
-    expected, answer = {"label": texts(b"cat", b"dog")}, {"label": texts(b"cat", b"owl")}
+    expected, answer = {"label": column(b"cat", b"dog")}, {"label": column(b"cat", b"owl")}
     assert compare("two", expected, expected, limits()).same
     found = compare("two", expected, answer, limits())
     assert not found.same
@@ -98,7 +98,7 @@ def test_answers_of_another_shape_are_told_and_not_compared() -> None:
 def test_answers_to_a_question_need_the_same_text_place_and_score() -> None:
     def answer(start: int, score: float) -> dict[str, Any]:
         return {
-            "answer": texts(b"Rome"),
+            "answer": column(b"Rome"),
             "score": np.array([[score]], np.float32),
             "start": np.array([[start]], np.int64),
         }
@@ -133,7 +133,7 @@ def test_labels_of_a_script_are_texts_that_stand_where_they_are_wherever_their_s
         "label of row 0 is 'dog', and should be 'cat'",
         "label of row 0 is 'cat', and should be 'dog'",
     )
-    assert compare("one", {"label": texts(b"cat")}, {"label": texts(b"dog")}, script).failures
+    assert compare("one", {"label": column(b"cat")}, {"label": column(b"dog")}, script).failures
     assert compare("one", expected, ranked(((b"cat", 0.6), (b"dog", 0.5))), script).failures == (
         "score is off by 0.1, allowed 0.01",
     )
@@ -142,12 +142,12 @@ def test_labels_of_a_script_are_texts_that_stand_where_they_are_wherever_their_s
 def test_a_script_may_mean_anything_by_the_names_of_a_pipelines_outputs() -> None:
     script = widest([limits()])
     for name in ("score", "entities", "label"):
-        assert compare("one", {name: texts(b"[")}, {name: texts(b"[")}, script).same
-        assert compare("one", {name: texts(b"[", b"3")}, {name: texts(b"[", b"4")}, script).failures == (
+        assert compare("one", {name: column(b"[")}, {name: column(b"[")}, script).same
+        assert compare("one", {name: column(b"[", b"3")}, {name: column(b"[", b"4")}, script).failures == (
             f"{name} of row 1 is '4', and should be '3'",
         )
-    scores = np.zeros((1, 2), np.float32)
-    assert compare("one", {"label": texts(b"a"), "score": scores}, {"label": texts(b"a"), "score": scores}, script).same
+    expected, answer = ({"label": column(b"a"), "score": np.zeros((1, 2), np.float32)} for _ in range(2))
+    assert compare("one", expected, answer, script).same
 
 
 def test_a_text_that_differs_is_told_with_its_row_where_rows_have_several() -> None:

@@ -8,17 +8,12 @@ import numpy as np
 
 from plansmith.pipelines.cases import read_case, write_case
 
-
-def texts(*rows: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.object_]]:
-    """A column of texts, as a client sends it."""
-    found = np.empty((len(rows), 1), object)
-    found[:, 0] = rows
-    return found
+from ..support.pipelines.columns import column
 
 
 def test_what_is_written_comes_back_byte_for_byte(tmp_path: Path) -> None:
-    feed = {"text": texts(b"", "naïve 🙂".encode(), b"\x00\xff\x00"), "image": texts(b"\xff\xd8\x00\x00", b"x", b"")}
-    answer = {"score": np.array([[0.5], [0.25], [0.0]], np.float32), "label": texts(b"a, b", b"", b"c")}
+    feed = {"text": column(b"", "naïve 🙂".encode(), b"\x00\xff\x00"), "image": column(b"\xff\xd8\x00\x00", b"x", b"")}
+    answer = {"score": np.array([[0.5], [0.25], [0.0]], np.float32), "label": column(b"a, b", b"", b"c")}
     write_case(tmp_path / "folder" / "case.npz", feed, answer)
     asked, owed = read_case(tmp_path / "folder" / "case.npz")
     for written, read in ((feed, asked), (answer, owed)):
@@ -29,12 +24,12 @@ def test_what_is_written_comes_back_byte_for_byte(tmp_path: Path) -> None:
 
 
 def test_an_output_may_be_called_like_an_input(tmp_path: Path) -> None:
-    write_case(tmp_path / "case.npz", {"text": texts(b"in")}, {"text": texts(b"out")})
+    write_case(tmp_path / "case.npz", {"text": column(b"in")}, {"text": column(b"out")})
     asked, owed = read_case(tmp_path / "case.npz")
     assert (asked["text"].item(), owed["text"].item()) == (b"in", b"out")
 
 
 def test_a_file_needs_no_pickle(tmp_path: Path) -> None:
-    write_case(tmp_path / "case.npz", {"text": texts(b"in")}, {"text": texts(b"out")})
+    write_case(tmp_path / "case.npz", {"text": column(b"in")}, {"text": column(b"out")})
     with np.load(tmp_path / "case.npz", allow_pickle=False) as stored:
         assert all(stored[name].dtype != object for name in stored.files)

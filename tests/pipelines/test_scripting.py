@@ -17,7 +17,7 @@ from plansmith.pipelines.model_files import script_text, write_model_files
 from plansmith.pipelines.served.chains import Chains, Refused
 from plansmith.pipelines.served.scripting import BadScript, load_script, run_script
 
-from .text.texts import column
+from ..support.pipelines.columns import column
 
 Arrays = Mapping[str, NDArray[Any]]
 

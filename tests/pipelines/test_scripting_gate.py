@@ -22,7 +22,7 @@ from plansmith.records.pipeline import Pipeline, RawCase, Script
 from plansmith.records.validation import ValidationReport
 from plansmith.validation.comparison import LIMITS
 
-from .text.texts import column
+from ..support.pipelines.columns import column
 
 Arrays = Mapping[str, NDArray[Any]]
 

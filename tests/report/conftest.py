@@ -6,7 +6,7 @@ import pytest
 
 from plansmith.report import ReportFacts, facts_of, render
 
-from . import examples, planned
+from ..support.report import examples, planned
 from .page import Page
 
 

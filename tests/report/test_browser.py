@@ -11,8 +11,8 @@ from plansmith.report import ReportFacts, render
 
 from ..support import browser
 from ..support.browser import Browser
+from ..support.report.parts import judged
 from .page import Page
-from .parts import judged
 
 pytestmark = pytest.mark.services
 

@@ -11,7 +11,7 @@ import pytest
 from plansmith.records.release import Manifest
 from plansmith.report import ReportFacts, as_json, facts_of, render, write
 
-from . import examples
+from ..support.report import examples
 from .page import Page
 
 EVERY = ("int8", "fp16", "fp32", "trials")

@@ -16,10 +16,10 @@ from plansmith.records.validation import ValidationReport
 from plansmith.report import ReportFacts, as_json, render
 from plansmith.report.text.plan import plan_lines
 
-from . import planned
-from .examples import int8_release
+from ..support.report import planned
+from ..support.report.examples import int8_release
+from ..support.report.parts import judged
 from .page import Page
-from .parts import judged
 
 NOTHING_RAN = "Nothing here ran on TensorRT"
 

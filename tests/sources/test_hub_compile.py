@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import timm
 
-from .hub_server import COMMIT, running
+from ..support.servers.hub_server import COMMIT, running
 
 NAME = "test_resnet.r160_in1k"
 HUB_ID = f"timm/{NAME}"

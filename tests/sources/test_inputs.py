@@ -16,7 +16,19 @@ from plansmith.sources.huggingface.inputs.axes import side_range
 from plansmith.sources.huggingface.inputs.signature import plan_inputs
 from plansmith.sources.huggingface.inputs.user import undescribed
 
-from .architectures import IMAGE, SERIES, SIZES, SPEECH, TEXT, VIDEO, WHISPER, WRITER, load, save, tokenizer
+from ..support.models.architectures import (
+    IMAGE,
+    SERIES,
+    SIZES,
+    SPEECH,
+    TEXT,
+    VIDEO,
+    WHISPER,
+    WRITER,
+    load,
+    save,
+    tokenizer,
+)
 
 IDS = "[batch, sequence]"
 STILL = "[batch, 3, height, width]"

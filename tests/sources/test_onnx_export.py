@@ -15,8 +15,8 @@ from plansmith.errors import ExportError, PlansmithError, SourceError, UsageErro
 from plansmith.records.model import Precision
 from plansmith.steps.worker import __main__ as worker
 
+from ..support.models.graphs import save, save_product, take
 from ..support.unlowered import unlowered
-from .graphs import save, save_product, take
 
 
 def test_the_reference_is_the_file_s_own_answer_at_the_planned_shapes(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from plansmith.sources.onnx_file import files_of, weights_of
 from plansmith.steps.fetch import fetch, require_unchanged
 from plansmith.steps.runner import Listener, StageRunner, WouldRun
 
-from .graphs import save, save_product, take
+from ..support.models.graphs import save, save_product, take
 
 
 def test_the_weights_beside_a_graph_belong_to_the_model(tmp_path: Path) -> None:

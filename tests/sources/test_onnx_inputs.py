@@ -15,7 +15,7 @@ from plansmith.sources.inputs.graph import index_bounds, name_inputs
 from plansmith.sources.inputs.random import plan_drawn
 from plansmith.sources.onnx_file import read_graph
 
-from .graphs import save, take
+from ..support.models.graphs import save, take
 
 Dims = tuple[Dim, ...]
 

@@ -16,7 +16,7 @@ from plansmith.sources.huggingface.inputs.signature import _drafts
 from plansmith.sources.huggingface.inputs.values import Source
 from plansmith.sources.huggingface.processors import Preprocessors
 
-from .architectures import IMAGE, SIZES, SPEECH, TEXT, VIDEO, load, save, tokenizer
+from ..support.models.architectures import IMAGE, SIZES, SPEECH, TEXT, VIDEO, load, save, tokenizer
 
 IDS = "[batch, sequence]"
 STILL = "[batch, 3, height, width]"

@@ -17,7 +17,7 @@ from ..support.cli.in_process import InProcess
 from ..support.cli.read_only import read_only
 from ..support.stores.filled import fill, let_pass, publish, report_live
 from ..support.stores.releases import MODEL, make_release
-from ..triton.versions import INTERFACE
+from ..support.triton.versions import INTERFACE
 
 STORE = ("--store", "store")
 

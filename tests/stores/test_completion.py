@@ -14,11 +14,11 @@ from plansmith.stores.maintenance.prune import Pruner
 from plansmith.stores.maintenance.retention import Retention
 from plansmith.stores.store import Store
 
-from ..cli.test_completion import bash
 from ..support.cli.command import CommandLine
+from ..support.cli.completion import bash
 from ..support.stores.filled import fill, let_pass, publish
 from ..support.stores.releases import MODEL, make_release
-from .conftest import S3
+from ..support.stores.s3 import S3
 
 STORE = ("--store", "store")
 

@@ -21,7 +21,7 @@ from ..support.stores.fault_proxy import (
     passed,
     refusing_conditions,
 )
-from .conftest import S3
+from ..support.stores.s3 import S3
 
 pytestmark = pytest.mark.slow
 

@@ -38,7 +38,7 @@ from ..support.stores.fault_proxy import (
 )
 from ..support.stores.publishers import Watch
 from ..support.stores.releases import MODEL, Made
-from .conftest import KEY_ID, S3, SECRET
+from ..support.stores.s3 import KEY_ID, S3, SECRET
 
 pytestmark = pytest.mark.slow
 

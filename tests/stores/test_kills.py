@@ -17,7 +17,7 @@ from ..support.stores.crowds import Publishers, small_release
 from ..support.stores.fault_proxy import FaultProxy, Handling, Request, at, cut_after, cut_before, killing
 from ..support.stores.publishers import PART_BYTES, Watch
 from ..support.stores.releases import MODEL, Made
-from .conftest import S3
+from ..support.stores.s3 import S3
 
 pytestmark = pytest.mark.slow
 

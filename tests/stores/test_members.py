@@ -31,11 +31,10 @@ from ..support.faults.wholeness import repository_problems, shown_parts
 from ..support.stores.filled import let_pass
 from ..support.stores.followed import Beside, Site
 from ..support.stores.places import IN_A_FOLDER
-from ..triton.clients import Clients
-from ..triton.conftest import installation
-from ..triton.pipelines import NUMBER_PART, SUPPORT_FILE, publish_pipeline, write_pipeline
-from ..triton.test_members_served import BROKEN
-from ..triton.versions import MODEL
+from ..support.triton.clients import Clients
+from ..support.triton.installed import installation
+from ..support.triton.pipelines import BROKEN, NUMBER_PART, SUPPORT_FILE, publish_pipeline, write_pipeline
+from ..support.triton.versions import MODEL
 
 __all__ = ["installation"]
 

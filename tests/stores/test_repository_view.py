@@ -26,9 +26,9 @@ from plansmith.triton.server.server import TritonServer
 from ..support.stores.places import IN_A_FOLDER
 from ..support.stores.python_versions import python_release
 from ..support.stores.releases import BULK_FILE, MODEL, make_release
-from ..triton.conftest import installation
-from ..triton.versions import INTERFACE
-from ..triton.versions import MODEL as PYTHON_MODEL
+from ..support.triton.installed import installation
+from ..support.triton.versions import INTERFACE
+from ..support.triton.versions import MODEL as PYTHON_MODEL
 
 __all__ = ["installation"]
 

@@ -12,7 +12,7 @@ from plansmith.triggers.inbox.inbox import Inbox
 
 from ..support.prefect import postgres
 from ..support.prefect.postgres import Postgres
-from .inboxes import Clock, opened
+from ..support.triggers.inboxes import Clock, opened
 
 _NUMBERS = count()
 

@@ -13,7 +13,7 @@ from plansmith.triggers.inbox.entry import Entry, StartedRun
 from plansmith.triggers.inbox.inbox import DELIVERY_DAYS, Inbox
 from plansmith.triggers.registries.event import Event
 
-from .inboxes import LEASE, REGISTRY, Clock, event, opened
+from ..support.triggers.inboxes import LEASE, REGISTRY, Clock, event, opened
 
 
 def _claimed(inbox: Inbox, clock: Clock, worker: str = "w") -> Entry:

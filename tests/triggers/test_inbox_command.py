@@ -12,7 +12,7 @@ from plansmith.triggers.inbox.entry import StartedRun
 from plansmith.triggers.inbox.inbox import Inbox, open_inbox
 
 from ..support.cli.command import CommandLine, check_refusal
-from .inboxes import REGISTRY, event
+from ..support.triggers.inboxes import REGISTRY, event
 
 SERVICE = """
 directory: ..

@@ -9,7 +9,7 @@ import pytest
 from plansmith.errors import EnvironmentFault
 
 from ..support.prefect import postgres
-from .inboxes import REGISTRY, Clock, event, finished, killed, lines_of, opened, start
+from ..support.triggers.inboxes import REGISTRY, Clock, event, finished, killed, lines_of, opened, start
 
 _WORKERS = 4
 _HELD_SECONDS = 600  # the lease that working_process.py takes

@@ -16,7 +16,7 @@ from plansmith.triggers.inbox.sql import SCHEMA
 
 from ..support.cli.read_only import read_only
 from ..support.faults.cramped import Cramped, cramped_folder
-from .inboxes import REGISTRY, event, opened
+from ..support.triggers.inboxes import REGISTRY, event, opened
 
 _ROOM = 512 * 1024
 

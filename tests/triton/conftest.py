@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import onnx
@@ -10,9 +9,7 @@ import psutil
 import pytest
 from onnx import TensorProto, helper
 
-from plansmith.errors import EnvironmentFault
-from plansmith.triton.server import environment
-from plansmith.triton.server.installation import Installation, find_installation
+from ..support.triton.installed import installation, site
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +17,8 @@ if TYPE_CHECKING:
 
     Started = Callable[[], list[psutil.Process]]
     WriteModel = Callable[[Path, str, str, onnx.ModelProto | None], Path]
+
+__all__ = ["installation", "site"]
 
 CONFIG = """
 backend: "onnxruntime"
@@ -36,22 +35,6 @@ def started() -> Started:
     """The processes that this one started since the test began, and what they did: other tests keep servers."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     return lambda: [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
-
-
-@pytest.fixture(scope="session")
-def installation() -> Installation:
-    try:
-        return find_installation()
-    except EnvironmentFault as fault:
-        pytest.skip(str(fault))
-
-
-@pytest.fixture(scope="session")
-def site() -> Path:
-    try:
-        return environment.runtime_folder(version("onnxruntime"))
-    except EnvironmentFault as fault:
-        pytest.skip(str(fault))
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ from plansmith.triton.config.script import Chain, ChainStep, write_script
 from plansmith.triton.repository.repository import ModelRepository, Servers
 
 from ..support.faults.packages import file_entries
-from .pipelines import publish_draft, write_pipeline
-from .versions import INTERFACE, MODEL
+from ..support.triton.pipelines import publish_draft, write_pipeline
+from ..support.triton.versions import INTERFACE, MODEL
 
 SCRIPT = """
 def answer(inputs, models):

@@ -15,14 +15,13 @@ from plansmith.triton.server.live import RunningTriton
 from plansmith.triton.server.load_targets import LoadedInto
 from plansmith.triton.server.server import TritonServer
 
-from .clients import Clients
-from .followed import Followed
-from .pipelines import NUMBER_PART, publish_pipeline
-from .versions import MODEL
+from ..support.triton.clients import Clients
+from ..support.triton.followed import Followed
+from ..support.triton.pipelines import BROKEN, NUMBER_PART, publish_pipeline
+from ..support.triton.versions import MODEL
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("members")]
 
-BROKEN = "raise RuntimeError('there are no words')"
 _GONE_SECONDS = 90
 
 

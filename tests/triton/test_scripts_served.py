@@ -22,11 +22,11 @@ from plansmith.triton.server.runtime import ServingRuntime
 from plansmith.triton.server.served_check import RawQuestion, RawQuestions, check_served
 from plansmith.triton.server.server import TritonServer
 
-from .clients import Clients
-from .followed import Followed
-from .pipelines import publish_pipeline
+from ..support.triton.clients import Clients
+from ..support.triton.followed import Followed
+from ..support.triton.pipelines import publish_pipeline
+from ..support.triton.versions import MODEL
 from .scripted import SCRIPT, publish_scripted, write_scripted
-from .versions import MODEL
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("scripts")]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from plansmith.cli.inspection import explain
 from plansmith.records.model import FixedAxis, TiedAxis
 
-from ...report.examples import int8_release
+from ...support.report.examples import int8_release
 
 
 def test_fixed_axes_and_tied_ones_are_told_apart(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from plansmith.errors import EnvironmentFault
 from plansmith.triton.server.installation import find_installation
 
 from ...support.cli.command import CommandLine, check_refusal
-from ...triton.followed import Followed
+from ...support.triton.followed import Followed
 from ..conftest import Compiled
 
 

@@ -23,8 +23,8 @@ from plansmith.triton.server import installation
 from plansmith.triton.server.installation import RUNNING_PYTHON, Installation, find_installation
 from plansmith.triton.server.server import TritonServer
 
-from ...report import parts, planned
 from ...support.faults.packages import draft_of, publish, write_package
+from ...support.report import parts, planned
 
 COMPATIBLE = "--backend-config=tensorrt,version-compatible=true"
 PLUGINS = "--backend-config=tensorrt,plugins=liba.so"

@@ -15,7 +15,7 @@ from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.records.model import OnnxModel
 from plansmith.sources import timm as timm_models
 
-from ...data.models import save_vit
+from ...support.models.encoders import save_vit
 from ...support.validation.graphs import silent
 
 if TYPE_CHECKING:

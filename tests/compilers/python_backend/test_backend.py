@@ -17,8 +17,8 @@ from plansmith.records.model import Precision
 from plansmith.triton.server.installation import find_installation, require_python
 from plansmith.triton.server.server import TritonServer
 
+from ...support.models.python_backend import ODD_INPUTS, ODD_SHAPES, Laid, lay_out, put_into, write_odd
 from ...support.waiting import soon
-from .models import ODD_INPUTS, ODD_SHAPES, Laid, lay_out, put_into, write_odd
 
 Arrays = Mapping[str, NDArray[Any]]
 

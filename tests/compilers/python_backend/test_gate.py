@@ -14,7 +14,7 @@ from plansmith.records.model import Precision
 from plansmith.records.validation import ValidationReport
 from plansmith.steps.worker import __main__ as worker
 
-from .models import Laid, lay_out
+from ...support.models.python_backend import Laid, lay_out
 
 SHAPES = {"pixel_values": {"min": [1, 3, 160, 160], "opt": [2, 3, 160, 160], "max": [3, 3, 160, 160]}}
 

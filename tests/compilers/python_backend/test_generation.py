@@ -19,8 +19,8 @@ from plansmith.errors import SourceError, UsageError
 from plansmith.pipelines.generation import plan_generation
 
 from ...support.generators import write_gpt2, write_t5
+from ...support.models.python_backend import write_odd
 from ...support.real_sentences import real_sentences
-from .models import write_odd
 
 KINDS = ["t5", "gpt2"]
 TEXTS = [*real_sentences()[:20], " ", "I 💚 quiet mornings. 🌄🐦", "ÀÉÎ — 漢字 — Ж", " ".join(real_sentences()[:30])]

@@ -22,7 +22,7 @@ from plansmith.data.reference import read_case
 from plansmith.errors import EngineError, SourceError
 from plansmith.records.model import AxisRange, Precision, Tensor
 
-from .models import ODD_INPUTS, ODD_SHAPES, lay_out, write_odd
+from ...support.models.python_backend import ODD_INPUTS, ODD_SHAPES, lay_out, write_odd
 
 SETTINGS = ServedModel(
     scheme="hf",

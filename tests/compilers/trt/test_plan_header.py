@@ -9,14 +9,7 @@ import pytest
 from plansmith.compilers.trt.inspection.header import HEADER_BYTES, PlanHeader, read_header
 from plansmith.errors import EngineError
 
-
-def plan(version: str = "10.16.1.11", *, magic: bytes = b"ftrt", serialization: int = 0) -> bytes:
-    """The bytes of a plan, made by hand: NVIDIA's layout, with noise where nothing is known of it."""
-    header = bytearray(b"\xa5" * HEADER_BYTES)
-    header[0:4] = magic
-    header[4:8] = serialization.to_bytes(4, "little")
-    header[24:28] = bytes(map(int, version.split(".")))
-    return bytes(header) + b"weights and kernels"
+from ...support.tensorrt.plan_files import plan
 
 
 @pytest.mark.parametrize("version", ["8.6.1.6", "10.13.3.9", "10.16.1.11", "11.0.0.114", "11.4.0.106"])

@@ -29,7 +29,7 @@ from ...support.cli.command import CommandLine
 from ...support.faults.wholeness import repository_problems
 from ...support.stores.filled import DAY, fill, publish, report_live
 from ...support.stores.releases import MODEL, make_release
-from ...triton.versions import INTERFACE
+from ...support.triton.versions import INTERFACE
 
 OTHER = Interface(inputs=INTERFACE.inputs, outputs=INTERFACE.outputs[:1])
 

@@ -20,10 +20,10 @@ from plansmith.triton.server.installation import find_installation
 
 from ...support.faults.packages import MODEL as BARE
 from ...support.faults.packages import draft_of, publish, write_package
+from ...support.stores.answering import publish_answering, swap_consistently
 from ...support.stores.filled import fill
 from ...support.stores.releases import MODEL as STORED
-from ...triton.versions import graph
-from .releases import publish_answering, swap_consistently
+from ...support.triton.versions import graph
 
 BY_DIGEST = Manner(on_server=False)
 

@@ -11,8 +11,8 @@ import yaml
 from plansmith.fleet.zoo.entries import Entry
 from plansmith.fleet.zoo.records import Zoo
 
-from ...cli.test_interrupt import interrupt
 from ...support.cli.command import Answer, CommandLine, check_refusal
+from ...support.cli.interrupts import interrupt
 
 
 def write_list(folder: Path, *entries: Entry) -> None:

@@ -137,7 +137,7 @@ def test_an_interrupt_at_the_terminal_cancels_the_run(prefect: PrefectServer, ru
 def test_the_hub_is_asked_again_when_it_was_not_there_for_a_moment(
     prefect: PrefectServer, run: CommandLine, bert: Path
 ) -> None:
-    from ...sources import hub_server
+    from ...support.servers import hub_server
 
     with hub_server.running(bert) as hub:
         hub.unavailable = 1

@@ -24,9 +24,9 @@ from plansmith.pipelines.served.requests import Refusal
 from plansmith.pipelines.served.sound import SoundStep
 from plansmith.pipelines.served.wav import read_wav, resampled
 
-from ...sources.architectures import IMAGE, SIZES, SPEECH, WHISPER, load, save
+from ...support.models.architectures import IMAGE, SIZES, SPEECH, WHISPER, load, save
+from ...support.pipelines.texts import Served
 from ..image.test_plan_images import graph, require_near
-from ..text.texts import Served
 
 RATE = 16_000
 waves: Any = transformers.Wav2Vec2FeatureExtractor

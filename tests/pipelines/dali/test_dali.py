@@ -23,7 +23,7 @@ from plansmith.pipelines.served.images import ImagesStep
 from plansmith.records.model import Device, Tensor
 from plansmith.triton.server import environment
 
-from .dali_settings import CROP, EXACT, real_images, settings
+from ...support.pipelines.dali import CROP, EXACT, real_images, settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dali")]
 

@@ -16,8 +16,8 @@ from plansmith.pipelines.dali.recipe import recipe_from_settings
 from plansmith.pipelines.draft import run_parts, write_part
 from plansmith.records.model import Tensor
 
+from ...support.pipelines.dali import CROP, EXACT, settings
 from ..served.test_encoded import JPEG, request
-from .dali_settings import CROP, EXACT, settings
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "box": ({"steps": [{**EXACT, "filter": "box"}]}, "resize with box (it knows bilinear, bicubic, lanczos)"),

@@ -19,7 +19,7 @@ from plansmith.pipelines.image.samples import bytes_array
 from plansmith.pipelines.served.images import ImagesStep
 from plansmith.pipelines.served.requests import Refusal
 
-from .pictures import MADE, RAW, asked, encoded, photographs, shapes
+from ...support.pipelines.images import MADE, RAW, asked, encoded, photographs, shapes
 
 USUAL = ImageRecipe(
     steps=(shortest(224, "bicubic"), crop(224, 224, rounding="even")),
@@ -187,7 +187,7 @@ def test_a_damaged_orientation_is_a_refusal_or_an_image() -> None:
 _MEASURE = """
 import resource, sys
 from tests.pipelines.image.test_hostile_images import FLOWER, HOSTILE, USUAL
-from tests.pipelines.image.pictures import asked
+from tests.support.pipelines.images import asked
 asked(USUAL, [FLOWER])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for file, _ in HOSTILE.values():

@@ -19,7 +19,7 @@ from plansmith.pipelines.image.preprocessing import EQUAL, TENSORS, Agreement, I
 from plansmith.pipelines.image.processor_preprocessing import recipe_of
 from plansmith.pipelines.image.timm_preprocessing import recipe_from_transform
 
-from .pictures import asked, encoded, files_of_all_kinds, levels, photographs, shapes
+from ...support.pipelines.images import asked, encoded, files_of_all_kinds, levels, photographs, shapes
 
 KINDS = dict(files_of_all_kinds())
 

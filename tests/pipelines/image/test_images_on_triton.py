@@ -16,11 +16,11 @@ from plansmith.pipelines.image.samples import bytes_array
 from plansmith.triton.server.installation import find_installation, require_python
 from plansmith.triton.server.server import TritonServer
 
+from ...support.pipelines.images import encoded, files_of_all_kinds, photographs
+from ...support.pipelines.texts import Served
 from ...support.waiting import soon
 from ..audio import test_sound
 from ..text.test_text_on_triton import Asked, config
-from ..text.texts import Served
-from .pictures import encoded, files_of_all_kinds, photographs
 from .test_hostile_images import HOSTILE
 from .test_plan_images import save_timm, serve
 

@@ -29,10 +29,10 @@ from plansmith.sources import timm as timm_models
 from plansmith.sources.huggingface.processors import Preprocessors
 from plansmith.sources.loaded_model import LiveModel, enliven
 
-from ...sources.architectures import IMAGE as SMALL
-from ...sources.architectures import load, save
-from ..text.texts import Served
-from .pictures import encoded, files_of_all_kinds, photographs
+from ...support.models.architectures import IMAGE as SMALL
+from ...support.models.architectures import load, save
+from ...support.pipelines.images import encoded, files_of_all_kinds, photographs
+from ...support.pipelines.texts import Served
 
 RESNET: dict[str, Any] = {
     "embedding_size": 8,

@@ -15,7 +15,8 @@ import pytest
 from plansmith.pipelines.served.answers import AnswersStep
 from plansmith.pipelines.served.requests import Refusal
 
-from ..text.texts import SENTENCES, Arrays, bert, byte_level, close, column, roberta, serve, split, word_piece
+from ...support.pipelines.columns import column
+from ...support.pipelines.texts import SENTENCES, Arrays, bert, byte_level, close, roberta, serve, split, word_piece
 
 CONTEXTS = [" ".join(SENTENCES[place : place + 3]) for place in range(0, 256, 4)]
 QUESTIONS = [f"{text[:-1]}?" for text in SENTENCES[1::4]]

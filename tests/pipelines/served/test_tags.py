@@ -11,7 +11,18 @@ import pytest
 
 from plansmith.pipelines.served.requests import Refusal
 
-from ..text.texts import REQUESTS, SENTENCES, TAG_NAMES, bert, byte_level, close, column, roberta, serve, word_piece
+from ...support.pipelines.columns import column
+from ...support.pipelines.texts import (
+    REQUESTS,
+    SENTENCES,
+    TAG_NAMES,
+    bert,
+    byte_level,
+    close,
+    roberta,
+    serve,
+    word_piece,
+)
 
 LABELS = dict(enumerate(TAG_NAMES))
 HARD = ["", "👩‍🚀 met Ana Müller in 東京, didn't she?", " ".join(SENTENCES), "[SEP] [UNK] ☃☃", "  two   spaces "]

@@ -18,8 +18,9 @@ from plansmith.pipelines.text.kinds import TEXTS, takes_pairs, text_output
 from plansmith.pipelines.text.tokenization import fast_tokenizer
 from plansmith.records.model import AxisRange
 
-from ...sources.architectures import save
-from .texts import (
+from ...support.models.architectures import save
+from ...support.pipelines.columns import column
+from ...support.pipelines.texts import (
     REQUESTS,
     SENTENCES,
     SIZES,
@@ -28,7 +29,6 @@ from .texts import (
     bert,
     byte_level,
     close,
-    column,
     minilm,
     roberta,
     serve,

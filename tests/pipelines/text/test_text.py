@@ -18,7 +18,8 @@ from plansmith.pipelines.served.text import TextStep
 from plansmith.pipelines.text.tokenization import Wording
 from plansmith.records.model import AxisRange, Tensor
 
-from .texts import REQUESTS, SENTENCES, byte_level, column, word_piece
+from ...support.pipelines.columns import column
+from ...support.pipelines.texts import REQUESTS, SENTENCES, byte_level, word_piece
 
 LONG = " ".join(SENTENCES)
 HARD = ["", " ", "👩‍🚀🚀 naïve é 東京 привет", LONG, "\x00\t\n", "[SEP] </s> [PAD]", "ﷺ" * 50]

@@ -18,8 +18,9 @@ from plansmith.triton.client.dtypes import CONFIG_TYPES
 from plansmith.triton.server.installation import find_installation, require_python
 from plansmith.triton.server.server import TritonServer
 
+from ...support.pipelines.columns import column
+from ...support.pipelines.texts import SENTENCES, TAG_NAMES, Served, bert, serve
 from ...support.waiting import soon
-from .texts import SENTENCES, TAG_NAMES, Served, bert, column, serve
 
 BATCH = 64
 LONG_ENOUGH = 500_000

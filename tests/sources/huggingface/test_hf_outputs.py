@@ -11,7 +11,7 @@ import torch
 from plansmith.errors import UsageError
 from plansmith.sources.huggingface.outputs import flat, usual
 
-from ..architectures import IMAGE, TEXT, WRITER, load, save
+from ...support.models.architectures import IMAGE, TEXT, WRITER, load, save
 
 
 def found(answer: Any) -> dict[str, Any]:

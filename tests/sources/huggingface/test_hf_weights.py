@@ -10,7 +10,7 @@ import pytest
 
 from plansmith.errors import SourceError
 
-from ..architectures import TEXT, load, save
+from ...support.models.architectures import TEXT, load, save
 
 
 def bert(folder: Path, **options: Any) -> Path:

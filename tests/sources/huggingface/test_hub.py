@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ..hub_server import COMMIT, Hub, running
+from ...support.servers.hub_server import COMMIT, Hub, running
 
 pytestmark = pytest.mark.slow
 

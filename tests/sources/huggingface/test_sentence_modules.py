@@ -16,7 +16,7 @@ from plansmith.sources.huggingface.heads import pooling_of
 from plansmith.sources.huggingface.pooling import MODES
 from plansmith.sources.huggingface.sentence_transformers import read_modules
 
-from ..architectures import TEXT, load, save, tokenizer
+from ...support.models.architectures import TEXT, load, save, tokenizer
 
 SENTENCES = ["a cat sat", "dogs bark at night and birds sing in the morning", "rain"]
 

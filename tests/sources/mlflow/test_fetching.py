@@ -23,7 +23,7 @@ from plansmith.steps.provenance.fingerprint import REGISTERED, Hub
 from plansmith.steps.provenance.reproduction import reproduction
 from plansmith.steps.runner import Finished, Listener, StageRunner, WouldRun
 
-from ..graphs import save_product
+from ...support.models.graphs import save_product
 from .registry import Registry
 from .written import FOLDER
 

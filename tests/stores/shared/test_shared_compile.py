@@ -11,8 +11,8 @@ import pytest
 from plansmith.cli.compile.compile import compile_command
 from plansmith.steps.cache.shared_place import PLACE_VARIABLE
 
-from ...sources.graphs import save_product
 from ...support.cli.in_process import InProcess
+from ...support.models.graphs import save_product
 
 SHAPES = "x=1x3x64:2x3x64:4x3x64"
 

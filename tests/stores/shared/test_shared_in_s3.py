@@ -15,7 +15,7 @@ from plansmith.system.digest import Digester
 
 from ...support.stores.machines import STEP, Machine
 from ...support.stores.releases import BULK_FILE, make_release
-from ..conftest import S3, SECRET
+from ...support.stores.s3 import S3, SECRET
 from .test_shared_cache import flip_a_bit, the_entry
 
 pytestmark = pytest.mark.slow

@@ -11,9 +11,9 @@ from plansmith.triton.server.installation import Installation
 
 from ...support.stores.followed import Beside, Site
 from ...support.stores.python_versions import BROKEN, DEADLY, WHY_BROKEN
-from ...triton.clients import Clients
-from ...triton.conftest import installation
-from ...triton.versions import MODEL
+from ...support.triton.clients import Clients
+from ...support.triton.installed import installation
+from ...support.triton.versions import MODEL
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sync")]
 

@@ -12,7 +12,7 @@ from plansmith.stores.sync import followed_model
 
 from ...support.stores.followed import Site
 from ...support.stores.scripted import ScriptedTriton, tritons
-from ...triton.versions import MODEL
+from ...support.triton.versions import MODEL
 
 __all__ = ["tritons"]
 

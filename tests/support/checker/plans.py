@@ -8,15 +8,15 @@ from plansmith.records.release import Manifest
 from plansmith.triton.config.model_config import text_of
 from plansmith.triton.config.plan_config import make_plan_config, plan_package
 
-from ...compilers.trt.test_plan_header import plan
-from ...triton.config.test_plan_config import engine
+from ..tensorrt.engines import engine
+from ..tensorrt.plan_files import plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from plansmith.records.engine import Engine
 
-    from ...triton.checker.conftest import Written
+    from .written import Written
 
 BUILT = "10.16.0.72"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from ..waiting import soon
 from .programs import Program, free_port, own_environment
@@ -148,6 +149,13 @@ def running(folder: Path, *, database: str = "", csrf: bool = False, **settings:
         yield server
     finally:
         program.stop()
+
+
+@pytest.fixture(scope="session")
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    """A Prefect server that asks for a login."""
+    with running(tmp_path_factory.mktemp("prefect")) as server:
+        yield server
 
 
 def _is_healthy(port: int) -> bool:

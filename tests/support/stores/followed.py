@@ -29,7 +29,7 @@ from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.live import RunningTriton
 from plansmith.triton.server.server import TritonServer
 
-from ...triton.versions import MODEL
+from ..triton.versions import MODEL
 from .python_versions import python_release
 
 LOADER = "beside"

@@ -9,8 +9,8 @@ from plansmith.config.python import SITE_VARIABLE
 from plansmith.records.release import MODEL_FOLDER, PublishedVersion
 from plansmith.triton.repository.repository import ModelRepository
 
-from ...triton.versions import CONFIG, INTERFACE, MODEL
 from ..faults.packages import draft_of
+from ..triton.versions import CONFIG, INTERFACE, MODEL
 
 WHY_BROKEN = "there are no weights"
 

@@ -12,8 +12,8 @@ from plansmith.records.release import MODEL_FOLDER, Interface, Manifest
 from plansmith.report import REPORT_FILE, facts_of, render
 from plansmith.triton.repository.repository import ModelRepository
 
-from ...triton.versions import CONFIG, INTERFACE, graph
 from ..faults.packages import TARGET, draft_of, file_entries
+from ..triton.versions import CONFIG, INTERFACE, graph
 
 MODEL = "answers"
 BULK_FILE = "bulk.bin"
@@ -56,7 +56,7 @@ def make_release(
 
     Args:
         root: the repository.
-        answer: what the model answers to everything, in both of its outputs (`tests/triton/versions.py`).
+        answer: what the model answers to everything, in both of its outputs (`tests/support/triton/versions.py`).
         model: its name.
         target: what the release is for.
         bulk_bytes: size of a further file beside the graph, which the model does not need.

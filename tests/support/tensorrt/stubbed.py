@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ...compilers.trt.contract.bindings import VARIABLE, load
+from .bindings import VARIABLE, load
 
 if TYPE_CHECKING:
     from .made_up import MadeUp

@@ -14,7 +14,7 @@ from plansmith.triton.server.log import refused_models
 from plansmith.triton.server.server import TritonServer
 
 from ...support.checker.backend_rules import findings
-from .conftest import Written
+from ...support.checker.written import Written
 from .rules import test_ensemble_rules as ensembles
 from .rules import test_python_rules as programs
 

@@ -14,9 +14,9 @@ from plansmith.triton.checker.checker import check_package, check_repository
 from plansmith.triton.config.model_config import text_of
 from plansmith.triton.config.plan_config import make_plan_config, plan_package
 
-from ...compilers.trt.test_plan_header import plan
 from ...support.faults.packages import draft_of, file_entries, publish
-from ..config.test_plan_config import engine
+from ...support.tensorrt.engines import engine
+from ...support.tensorrt.plan_files import plan
 
 if TYPE_CHECKING:
     from plansmith.records.engine import Engine

@@ -20,7 +20,7 @@ from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.server import TritonServer
 
 from ...support.checker.cases import BROKEN_CASES, COMPLETED, ENDS, FALLS, LOADS, PROGRAM, SOUND, SOUND_CASES, Case
-from .conftest import Written
+from ...support.checker.written import Written
 
 COMPLETES_NOTHING = ("--disable-auto-complete-config",)
 """With it, most of what is broken is refused before a Python stub is started for it, which takes half a second."""

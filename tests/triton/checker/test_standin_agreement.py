@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .conftest import Written
+    from ...support.checker.written import Written
 
     Graph = Callable[[int | str], onnx.ModelProto]
 

@@ -18,8 +18,8 @@ from plansmith.triton.client import Client, Protocol
 from plansmith.triton.server.installation import require_python
 from plansmith.triton.server.server import TritonServer
 
-from ...compilers.python_backend.models import lay_out, put_into
 from ...support.generators import write_gpt2, write_t5
+from ...support.models.python_backend import lay_out, put_into
 from ...support.real_sentences import real_sentences
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from plansmith.triton.repository.repository import ModelRepository
 
 from ...support.faults.packages import TARGET
 from ...support.faults.wholeness import repository_problems, shown_parts
-from ..pipelines import NUMBER_PART, SUPPORT_FILE, publish_draft, publish_pipeline, write_pipeline
+from ...support.triton.pipelines import NUMBER_PART, SUPPORT_FILE, publish_draft, publish_pipeline, write_pipeline
+from ...support.triton.versions import MODEL, release
 from ..scripted import publish_scripted
-from ..versions import MODEL, release
 
 
 @pytest.fixture

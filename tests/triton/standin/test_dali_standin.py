@@ -24,7 +24,7 @@ from plansmith.triton.server.installation import Installation, dali_site
 from plansmith.triton.server.log import refused_models
 from plansmith.triton.server.server import TritonServer
 
-from ...pipelines.dali.dali_settings import real_images, settings
+from ...support.pipelines.dali import real_images, settings
 from ...support.waiting import soon
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dali")]

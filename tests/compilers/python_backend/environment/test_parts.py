@@ -23,9 +23,9 @@ from plansmith.steps.runner import Finished, Listener, WouldRun
 from plansmith.triton.client import Client
 from plansmith.triton.config.model_config import parse_config
 
-from ....integration.test_end_to_end import compile_model, run, serve
-from ....pipelines.test_raw_cases import texts
+from ....support.cli.commands import compile_model, run, serve
 from ....support.made import made_model
+from ....support.pipelines.columns import column
 from ....support.real_sentences import real_sentences
 from .releases import IMAGE, release, spec_of
 from .tiny import write_wheel
@@ -176,7 +176,7 @@ def test_the_parts_of_a_tagger_take_tokenizers_and_numpy_from_their_archives_alo
     assert json.loads(run("check", made["repository"], "--json"))["findings"] == []
     with served_parts(made, tmp_path / "said") as (http, processes):
         with Client(http, model="tagger") as client:
-            asked = texts(*(text.encode() for text in real_sentences()[:8]))
+            asked = column(*(text.encode() for text in real_sentences()[:8]))
             found = [json.loads(text) for text in client.infer({"text": asked})["entities"].reshape(-1)]
         for part, process in processes.items():
             mapped = {one.path for one in process.memory_maps() if "site-packages" in one.path}

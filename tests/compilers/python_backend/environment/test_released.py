@@ -24,8 +24,8 @@ from plansmith.triton.server.installation import find_installation
 from plansmith.triton.server.runtime import ServingRuntime
 from plansmith.triton.server.served_check import check_served
 
-from ....integration.test_end_to_end import serve
 from ....support.cli.command import CommandLine
+from ....support.cli.commands import serve
 from ....support.faults.packages import draft_of, publish
 from ....support.waiting import soon
 from .releases import CASE, X, release

@@ -10,7 +10,7 @@ import pytest
 
 from plansmith.compilers.trt import api
 
-from .bindings import WHEELS, in_child
+from ....support.tensorrt.bindings import WHEELS, in_child
 
 HERE = Path(__file__).parent
 *_, NEWEST = WHEELS
@@ -35,7 +35,7 @@ def test_our_code_keeps_to_the_bindings_of(version: str) -> None:
 
 def test_nothing_that_tensorrt_11_removed_is_used() -> None:
     before, after = (
-        set(json.loads(in_child(v, "-m", "tests.compilers.trt.contract.bindings").stdout)) for v in ("10.16", "11.4")
+        set(json.loads(in_child(v, "-m", "tests.support.tensorrt.bindings").stdout)) for v in ("10.16", "11.4")
     )
     removed = before - after
     assert {"EXPLICIT_BATCH", "OBEY_PRECISION_CONSTRAINTS", "device_memory_size", "platform_has_fast_fp16"} <= removed

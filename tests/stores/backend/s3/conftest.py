@@ -13,7 +13,7 @@ from plansmith.stores.backend.s3 import S3Objects
 from plansmith.stores.backend.s3.client import connect
 
 from ....support.stores.fault_proxy import FaultProxy
-from ...conftest import ENVIRONMENT, S3
+from ....support.stores.s3 import ENVIRONMENT, S3
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from plansmith.stores.open import open_objects
 
 from ....support.certificates import write_certificate
 from ....support.stores.fault_proxy import FaultProxy
-from ...conftest import S3
+from ....support.stores.s3 import S3
 
 KEYS = "aws_access_key_id = id\naws_secret_access_key = secret\n"
 

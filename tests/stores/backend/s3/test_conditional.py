@@ -17,7 +17,7 @@ from ....support.stores.fault_proxy import (
     cut_after,
     refusing_conditions,
 )
-from ...conftest import S3
+from ....support.stores.s3 import S3
 
 pytestmark = pytest.mark.slow
 

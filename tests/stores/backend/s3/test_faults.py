@@ -20,7 +20,7 @@ from plansmith.records.destination import Place
 from plansmith.stores.backend.s3 import S3Objects
 
 from ....support.stores.fault_proxy import Answer, FaultProxy, Handling
-from ...conftest import KEY_ID, S3, SECRET
+from ....support.stores.s3 import KEY_ID, S3, SECRET
 
 pytestmark = pytest.mark.slow
 

@@ -29,7 +29,7 @@ from ....support.stores.fault_proxy import (
     failed,
     truncated,
 )
-from ...conftest import S3
+from ....support.stores.s3 import S3
 from ..test_objects import file_of
 
 KEY = "objects/ab/content"

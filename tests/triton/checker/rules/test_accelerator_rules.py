@@ -14,7 +14,7 @@ from ....support.checker.backend_rules import broken, findings
 from ....support.checker.graphs import content, graph
 
 if TYPE_CHECKING:
-    from ..conftest import Written
+    from ....support.checker.written import Written
 
 PLAIN = """backend: "onnxruntime"
 max_batch_size: 8

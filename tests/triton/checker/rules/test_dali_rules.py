@@ -12,7 +12,7 @@ from plansmith.config.target.targets import load_target
 from ....support.checker.backend_rules import broken, findings
 
 if TYPE_CHECKING:
-    from ..conftest import Written
+    from ....support.checker.written import Written
 
 CONFIG = """backend: "dali" max_batch_size: 32
 input { name: "encoded" data_type: TYPE_UINT8 dims: [ -1 ] }

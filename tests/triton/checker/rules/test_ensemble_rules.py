@@ -11,7 +11,7 @@ from ....support.checker.backend_rules import broken, findings
 from ....support.checker.graphs import content, graph
 
 if TYPE_CHECKING:
-    from ..conftest import Written
+    from ....support.checker.written import Written
 
 MODEL = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
 FIRST = """backend: "python" max_batch_size: 8

@@ -17,7 +17,7 @@ from ....support.checker.backend_rules import broken, findings
 from ....support.checker.graphs import content, graph, outside, weights
 
 if TYPE_CHECKING:
-    from ..conftest import Written
+    from ....support.checker.written import Written
 
 INT64 = {"ids": (TensorProto.INT64, ["batch", "length"])}
 PLAIN = """backend: "onnxruntime"

@@ -15,7 +15,7 @@ from plansmith.triton.checker import environment_archives
 from ....support.checker.backend_rules import broken, findings
 
 if TYPE_CHECKING:
-    from ..conftest import Written
+    from ....support.checker.written import Written
 
 CONFIG = 'backend: "python" max_batch_size: 8\n'
 MODEL = """

@@ -29,7 +29,7 @@ from ....support.checker.cases import (
     tensors,
     warm_up,
 )
-from ..conftest import Written
+from ....support.checker.written import Written
 
 OURS = (
     layout,

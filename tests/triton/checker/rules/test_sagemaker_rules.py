@@ -10,12 +10,12 @@ from plansmith.config.target.targets import load_target
 from plansmith.errors import RepositoryError
 from plansmith.triton.checker.checker import check_repository
 
-from ....compilers.trt.test_plan_header import plan
 from ....support.checker.backend_rules import broken, findings
+from ....support.tensorrt.plan_files import plan
 from .test_ensemble_rules import EMPTY, MODEL, ONE, ensemble_of
 
 if TYPE_CHECKING:
-    from ..conftest import Written
+    from ....support.checker.written import Written
 
 SPACED = 'platform : "ensemble"'
 

@@ -16,7 +16,7 @@ from ...scripted import publish_scripted, write_scripted
 from .test_ensemble_rules import FIRST, MODEL, SECOND, changed
 
 if TYPE_CHECKING:
-    from ..conftest import Written
+    from ....support.checker.written import Written
 
 SCRIPT = """backend: "python" max_batch_size: 8
 input { name: "text" data_type: TYPE_STRING dims: [ 1 ] }

@@ -9,15 +9,15 @@ import pytest
 from plansmith.config.target.targets import load_target
 from plansmith.records.model import InputRange
 
-from ....compilers.trt.test_plan_header import plan
 from ....support.checker.backend_rules import broken, findings
 from ....support.checker.plans import BUILT, foreign, release
-from ...config.test_plan_config import IDS, SCORES, TWO_INPUTS, engine, profile, tensor
+from ....support.tensorrt.engines import IDS, SCORES, TWO_INPUTS, engine, profile, tensor
+from ....support.tensorrt.plan_files import plan
 
 if TYPE_CHECKING:
     from plansmith.records.engine import Engine
 
-    from ..conftest import Written
+    from ....support.checker.written import Written
 
 OLD, NEW = load_target("triton-26.03"), load_target("triton-26.08")
 SIZE = tensor("size", (2,))

@@ -69,3 +69,9 @@ def save_timm(folder: Path, *, classes: tuple[str, ...]) -> Path:
 def load_live(folder: Path, scheme: str = "hf", inputs: dict[str, Any] | None = None) -> LiveModel:
     source = {"scheme": scheme, "location": str(folder), "trust_remote_code": False, "task": None}
     return load(source, folder, False, inputs or {}, ())
+
+
+def phrases(count: int) -> list[str]:
+    """Different texts of one to eight words that `save_bert` knows."""
+    words = ("the", "cat", "sat", "on", "mat", "dog", "ran", "far")
+    return [" ".join(words[(i // 8**place + place) % 8] for place in range(1 + i % 8)) for i in range(count)]

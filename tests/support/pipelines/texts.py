@@ -20,8 +20,8 @@ from plansmith.records.model import BATCH, AxisRange, Component, OnnxModel, Prec
 from plansmith.sources.huggingface import models as hf_models
 from plansmith.sources.loaded_model import LiveModel
 
-from ...sources.architectures import save
-from ...support.real_sentences import real_sentences
+from ..models.architectures import save
+from ..real_sentences import real_sentences
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -228,13 +228,6 @@ def serve(
 def close(found: Any, owed: Any, atol: float) -> None:
     """See that numbers are equal but for rounding."""
     np.testing.assert_allclose(found, owed, atol=atol)
-
-
-def column(*texts: str | bytes) -> NDArray[Any]:
-    """Texts as they travel: [batch, 1] of bytes."""
-    array = np.empty((len(texts), 1), object)
-    array[:, 0] = [text if isinstance(text, bytes) else text.encode() for text in texts]
-    return array
 
 
 def split(texts: Sequence[str], sizes: Sequence[int]) -> list[list[str]]:

@@ -13,7 +13,7 @@ from plansmith.records.model import Tensor
 from plansmith.records.release import Interface, Manifest, PublishedVersion
 from plansmith.triton.repository.repository import ModelRepository, Servers
 
-from ..support.faults.packages import draft_of, file_entries
+from ..faults.packages import draft_of, file_entries
 
 MODEL = "versioned"
 CONFIG = """

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...support.prefect.programs import Program, free_port, own_environment
+from ..prefect.programs import Program, free_port, own_environment
 
 _ENVIRONMENT = Path(sys.prefix) / "mlflow" / "bin"
 _START_SECONDS = 120

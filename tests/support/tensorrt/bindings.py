@@ -104,7 +104,7 @@ def in_child(version: str, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *command],
         env={**os.environ, VARIABLE: str(fetched(version)), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        cwd=Path(__file__).parents[4],
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         check=False,

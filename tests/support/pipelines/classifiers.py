@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...sources.architectures import save
-from .texts import SIZES, column, word_piece
+from ..models.architectures import save
+from .columns import column
+from .texts import SIZES, word_piece
 
 LABELS = {"mood": ("bad", "fine", "good"), "topics": ("sport", "science", "art", "trade")}
 WIDTHS = {"mood": 32, "topics": 40}

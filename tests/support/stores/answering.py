@@ -15,8 +15,8 @@ from plansmith.records.validation import Tolerance
 from plansmith.system.digest import digest_of_files
 from plansmith.triton.repository.repository import ModelRepository
 
-from ...support.faults.packages import TARGET, draft_of, file_entries
-from ...triton.versions import CONFIG, INTERFACE, graph
+from ..faults.packages import TARGET, draft_of, file_entries
+from ..triton.versions import CONFIG, INTERFACE, graph
 
 TOLERANCE = Tolerance(max_relative=1e-4, quantile_relative=2e-5, min_cosine=0.99999999)
 ROWS = 4

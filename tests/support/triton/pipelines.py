@@ -13,7 +13,7 @@ from plansmith.records.release import MODEL_FOLDER, Interface, Manifest, Member,
 from plansmith.system.digest import digest_of_files
 from plansmith.triton.repository.repository import ModelRepository, Servers
 
-from ..support.faults.packages import draft_of, file_entries
+from ..faults.packages import draft_of, file_entries
 from .versions import INTERFACE, MODEL
 
 NUMBER_PART = "number"
@@ -174,3 +174,6 @@ def _write_part(package: Path, model: str, part: str, config: str, code: str) ->
         max_batch_size=8,
         interface=own if part == MODEL_PART else Interface(inputs=INTERFACE.inputs, outputs=(NUMBER,)),
     )
+
+
+BROKEN = "raise RuntimeError('there are no words')"

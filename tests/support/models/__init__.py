@@ -1,0 +1,1 @@
+"""Small models with random weights, as their libraries save them."""

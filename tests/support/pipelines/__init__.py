@@ -1,0 +1,1 @@
+"""Texts, images and settings that pipelines are asked about."""

@@ -1,0 +1,1 @@
+"""Made-up records that reports are drawn from."""

@@ -1,0 +1,130 @@
+"""An S3 server on 127.0.0.1, an empty bucket on it for each test, and a proxy before it that can fail."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plansmith.records.destination import Place
+from plansmith.stores.backend.object_store import Abilities
+from plansmith.stores.backend.s3.bucket import Bucket
+from plansmith.stores.backend.s3.client import connect
+from plansmith.stores.backend.s3.probe import probe
+
+from .fault_proxy import FaultProxy
+
+SECRET = "a-secret-that-no-text-may-hold"
+KEY_ID = "AKIATHATNOTEXTMAYHOLD"
+
+
+@dataclass(frozen=True)
+class S3:
+    """An S3 server with an empty bucket."""
+
+    endpoint: str
+    bucket: str
+    client: Any
+    """A plain client of the server, to look at what is there."""
+
+    def place(self, prefix: str = "team/models", **words: Any) -> Place:
+        """A prefix of the bucket."""
+        return Place.model_validate({"to": f"s3://{self.bucket}/{prefix}", "endpoint_url": self.endpoint, **words})
+
+    def keys(self) -> list[str]:
+        """All keys of the bucket, in full."""
+        return [one["Key"] for one in self.client.list_objects_v2(Bucket=self.bucket).get("Contents", ())]
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The address of an S3 server (moto)."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line for each request
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": KEY_ID,
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_CONFIG_FILE": "/dev/null",
+    "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that lead nowhere, and nothing of whoever runs the tests."""
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def plain_client(s3_server: str) -> Iterator[Any]:
+    """A client of the server that is shared, as it takes a while to make one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        client = connect(Place(to="s3://any", endpoint_url=s3_server, region="us-east-1"), Path())
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def seen() -> dict[str, Abilities]:
+    """What was seen of servers that stay the same for all tests, by address."""
+    return {}
+
+
+@pytest.fixture
+def s3(
+    s3_server: str,
+    plain_client: Any,
+    seen: dict[str, Abilities],
+    aws: None,  # noqa: ARG001
+    monkeypatch: pytest.MonkeyPatch,
+) -> S3:
+    """An empty bucket, on a server that is asked once what it does, and not for each store anew."""
+
+    def probe_once(bucket: Bucket) -> Abilities:
+        server = bucket.client.meta.endpoint_url
+        found = seen.get(server) or probe(bucket)
+        if server == s3_server:
+            seen[server] = found
+        return found
+
+    monkeypatch.setattr("plansmith.stores.backend.s3.object_store.probe", probe_once)
+    made = S3(s3_server, f"bucket-{uuid.uuid4().hex[:12]}", plain_client)
+    made.client.create_bucket(Bucket=made.bucket)
+    return made
+
+
+@pytest.fixture(scope="session")
+def standing_proxy(s3_server: str) -> Iterator[FaultProxy]:
+    """What stands before the server."""
+    with FaultProxy(int(s3_server.rpartition(":")[2])).running() as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(standing_proxy: FaultProxy) -> FaultProxy:
+    """What stands before the server, and passes everything on until it is told otherwise."""
+    standing_proxy.wait_until_idle()
+    standing_proxy.reset()
+    return standing_proxy

@@ -1,0 +1,1 @@
+"""Inboxes, and the processes that work on one."""

@@ -1,0 +1,1 @@
+"""Triton as `plansmith serve` runs it, models that tell their version, clients without pause."""
