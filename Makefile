@@ -133,11 +133,11 @@ bench: $(VENV)/.served $(VENV)/.dali
 
 soak:            ## long rounds of kills (of Prefect's server and database, too), of crowds, and of publications under requests
 soak: $(VENV)/.served debian
-	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak
+	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak/test_soak.py
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/stores/test_faults.py tests/stores/test_crowds.py \
 		tests/stores/test_kills.py
 	PLANSMITH_SOAK_PUBLICATIONS=50 $(BIN)/python -m pytest tests/triton/server/test_live.py
-	PLANSMITH_SOAK_ROUNDS=50 $(BIN)/python -m pytest tests/flows/test_kills.py
+	PLANSMITH_SOAK_ROUNDS=50 $(BIN)/python -m pytest tests/soak/test_kills.py
 
 messages:        ## every message that the tests meet, to be read in one go
 messages: $(VENV)/.served

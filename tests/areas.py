@@ -27,8 +27,8 @@ _NO_AREAS = {"gpu", "journeys", "support", "__pycache__"}
 """Folders that have a target of their own, or no tests."""
 _HERE = "house"
 """The area of the tests that lie in `tests/` itself."""
-_PARALLEL = {"flows": ("-n", "4", "--no-loadscope-reorder")}
-"""How tests run side by side where they mostly wait, those that take longest first; in two processes elsewhere."""
+_PARALLEL = {"flows": ("-n", "4", "--no-loadscope-reorder"), "soak": ("-n", "3")}
+"""How tests run side by side where they mostly wait; in two processes elsewhere."""
 _ALL = ("pyproject.toml", "constraints.txt", "Makefile", "tests/conftest.py")
 """What every area depends on."""
 _NO_TESTS = 5

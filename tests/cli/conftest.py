@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import warnings
 from dataclasses import dataclass, replace
@@ -38,33 +37,24 @@ class Compiled:
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all the processes of a parallel test run."""
-    own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cli"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def models(shared: Path) -> Path:
+def models(shared_folder: Path) -> Path:
     """Models as transformers saves them: `bert` (two labels), `three-labels`, and `lacking`, without its last layer."""
-    folder = shared / "models"
-    with locked(shared / "models.lock"), warnings.catch_warnings():
+    folder = shared_folder / "models"
+    with locked(shared_folder / "models.lock"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if not folder.is_dir():
-            _save_models(shared / "models.new")
-            (shared / "models.new").rename(folder)
+            _save_models(shared_folder / "models.new")
+            (shared_folder / "models.new").rename(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
-def compiled(shared: Path, models: Path) -> Compiled:
+def compiled(shared_folder: Path, models: Path) -> Compiled:
     """`bert` compiled as `tiny`; shared by all tests, so only to be read."""
-    folder = shared / "compiled"
-    stated = shared / "compiled.json"
+    folder = shared_folder / "compiled"
+    stated = shared_folder / "compiled.json"
     command = ("compile", f"hf:{models / 'bert'}", "--name", "tiny", "--no-check-served")
-    with locked(shared / "compiled.lock"):
+    with locked(shared_folder / "compiled.lock"):
         if not stated.is_file():
             folder.mkdir()
             answer = CommandLine(folder)(*command, "--json")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from ..support.cli.command import CommandLine
-from ..support.prefect.prefect_server import prefect
+from ..support.prefect.prefect_server import prefect, prefect_database
 from ..support.stores.s3 import aws, plain_client, proxy, s3, s3_server, seen, standing_proxy
 
-__all__ = ["aws", "plain_client", "prefect", "proxy", "s3", "s3_server", "seen", "standing_proxy"]
+__all__ = ["aws", "plain_client", "prefect", "prefect_database", "proxy", "s3", "s3_server", "seen", "standing_proxy"]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from plansmith.compilers.export import export
 from plansmith.records.engine import Engine
 from plansmith.records.model import OnnxModel
 from plansmith.steps.worker import __main__ as worker
+from plansmith.system.files import locked
 
 from ..support.unlowered import unlowered
 from ..support.validation.graphs import WEIGHTS_FILE, Exported, silent
@@ -24,15 +23,11 @@ _SHAPES = {"input_ids": {"min": (1, 8), "opt": (2, 32), "max": (4, 64)}}
 
 
 @pytest.fixture(scope="session")
-def minilm(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+def minilm(shared_folder: Path) -> Exported:
     """The model as plansmith's own worker exports and compiles it: by one process of the test run, for all."""
-    root = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        root = root.parent
-    folder, engine_folder = root / "minilm", root / "minilm-engine"
-    records = root / "minilm.json"
-    with (root / "minilm.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    folder, engine_folder = shared_folder / "minilm", shared_folder / "minilm-engine"
+    records = shared_folder / "minilm.json"
+    with locked(shared_folder / "minilm.lock"):
         if not records.exists():
             records.write_text(json.dumps(_export(folder, engine_folder)))
     made = json.loads(records.read_text())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,10 @@ from ...support.precision.pipeline import Prepared
 
 
 @pytest.fixture(scope="session")
-def cleaned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cleaned(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model's graph as lowering gets it; made once for all the processes of a parallel test run, to be read."""
-    own = tmp_path_factory.getbasetemp()
-    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    folder = shared / "minilm-clean"
-    with locked(shared / "minilm-clean.lock"):
+    folder = shared_folder / "minilm-clean"
+    with locked(shared_folder / "minilm-clean.lock"):
         if not folder.is_dir():
             _export_minilm(tmp_path_factory.mktemp("exported"), tmp_path_factory.mktemp("clean")).parent.rename(folder)
     (graph,) = folder.glob("*.onnx")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,9 +27,9 @@ DEADLINE_SECONDS = 300
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+def server(prefect_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
     """A server of this module's own, which may be killed, with a deployment on an idle pool."""
-    with prefect_server.running(tmp_path_factory.mktemp("server"), csrf=True) as started:
+    with prefect_server.running(tmp_path_factory.mktemp("server"), prefect_database, csrf=True) as started:
         workers.make_pool(started, IDLE)
         workers.make_pool(started, "bare")
         workers.deploy(started, IDLE, FLOW)

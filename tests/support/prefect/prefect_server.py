@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
+import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,6 +17,8 @@ from typing import Any
 
 import httpx
 import pytest
+
+from plansmith.system.files import locked
 
 from ..waiting import soon
 from .programs import Program, free_port, own_environment
@@ -123,12 +128,12 @@ class PrefectServer:
 
 
 @contextmanager
-def running(folder: Path, *, database: str = "", csrf: bool = False, **settings: str) -> Iterator[PrefectServer]:
+def running(folder: Path, database: str | Path, *, csrf: bool = False, **settings: str) -> Iterator[PrefectServer]:
     """The server, for the length of a block.
 
     Args:
         folder: for its log, its home and that of its clients.
-        database: the URL of a PostgreSQL; a file in its home without one.
+        database: the URL of a PostgreSQL, or a file of SQLite that it gets a copy of.
         csrf: it wants a token with whatever changes something.
         settings: more of its environment.
     """
@@ -138,9 +143,12 @@ def running(folder: Path, *, database: str = "", csrf: bool = False, **settings:
         PREFECT_SERVER_API_AUTH_STRING=LOGIN,
         PREFECT_SERVER_UI_API_URL=f"http://127.0.0.1:{port}/api",
         PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED=str(csrf).lower(),
-        **({"PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if database else {}),
+        **({"PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if isinstance(database, str) else {}),
         **settings,
     )
+    if isinstance(database, Path):
+        (folder / "server").mkdir()
+        shutil.copy(database, folder / "server" / database.name)
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     program = Program(command, folder / "server.log", environment)
     server = PrefectServer(port, folder / "client", program, csrf)
@@ -152,9 +160,27 @@ def running(folder: Path, *, database: str = "", csrf: bool = False, **settings:
 
 
 @pytest.fixture(scope="session")
-def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+def prefect_database(shared_folder: Path) -> Path:
+    """The file of an empty database: to make its tables takes a server half of its start."""
+    home = shared_folder / "prefect"
+    made = home / "prefect.db"
+    with locked(shared_folder / "prefect.lock"):
+        if not made.is_file():
+            words = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
+            (home / "new").mkdir(parents=True, exist_ok=True)
+            environment = own_environment(PREFECT_HOME=str(home / "new"))
+            done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+            with closing(sqlite3.connect(home / "new" / "prefect.db")) as database:
+                database.execute("VACUUM INTO ?", [str(made.with_suffix(".new"))])
+            made.with_suffix(".new").rename(made)
+    return made
+
+
+@pytest.fixture(scope="session")
+def prefect(prefect_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
     """A Prefect server that asks for a login."""
-    with running(tmp_path_factory.mktemp("prefect")) as server:
+    with running(tmp_path_factory.mktemp("prefect"), prefect_database) as server:
         yield server
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ..cli.command import CommandLine
 from ..waiting import LONGEST_SECONDS, wait_until
 from . import postgres, prefect_server, workers
@@ -84,12 +86,19 @@ def running(folder: Path) -> Iterator[Team]:
     """A team, for the length of a block."""
     with (
         postgres.running() as database,
-        prefect_server.running(folder, database=database.url, csrf=True) as server,
+        prefect_server.running(folder, database.url, csrf=True) as server,
     ):
         _write_service(folder)
         _deploy(server, folder)
         with workers.running(server, POOL, folder, limit=2) as started:
             yield Team(database, server, started, folder)
+
+
+@pytest.fixture(scope="session")
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    """PostgreSQL, a Prefect server with CSRF protection, three workers."""
+    with running(tmp_path_factory.mktemp("team")) as started:
+        yield started
 
 
 def _deploy(server: PrefectServer, folder: Path) -> None:

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from ...support.faults.compiles import write_tiny_bert
-from ...support.faults.wholeness import release_numbers, shown_versions
-from ...support.prefect.compiled import problems, records
-from ...support.prefect.fleets import hold, write_graph
-from ...support.prefect.team import BEGUN_SECONDS, FINAL, POOL, SILENT_SECONDS, Team
-from ...support.prefect.workers import PoolWorker
-from ...support.waiting import wait_until
+from ..support.faults.compiles import write_tiny_bert
+from ..support.faults.wholeness import release_numbers, shown_versions
+from ..support.prefect.compiled import problems, records
+from ..support.prefect.fleets import hold, write_graph
+from ..support.prefect.team import BEGUN_SECONDS, FINAL, POOL, SILENT_SECONDS, Team
+from ..support.prefect.workers import PoolWorker
+from ..support.waiting import wait_until
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.xdist_group("soak-fleet")]
 
 HELD = ("held-1", "held-2")
 """They are at work when a worker dies: there are two, so that one of them is not beside the run of the fleet."""

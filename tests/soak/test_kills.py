@@ -19,7 +19,7 @@ from ..support.prefect.compiled import check_whole, has_finished, problems, reco
 from ..support.prefect.team import BEGUN_SECONDS, SILENT_SECONDS, Team
 from ..support.waiting import wait_until
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.xdist_group("soak-kills")]
 
 ROUNDS = int(os.environ.get("PLANSMITH_SOAK_ROUNDS") or 3)
 VICTIMS = ("machine", "server", "database")
