@@ -16,17 +16,26 @@ An interrupt is Python's own KeyboardInterrupt; the command line ends with 130 t
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 EXIT_INTERRUPTED = 130
+
+_ADDRESS = re.compile(r"(?P<scheme>://)(?:[^\s/?#@]+(?P<at>@))?(?P<rest>[^\s?'\"]*)(?:(?P<mark>\?)[^\s'\"]+)?")
+"""An address in a text: a user and password may stand before its host, and a token in its query (RFC 3986, 3)."""
+
+
+def _without_secrets(found: re.Match[str]) -> str:
+    scheme, at, rest, mark = found["scheme"], found["at"], found["rest"], found["mark"]
+    return f"{scheme}{'…@' if at else ''}{rest}{'?…' if mark else ''}"
 
 
 class PlansmithError(Exception):
     """Says what was wrong, where, and what to type next.
 
     Args:
-        message: what was wrong, in one or a few lines.
+        message: what was wrong, in one or a few lines; user, password and query of an address are left out.
         remedy: what to type or change next.
         model: the model's name, filled in by the step that raises when it is known.
         step: the step that failed.
@@ -46,8 +55,8 @@ class PlansmithError(Exception):
         log: Path | None = None,
         transient: bool = False,
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = _ADDRESS.sub(_without_secrets, message)
+        super().__init__(self.message)
         self.remedy = remedy
         self.model = model
         self.step = step

@@ -118,7 +118,7 @@ SEVERAL = {
     "no models": _no("defaults: {precision: fp32}\n", "model.yaml: 'models' is a list of models"),
     "an empty list": _no("models: []\n", "model.yaml:1: 'models' is a list of models", "(got [])"),
     "models that are no list": _no("models: {source: hf:bert}\n", "model.yaml:1: 'models' is a list of models"),
-    "defaults that are no mapping": _no(f"defaults: [1]\n{TWO}", "model.yaml:1: 'defaults': a mapping", "(got [1])"),
+    "defaults that are no mapping": _no(f"defaults: [1]\n{TWO}", "model.yaml:1: 'defaults': a mapping", "(got a list)"),
     "one model beside several": _no(f"source: hf:bert\n{TWO}", "unknown key(s): model.yaml:1 'source'"),
     "one name twice": _no(
         f"{TWO}  - source: hf:bert\n    name: one\n",

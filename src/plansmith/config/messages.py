@@ -21,12 +21,15 @@ _WORDS = {
     "less_than_equal": "must be {le} or less",
     "list_type": "must be a list",
     "literal_error": "must be {expected}",
+    "model_attributes_type": "must be a mapping",
     "model_type": "must be a mapping",
     "string_too_short": "must not be empty",
     "string_type": "must be text",
     "too_long": "must have {max_length} at most",
     "too_short": "must have at least {min_length}",
     "tuple_type": "must be a list",
+    "union_tag_invalid": "its {discriminator} must be {expected_tags}",
+    "union_tag_not_found": "must have a {discriminator}",
 }
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from plansmith.config.data import DataSpec
 from plansmith.config.precision import LoweringOptions, WrittenPrecision
 from plansmith.config.shapes import WrittenRange
-from plansmith.records.fields import PositiveCount, Switch
+from plansmith.records.fields import Confidential, PositiveCount, Switch
 from plansmith.records.model import Record
 from plansmith.records.pipeline import RawInput, RawOutput
 from plansmith.records.validation import ToleranceChange
@@ -64,7 +64,7 @@ class BesideModel(Record):
     What is left out has its usual default, but for the precision; what cannot be said here is as the spec says it.
     """
 
-    source: str = Field(
+    source: Annotated[str, Confidential()] = Field(
         description="Where the model comes from, as for the spec's own `source`.",
         json_schema_extra={"pattern": "^((hf|timm):[^~]|mlflow:models:/.)"},
     )

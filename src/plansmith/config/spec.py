@@ -31,7 +31,7 @@ from plansmith.config.tensorrt import TensorRTOptions
 from plansmith.config.triton import TritonOptions
 from plansmith.errors import UsageError
 from plansmith.records.destination import Destinations, WrittenPlace
-from plansmith.records.fields import Number, Switch
+from plansmith.records.fields import HIDDEN, Confidential, Number, Switch
 from plansmith.records.model import Dim, EngineKind, ExportDevice, Precision, Record
 from plansmith.records.validation import ToleranceChange
 from plansmith.system.urls import wrong_triton
@@ -50,6 +50,8 @@ INPUT_DTYPES = (
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 200, 200
+
+_SECTION_WANTED = {"dict_type", "list_type", "model_attributes_type", "model_type", "tuple_type"}
 
 _DIM_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": f"^{_AXIS.pattern}$"}]}
 
@@ -112,7 +114,7 @@ class ModelSpec(Record):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    source: str = Field(
+    source: Annotated[str, Confidential()] = Field(
         description="Where the model comes from: hf:<id or directory>[@revision], timm:<name or directory>,"
         " onnx:<file> or mlflow:models:/<name>@<alias> (or /<version>, /latest); a path is relative to the spec.",
         json_schema_extra={"pattern": "^((hf|timm|onnx):[^~]|mlflow:models:/.)"},
@@ -165,7 +167,7 @@ class ModelSpec(Record):
     allow_interface_change: Switch = Field(
         default=False, description="Publish even if inputs or outputs differ from those of the version before."
     )
-    load_into: tuple[Annotated[str, AfterValidator(_check_triton)], ...] = Field(
+    load_into: Annotated[tuple[Annotated[str, AfterValidator(_check_triton)], ...], Confidential()] = Field(
         default=(),
         description="Running Tritons that read the repository and have to load the version, such as"
         " grpc://127.0.0.1:8001; one that refuses it withdraws it.",
@@ -287,7 +289,9 @@ def refusal(
 
 
 def got(value: Any) -> str:
-    """What stood where something else should, in brackets and no longer than a few lines."""
+    """What stood where something else should, in brackets; of what holds several values only its kind is shown."""
+    if value and isinstance(value, list | tuple | dict):
+        return f"(got a {'mapping' if isinstance(value, dict) else 'list'})"
     return f"(got {_SHORT.repr(value)})"
 
 
@@ -310,4 +314,9 @@ def problem_of(error: Mapping[str, Any]) -> Problem:
         return Problem(keys, "unknown", path)
     if error["type"] == "missing":
         return Problem(keys, "missing", f"{path} is missing")
-    return Problem(keys, "wrong", f"{path}: {words_of(error)} {got(error['input'])}")
+    words, given = f"{path}: {words_of(error)}", error["input"]
+    if given is HIDDEN:
+        return Problem(keys, "wrong", words)
+    # What stands in the place of a whole section may be any of its values.
+    is_section = isinstance(given, str) and error["type"] in _SECTION_WANTED
+    return Problem(keys, "wrong", f"{words} {'(got text)' if is_section else got(given)}")

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from plansmith.records.fields import Switch
+from plansmith.records.fields import Confidential, Switch
 from plansmith.records.model import Record
 
 CURRENT = "current"
@@ -36,7 +36,7 @@ def wrong_place(text: str) -> str | None:
         return f"only folders and {S3_SCHEME}bucket/prefix are known"
     bucket, slash, prefix = text.removeprefix(S3_SCHEME).partition("/")
     if not _BUCKET.fullmatch(bucket):
-        return f"{bucket!r} is no name of a bucket"
+        return "what follows s3:// is no name of a bucket"
     parts = prefix.rstrip("/").split("/")
     if slash and (prefix.startswith("/") or (parts != [""] and {"", ".", ".."} & set(parts)) or not text.isprintable()):
         return "a prefix has no empty parts, no . or .. and no control characters"
@@ -84,11 +84,11 @@ class Place(Record):
     configuration files and the roles named there or given to the machine.
     """
 
-    to: Annotated[str, AfterValidator(_check_place)] = Field(
+    to: Annotated[str, AfterValidator(_check_place), Confidential()] = Field(
         description="A folder, relative to the spec, or s3://bucket/prefix.",
         json_schema_extra={"pattern": PLACE_PATTERN},
     )
-    endpoint_url: Annotated[str, AfterValidator(_check_endpoint)] = Field(
+    endpoint_url: Annotated[str, AfterValidator(_check_endpoint), Confidential()] = Field(
         default="", description="Where another S3-compatible server answers, such as https://minio.lan:9000."
     )
     region: str = Field(default="", description="The bucket's region.")

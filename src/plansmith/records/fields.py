@@ -7,8 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, Strict, WithJsonSchema
-from pydantic_core import core_schema
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Strict,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import InitErrorDetails, core_schema
 
 # YAML 1.1 reads 1e-4, which has no dot, as text.
 _DIGITS = r"([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+"
@@ -90,6 +98,30 @@ Cosine = Annotated[
     WithJsonSchema(_number_schema("[-+]?", minimum=-1, maximum=1)),
 ]
 """A number from -1 to 1."""
+
+
+HIDDEN = object()
+"""Stands in a problem of a confidential field for what was given."""
+
+
+@dataclass(frozen=True)
+class Confidential:
+    """Annotation of a field that can hold a secret, or an address with one: no problem of it has what was given."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """Reads as the field would, and takes the values out of what is wrong."""
+        return core_schema.no_info_wrap_validator_function(self._read, handler(source))
+
+    @staticmethod
+    def _read(given: Any, read: Callable[[Any], Any]) -> Any:
+        try:
+            return read(given)
+        except ValidationError as invalid:
+            found = [
+                InitErrorDetails(type=one["type"], loc=one["loc"], input=HIDDEN, ctx=one.get("ctx", {}))
+                for one in invalid.errors()
+            ]
+            raise ValidationError.from_exception_data(invalid.title, found) from None
 
 
 @dataclass(frozen=True)

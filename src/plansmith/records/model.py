@@ -60,9 +60,12 @@ class EngineKind(StrEnum):
 
 
 class Record(BaseModel):
-    """Base of all records: frozen, unknown fields refused, and NaN and Inf, which JSON cannot hold."""
+    """Base of all records: frozen, unknown fields refused, and NaN and Inf, which JSON cannot hold.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    What was given is in no text of an error: it may hold a secret.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class AxisRange(Record):

@@ -17,7 +17,7 @@ from plansmith.config.spec import Problem, problem_of, refusal
 from plansmith.config.target.targets import is_target_file, load_target
 from plansmith.config.yaml_source import SpecText, read_text
 from plansmith.errors import EngineError
-from plansmith.records.fields import Count, Switch
+from plansmith.records.fields import Confidential, Count, Switch
 from plansmith.records.model import Record
 
 ScheduledFlow = Literal["compile-fleet", "refresh", "verify", "collect"]
@@ -83,7 +83,7 @@ class Schedule(Record):
     timezone: Annotated[str, AfterValidator(_check_timezone)] = Field(
         default="UTC", description="Whose clock the fields are of, by the IANA's name."
     )
-    parameters: dict[str, Any] = Field(
+    parameters: Annotated[dict[str, Any], Confidential()] = Field(
         default_factory=dict, description="Parameters of these runs alone, over those of the flow."
     )
 
@@ -104,8 +104,10 @@ class Pool(Record):
         description="Where runs work on the machines of this pool, from the root; the service's directory when left"
         " out.",
     )
-    env: dict[str, str] = Field(default_factory=dict, description="Environment variables of the runs; no secrets.")
-    job_variables: dict[str, Any] = Field(
+    env: Annotated[dict[str, str], Confidential()] = Field(
+        default_factory=dict, description="Environment variables of the runs; no secrets."
+    )
+    job_variables: Annotated[dict[str, Any], Confidential()] = Field(
         default_factory=dict, description="Values for the variables of the pool's job template, such as image."
     )
 
@@ -114,7 +116,9 @@ class FlowSettings(Record):
     """How one of the flows runs."""
 
     pool: str = Field(default="", description="Where it runs; in the first pool when left out.")
-    parameters: dict[str, Any] = Field(default_factory=dict, description="Parameters of the flow.")
+    parameters: Annotated[dict[str, Any], Confidential()] = Field(
+        default_factory=dict, description="Parameters of the flow."
+    )
     schedules: dict[Name, Schedule] = Field(default_factory=dict, description="When it runs by itself, by name.")
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from plansmith.records.fields import Count, NonNegativeCount, Number, PositiveCount, Switch
+from plansmith.records.fields import Confidential, Count, NonNegativeCount, Number, PositiveCount, Switch
 from plansmith.records.model import Record
 
 Change = Literal["alias", "tag", "created", "branch", "approved", "ready", "asked"]
@@ -41,11 +41,13 @@ def _check_http(value: str) -> str:
     return value
 
 
-Secret = Annotated[str, AfterValidator(_check_secret)]
+Secrets = Annotated[tuple[Annotated[str, AfterValidator(_check_secret)], ...], Confidential()]
 
 Name = Annotated[str, AfterValidator(_check_name)]
 
-HttpUrl = Annotated[str, AfterValidator(_check_http)]
+HttpUrl = Annotated[str, AfterValidator(_check_http), Confidential()]
+
+ConfidentialText = Annotated[str, Confidential()]
 
 
 class _Registry(Record):
@@ -71,7 +73,7 @@ class MlflowRegistry(_Registry):
 
     type: Literal["mlflow"]
     tracking_uri: HttpUrl = Field(description="The server's address.")
-    secrets: tuple[Secret, ...] = Field(
+    secrets: Secrets = Field(
         default=(), description="Any of them may have signed a delivery; none: deliveries are refused, polls go on."
     )
     window_seconds: Count = Field(default=300, ge=60, description="How old a delivery may be.")
@@ -83,17 +85,17 @@ class HubRegistry(_Registry):
     """The Hugging Face Hub."""
 
     type: Literal["hub"]
-    secrets: tuple[Secret, ...] = Field(default=(), description="As given to the webhook, sent in X-Webhook-Secret.")
+    secrets: Secrets = Field(default=(), description="As given to the webhook, sent in X-Webhook-Secret.")
 
 
 class SageMakerRegistry(_Registry):
     """The SageMaker Model Registry, through EventBridge and SQS."""
 
     type: Literal["sagemaker"]
-    queue_url: str = Field(description="The SQS queue that EventBridge's rule feeds.")
+    queue_url: ConfidentialText = Field(description="The SQS queue that EventBridge's rule feeds.")
     region: str = Field(default="", description="Of the queue; the environment's when left out.")
     account: str = Field(default="", description="Only events of this account count; any when left out.")
-    endpoint_url: str = Field(default="", description="Of SQS, where it is not AWS's own.")
+    endpoint_url: ConfidentialText = Field(default="", description="Of SQS, where it is not AWS's own.")
     write_back: Switch = Field(default=False, description="Write what came of a build into the package's metadata.")
 
 
@@ -109,18 +111,20 @@ class S3Registry(_Registry):
     """A prefix of S3 that models are put under."""
 
     type: Literal["s3"]
-    prefix: str = Field(description="s3://bucket/prefix.", json_schema_extra={"pattern": "^s3://"})
+    prefix: ConfidentialText = Field(description="s3://bucket/prefix.", json_schema_extra={"pattern": "^s3://"})
     ready: str = Field(default="_READY", description="The object that a producer writes last, under the model's name.")
-    queue_url: str = Field(default="", description="The SQS queue of the bucket's notifications; polled without one.")
+    queue_url: ConfidentialText = Field(
+        default="", description="The SQS queue of the bucket's notifications; polled without one."
+    )
     region: str = Field(default="", description="The environment's when left out.")
-    endpoint_url: str = Field(default="", description="Where it is not AWS's own.")
+    endpoint_url: ConfidentialText = Field(default="", description="Where it is not AWS's own.")
 
 
 class HookRegistry(_Registry):
     """Anything that can sign a request of its own."""
 
     type: Literal["hook"]
-    secrets: tuple[Secret, ...] = Field(min_length=1, description="Any of them may have signed a request.")
+    secrets: Secrets = Field(min_length=1, description="Any of them may have signed a request.")
     window_seconds: Count = Field(default=300, ge=60, description="How old a request may be.")
 
 
@@ -154,7 +158,7 @@ class Limits(Record):
 class TriggersConfig(Record):
     """Which registries are heard, and what their events build."""
 
-    database: str = Field(
+    database: ConfidentialText = Field(
         default="",
         description="Where deliveries are kept: sqlite:///FILE or postgresql://…, or env:VARIABLE that holds it;"
         " plansmith-triggers.db in the service's directory when left out.",

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, ValidationError,
 from plansmith.config.messages import words_of, words_of_yaml
 from plansmith.config.target.names import runtime_names, shipped_file, target_names
 from plansmith.errors import EngineError
+from plansmith.records.fields import HIDDEN, Confidential
 from plansmith.records.model import Device, Record
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Runtime(Record):
     description: str
     flavour: Literal["triton", "sagemaker"]
     devices: tuple[Device, ...]
-    images: dict[Device, str] = Field(default_factory=dict)
+    images: Annotated[dict[Device, str], Confidential()] = Field(default_factory=dict)
     triton: Version | None = None
     cuda: Version | None = None
     driver: Version | None = None
@@ -181,7 +182,8 @@ def _problem(error: Mapping[str, Any]) -> str:
     said = words_of(error)
     words = {"missing": "is missing", "extra_forbidden": "is unknown"}.get(error["type"])
     if words is None:
-        words = said if not place or isinstance(error["input"], dict | list) else f"{said} (got {error['input']!r})"
+        given = error["input"]
+        words = said if not place or given is HIDDEN or isinstance(given, dict | list) else f"{said} (got {given!r})"
     return f"{place}: {words}" if place else words
 
 

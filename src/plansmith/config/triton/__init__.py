@@ -26,7 +26,7 @@ from plansmith.config.triton.serving import (
 )
 from plansmith.config.triton.tensors import BatchInput, BatchOutput, InputOptions, OutputOptions, Warmup
 from plansmith.config.triton.terms import Whole, repeated
-from plansmith.records.fields import OrWord
+from plansmith.records.fields import Confidential, OrWord
 from plansmith.records.model import Record
 
 FILE_FOLDERS = {"label_filename": "", "input_data_file": "warmup", "data_file": "initial_state"}
@@ -78,8 +78,12 @@ class TritonOptions(Record):
     batch_output: tuple[BatchOutput, ...] = Field(
         default=(), description="How outputs of a ragged batch are given to their requests."
     )
-    parameters: dict[str, str] = Field(default_factory=dict, description="Parameters of the backend, as text.")
-    metric_tags: dict[str, str] = Field(default_factory=dict, description="Tags of the model's metrics.")
+    parameters: Annotated[dict[str, str], Confidential()] = Field(
+        default_factory=dict, description="Parameters of the backend, as text."
+    )
+    metric_tags: Annotated[dict[str, str], Confidential()] = Field(
+        default_factory=dict, description="Tags of the model's metrics."
+    )
     model_metrics: Metrics | None = Field(default=None, description="How the model's metrics are measured.")
     model_transaction_policy: TransactionPolicy | None = Field(
         default=None, description="How many answers a request has."

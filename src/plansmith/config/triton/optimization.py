@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from plansmith.config.triton.terms import Filled, Positive, Signed, Text, Whole
-from plansmith.records.fields import Switch
+from plansmith.records.fields import Confidential, Switch
 from plansmith.records.model import Record
 
 
@@ -59,7 +59,7 @@ class Accelerator(Record):
     """A way of execution of ONNX Runtime."""
 
     name: Text = Field(description="Such as tensorrt, cuda or openvino.")
-    parameters: dict[str, str] = Field(
+    parameters: Annotated[dict[str, str], Confidential()] = Field(
         default_factory=dict,
         description="What it is told; for tensorrt, trt_profile_min_shapes and so on follow from the model's axes.",
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 
 from plansmith.config.triton.terms import Filled, Positive, Text, exactly_one, repeated
-from plansmith.records.fields import Number, Switch
+from plansmith.records.fields import Confidential, Number, Switch
 from plansmith.records.model import Record
 
 
@@ -74,7 +74,7 @@ class Agent(Record):
     """A library that Triton asks before it loads a model."""
 
     name: Text = Field(description="Of the agent.")
-    parameters: dict[str, str] = Field(default_factory=dict, description="What it is told.")
+    parameters: Annotated[dict[str, str], Confidential()] = Field(default_factory=dict, description="What it is told.")
 
 
 class RepositoryAgents(Record):

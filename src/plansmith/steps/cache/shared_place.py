@@ -108,5 +108,5 @@ def find_shared_place(
     except ValidationError as invalid:
         said = "; ".join(words_of(error) for error in invalid.errors())
         raise UsageError(
-            f"{PLACE_VARIABLE} is {named!r}: {said}", remedy=f"export {PLACE_VARIABLE}=s3://bucket/prefix, or a folder"
+            f"{PLACE_VARIABLE}: {said}", remedy=f"export {PLACE_VARIABLE}=s3://bucket/prefix, or a folder"
         ) from None

@@ -1,0 +1,142 @@
+"""A secret that stands in a file or an address is in no message, whatever is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from plansmith.config.service.service import ServiceConfig
+from plansmith.config.spec import ModelSpec, problem_of
+from plansmith.config.target.targets import Runtime
+from plansmith.errors import UsageError
+from plansmith.flows.deploy.deployments import load_service
+from plansmith.records.fields import Confidential
+
+from ..support.cli.in_process import InProcess
+
+SECRET = "hunter2"
+ADDRESS = f"https://user:{SECRET}@registry.example.com/a?token={SECRET}"
+PLANTED: tuple[Any, ...] = (ADDRESS, SECRET, [SECRET], [[SECRET]], {"a": [SECRET]}, {"a": {"a": SECRET}})
+
+NAMED_LIKE_ONE = re.compile(r"secret|ur[il]$|password|token$|header|credential|^env$|^parameters$|^source$|^database$")
+
+
+def _classes(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+        for field in annotation.model_fields.values():
+            yield from _classes(field.annotation)
+    for inner in get_args(annotation):
+        yield from _classes(inner)
+
+
+CLASSES = {cls.__name__: cls for root in (ServiceConfig, ModelSpec, Runtime) for cls in _classes(root)}
+CONFIDENTIAL = {
+    f"{name}.{field}": (cls, field)
+    for name, cls in CLASSES.items()
+    for field, info in cls.model_fields.items()
+    if any(isinstance(one, Confidential) for one in info.metadata)
+}
+
+
+def _problems(cls: type[BaseModel], field: str, value: Any) -> list[str]:
+    """What is said of the value of a field: by pydantic for a log, and by us."""
+    with pytest.raises(ValidationError) as refused:
+        cls.model_validate({field: value, "nothing": 0})
+    found = [error for error in refused.value.errors() if error["loc"][0] == field]
+    return [str(refused.value), *(problem_of(error).words for error in found)] if found else []
+
+
+@pytest.mark.parametrize(("cls", "field"), CONFIDENTIAL.values(), ids=CONFIDENTIAL.keys())
+def test_no_problem_of_a_confidential_field_shows_what_was_given(cls: type[BaseModel], field: str) -> None:
+    said = [words for planted in PLANTED for words in _problems(cls, field, planted)]
+    assert said
+    assert SECRET not in str(said)
+
+
+def test_what_is_named_like_a_secret_or_an_address_is_confidential() -> None:
+    fields = [(name, field) for name, cls in CLASSES.items() for field in cls.model_fields]
+    assert {f"{name}.{field}" for name, field in fields if NAMED_LIKE_ONE.search(field)} <= CONFIDENTIAL.keys()
+
+
+SPECS: dict[str, dict[str, Any]] = {
+    "an address for a source": {"source": ADDRESS},
+    "an address for a registered model": {"source": f"mlflow:{ADDRESS}"},
+    "addresses everywhere": {
+        "source": [ADDRESS],
+        "publish": [ADDRESS, {"to": f"s3://user:{SECRET}@bucket/a", "endpoint_url": ADDRESS}],
+        "load_into": [ADDRESS],
+        "triton": {"parameters": {"key": [SECRET]}, "metric_tags": SECRET},
+        "pipeline": {"beside": {"a": {"source": {"a": ADDRESS}}}},
+    },
+}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--json",)], ids=" ".join)
+def test_a_compile_that_is_refused_prints_logs_and_stores_no_secret(
+    spec: dict[str, Any], options: tuple[str, ...], run: InProcess
+) -> None:
+    (run.folder / "model.yaml").write_text(json.dumps(spec))  # which is YAML, too
+    _check_kept(run, ("compile", "model.yaml", *options))
+
+
+ADDRESSED = {
+    "a source": ("compile", ADDRESS),
+    "a store": ("versions", "m", "--store", ADDRESS),
+    "a bucket": ("publish", "m", f"s3://user:{SECRET}@bucket/a"),
+    "an endpoint": ("versions", "m", "--store", "s3://bucket/a", "--endpoint-url", ADDRESS),
+    "a Triton": ("infer", "m", "--url", ADDRESS),
+    "an inbox": ("triggers", "inbox", "--database", f"mysql://user:{SECRET}@h/a"),
+}
+
+
+@pytest.mark.parametrize("words", ADDRESSED.values(), ids=ADDRESSED.keys())
+def test_an_address_on_the_command_line_is_refused_without_its_password(words: tuple[str, ...], run: InProcess) -> None:
+    _check_kept(run, words)
+
+
+def test_a_place_in_the_environment_is_refused_without_its_password(
+    run: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANSMITH_SHARED_CACHE", f"s3://user:{SECRET}@bucket/a")
+    (run.folder / "a.onnx").touch()
+    _check_kept(run, ("compile", "onnx:a.onnx"))
+
+
+def test_the_file_of_a_service_is_refused_without_its_secrets(tmp_path: Path) -> None:
+    registries = {
+        "mlflow": {"type": "mlflow", "tracking_uri": ADDRESS, "secrets": [SECRET]},
+        "hub": {"type": "hub", "secrets": SECRET},
+        "hook": {"type": "hook", "secrets": {SECRET: SECRET}},
+        "s3": {"type": "s3", "prefix": [ADDRESS], "queue_url": {"a": ADDRESS}},
+        "unknown": {"type": "ftp", "secrets": [SECRET]},
+        "text": ADDRESS,
+    }
+    service = {
+        "specs": ["specs"],
+        "pools": {"a": {"env": {"TOKEN": [SECRET]}, "job_variables": SECRET}},
+        "flows": {"refresh": {"parameters": [SECRET]}},
+        "triggers": {"database": [ADDRESS], "registries": registries, "rules": []},
+    }
+    (tmp_path / "service.yaml").write_text(json.dumps(service))  # which is YAML, too
+    with pytest.raises(UsageError) as refused:
+        load_service(tmp_path / "service.yaml")
+    assert SECRET not in str(refused.value)
+    assert "triggers.registries.mlflow.mlflow.secrets.0" in str(refused.value)
+
+
+def _check_kept(run: InProcess, words: tuple[str, ...]) -> None:
+    """A command is refused, and the secret is in nothing that it printed or wrote."""
+    given = set(run.folder.rglob("*"))
+    answer = run(*words)
+    assert answer.status != 0
+    assert SECRET not in answer.stdout + answer.stderr
+    written = [path for path in set(run.folder.rglob("*")) - given if path.is_file()]
+    assert not [path for path in written if SECRET.encode() in path.read_bytes()]
