@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -113,6 +114,21 @@ class Place(Record):
         """The bucket, and the prefix without a slash at its end; the latter may be empty."""
         bucket, _, prefix = self.to.removeprefix(S3_SCHEME).partition("/")
         return bucket, prefix.rstrip("/")
+
+    @property
+    def reached(self) -> str:
+        """The options of a command line that it is reached by, each after a space; those that `aws` has, too."""
+        options = {name: getattr(self, name) for name in ("endpoint_url", "region", "profile", "ca_bundle")}
+        typed = [f" --{name.replace('_', '-')} {shlex.quote(value)}" for name, value in options.items() if value]
+        return "".join(typed)
+
+    @property
+    def typed(self) -> str:
+        """What a person types behind `--store` for it."""
+        style = {None: "", True: " --path-style", False: " --no-path-style"}[self.path_style]
+        encryption = f" --encryption {self.encryption}" if self.encryption else ""
+        key = f" --kms-key {shlex.quote(self.kms_key)}" if self.kms_key else ""
+        return f"{shlex.quote(self.to.rstrip('/') or self.to)}{self.reached}{style}{encryption}{key}"
 
     def within(self, name: str) -> Self:
         """The folder or prefix of a name in it, reached in the same way."""

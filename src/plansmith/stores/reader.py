@@ -56,7 +56,7 @@ def read_file(objects: Objects, release: StoredRelease, path: str) -> bytes:
     if found is None or hashlib.sha256(found.content).hexdigest() != file.sha256:
         raise RepositoryError(
             f"{path} of {release.model} in {objects.place} is {'missing' if found is None else 'damaged'}",
-            remedy=f"see what else is: plansmith verify --store {objects.place}",
+            remedy=f"see what else is: plansmith verify --store {objects.typed}",
         )
     return found.content
 

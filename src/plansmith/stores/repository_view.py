@@ -64,7 +64,7 @@ def keep_view(store: Store, model: str, alias: str = CURRENT) -> tuple[int, ...]
     if alias not in store.catalogue(model).aliases:
         raise RepositoryError(
             f"{model} in {store.place} has no alias {alias!r}",
-            remedy=f"plansmith promote {model}@VERSION {alias} --store {store.place}",
+            remedy=f"plansmith promote {model}@VERSION {alias} --store {store.typed}",
         )
     change(store.objects, view_key(model), FollowedView, changed)
     return refresh_view(store, model)
@@ -127,7 +127,7 @@ class _Exchange:
         if newest not in standing:
             raise RepositoryError(
                 f"version {newest} of {self._catalogue.model} in {self._store.place} was pruned",
-                remedy=f"have the alias stand for another: plansmith versions --store {self._store.place}",
+                remedy=f"have the alias stand for another: plansmith versions --store {self._store.typed}",
             )
         line = {number for number in self._pointer.line if number <= newest} & standing.keys()
         release, manifest = self._read(standing[newest])

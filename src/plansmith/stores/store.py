@@ -29,6 +29,11 @@ class Store:
         """Where it is, as a person may read it."""
         return self.objects.place
 
+    @property
+    def typed(self) -> str:
+        """What a person types behind `--store` for it."""
+        return self.objects.typed
+
     def marker(self) -> Marker | None:
         """What says that it is a store; None before the first publication."""
         found = read_document(self.objects, MARKER_KEY, Marker)
@@ -98,7 +103,7 @@ class Store:
             gone = f"was pruned on {version.pruned[:10]}" if version.pruned else f"has lost {key}"
             raise RepositoryError(
                 f"version {version.version} of {model} in {self.place} {gone}",
-                remedy=f"publish the release again, or name another: plansmith versions {model} --store {self.place}",
+                remedy=f"publish the release again, or name another: plansmith versions {model} --store {self.typed}",
             )
         if (found.model, {found.digest, digest_of_files(found.files)}) != (model, {version.digest}):
             raise RepositoryError(
@@ -170,7 +175,7 @@ class Store:
             if not line:
                 raise RepositoryError(
                     f"{alias} of {model} in {self.place} never stood for another version",
-                    remedy=f"name the version: plansmith promote {model}@VERSION {alias} --store {self.place}",
+                    remedy=f"name the version: plansmith promote {model}@VERSION {alias} --store {self.typed}",
                 )
             return with_alias(old, alias, Pointer(line=line, moved=utc_now()))
 
@@ -204,7 +209,7 @@ class Store:
         if found.model != model:
             raise RepositoryError(
                 f"{catalogue_key(model)} in {self.place} is damaged: it is that of {found.model!r}",
-                remedy=f"see what else is: plansmith verify --store {self.place}",
+                remedy=f"see what else is: plansmith verify --store {self.typed}",
             )
         return found
 
@@ -213,7 +218,7 @@ class Store:
         if not self.objects.abilities.is_known and self.marker() and not self.objects.abilities.is_known:
             raise RepositoryError(
                 f"{self.place} was copied from a folder, and its server was never asked what it does",
-                remedy=f"have it asked: plansmith store --probe --store {self.place}",
+                remedy=f"have it asked: plansmith store --probe --store {self.typed}",
             )
 
     def _promoted(self, old: Catalogue, number: int, alias: str, share: float | None) -> Catalogue:

@@ -119,10 +119,22 @@ def locked(path: Path, waiting: Waiting = lambda _: None, *, shared: bool = Fals
         waiting: told before this waits for another process; what it raises ends the attempt.
         shared: let others hold it too, as long as nobody wants it for himself.
     """
-    make_folder(path.parent)
-    with path.open("a") as stream:
-        take_lock(stream, waiting, shared=shared)
-        yield
+    while True:
+        make_folder(path.parent)
+        with path.open("a") as stream:
+            take_lock(stream, waiting, shared=shared)
+            if is_named(stream, path):
+                yield
+                return
+            # Who tidied up took the file away while this waited: others lock a new one.
+
+
+def is_named(stream: IO[Any], path: Path) -> bool:
+    """Whether an open file is the one that a path names."""
+    try:
+        return os.path.samestat(os.fstat(stream.fileno()), path.stat(follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

@@ -6,9 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
 
-from plansmith.system.files import Waiting, take_lock
+from plansmith.system.files import Waiting, is_named, take_lock
 
 
 @contextmanager
@@ -25,7 +24,7 @@ def locked_by_all(path: Path, waiting: Waiting = lambda _: None) -> Iterator[Non
     while True:
         with os.fdopen(_open_for_everybody(path), "rb") as stream:
             take_lock(stream, waiting)
-            if _is_named(stream, path):
+            if is_named(stream, path):
                 os.set_inheritable(stream.fileno(), True)
                 yield
                 return
@@ -51,11 +50,3 @@ def _open_for_everybody(path: Path) -> int:
             made = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o666)
             os.fchmod(made, 0o666)
             os.close(made)
-
-
-def _is_named(stream: IO[Any], path: Path) -> bool:
-    """Whether an open file is the one that a path names."""
-    try:
-        return os.path.samestat(os.fstat(stream.fileno()), path.stat(follow_symlinks=False))
-    except FileNotFoundError:
-        return False

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.stores.backend.folder import FolderObjects
-from plansmith.stores.layout import LIVE, object_key
+from plansmith.stores.layout import LIVE, catalogue_key, object_key
 from plansmith.stores.store import Store
 from plansmith.stores.transfer.publication import publish_release
 from plansmith.system.digest import Digester
@@ -72,10 +72,39 @@ def test_sync_once_brings_all_models_and_fails_where_one_is_not_as_the_store_say
     assert (refused.status, "plansmith promote" in refused.message) == (7, True)
     assert here(*once, MODEL, "--accept-older").status == 0
     others = here(*once)
-    assert (others.status, "it is not followed" in others.stdout) == (0, True)
+    assert (others.status, "it is not followed" in others.stdout) == (7, True)
+    assert here(*once, "--accept-older").status == 0
     store.promote(MODEL, 1, "current")
     report = here(*once, MODEL, "--json").document
     assert (report["model"], report["wanted"], report["serves"], report["failed"]) == (MODEL, 1, [1], None)
+
+
+def test_an_alias_that_no_model_has_and_an_empty_store_are_errors_that_leave_nothing(
+    here: InProcess, store: Store, tmp_path: Path
+) -> None:
+    once = ("sync", "--into", "mirror", "--once")
+    before = {*tmp_path.rglob("*")}
+    mistyped = here(*once, "--store", "store", "--alias", "champoin")
+    assert (mistyped.status, f"no model in {store.place} has the alias 'champoin'" in mistyped.message) == (7, True)
+    (tmp_path / "store" / catalogue_key(MODEL)).unlink()
+    empty = here(*once, "--store", "store")
+    assert (empty.status, f"{store.place} has no model yet" in empty.message) == (7, True)
+    assert {*tmp_path.rglob("*")} <= before
+
+
+def test_a_pull_that_fails_leaves_nothing_and_the_folder_to_any_store(
+    here: InProcess, store: Store, tmp_path: Path
+) -> None:
+    _, version = store.find(MODEL)
+    kept = {path: path.read_bytes() for path in (tmp_path / "store" / "objects").rglob("*") if path.is_file()}
+    for file in store.release(MODEL, version).files:
+        (tmp_path / "store" / object_key(file.sha256)).unlink()
+    assert here("pull", MODEL, "--store", "store", "--into", "mirror").status == 7
+    assert not list(tmp_path.glob("mirror*"))
+    for path, content in kept.items():
+        path.write_bytes(content)
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    assert here("pull", MODEL, "--store", "elsewhere", "--into", "mirror").status == 0
 
 
 def test_with_an_older_version_here_a_triton_starts_though_the_store_has_a_fault_and_not_on_a_damaged_one(

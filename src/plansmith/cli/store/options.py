@@ -35,7 +35,7 @@ def renew_view(store: Store, model: str, alias: str, pointer: Pointer) -> None:
         raise type(error)(
             f"{alias} of {model} is version {pointer.version} now; only the repository in {store.place}, for a Triton "
             f"that reads it there, was not renewed: {error.message}",
-            remedy=f"plansmith promote {model}@{pointer.version} {alias}{share} --store {store.place}",
+            remedy=f"plansmith promote {model}@{pointer.version} {alias}{share} --store {store.typed}",
             transient=error.transient,
         ) from error
 

@@ -58,7 +58,8 @@ def publish_command(
     plansmith publish minilm s3://models/prod --endpoint-url https://minio.lan:9000 --ca-bundle lan.pem
     plansmith publish minilm s3://models/prod --no-alias --dry-run
     """
-    made = _publish(release, repository, _destination(reach, destination, wishes), wishes, quiet=quiet, dry=dry_run)
+    where = _destination(reach, destination, wishes)
+    made = _publish(release, repository, where, wishes, quiet=quiet, dry=dry_run)
     if as_json:
         click.echo(json.dumps(made.model_dump() | {"dry_run": dry_run}))
         return
@@ -67,7 +68,7 @@ def publish_command(
     if made.caution:
         click.echo(f"  {made.caution}")
     for alias, number in made.elsewhere.items():
-        command = f"plansmith promote {made.model}@{made.version} {alias} --store {made.place}"
+        command = f"plansmith promote {made.model}@{made.version} {alias} --store {where.typed}"
         click.echo(f"  {alias} stands for version {number}, and is left so; to move it: {command}")
 
 

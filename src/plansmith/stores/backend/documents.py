@@ -94,5 +94,5 @@ def _parsed(kind: type[R], content: bytes, key: str, objects: Objects) -> R:
     except ValueError as error:
         raise RepositoryError(
             f"{key} in {objects.place} is damaged: {first_line(error)}",
-            remedy=f"see what else is: plansmith verify --store {objects.place}",
+            remedy=f"see what else is: plansmith verify --store {objects.typed}",
         ) from error

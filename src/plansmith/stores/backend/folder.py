@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shlex
 import tempfile
 import time
 import uuid
@@ -44,6 +45,7 @@ class FolderObjects:
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
         self.place = str(self._root)
+        self.typed = shlex.quote(self.place)
 
     def find(self, key: str) -> Held | None:
         """What is there under a key."""
@@ -231,7 +233,7 @@ class FolderObjects:
             yield
         except FileNotFoundError as error:
             raise RepositoryError(
-                f"{self.place} has no {key}", remedy=f"plansmith verify --store {self.place}"
+                f"{self.place} has no {key}", remedy=f"plansmith verify --store {self.typed}"
             ) from error
         except PermissionError as error:
             raise RepositoryError(

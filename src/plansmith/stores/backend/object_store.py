@@ -102,6 +102,9 @@ class Objects(Protocol):
     place: str
     """The root, as a person may read it: no credentials."""
 
+    typed: str
+    """What a person types behind `--store` for it: the root, and the options that it is reached by."""
+
     abilities: Abilities
     """What the root can do; UNKNOWN until `Store` has read it in the marker of a store whose server was asked, and
     still where that was another server. Where

@@ -202,11 +202,11 @@ class FollowedModel:
             )
         known = self._known().model_copy(update={"refusal": None})
         self._remember(known)
-        version, place = catalogue.version(pointer.version), self._around.store.place
+        version, store = catalogue.version(pointer.version), self._around.store
         if version is None:
             raise RepositoryError(
-                f"{self._around.alias} stands for version {pointer.version}, which {place} does not have",
-                remedy=f"see what is damaged: plansmith verify {self._model} --store {place}",
+                f"{self._around.alias} stands for version {pointer.version}, which {store.place} does not have",
+                remedy=f"see what is damaged: plansmith verify {self._model} --store {store.typed}",
             )
         spared = [known.proven] if known.proven is not None else []
         pulled = pull(

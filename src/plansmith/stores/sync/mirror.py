@@ -9,8 +9,9 @@ following/<model>.json        what servers made of it (`stores.syncing`)
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from plansmith.errors import RepositoryError
@@ -67,12 +68,30 @@ class Mirror:
                 remedy="end it, or name another folder with --into; what a sync shows follows the store's aliases",
             )
 
-        with storage_errors(self.repository.root):
-            make_folder(self.repository.root)
-            lock = locked(self.repository.store / "locks" / "mirror", waiting, shared=not alone)
-        with lock:
-            self._claim(store)
-            yield
+        made = [folder for folder in (self.repository.store, self.repository.root) if not folder.exists()]
+        lock = self.repository.store / "locks" / "mirror"
+        try:
+            with storage_errors(self.repository.root):
+                make_folder(self.repository.root)
+                held = locked(lock, waiting, shared=not alone)
+            with held:
+                self._claim(store)
+                yield
+        except BaseException:
+            if self.repository.store in made:
+                with suppress(RepositoryError), locked(lock, waiting):
+                    self._leave(made)
+            raise
+
+    def _leave(self, made: Iterable[Path]) -> None:
+        """Take folders away that were made for a store of which nothing came, not even a part of a file."""
+        beside = self.repository.store
+        if any(path.is_file() for name in ("incoming", "releases") for path in (beside / name).rglob("*")):
+            return
+        shutil.rmtree(beside)
+        if self.repository.root in made:
+            with suppress(OSError):  # somebody put something there
+                self.repository.root.rmdir()
 
     def _claim(self, store: Store) -> None:
         """Record the store, or see that it is recorded: then it need not be reached."""

@@ -75,6 +75,8 @@ class Sync:
                     found[model] = catalogue
                 else:
                     (faults if self._named else unfollowed).append(self._without_alias(model))
+            if not (found or faults):
+                faults.append(self._without_models(is_empty=not unfollowed))
         except (EnvironmentFault, RepositoryError, OSError) as error:
             self._asking.begin()
             faults.append(fault_of(error))
@@ -86,11 +88,23 @@ class Sync:
         return found, faults
 
     def _without_alias(self, model: str) -> PlansmithError:
-        alias, place = self._around.alias, self._around.store.place
+        alias, store = self._around.alias, self._around.store
         return RepositoryError(
-            f"{model} in {place} has no alias {alias!r}",
-            remedy=f"plansmith promote {model}@VERSION {alias} --store {place}",
+            f"{model} in {store.place} has no alias {alias!r}",
+            remedy=f"plansmith promote {model}@VERSION {alias} --store {store.typed}",
             model=model,
+        )
+
+    def _without_models(self, *, is_empty: bool) -> PlansmithError:
+        """Nothing is followed: a store that is empty, or an alias that was mistyped."""
+        alias, store = self._around.alias, self._around.store
+        if is_empty:
+            return RepositoryError(
+                f"{store.place} has no model yet", remedy=f"plansmith publish MODEL {store.typed} --alias {alias}"
+            )
+        return RepositoryError(
+            f"no model in {store.place} has the alias {alias!r}",
+            remedy=f"see which there are: plansmith versions --store {store.typed}",
         )
 
     def _say_news(self, what: str, faults: Sequence[PlansmithError], comfort: str) -> None:

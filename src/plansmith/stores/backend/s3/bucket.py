@@ -50,6 +50,7 @@ class Bucket:
 
     def __init__(self, place: Place, relative_to: Path) -> None:
         self.place = place.to.rstrip("/")
+        self.typed = place.typed
         self.name, prefix = place.bucket_and_prefix
         self._start = f"{prefix}/" if prefix else ""
         self._asked_for = place
@@ -225,13 +226,13 @@ class Bucket:
 
     def lost(self, key: str) -> RepositoryError:
         """An object that should be there is not."""
-        return RepositoryError(f"{self.place} has no {key}", remedy=f"plansmith verify --store {self.place}")
+        return RepositoryError(f"{self.place} has no {key}", remedy=f"plansmith verify --store {self.typed}")
 
     def damaged(self, key: str) -> RepositoryError:
         """An object is not what its digest says."""
         return RepositoryError(
             f"{key} in {self.place} is damaged: its content is not that of its SHA-256",
-            remedy=f"see what else is: plansmith verify --store {self.place}; publish what is lost again",
+            remedy=f"see what else is: plansmith verify --store {self.typed}; publish what is lost again",
         )
 
     def _require_whole(self, key: str, content: bytes, sha256: str | None) -> None:
@@ -247,6 +248,8 @@ class Bucket:
     def _asked(self, operation: str, key: str | None) -> Asked:
         return Asked(
             place=self.place,
+            typed=self.typed,
+            reached=self._asked_for.reached,
             bucket=self.name,
             server=self.client.meta.endpoint_url,
             region=self.client.meta.region_name,

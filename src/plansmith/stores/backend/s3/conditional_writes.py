@@ -59,7 +59,7 @@ def _written(bucket: Bucket, key: str, content: bytes, conditions: dict[str, str
             return None
         raise RepositoryError(
             f"{bucket.place} lies on a server that does not offer conditional writes",
-            remedy=f"have it asked what it can do: plansmith store --probe --store {bucket.place}",
+            remedy=f"have it asked what it can do: plansmith store --probe --store {bucket.typed}",
         ) from answered
 
 

@@ -26,7 +26,7 @@ def fault_from(error: Exception, asked: Asked) -> PlansmithError | None:
     if isinstance(error, exceptions.BotoCoreError):
         return RepositoryError(
             f"{asked.what} cannot be asked for: {first_line(error)}",
-            remedy=f"see that the place is right: aws s3 ls {asked.place}/",
+            remedy=f"see that the place is right: aws s3 ls {asked.place}/{asked.reached}",
         )
     return None
 

@@ -106,22 +106,22 @@ def _refusal_of_place(refusal: Refusal, asked: Asked) -> PlansmithError:
     if code == ABSENT:
         return RepositoryError(
             f"there is no s3://{asked.bucket}/{asked.key or ''} at {asked.host}",
-            remedy=f"see what is: plansmith verify --store {asked.place}",
+            remedy=f"see what is: plansmith verify --store {asked.typed}",
         )
     if code in _FULL:
         return RepositoryError(
-            f"{asked.host} takes no more: {code}", remedy=f"make room: plansmith prune --store {asked.place}"
+            f"{asked.host} takes no more: {code}", remedy=f"make room: plansmith prune --store {asked.typed}"
         )
     if code == NOT_OFFERED:
         return RepositoryError(
             f"{asked.host} does not offer {asked.what} as it was asked for ({code})",
-            remedy=f"see what it can do: plansmith store --probe --store {asked.place}",
+            remedy=f"see what it can do: plansmith store --probe --store {asked.typed}",
         )
     if code.isdecimal():
         return _unexplained(code, asked)
     return RepositoryError(
         f"{asked.host} refuses {asked.what}: {code}: {refusal.message}",
-        remedy=f"see what the server's log says, and try the same with: aws s3 ls {asked.place}/",
+        remedy=f"see what the server's log says, and try the same with: aws s3 ls {asked.place}/{asked.reached}",
     )
 
 
@@ -130,7 +130,8 @@ def _unexplained(code: str, asked: Asked) -> PlansmithError:
         return no_s3(asked, code)
     return EnvironmentFault(
         f"{asked.host} refuses {asked.what} without saying why (HTTP {code})",
-        remedy=f"see that the credentials did not expire and the region is right: aws s3 ls {asked.place}/",
+        remedy="see that the credentials did not expire and the region is right:"
+        f" aws s3 ls {asked.place}/{asked.reached}",
     )
 
 

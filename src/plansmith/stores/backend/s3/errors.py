@@ -43,9 +43,14 @@ DAMAGED = {
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked of a server: a method of botocore's client, and the key in full where it is about an object."""
+    """What was asked of a server: a method of botocore's client, and the key in full where it is about an object.
+
+    `typed` and `reached` are those of the Place, for what a person is told to type.
+    """
 
     place: str
+    typed: str
+    reached: str
     bucket: str
     server: str
     region: str

@@ -30,6 +30,7 @@ class S3Objects:
     def __init__(self, place: Place, relative_to: Path) -> None:
         self.bucket = Bucket(place, relative_to)
         self.place = self.bucket.place
+        self.typed = self.bucket.typed
         self.abilities: Abilities = UNKNOWN
         self._lanes = Lanes()
 
