@@ -39,7 +39,7 @@ def probe(log: Path, *, trtexec: str = "") -> BuildMachine:
     Raises:
         EnvironmentFault: the driver does not answer.
     """
-    with Worker(WORKER_MODULE, log, leads=True) as worker:
+    with Worker(WORKER_MODULE, log) as worker:
         program = trtexec or worker.call("find_trtexec")["program"]
         version, problem = _version(worker, program) if program else ("", "")
         api, api_problem = _version(worker, "")
@@ -124,7 +124,7 @@ def refit_plan(
 
 
 def _child(gpu: Gpu, log: Path, progress: Progress) -> Worker:
-    return Worker(WORKER_MODULE, log, progress, environment=gpus.environment_of(gpu), leads=True)
+    return Worker(WORKER_MODULE, log, progress, environment=gpus.environment_of(gpu))
 
 
 def _version(worker: Worker, program: str) -> tuple[str, str]:

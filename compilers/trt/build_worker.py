@@ -180,7 +180,7 @@ def main(arguments: Sequence[str]) -> int:
     with ExitStack() as until_the_end:
         functions: dict[str, Callable[..., Any]] = {f.__name__: f for f in _FUNCTIONS}
         functions["hold"] = partial(hold, until=until_the_end)
-        serve(functions, int(arguments[0]), int(arguments[1]))
+        serve(functions, int(arguments[0]))
     return 0
 
 

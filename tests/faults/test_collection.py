@@ -17,14 +17,16 @@ from pathlib import Path
 import pytest
 
 from plansmith.cli.inspection import versions
+from plansmith.config.python import OWNER_FILE
 from plansmith.fleet.maintenance.garbage import RECORDS_KEPT, Collector, Garbage, Limits
 from plansmith.steps.cache.local import StageCache
 from plansmith.steps.provenance.history import HISTORY, History
 from plansmith.system.digest import Digester
 from plansmith.system.files import abandoned_folders, locked, not_waiting
-from plansmith.system.temporary import abandoned_scratch, scratch_folder
+from plansmith.system.temporary import abandoned_scratch, scratch_folder, scratch_name
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.repository.rollback import hidden_since
+from plansmith.triton.server.unpacked import abandoned_environments
 
 from ..support.faults.packages import MODEL, draft_of, publish, write_package
 from ..support.faults.runs import run_record
@@ -310,6 +312,17 @@ def test_scratch_folders_of_a_killed_process_are_found_and_those_of_a_living_one
         assert Path(alive) not in {hidden, plain}
     assert hidden.name.startswith(".plansmith-")
     assert plain.name.startswith("plansmith-")
+
+
+def test_environments_that_a_killed_server_unpacked_are_found_and_those_of_others_are_not(tmp_path: Path) -> None:
+    living, dead = scratch_name("token"), "plansmith-99999999-token"
+    for name, owner in (("python_env_living", living), ("python_env_dead", dead), ("python_env_foreign", "")):
+        (tmp_path / name / "0").mkdir(parents=True)
+        (tmp_path / name / "0" / (OWNER_FILE if owner else "python")).write_text(owner)
+    for name, minutes in (("python_env_new", 0), ("python_env_empty", 2)):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (time.time() - 60 * minutes - 1,) * 2)
+    assert abandoned_environments(tmp_path) == [tmp_path / "python_env_dead", tmp_path / "python_env_empty"]
 
 
 def test_a_staging_folder_that_is_not_locked_yet_is_not_taken_for_an_abandoned_one(tmp_path: Path) -> None:

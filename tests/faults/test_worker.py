@@ -15,10 +15,11 @@ import pytest
 from plansmith.errors import EnvironmentFault, GateError, InternalError
 from plansmith.steps import runner as stages
 from plansmith.system.memory import kills, kills_counter
-from plansmith.system.process import Worker, log_tail
+from plansmith.system.process import Worker, log_tail, members_of
 
 from ..support.faults.ends import still_running
 from ..support.faults.groups import small_group
+from ..support.waiting import soon
 from .conftest import ROOT
 
 
@@ -228,6 +229,26 @@ def test_a_worker_dies_with_its_parent(
         os.kill(parent.pid, number)
         assert parent.wait() != 0
     assert still_running([child]) == []
+
+
+_STARTS_A_GROUP = """
+import subprocess, sys, time
+from plansmith.system.process import ProcessGroup
+group = ProcessGroup()
+subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 1000 & sleep 1000"], process_group=group.number)
+print(group.number, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_group_ends_with_its_starter_and_so_does_what_it_started(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", _STARTS_A_GROUP], stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        group = int(starter.stdout.readline())
+        assert soon(lambda: len(members_of(group)) > 2, expected=True), "the leader, a shell and its children"
+        starter.send_signal(number)
+        assert soon(lambda: members_of(group), set()) == set()
 
 
 def test_the_tail_of_a_log_is_its_last_lines_with_text(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from plansmith.system import memory
 from plansmith.system.temporary import make_scratch, remove_scratch
 
 _POLL_SECONDS = 0.01
+_PROC = Path("/proc")
 
 
 def signal_group(group: int, number: int) -> bool:
@@ -38,13 +39,6 @@ def signal_group(group: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def wait_for_group(group: int, seconds: float) -> None:
-    """Wait for the end of all processes of a group, but no longer."""
-    deadline = time.monotonic() + seconds
-    while signal_group(group, 0) and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
 
 
 _PR_SET_PDEATHSIG = 1
@@ -89,6 +83,63 @@ def tied_to(parent: int) -> Callable[[], None]:
     return follow
 
 
+# It outlives the signals that end others politely: what it ends may still be asked to.
+_LEADER = "trap '' HUP INT TERM; read -r _; kill -KILL 0"
+
+
+class ProcessGroup:
+    """A group of processes that ends with this process, however and whenever that ends.
+
+    Its leader is a shell that reads from a pipe of which this process holds the only other end: the kernel closes that
+    with this process, and the leader then kills the group, itself included. So it reaches what the processes of the
+    group started, too, which a death signal (prctl, PR_SET_PDEATHSIG) does not.
+
+    Attributes:
+        number: of the group, for `process_group` of `subprocess.Popen`; nobody else's until `end`.
+    """
+
+    def __init__(self) -> None:
+        self._leader = subprocess.Popen(
+            ["/bin/sh", "-c", _LEADER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )
+        self.number = self._leader.pid
+
+    def wait(self, seconds: float) -> None:
+        """Wait until all others of the group have ended, but no longer."""
+        deadline = time.monotonic() + seconds
+        while members_of(self.number) - {self.number} and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+
+    def end(self) -> None:
+        """Kill what is left of the group, and wait until it is gone; does nothing the second time."""
+        if self._leader.returncode is not None:
+            return
+        signal_group(self.number, signal.SIGKILL)
+        self.wait(_GONE_SECONDS)
+        self._leader.communicate()
+
+
+def members_of(group: int, proc: Path = _PROC) -> set[int]:
+    """The processes of a group that run.
+
+    Args:
+        group: its number.
+        proc: where processes are described; in `stat`, state and group are the first and third behind the name, which
+            may hold anything (Linux proc(5)).
+    """
+    found = set()
+    for stat in proc.glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError):
+            state, _, number = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(number) == group and state != "Z":
+                found.add(int(stat.parent.name))
+    return found
+
+
 def log_tail(log: Path, lines: int = _LOG_TAIL_LINES, *, begin: int = 0) -> str:
     """The last lines of a log that hold text, after its first `begin` bytes."""
     try:
@@ -102,13 +153,13 @@ class Worker:
     """A heavy child process that answers requests until it is closed.
 
     Its temporary files lie in a folder of their own, which goes with it: it is ended by a kill, and tidies up nothing.
+    What it started ends with it.
 
     Args:
         module: run as `python -m module <file descriptor>`; it serves the descriptor with `serve`.
         log: takes everything that the child prints.
         progress: told what the child is doing, in a few words.
         environment: variables that the child has besides, or instead of, those of this process.
-        leads: the child leads a process group, and what it started ends with it.
     """
 
     def __init__(
@@ -118,27 +169,26 @@ class Worker:
         progress: Callable[[str], None] = lambda _: None,
         *,
         environment: Mapping[str, str] | None = None,
-        leads: bool = False,
     ) -> None:
         self._log = log
         self._progress = progress
-        self._leads = leads
         self._out_of_time = False
         self._doing = ""
         self._peak_bytes = 0
         ours, theirs = socket.socketpair()
         log.parent.mkdir(parents=True, exist_ok=True)
         self._temporary = make_scratch("worker")
+        self._group = ProcessGroup()
         with theirs, log.open("ab") as output:
             self._log_begins = output.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-m", module, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "TMPDIR": str(self._temporary), **(environment or {})},
-                process_group=0 if leads else None,
+                process_group=self._group.number,
             )
         self._stream = ours.makefile("rwb")
         ours.close()
@@ -243,13 +293,9 @@ class Worker:
         )
 
     def _reap(self) -> None:
-        """Wait for the end of the child, and end its group while its number is not free for another process."""
-        if self._leads:
-            os.waitid(os.P_PID, self.number, os.WEXITED | os.WNOWAIT)
-            signal_group(self.number, signal.SIGKILL)
+        """Wait for the end of the child, and end what it started."""
         self._process.returncode, self._peak_bytes = memory.wait_for(self.number)
-        if self._leads:
-            wait_for_group(self.number, _GONE_SECONDS)
+        self._group.end()
 
     def close(self) -> None:
         """End the child, at once."""
@@ -269,18 +315,16 @@ class Worker:
         self.close()
 
 
-def serve(functions: dict[str, Callable[..., Any]], descriptor: int, parent: int) -> None:
+def serve(functions: dict[str, Callable[..., Any]], descriptor: int) -> None:
     """The child's side of `Worker`: answer calls on a descriptor until the parent closes it.
 
-    Interrupts are the parent's business: a Ctrl-C reaches the whole process group, and so does the SIGTERM of whoever
-    ends a service or a flow run; the parent then ends this process. Died it first, the parent might take that for a
-    failure. Programs that this process starts do not inherit the descriptor: its end is this process's.
+    Interrupts are the parent's business: whoever ends a service may send a signal to all of its processes; the parent
+    then ends this one. Died it first, the parent might take that for a failure. Programs that this process starts do
+    not inherit the descriptor: its end is this process's.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: None)  # ignored, it would be by the programs that are started here as well
     os.set_inheritable(descriptor, False)
-    if not dying_with(parent)():
-        return
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
 
         def send(message: dict[str, Any]) -> None:

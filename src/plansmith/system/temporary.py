@@ -61,9 +61,14 @@ def abandoned_scratch(place: Path) -> list[Path]:
     return sorted(path for path in place.iterdir() if _is_abandoned(path)) if place.is_dir() else []
 
 
+def is_of_dead_process(name: str) -> bool:
+    """Whether a name was made by `scratch_name`, and of a process that has ended."""
+    named = _NAME.match(name)
+    return named is not None and not Path("/proc", named[1]).exists()
+
+
 def _is_abandoned(path: Path) -> bool:
-    named = _NAME.match(path.name)
     try:
-        return named is not None and path.lstat().st_uid == os.geteuid() and not Path("/proc", named[1]).exists()
+        return is_of_dead_process(path.name) and path.lstat().st_uid == os.geteuid()
     except FileNotFoundError:
         return False

@@ -304,7 +304,6 @@ def test_each_plan_is_judged_on_a_gpu_of_its_kind_and_once(
     class Judge(InlineWorker):
         def __init__(self, module: str, log: Path, progress: Any, **told: Any) -> None:
             super().__init__(module, log, progress)
-            assert told["leads"]
             assert told["environment"]["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
 
         def __enter__(self) -> Judge:

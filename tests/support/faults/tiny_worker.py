@@ -150,4 +150,4 @@ FUNCTIONS = (
 )
 
 if __name__ == "__main__":
-    serve({function.__name__: function for function in FUNCTIONS}, int(sys.argv[1]), int(sys.argv[2]))
+    serve({function.__name__: function for function in FUNCTIONS}, int(sys.argv[1]))

@@ -38,6 +38,8 @@ from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.repository.rollback import hidden_since, rollback_of
 from plansmith.triton.repository.view import versions_in
 from plansmith.triton.server.environment import staging_place
+from plansmith.triton.server.unpacked import PLACE as UNPACKED
+from plansmith.triton.server.unpacked import abandoned_environments
 
 Kind = Literal["cache entry", "timing cache", "lock", "leftover", "log", "history record", "view", "part", "release"]
 
@@ -66,7 +68,9 @@ class Limits:
 
     older_than: float
     now: float
-    scratch: tuple[Path, ...] = field(default_factory=lambda: (Path(tempfile.gettempdir()), _SHARED_MEMORY))
+    scratch: tuple[Path, ...] = field(
+        default_factory=lambda: tuple(dict.fromkeys((Path(tempfile.gettempdir()), UNPACKED, _SHARED_MEMORY)))
+    )
     staging: tuple[Path, ...] = field(default_factory=lambda: (staging_place(),))
     spared: frozenset[str] = frozenset()
 
@@ -191,7 +195,7 @@ class Collector:
             for folder in abandoned_folders(staging):
                 yield Garbage("leftover", folder, "of a killed process")
         for place in self._scratch:
-            for path in abandoned_scratch(place):
+            for path in (*abandoned_scratch(place), *abandoned_environments(place)):
                 if self._is_old(path):
                     yield Garbage("leftover", path, "of a process that is gone")
 

@@ -114,7 +114,7 @@ def _judged(stages: StageRunner, spec: ModelSpec, judged: JudgedPlans, capabilit
         gpu = _gpu_for(plan)
         stages.end_worker()  # its memory is the judge's now
         log, environment = stages.log_file("judge"), gpus.environment_of(gpu)
-        with Worker(WORKER_MODULE, log, stages.progress, environment=environment, leads=True) as worker:
+        with Worker(WORKER_MODULE, log, stages.progress, environment=environment) as worker:
             return worker.call(
                 "judge_plan",
                 plan=_given(judged.engine, capability, judged.lowered),

@@ -217,4 +217,4 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 if __name__ == "__main__":
-    serve({name: _guarded(function) for name, function in FUNCTIONS.items()}, int(sys.argv[1]), int(sys.argv[2]))
+    serve({name: _guarded(function) for name, function in FUNCTIONS.items()}, int(sys.argv[1]))

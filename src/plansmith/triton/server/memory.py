@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from plansmith.errors import EnvironmentFault
-from plansmith.system.process import signal_group
+from plansmith.system.process import members_of, signal_group
 
 _POLL_SECONDS = 0.5
 _PROC = Path("/proc")
@@ -37,11 +37,10 @@ def group_bytes(group: int, proc: Path = _PROC) -> int:
         proc: where processes are described.
     """
     held = 0
-    for folder in proc.iterdir():
-        if folder.name.isdecimal() and _group_of(folder) == group:
-            with suppress(OSError, ValueError, IndexError):
-                rows = (folder / _MEMORY).read_text().splitlines()
-                held += sum(int(row.split()[1]) * 1024 for row in rows if row.startswith("Pss:"))
+    for number in members_of(group, proc):
+        with suppress(OSError, ValueError, IndexError):
+            rows = (proc / str(number) / _MEMORY).read_text().splitlines()
+            held += sum(int(row.split()[1]) * 1024 for row in rows if row.startswith("Pss:"))
     return held
 
 
@@ -102,11 +101,3 @@ def _why_unmeasurable(process: Path) -> str | None:
     except OSError as error:
         return f"{file}: {error.strerror}" if process.exists() else None
     return None
-
-
-def _group_of(process: Path) -> int | None:
-    """The group of a process (Linux proc(5), stat: the third field after the name, which may hold anything)."""
-    try:
-        return int((process / "stat").read_text().rpartition(")")[2].split()[2])
-    except (OSError, ValueError, IndexError):
-        return None

@@ -19,10 +19,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from plansmith.config.python import OWNER_FILE, OWNER_VARIABLE, SITE_VARIABLE
+from plansmith.config.python import OWNER_VARIABLE, SITE_VARIABLE
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
 from plansmith.formatting import bytes_in_words
 from plansmith.system.memory import Watch
+from plansmith.system.process import ProcessGroup
 from plansmith.system.temporary import scratch_name
 from plansmith.triton.repository.ensembles import with_members
 from plansmith.triton.server.installation import Installation, python_library_folder, python_site
@@ -30,6 +31,7 @@ from plansmith.triton.server.log import is_port_taken, reasons
 from plansmith.triton.server.memory import MemoryLimit
 from plansmith.triton.server.process import end_server, start_server
 from plansmith.triton.server.python_stub import LentPython, lent_python, write_choosing_stub
+from plansmith.triton.server.unpacked import remove_environments
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -92,14 +94,11 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 
 _CACHE_BYTES = 16 * 2**20
 
-_UNPACKED = Path("/tmp")  # noqa: S108 - Triton's choice (EnvironmentManager in src/pb_env.cc of its Python backend)
-
 
 class TritonServer:
     """A context manager that starts `tritonserver` on a model repository and takes it down again.
 
-    The kernel ends the server when the thread that entered the block ends, however it ends; so enter it in a thread
-    that lives as long as the server shall.
+    It and all that it started end with this process, however that ends.
 
     Args:
         repository: the model repository.
@@ -225,13 +224,15 @@ class TritonServer:
         ports = _free_ports(self._wanted_ports)
         self.http_url, self.grpc_url, self.metrics_url = (f"{HOST}:{port}" for port in ports)
         with self.log.open("wb") as log:
-            self._process = start_server(self._command(scratch, ports), self._environment(), log)
+            group = ProcessGroup()
+            undo.callback(group.end)
+            self._process = start_server(self._command(scratch, ports), self._environment(), log, group)
         self._watch = Watch(self._process.pid)
         undo.callback(_remove_shared_memory, self._token)
-        undo.callback(_remove_environments, self._token)
-        undo.callback(end_server, self._process)
+        undo.callback(remove_environments, self._token)
+        undo.callback(end_server, self._process, group)
         if self._memory_bytes is not None:
-            self._limit = undo.enter_context(MemoryLimit(self._process.pid, self._memory_bytes))
+            self._limit = undo.enter_context(MemoryLimit(group.number, self._memory_bytes))
 
     def _command(self, scratch: Path, ports: Sequence[int]) -> list[str]:
         http_port, grpc_port, metrics_port = ports
@@ -341,14 +342,6 @@ def _free_ports(wanted: Sequence[int]) -> list[int]:
 def _remove_shared_memory(token: str) -> None:
     for region in Path("/dev/shm").glob(f"{token}-*"):  # noqa: S108 - Triton's choice, and the token is ours alone
         region.unlink(missing_ok=True)
-
-
-def _remove_environments(token: str) -> None:
-    """Remove what a server that was ended by force left of the environments that it had unpacked."""
-    for file in _UNPACKED.glob(f"python_env_*/*/{OWNER_FILE}"):
-        with suppress(OSError):
-            if file.read_text() == token:
-                shutil.rmtree(file.parents[1], ignore_errors=True)
 
 
 def _get(url: str, path: str) -> bytes:
