@@ -175,10 +175,10 @@ def _own_inputs(about: AskedModel) -> DataSet:
         about.progress(f"asking the source model about {plan.data} ({'x'.join(map(str, sizes.values()))})")
         feed = plan.make(sizes)
         answer = about.answer(feed)
-        count = len(next(iter(feed.values())))
+        count = sizes.get(BATCH) or _length(feed)
         answers = answers or describe_answers(answer, count)
         cases.append(store_case(f"batch-{number:03}", sizes, feed, answer, about.out / CALIBRATION))
-        samples += [make_sample(len(samples) + i, {n: a[i] for n, a in feed.items()}) for i in range(count)]
+        samples += [make_sample(len(samples) + row, _row(feed, row, count)) for row in range(count)]
     digests = tuple(s.digest for s in samples)
     assert answers is not None
     return DataSet(
@@ -194,3 +194,13 @@ def _own_inputs(about: AskedModel) -> DataSet:
         calibration=SampleSet(cases=tuple(cases), rows=tuple(range(len(samples))), digests=digests, labelled=False),
         evaluation=None,
     )
+
+
+def _length(feed: Arrays) -> int:
+    """How many samples inputs hold that have no axis of samples: as many as the first of them that is no scalar."""
+    return next((len(array) for array in feed.values() if array.ndim), 1)
+
+
+def _row(feed: Arrays, row: int, count: int) -> Arrays:
+    """One of so many samples; what does not begin with them, such as the state of an LSTM, belongs to each in whole."""
+    return {name: array[row] if array.ndim and len(array) == count else array for name, array in feed.items()}
