@@ -14,6 +14,7 @@ from plansmith.errors import RepositoryError
 from plansmith.records.destination import Publication
 from plansmith.records.model import Tensor
 from plansmith.records.release import MANIFEST_FILE, Interface, Manifest
+from plansmith.stores.backend.s3 import upload
 from plansmith.stores.layout import GRACE_SECONDS, object_key, release_key
 from plansmith.stores.reader import read_stored_manifest
 from plansmith.stores.store import Store
@@ -67,6 +68,30 @@ def test_the_same_release_is_there_once_and_nothing_is_sent_again(in_folder: Sto
     first, second = publish(in_folder, made), publish(in_folder, made)
     assert second == first.model_copy(update={"unchanged": True, "sent_bytes": 0})
     assert [version.version for version in in_folder.catalogue(MODEL).versions] == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_parts")
+def test_parts_of_a_file_that_an_earlier_attempt_sent_do_not_count(
+    s3_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_release(tmp_path / "repository", bulk_bytes=12 << 20)
+    arrived: list[int] = []
+
+    def cut(shipment: Any, upload_id: str, number: int, *words: Any) -> dict[str, Any]:
+        if number == 3:
+            raise ConnectionAbortedError
+        arrived.append(number)
+        return send_part(shipment, upload_id, number, *words)
+
+    with monkeypatch.context() as patch:
+        send_part = upload._send_part
+        patch.setattr(upload, "_send_part", cut)
+        with pytest.raises(ConnectionAbortedError):
+            publish(s3_store, made)
+    told = publish(s3_store, made)
+    small = sum(file.bytes for file in made.manifest.files if file.path != BULK_FILE)
+    assert (5 << 20) * len(arrived) <= told.total_bytes - told.sent_bytes <= (5 << 20) * len(arrived) + small
 
 
 def test_what_two_releases_have_in_common_is_sent_once(in_folder: Store, tmp_path: Path) -> None:

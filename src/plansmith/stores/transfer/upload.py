@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from plansmith.errors import RepositoryError
 from plansmith.records.model import FileEntry
@@ -66,6 +67,8 @@ def send_contents(
 ) -> int:
     """Bring the contents of files in, and see at the end that all are there and young; how many bytes were sent.
 
+    Parts of a file that an earlier attempt has brought there are not sent, and do not count.
+
     Args:
         objects: the store's.
         folder: holds the files.
@@ -76,25 +79,38 @@ def send_contents(
     Raises:
         RepositoryError: a file is not what its digest says, or contents go while others come.
     """
-    sent = 0
+    tally = _Tally(onlooker.moved)
     kept: set[str] = set()
     for _ in range(_ROUNDS):
         found = _looked_up(objects, files)
         missing = [file for file, held in found if again or held is None]
         old = _old(objects, [held for _, held in found if held is not None and held.key not in kept])
         if not missing and not old:
-            return sent
+            return tally.bytes
         in_parallel(lambda key: _keep(objects, key), old)
         kept.update(old)
-        count = sum(file.bytes for file in missing)
-        onlooker.begins(count)
-        _send(objects, folder, missing, onlooker.moved)
-        sent, again = sent + count, False
+        onlooker.begins(sum(file.bytes for file in missing))
+        _send(objects, folder, missing, tally)
+        again = False
     raise RepositoryError(
         f"contents that were sent to {objects.place} were gone again when the last of them was there",
         remedy="see who removes them, and run the same command again",
         transient=True,
     )
+
+
+class _Tally:
+    """Adds up what goes, of several threads, and passes it on."""
+
+    def __init__(self, moved: Moved) -> None:
+        self.bytes = 0
+        self._moved = moved
+        self._lock = Lock()
+
+    def __call__(self, count: int) -> None:
+        with self._lock:
+            self.bytes += count
+        self._moved(count)
 
 
 def _looked_up(objects: Objects, files: Sequence[FileEntry]) -> list[tuple[FileEntry, Held | None]]:
