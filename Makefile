@@ -69,18 +69,19 @@ FAST := not slow and not services and not journey and not gpu and not tensorrt
 ifndef SEED
 SEED := $(shell date +%s)
 endif
-# Two processes test side by side, so that each computes on a core of its own: more threads would wait for each other.
+# Each process computes on one core: more threads would wait for each other. Three of them keep two cores at work while
+# one waits for a child or a disk, and get their share of a machine that is busy with other things.
 test test-journeys test-all test-changed: export OMP_NUM_THREADS ?= 1
 test test-journeys test-all test-changed: export PYTHONHASHSEED := $(SEED)
-PYTEST = $(BIN)/python -m pytest -n 2 --randomly-seed=$(SEED) --durations=25 --durations-min=0.5
+PYTEST = $(BIN)/python -m pytest --randomly-seed=$(SEED) --durations=25 --durations-min=0.5
 
 test:            ## the fast tier: every test below a second; no GPU, no network, nothing but what pip installed
 test: $(VENV)/.served
-	$(PYTEST) --dist worksteal --timeout=60 -m "$(FAST)"
+	$(PYTEST) -n 3 --dist worksteal --timeout=60 -m "$(FAST)"
 
 test-journeys:   ## some 30 stories through real parts: exporter, Triton, Prefect, S3, MLflow, Chromium
 test-journeys: servers
-	$(PYTEST) --dist loadgroup tests/journeys
+	$(PYTEST) -n 2 --dist loadgroup tests/journeys
 
 AREA ?=
 test-all:        ## everything else, area by area: make test-all AREA="stores triton"
