@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from plansmith.errors import EnvironmentFault
+from plansmith.system.process import ProcessGroup
 from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.live import RunningTriton
 from plansmith.triton.server.process import end_server, start_server
@@ -56,11 +57,12 @@ def _started(installation: Installation, repository: Path, *more: str) -> Iterat
     assert _health(http) != 0
     with repository.with_name("log").open("wb") as log:
         command = [str(installation.binary), *flags, f"--backend-directory={installation.backends}"]
-        server = start_server(command, {**os.environ, "LD_LIBRARY_PATH": folders}, log)
+        group = ProcessGroup()
+        server = start_server(command, {**os.environ, "LD_LIBRARY_PATH": folders}, log, group)
     try:
         yield http
     finally:
-        end_server(server)
+        end_server(server, group)
 
 
 def _wait(is_so: Callable[[], bool], repository: Path) -> None:

@@ -26,7 +26,7 @@ from plansmith.system.files import abandoned_folders, locked, not_waiting
 from plansmith.system.temporary import abandoned_scratch, scratch_folder, scratch_name
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.repository.rollback import hidden_since
-from plansmith.triton.server.unpacked import abandoned_environments
+from plansmith.triton.server.process import abandoned_environments
 
 from ..support.faults.packages import MODEL, draft_of, publish, write_package
 from ..support.faults.runs import run_record

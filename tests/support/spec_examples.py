@@ -220,7 +220,7 @@ ONE = {
         "model.yaml:2: 'publish.0.to': no destination: only folders and s3://",
     ),
     "an empty destination": _no("source: hf:bert\npublish: ''\n", "model.yaml:2:", "no destination: it is empty"),
-    "a bucket that is none": _no("source: hf:bert\npublish: s3://_/x\n", "model.yaml:2:", "'_' is no name of a bucket"),
+    "a bucket that is none": _no("source: hf:bert\npublish: s3://_/x\n", "model.yaml:2:", "is no name of a bucket"),
     "a prefix that leads out": _no(
         "source: hf:bert\npublish:\n  - a\n  - to: s3://models/../x\n",
         "model.yaml:4: 'publish.1.to': no destination: a prefix has no empty parts, no . or ..",

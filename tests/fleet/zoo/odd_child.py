@@ -35,4 +35,4 @@ def try_entry(
 
 
 if __name__ == "__main__":
-    serve({"try_entry": try_entry}, int(sys.argv[1]), int(sys.argv[2]))
+    serve({"try_entry": try_entry}, int(sys.argv[1]))

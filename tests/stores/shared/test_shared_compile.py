@@ -88,7 +88,7 @@ def test_what_is_no_place_is_refused_by_the_name_that_it_was_given_to(
     monkeypatch.setenv(PLACE_VARIABLE, "gs://bucket")
     answer = plansmith("compile", "onnx:net.onnx")
     assert answer.status == 2
-    assert f"{PLACE_VARIABLE} is 'gs://bucket'" in answer.stderr
+    assert f"{PLACE_VARIABLE}: no destination: only folders and s3://bucket/prefix are known" in answer.stderr
     assert f"Next: export {PLACE_VARIABLE}=" in answer.stderr
 
 

@@ -67,8 +67,9 @@ def publish_command(
     click.echo(f"{release.partition('@')[0]} {would}{publication_words(made)}")
     if made.caution:
         click.echo(f"  {made.caution}")
+    store = where.model_copy(update={"to": made.place}).typed
     for alias, number in made.elsewhere.items():
-        command = f"plansmith promote {made.model}@{made.version} {alias} --store {where.typed}"
+        command = f"plansmith promote {made.model}@{made.version} {alias} --store {store}"
         click.echo(f"  {alias} stands for version {number}, and is left so; to move it: {command}")
 
 

@@ -38,8 +38,7 @@ from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.repository.rollback import hidden_since, rollback_of
 from plansmith.triton.repository.view import versions_in
 from plansmith.triton.server.environment import staging_place
-from plansmith.triton.server.unpacked import PLACE as UNPACKED
-from plansmith.triton.server.unpacked import abandoned_environments
+from plansmith.triton.server.process import UNPACKED, abandoned_environments
 
 Kind = Literal["cache entry", "timing cache", "lock", "leftover", "log", "history record", "view", "part", "release"]
 

@@ -29,9 +29,8 @@ from plansmith.triton.repository.ensembles import with_members
 from plansmith.triton.server.installation import Installation, python_library_folder, python_site
 from plansmith.triton.server.log import is_port_taken, reasons
 from plansmith.triton.server.memory import MemoryLimit
-from plansmith.triton.server.process import end_server, start_server
+from plansmith.triton.server.process import end_server, remove_environments, start_server
 from plansmith.triton.server.python_stub import LentPython, lent_python, write_choosing_stub
-from plansmith.triton.server.unpacked import remove_environments
 
 if TYPE_CHECKING:
     from collections.abc import Collection
