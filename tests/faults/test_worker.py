@@ -248,7 +248,7 @@ def test_a_group_ends_with_its_starter_and_so_does_what_it_started(number: signa
         group = int(starter.stdout.readline())
         assert soon(lambda: len(members_of(group)) > 2, expected=True), "the leader, a shell and its children"
         starter.send_signal(number)
-        assert soon(lambda: members_of(group), set()) == set()
+        assert soon(lambda: not members_of(group), expected=True)
 
 
 def test_the_tail_of_a_log_is_its_last_lines_with_text(tmp_path: Path) -> None:
