@@ -91,7 +91,7 @@ SEVERAL = {
         by_schema=False,
     ),
     "a list of targets in the defaults": _no(
-        "defaults: {target: [a, 5]}\n" + TWO, "1 problem(s)", "model.yaml:1: 'target': must be text (got 5)"
+        "defaults: {target: [local-cpu, 5]}\n" + TWO, "1 problem(s)", "model.yaml:1: 'target': must be text (got 5)"
     ),
     "wrong keys and values in all places": _no(
         "defaults:\n  precison: fp16\n  triton: {max_batch_size: -1}\nmodels:\n  - source: hf:bert\n    names: x\n"
@@ -105,6 +105,12 @@ SEVERAL = {
         "model.yaml:9: 'source' is missing",
         "model.yaml:11: a model is a mapping with at least `source` (got 'just text')",
         "model.yaml:12: 'source': cannot tell what 'bert' is; write hf:",
+    ),
+    "an unknown target beside other problems": _no(
+        "source: hf:bert\nengine: trt\ntarget: triton-99\n",
+        "2 problem(s)",
+        "model.yaml:2: 'engine'",
+        "model.yaml:3: 'target': there is no target 'triton-99'",
     ),
     "a mode that torch.compile does not have": _no(
         "source: hf:bert\nengine: python\npython: {torch_compile: fast}\n",
@@ -213,7 +219,7 @@ ONE = {
     "no target in the list": _no("source: hf:bert\ntarget: []\n", "model.yaml:2: 'target': a list names at least one"),
     "a target twice": _no("source: hf:bert\ntarget: [a, b, a]\n", "model.yaml:2: 'target' names 'a' more than once"),
     "a target that is no text": _no(
-        "source: hf:bert\ntarget:\n  - a\n  - 26.03\n", "model.yaml:4: 'target': must be text (got 26.03)"
+        "source: hf:bert\ntarget:\n  - local-cpu\n  - 26.03\n", "model.yaml:4: 'target': must be text (got 26.03)"
     ),
     "a destination that is none": _no(
         "source: hf:bert\npublish: ftp://models\n",

@@ -20,7 +20,7 @@ from plansmith.config.multi_target import (
     without_targets,
 )
 from plansmith.config.source_reference import Scheme, SourceReference, parse_reference
-from plansmith.config.spec import Problem, find_problems, got, make_spec, refusal
+from plansmith.config.spec import Problem, find_problems, got, make_spec, refusal, unknown_targets
 from plansmith.config.target.targets import is_target_file
 from plansmith.config.yaml_source import MANY, MODELS, Keys, SpecText, option_for, read_text
 from plansmith.errors import SourceError, UsageError
@@ -91,7 +91,7 @@ def read_specs(path: Path, overrides: Mapping[str, Any], picked: Sequence[str] =
     for entry in entries:
         found += _entry_problems(entry, overrides, text)
     if found:
-        raise refusal(_once(found, text), remedy=_remedy(text))
+        raise refusal(_once([*found, *_unknown_targets(entries, overrides, text)], text), remedy=_remedy(text))
     repeated = list(_repeated_names(entries, text, {}, None))
     if repeated:
         raise refusal(repeated, remedy="give each a `name` of its own")
@@ -241,6 +241,17 @@ def _entry_problems(entry: _Entry, overrides: Mapping[str, Any], text: SpecText)
     except UsageError as error:
         words = f"'source': {error.message}; {error.remedy}"
         yield text.placed(Problem(("source",), "wrong", words), text.root_of(("source",), (entry.keys, ("defaults",))))
+
+
+def _unknown_targets(entries: Sequence[_Entry], overrides: Mapping[str, Any], text: SpecText) -> Iterator[Problem]:
+    """The targets of models that cannot be loaded: told with the other problems, and not after them."""
+    if "target" in overrides:
+        yield from unknown_targets(overrides["target"])
+        return
+    for entry in entries:
+        root = text.root_of(("target",), (entry.keys, ("defaults",)))
+        for problem in unknown_targets(entry.targets or entry.values.get("target")):
+            yield text.placed(problem, root)
 
 
 def _stands_there(keys: Keys, overrides: Mapping[str, Any], text: SpecText, root: Keys) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -26,10 +26,10 @@ from plansmith.config.pipeline import PipelineSpec
 from plansmith.config.precision import LoweringOptions, WrittenPrecision
 from plansmith.config.python import PythonOptions
 from plansmith.config.shapes import WrittenRange
-from plansmith.config.target.targets import DEFAULT_TARGET
+from plansmith.config.target.targets import DEFAULT_TARGET, load_target
 from plansmith.config.tensorrt import TensorRTOptions
 from plansmith.config.triton import TritonOptions
-from plansmith.errors import UsageError
+from plansmith.errors import EngineError, UsageError, in_one_line
 from plansmith.records.destination import Destinations, WrittenPlace
 from plansmith.records.fields import HIDDEN, Confidential, Number, Switch
 from plansmith.records.model import Dim, EngineKind, ExportDevice, Precision, Record
@@ -272,7 +272,22 @@ def make_spec(values: Mapping[str, Any]) -> ModelSpec:
         return ModelSpec.model_validate(dict(values))
     except ValidationError as invalid:
         found = [problem_of(error) for error in invalid.errors()]
-    raise refusal(found)
+    raise refusal([*found, *unknown_targets(values.get("target"))])
+
+
+def unknown_targets(target: Any) -> Iterator[Problem]:
+    """Of one target or a list, those that cannot be loaded: for whoever is told of other problems.
+
+    Where nothing else is wrong, each is an error of its own.
+    """
+    several = isinstance(target, list)
+    for number, name in enumerate(target if several else [target]):
+        if isinstance(name, str) and name:
+            try:
+                load_target(name)
+            except EngineError as error:
+                keys = ("target", str(number)) if several else ("target",)
+                yield Problem(keys, "wrong", f"'target': {in_one_line(error.message)}; {error.remedy}")
 
 
 def refusal(
