@@ -51,6 +51,31 @@ def test_no_page_is_wider_than_its_screen(name: str, screen: str, chromium: Brow
     assert chromium.evaluate("document.documentElement.scrollWidth") == width
 
 
+# Each figure of the page that stands on several lines.
+_BROKEN_FIGURES = """
+(() => {
+  const broken = [], texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    for (const found of texts.currentNode.data.matchAll(/(?<![\\w.])\\d+[.]\\d+(?![\\w.])/g)) {
+      const range = document.createRange();
+      range.setStart(texts.currentNode, found.index);
+      range.setEnd(texts.currentNode, found.index + found[0].length);
+      const tops = new Set([...range.getClientRects()].map(box => Math.round(box.top)));
+      if (tops.size > 1) broken.push(found[0] + " of " + texts.currentNode.parentElement.closest("[class]").className);
+    }
+  }
+  return broken;
+})()
+"""
+
+
+@pytest.mark.parametrize("width", [320, 390, 600, 768, 1024, 1280])
+@pytest.mark.parametrize("name", EVERY)
+def test_no_figure_is_broken_over_two_lines(name: str, width: int, chromium: Browser, folder: Path) -> None:
+    chromium.open(folder / f"{name}.html", width=width, height=900)
+    assert chromium.evaluate(_BROKEN_FIGURES) == []
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_wide_tables_scroll_by_themselves_and_can_be_reached_with_the_keyboard(
     name: str, chromium: Browser, folder: Path
