@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from plansmith.compilers.python_backend.model_folder import NUMPY
 from plansmith.config.spec import ModelSpec
-from plansmith.errors import PlansmithError
+from plansmith.errors import EnvironmentFault, PlansmithError
 from plansmith.records.destination import Publication
 from plansmith.records.fingerprint import Basis
 from plansmith.records.pipeline import Script
@@ -39,6 +39,7 @@ from plansmith.system.files import require_writable
 from plansmith.triton.config.option_rules import require_served
 from plansmith.triton.config.script import MAIN
 from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.installation import has_gpu
 from plansmith.triton.server.load_targets import LoadedInto
 from plansmith.triton.server.runtime import ServingRuntime, find_serving_runtime
 
@@ -180,6 +181,33 @@ class Compilation(ModelSteps):
         after = "lower" in found or begins == "lower"
         if "sample" not in found and (after or not may_need_samples(self.spec)):
             plan["sample"] = "left out"
+        return plan
+
+    def plan_here(self) -> dict[str, str]:
+        """As `plan`, for whoever would run it on this machine: what it could not do is refused, or said.
+
+        A plan of TensorRT is built elsewhere, perhaps: that this machine cannot is said alone. So is what nobody knows
+        before the model is loaded.
+
+        Raises:
+            EnvironmentFault: there is no GPU for the export, or a Triton that has to load the version does not answer.
+        """
+        plan, spec = self.plan(), self.spec
+        runs = {step for step, words in plan.items() if words.startswith("would run")}
+        if "export" in runs and spec.device == "cuda" and not has_gpu():
+            with self._locating("export"):
+                raise EnvironmentFault(
+                    "device: cuda, and there is no NVIDIA GPU here",
+                    remedy="use --device cpu, or run it where nvidia-smi lists a GPU",
+                )
+        with self._locating("publish"):
+            LoadedInto(spec.load_into).require_reachable()
+        if "compile" in runs and self._plans is not None and not has_gpu():
+            plan["compile"] += ", and be refused here: there is no NVIDIA GPU"
+        given = [name for name in ("shapes", "inputs", "outputs") if getattr(spec, name)]
+        given += ["triton.max_batch_size"] if spec.triton.max_batch_size is not None else []
+        if "export" in runs and given:
+            plan["export"] += f", and tell whether {' and '.join(given)} fit the model"
         return plan
 
     def publications(self) -> tuple[Publication, ...]:

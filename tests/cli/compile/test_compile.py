@@ -13,6 +13,7 @@ import yaml
 
 from plansmith.cli.compile import outcomes
 from plansmith.records.release import Manifest, PublishedVersion
+from plansmith.steps import compilation
 
 from ...support.cli.command import CommandLine, check_refusal, listing
 from ..conftest import Compiled
@@ -110,6 +111,16 @@ def test_a_dry_run_of_a_new_model_says_what_it_would_do_and_does_nothing(run: Co
     assert {plan[step] for step in STEPS} == {"would run"}
     assert "bert: nothing was done" in run(*words).stdout
     assert listing(run.folder, folder_times=True) == before
+
+
+def test_a_dry_run_refuses_a_gpu_that_is_not_here_and_says_what_only_the_model_tells(
+    run: CommandLine, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilation, "has_gpu", lambda: False)
+    words = ("compile", f"hf:{models / 'bert'}", "--no-check-served", "--dry-run", "--json")
+    check_refusal(run(*words, "--device", "cuda"), 9, ("bert · export: device: cuda, and there is no NVIDIA GPU here",))
+    plan = run(*words, "--shapes", "nothing=1x8:2x8:4x8").document["plan"]
+    assert plan["export"] == "would run, and tell whether shapes fit the model"
 
 
 @pytest.mark.slow

@@ -49,11 +49,14 @@ def test_a_release_that_stands_is_loaded_and_a_dry_run_says_where(
     assert f"not shown: withdrawn: the Triton at {address} does not load theirs" in shown.stdout, shown
 
 
-def test_a_server_that_is_not_there_ends_the_compile_before_it_begins(run: CommandLine, models: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=" ".join)
+def test_a_server_that_is_not_there_ends_the_compile_before_it_begins(
+    options: tuple[str, ...], run: CommandLine, models: Path
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"grpc://127.0.0.1:{taken.getsockname()[1]}"
-        answer = run("compile", f"hf:{models / 'bert'}", "--load-into", address, "--json")
+        answer = run("compile", f"hf:{models / 'bert'}", "--load-into", address, "--json", *options)
     check_refusal(answer, 9, (f"the Triton at {address} cannot be asked", "see that it runs"))
     assert "export" not in answer.stderr
     assert not (run.folder / "artifacts" / "cache").exists()
