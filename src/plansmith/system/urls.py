@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from plansmith.errors import UsageError
+from plansmith.errors import UsageError, first_line
 
 Protocol = Literal["http", "grpc"]
 
@@ -22,6 +22,8 @@ _SCHEMES: dict[Protocol | None, tuple[str, ...]] = {
     "http": ("http", "https"),
     "grpc": ("grpc", "grpcs", "http", "https"),
 }
+# What urllib3 puts before the reason: the pool or connection that it happened to.
+_CONNECTION = re.compile(r"^\w+\(host=.*?\): |^<[\w.]+ object at \w+>: ")
 # What HTTP and gRPC both take for a name: github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md, "Custom-Metadata".
 _HEADER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -89,6 +91,17 @@ def without_secrets(address: str) -> str:
     """An address without the user, password and query that may stand in it."""
     parts = urlsplit(address)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) if parts.netloc else address
+
+
+def connection_reason(error: BaseException) -> str:
+    """Why an HTTP client could not ask, in its innermost words: the outer ones repeat the address, and name objects."""
+    inner: Any = getattr(error, "kwargs", {}).get("error", error)
+    while True:
+        within = [getattr(inner, "reason", None), *inner.args[:1]]
+        found = next((one for one in within if isinstance(one, Exception)), None)
+        if found is None:
+            return _CONNECTION.sub("", first_line(inner))
+        inner = found
 
 
 def _read(url: str, protocol: Protocol | None) -> Address:

@@ -227,9 +227,10 @@ def test_a_server_that_is_not_there_is_an_error_that_may_pass_and_tells_no_passw
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://ann:hunter2@127.0.0.1:9")
-    with pytest.raises(EnvironmentFault, match=r"http://127\.0\.0\.1:9 does not answer") as away:
+    with pytest.raises(EnvironmentFault, match=r"http://127\.0\.0\.1:9 does not answer: Failed to establish") as away:
         found()
     assert away.value.transient
+    assert "urllib3" not in away.value.message
     assert "hunter2" not in str(away.value)
 
 

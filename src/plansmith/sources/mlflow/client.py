@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from plansmith.config.mlflow_uri import LATEST, RegisteredName
-from plansmith.errors import EnvironmentFault, SourceError, first_line
+from plansmith.errors import EnvironmentFault, SourceError
 from plansmith.sources.mlflow.allowlist import printable
-from plansmith.system.urls import without_secrets
+from plansmith.system.urls import connection_reason, without_secrets
 
 INSTALL = "pip install 'plansmith[mlflow]'"
 
@@ -186,7 +186,7 @@ class MlflowServer:
         except (MlflowException, requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             cause = error.__cause__ or error.__context__ if isinstance(error, MlflowException) else error
             raise EnvironmentFault(
-                f"the MLflow server {self.shown} does not answer: {first_line(cause or error)}",
+                f"the MLflow server {self.shown} does not answer: {connection_reason(cause or error)}",
                 remedy=f"start it, or correct {_TRACKING}",
                 transient=True,
             ) from error

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, first_line
 from plansmith.stores.backend.s3.denied_errors import fault_of_refusal, no_s3
 from plansmith.stores.backend.s3.errors import Asked, refusal_in
-
-_CONNECTION = re.compile(r"^\w+\(host=.*?\): ")
+from plansmith.system.urls import connection_reason
 
 
 def fault_from(error: Exception, asked: Asked) -> PlansmithError | None:
@@ -77,21 +73,13 @@ def _fault_of_environment(error: Exception, asked: Asked) -> EnvironmentFault:
 
     if isinstance(error, exceptions.SSLError):
         return EnvironmentFault(
-            f"{asked.host} is not trusted, or does not speak TLS: {_reason(error)}",
+            f"{asked.host} is not trusted, or does not speak TLS: {connection_reason(error)}",
             remedy="name the certificates to trust with --ca-bundle, or see that the endpoint is right: http or https",
         )
     if isinstance(error, credential_errors()):
         return no_credentials(error, asked.place)
     return EnvironmentFault(
-        f"{asked.place} cannot be reached at {asked.host}: {_reason(error)}",
+        f"{asked.place} cannot be reached at {asked.host}: {connection_reason(error)}",
         remedy="see that the server runs and the endpoint is right, then run the same command again: it goes on",
         transient=True,
     )
-
-
-def _reason(error: Exception) -> str:
-    """The innermost thing that an HTTP client says; the outer ones repeat the address."""
-    inner: Any = getattr(error, "kwargs", {}).get("error", error)
-    while isinstance(getattr(inner, "reason", None), Exception):
-        inner = inner.reason
-    return _CONNECTION.sub("", first_line(inner))
