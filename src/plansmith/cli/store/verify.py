@@ -55,7 +55,7 @@ def verify_command(
     else:
         echo_lines(_lines(found))
     if found.damages:
-        error = _failure(found)
+        error = _failure(found, store.reached if store is not None else "")
         click.echo(f"plansmith: {error}", err=True)  # the findings are the document already
         sys.exit(error.exit_code)
 
@@ -89,9 +89,11 @@ def _lines(found: Verification) -> list[str]:
     if found.others:
         others = f"{count(found.others, 'content')} of no version, {bytes_in_words(found.other_bytes)}"
         lines.append(f"  {others}: of shared caches, of publications under way, or for plansmith prune")
-    return lines if found.damages else [*lines, "  all as it was published"]
+    if found.damages:
+        return lines
+    return [*lines, "  all is there; contents were not read" if found.quick else "  all as it was published"]
 
 
-def _failure(found: Verification) -> RepositoryError:
+def _failure(found: Verification, reached: str) -> RepositoryError:
     broken = sorted({f"{one.model}@{one.version}" if one.version is not None else one.model for one in found.damages})
-    return RepositoryError(f"not as it was published: {', '.join(broken)}", remedy=found.remedy())
+    return RepositoryError(f"not as it was published: {', '.join(broken)}", remedy=found.remedy(reached))

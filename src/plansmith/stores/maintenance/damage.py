@@ -43,14 +43,18 @@ class Verification(Record):
     others: int = 0
     other_bytes: int = 0
 
-    def remedy(self) -> str:
-        """What to do about the damages; empty where there are none."""
+    def remedy(self, reached: str = "") -> str:
+        """What to do about the damages; empty where there are none.
+
+        Args:
+            reached: the options that the store is reached by, each after a space.
+        """
         if not self.damages:
             return ""
         if self.kind == "store":
             first = self.damages[0]
             broken = first.model if first.version is None else f"{first.model}@{first.version}"
-            again = f"plansmith publish {broken} {self.place} --resend --no-alias"
+            again = f"plansmith publish {broken} {self.place}{reached} --resend --no-alias"
             return f"publish it again from a repository that has it: {again}"
         hidden = f"plansmith gc --repository {self.place} takes away damaged versions that Triton is not shown"
         shown = "compile the model again: a damaged release is replaced by a new version"
