@@ -138,7 +138,8 @@ def _to_find(target: Target, field: str) -> str:
         if is_target_file(target.name)
         else f"a copy of `plansmith targets {target.name} --yaml`, and pass --target COPY.yaml"
     )
-    return f"find the version in {target.images.get(target.device, 'its image')} and write it into {place}"
+    image = target.images.get(target.device, "its image").format(account="ACCOUNT", region="REGION")
+    return f"find the version in {image} and write it into {place}"
 
 
 def is_target_file(name: str) -> bool:

@@ -110,7 +110,7 @@ class Database:
         if not make:
             raise UsageError(
                 f"there is no inbox {self.place}",
-                remedy="name another with --service or --database; plansmith triggers serve makes it",
+                remedy="name another with --service or --database",
             )
 
     def _identity_now(self) -> tuple[int, int] | None:

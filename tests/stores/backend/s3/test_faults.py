@@ -70,6 +70,21 @@ def test_what_a_server_refuses_has_a_remedy(
     assert "Next: " in text
 
 
+@pytest.mark.parametrize("asked", [lambda o: o.put(READ, b""), lambda o: o.create(READ, b"")], ids=["put", "create"])
+def test_a_server_that_does_not_encrypt_is_asked_without_it(
+    proxy: FaultProxy, s3: S3, asked: Callable[[S3Objects], object]
+) -> None:
+    proxy.handling = saying(501, "NotImplemented")
+    objects = S3Objects(s3.place(endpoint_url=proxy.endpoint, encryption="AES256"), Path())
+    assert "Next: leave --encryption out" in fault(objects, asked)
+
+
+def test_a_remedy_names_how_the_store_is_reached(proxy: FaultProxy, through: S3Objects) -> None:
+    proxy.handling = saying(507, "XMinioStorageFull")
+    store = f"s3://{through.bucket.name}/team/models --endpoint-url {proxy.endpoint}"
+    assert fault(through).endswith(f"plansmith prune --store {store}")
+
+
 @pytest.mark.parametrize(
     ("action", "asked"),
     [

@@ -255,4 +255,5 @@ class Bucket:
             region=self.client.meta.region_name,
             operation=operation,
             key=None if key is None else self.full(key),
+            encrypts=bool(self.encryption),
         )

@@ -57,9 +57,10 @@ def _written(bucket: Bucket, key: str, content: bytes, conditions: dict[str, str
     except Answered as answered:
         if answered.code != NOT_OFFERED:
             return None
+        unless = "leave --encryption out, which it may not offer; or " if bucket.encryption else ""
         raise RepositoryError(
             f"{bucket.place} lies on a server that does not offer conditional writes",
-            remedy=f"have it asked what it can do: plansmith store --probe --store {bucket.typed}",
+            remedy=f"{unless}have it asked what it can do: plansmith store --probe --store {bucket.typed}",
         ) from answered
 
 

@@ -113,9 +113,10 @@ def _refusal_of_place(refusal: Refusal, asked: Asked) -> PlansmithError:
             f"{asked.host} takes no more: {code}", remedy=f"make room: plansmith prune --store {asked.typed}"
         )
     if code == NOT_OFFERED:
+        unless = "leave --encryption out, which it may not offer; or " if asked.encrypts else ""
         return RepositoryError(
             f"{asked.host} does not offer {asked.what} as it was asked for ({code})",
-            remedy=f"see what it can do: plansmith store --probe --store {asked.typed}",
+            remedy=f"{unless}see what it can do: plansmith store --probe --store {asked.typed}",
         )
     if code.isdecimal():
         return _unexplained(code, asked)

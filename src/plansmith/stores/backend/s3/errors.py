@@ -45,7 +45,8 @@ DAMAGED = {
 class Asked:
     """What was asked of a server: a method of botocore's client, and the key in full where it is about an object.
 
-    `typed` and `reached` are those of the Place, for what a person is told to type.
+    `typed` and `reached` are those of the Place, for what a person is told to type; `encrypts`: an object was to be
+    encrypted.
     """
 
     place: str
@@ -56,6 +57,7 @@ class Asked:
     region: str
     operation: str
     key: str | None
+    encrypts: bool = False
 
     @property
     def host(self) -> str:
