@@ -14,7 +14,7 @@ from plansmith.cli import cli
 from ..support.source import source_files
 
 _COMMAND = re.compile(r"plansmith ((?:[a-z][a-z-]*)(?: [^`;,()\n]*)?)")
-_NO_COMMANDS = {"comes", "on", "that"}
+_NO_COMMANDS = {"comes", "is", "on", "that"}
 """What follows plansmith in a sentence."""
 
 
