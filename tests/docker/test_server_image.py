@@ -20,7 +20,10 @@ from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.live import RunningTriton
 from plansmith.triton.server.process import end_server, start_server
 
+from ..support.triton.installed import installation
 from .instructions import COMPOSE_SYNC, read
+
+__all__ = ["installation"]
 
 pytestmark = pytest.mark.slow
 
