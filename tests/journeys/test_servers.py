@@ -14,7 +14,7 @@ from ..support.faults.ends import still_running
 from ..support.prefect.compiled import NAME, check_nothing_half_made, check_whole, small_spec
 from ..support.prefect.prefect_server import PrefectServer
 from ..support.prefect.workers import words_of
-from ..support.servers.mlflow import MlflowServer, running
+from ..support.servers.mlflow_server import MlflowServer, running
 from ..support.waiting import wait_until
 
 STEPS = ["fetch", "export", "sample", "lower", "compile", "validate", "package", "publish"]

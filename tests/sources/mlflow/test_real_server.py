@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ...support.prefect.programs import own_environment
-from ...support.servers.mlflow import MlflowServer, running
+from ...support.servers.mlflow_server import MlflowServer, running
 
 pytestmark = pytest.mark.services
 
