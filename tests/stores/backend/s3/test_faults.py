@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 from email.utils import formatdate
@@ -19,8 +20,10 @@ from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, 
 from plansmith.records.destination import Place
 from plansmith.stores.backend.s3 import S3Objects
 
+from ....support.prefect.wire import Wire
 from ....support.stores.fault_proxy import Answer, FaultProxy, Handling
 from ....support.stores.s3 import KEY_ID, S3, SECRET
+from ....support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -77,6 +80,29 @@ def test_a_server_that_does_not_encrypt_is_asked_without_it(
     proxy.handling = saying(501, "NotImplemented")
     objects = S3Objects(s3.place(endpoint_url=proxy.endpoint, encryption="AES256"), Path())
     assert "Next: leave --encryption out" in fault(objects, asked)
+
+
+def test_a_server_that_goes_away_for_a_while_is_waited_for_and_that_is_said_once(
+    s3: S3, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
+    with Wire(int(s3.endpoint.rpartition(":")[2])) as wire, ThreadPoolExecutor(4) as threads:
+        objects = S3Objects(s3.place(endpoint_url=f"http://127.0.0.1:{wire.port}"), Path())
+        objects.put(READ, b"before")
+        wire.cut()
+        asked = [threads.submit(objects.read, READ) for _ in range(4)]
+        wait_until(lambda: "is away" in caplog.text)
+        assert not any(one.done() for one in asked)
+        wire.mend()
+        assert {found.content for found in (one.result() for one in asked) if found} == {b"before"}
+    assert caplog.text.count("is away; it is asked again for up to 60 s") == 1
+
+
+def test_a_server_that_never_answered_is_not_waited_for(s3: S3) -> None:
+    with Wire(int(s3.endpoint.rpartition(":")[2])) as wire:
+        wire.cut()
+        objects = S3Objects(s3.place(endpoint_url=f"http://127.0.0.1:{wire.port}"), Path())
+        assert "cannot be reached" in fault(objects)
 
 
 def test_a_remedy_names_how_the_store_is_reached(proxy: FaultProxy, through: S3Objects) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import time
 import weakref
 from collections.abc import Iterator
@@ -17,13 +18,18 @@ from plansmith.errors import RepositoryError
 from plansmith.records.destination import Place
 from plansmith.stores.backend.object_store import Document, Held
 from plansmith.stores.backend.s3.client import ATTEMPTS, connect
-from plansmith.stores.backend.s3.connection_errors import cut_errors, cut_short, fault_from
+from plansmith.stores.backend.s3.connection_errors import cut_errors, cut_short, fault_from, is_refused
 from plansmith.stores.backend.s3.denied_errors import no_s3
 from plansmith.stores.backend.s3.errors import ABSENT, CONFLICT, NOT_OFFERED, UNMET, Asked, refusal_in
 from plansmith.stores.layout import MARKER_KEY
 
 _CHUNK_BYTES = 1 << 18
 _PAUSE_SECONDS = 0.2
+_AWAY_SECONDS = 60.0
+"""For how long a server that has answered before, and refuses connections now, is asked again."""
+_AWAY_PAUSE_SECONDS = 0.5
+
+_log = logging.getLogger(__name__)
 
 
 class Answered(Exception):
@@ -38,6 +44,33 @@ class Answered(Exception):
         super().__init__(code)
         self.code = code
         self.headers = headers
+
+
+class _Away:
+    """Whether a server that has answered is away now; said once, whoever of several threads finds out.
+
+    Args:
+        place: to name.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._has_answered = False
+        self._is_away = False
+        self._lock = Lock()
+
+    def begins(self) -> bool:
+        """Note that it refuses connections; whether it is worth waiting for, as it has answered before."""
+        with self._lock:
+            if self._has_answered and not self._is_away:
+                self._is_away = True
+                _log.warning("the server of %s is away; it is asked again for up to %.0f s", self._place, _AWAY_SECONDS)
+            return self._has_answered
+
+    def ended(self) -> None:
+        """Note that it answers."""
+        with self._lock:
+            self._has_answered, self._is_away = True, False
 
 
 class Bucket:
@@ -57,6 +90,7 @@ class Bucket:
         self._relative_to = relative_to
         self._client: Any = None
         self._lock = Lock()
+        self._away = _Away(self.place)
         encryption = {"ServerSideEncryption": place.encryption, "SSEKMSKeyId": place.kms_key}
         self.encryption: dict[str, Any] = {name: value for name, value in encryption.items() if value}
 
@@ -87,7 +121,7 @@ class Bucket:
         return key.removeprefix(self._start)
 
     def call(self, operation: str, key: str | None = None, *, answers: tuple[str, ...] = (), **words: Any) -> Any:
-        """Do one request.
+        """Do one request; a server that goes away for a while, such as to start again, is waited for.
 
         Args:
             operation: a method of botocore's client, such as `put_object`.
@@ -105,17 +139,26 @@ class Bucket:
         """
         if key is not None:
             words["Key"] = self.full(key)
-        client = self.client
-        try:
-            return getattr(client, operation)(Bucket=self.name, **words)
-        except Exception as error:
-            refusal = refusal_in(error)
-            if refusal is not None and refusal.code in answers:
-                raise Answered(refusal.code, refusal.headers) from error
-            fault = fault_from(error, self._asked(operation, key))
-            if fault is None:
-                raise
-            raise fault from error
+        ask = getattr(self.client, operation)
+        deadline = 0.0
+        while True:
+            try:
+                answer = ask(Bucket=self.name, **words)
+            except Exception as error:
+                refusal = refusal_in(error)
+                if refusal is not None and refusal.code in answers:
+                    self._away.ended()
+                    raise Answered(refusal.code, refusal.headers) from error
+                deadline = deadline or time.monotonic() + _AWAY_SECONDS
+                if is_refused(error) and time.monotonic() < deadline and self._away.begins():
+                    time.sleep(_AWAY_PAUSE_SECONDS)
+                    continue
+                fault = fault_from(error, self._asked(operation, key))
+                if fault is None:
+                    raise
+                raise fault from error
+            self._away.ended()
+            return answer
 
     def put(self, key: str, content: bytes, **conditions: str) -> str:
         """Write a small object; its tag.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, first_line
 from plansmith.stores.backend.s3.denied_errors import fault_of_refusal, no_s3
 from plansmith.stores.backend.s3.errors import Asked, refusal_in
@@ -33,6 +36,13 @@ def cut_errors() -> tuple[type[Exception], ...]:
     from urllib3.exceptions import HTTPError
 
     return (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError, HTTPError)
+
+
+def is_refused(error: Exception) -> bool:
+    """Whether nobody listens where the server should: nothing was sent."""
+    from botocore.exceptions import EndpointConnectionError
+
+    return isinstance(error, EndpointConnectionError) and os.strerror(errno.ECONNREFUSED) in connection_reason(error)
 
 
 def cut_short(missing_bytes: int) -> Exception:
