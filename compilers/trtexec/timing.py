@@ -43,7 +43,8 @@ class Measurement(Record):
     may take for places outside its table; `profile`: the number of the optimization profile; `warm_up_ms` and
     `duration_seconds`: how long it runs before and while it measures, at least; `times`: the file that takes the times
     of every query as JSON, empty for none; `plugins`: libraries that the plan needs; `version_compatible`: the plan is
-    one, and brings code of its own that must be let run.
+    one, and brings code of its own that must be let run; `weights`: the graph that a plan without its weights gets them
+    from, empty for one that has them.
     """
 
     shapes: dict[str, tuple[int, ...]] = Field(default_factory=dict)
@@ -54,6 +55,7 @@ class Measurement(Record):
     times: str = ""
     plugins: tuple[str, ...] = ()
     version_compatible: bool = False
+    weights: str = ""
 
 
 class TimingCall(Record):
@@ -97,6 +99,8 @@ def timing_command(
         f"--shapes={named_list(shapes)}": bool(shapes),
         f"--loadInputs={_files(measurement.inputs)}": bool(measurement.inputs),
         "--versionCompatible": measurement.version_compatible,
+        "--refit": bool(measurement.weights),
+        f"--refitFromOnnx={measurement.weights}": bool(measurement.weights),
         **{f"--staticPlugins={library}": True for library in measurement.plugins},
         f"--warmUp={measurement.warm_up_ms}": True,
         f"--duration={measurement.duration_seconds}": True,

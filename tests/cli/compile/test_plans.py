@@ -46,6 +46,12 @@ def test_the_call_follows_the_target_s_tensorrt_and_the_spec(run: InProcess) -> 
     latency, throughput = (set(timing) for timing in build["timing"])
     assert {"--loadEngine=model.plan", "--useProfile=0", "--shapes=x:1x4"} < latency
     assert {"--useProfile=1", "--shapes=x:16x4", "--noCudaGraph", "--noSpinWait"} < throughput
+    assert not [word for word in latency if word.startswith("--refit")]
+    with (run.folder / "plan.yaml").open("a") as spec:
+        spec.write("  strip_weights: true\n")
+    build = run("compile", "plan.yaml", "--dry-run", "--json", "--gpu", "L4").document["build"]
+    weights = f"--refitFromOnnx={build['graph']}"
+    assert all({"--refit", weights} < set(timing) for timing in build["timing"])
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,8 @@ def outlook_of(
         notes.append("no GPU is here and none is named (--gpu): a plan fits the kind of GPU that it was built on")
     program, major = options.trtexec or "trtexec", int(str(target.tensorrt).partition(".")[0])
     calls = [
-        timing_command(measurement, program=program, plan=_PLAN, major=major) for measurement in _measurements(build)
+        timing_command(measurement, program=program, plan=_PLAN, major=major)
+        for measurement in _measurements(build, graph)
     ]
     command = build_command(
         build,
@@ -167,9 +168,13 @@ def asked_shapes(spec: ModelSpec) -> dict[str, InputRange]:
     return shapes_of(spec.tensorrt.profiles)
 
 
-def _measurements(build: BuildSpec) -> list[Measurement]:
+def _measurements(build: BuildSpec, graph: str) -> list[Measurement]:
     """The opt of every profile; one measurement of a plan whose shapes are all fixed."""
-    fixed = Measurement(plugins=build.plugins, version_compatible=build.version_compatible)
+    fixed = Measurement(
+        plugins=build.plugins,
+        version_compatible=build.version_compatible,
+        weights=graph if build.strip_weights else "",
+    )
     return [
         fixed.model_copy(update={"shapes": {n: s.opt for n, s in profile.shapes.items()}, "profile": number})
         for number, profile in enumerate(build.profiles)
