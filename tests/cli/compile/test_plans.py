@@ -54,6 +54,16 @@ def test_the_call_follows_the_target_s_tensorrt_and_the_spec(run: InProcess) -> 
     assert all({"--refit", weights} < set(timing) for timing in build["timing"])
 
 
+def test_formats_of_outputs_that_are_not_known_yet_are_left_out_of_the_call_and_that_is_said(run: InProcess) -> None:
+    (run.folder / "plan.yaml").write_text(
+        "source: hf:team/model\nengine: tensorrt\ntarget: triton-26.07\nshapes: {x: 1x4:2x4:4x4}\n"
+        "tensorrt: {gpus: [L4], formats: {y: hwc8}}\n"
+    )
+    build = run("compile", "plan.yaml", "--dry-run", "--json").document["build"]
+    assert not [word for word in build["trtexec"] if "hwc8" in word]
+    assert "the call lacks the formats of y: the graph tells its outputs" in build["notes"]
+
+
 @pytest.mark.parametrize(
     ("more", "status", "words"),
     [

@@ -134,8 +134,12 @@ def outlook_of(
         timing_command(measurement, program=program, plan=_PLAN, major=major)
         for measurement in _measurements(build, graph)
     ]
+    known = {tensor.name for tensor in (*interface.inputs, *interface.outputs)}
+    unjudged = set() if is_there else build.formats.keys() - known
+    if unjudged:
+        notes.append(f"the call lacks the formats of {', '.join(sorted(unjudged))}: the graph tells its outputs")
     command = build_command(
-        build,
+        build.model_copy(update={"formats": {name: build.formats[name] for name in build.formats.keys() - unjudged}}),
         graph=graph,
         plan=_PLAN,
         layers=_LAYERS,
