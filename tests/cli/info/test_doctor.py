@@ -122,8 +122,19 @@ async def ask_here(name: str, *, online: bool, limit_seconds: float) -> Probed:
 def test_in_a_complete_environment_every_package_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("plansmith.cli.doctor.examination.run_probe", ask_here)
-    check_complete(InProcess(tmp_path, monkeypatch, capfd)("doctor", "--json"), tmp_path)
+    asked: list[str] = []
+
+    async def noting(name: str, **given: Any) -> Probed:
+        asked.append(name)
+        return await ask_here(name, **given)
+
+    monkeypatch.setattr("plansmith.cli.doctor.examination.run_probe", noting)
+    run = InProcess(tmp_path, monkeypatch, capfd)
+    quick = run("doctor", "--json")
+    assert not {"torch", "timm", "transformers", "onnxruntime", "prefect_server"} & {*asked}, "they take seconds"
+    assert "plansmith doctor --deep" in by_name(quick.document)["Packages for compiling: imports"]["found"]
+    assert (quick.status, quick.document["counts"]["problem"]) == (0, 0), quick
+    check_complete(run("doctor", "--deep", "--json"), tmp_path)
 
 
 def check_complete(answer: Answer, folder: Path) -> None:

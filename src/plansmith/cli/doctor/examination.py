@@ -1,9 +1,10 @@
-"""The whole examination: asks everything at once, two heavy imports at a time, and puts the findings in order."""
+"""The whole examination: asks everything at once, heavy imports two at a time, and puts the findings in order."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -14,7 +15,9 @@ from plansmith.cli.doctor.findings import Examination, Finding
 from plansmith.compilers.trtexec.probe import find_trtexec
 from plansmith.triton.server.installation import has_gpu
 
-_AT_ONCE = 2
+_HEAVY_AT_ONCE = 2
+_HEAVY = {*libraries.IMPORTED, "prefect_server"} - {"huggingface_hub", "jinja2"}
+"""What takes seconds to import, which a deep examination alone does."""
 _PROBED = (*libraries.IMPORTED, "prefect", "prefect_server", "gpus", "tensorrt", "boto3", "mlflow")
 
 
@@ -40,18 +43,21 @@ def examine(
     Args:
         artifacts: the folder that compiles write to; it need not exist, and nothing is left in it.
         online: ask the Prefect API, registries and stores that are configured.
-        deep: start Triton too, which takes some seconds.
+        deep: import every package, and start Triton: that takes many seconds.
         strict: warnings count for the exit code.
         limit_seconds: how long each library and program may take.
         progress: told what is being looked at.
     """
     trtexec = find_trtexec()
-    answers = asyncio.run(_ask(trtexec, online=online, limit_seconds=limit_seconds, progress=progress))
-    probes = answers.probes
+    known = {} if deep else {name: found for name in _HEAVY if (found := libraries.stated(name)) is not None}
+    asked = [name for name in _PROBED if name not in known]
+    answers = asyncio.run(_ask(asked, trtexec, online=online, limit_seconds=limit_seconds, progress=progress))
+    probes = known | answers.probes
     progress("starting Triton" if deep else "looking at Triton")
     findings = [
         *libraries.python_findings(),
         *_packages(probes),
+        *([libraries.NOT_IMPORTED] if known else []),
         *serving.look(deep=deep),
         *folder.folder_findings(artifacts),
         *machine.machine_findings(),
@@ -87,12 +93,19 @@ def _packages(probes: dict[str, Probed]) -> list[Finding]:
     ]
 
 
-async def _ask(trtexec: str | None, *, online: bool, limit_seconds: float, progress: Callable[[str], None]) -> _Answers:
-    gate = asyncio.Semaphore(_AT_ONCE)
+async def _ask(
+    names: Sequence[str],
+    trtexec: str | None,
+    *,
+    online: bool,
+    limit_seconds: float,
+    progress: Callable[[str], None],
+) -> _Answers:
+    gate = asyncio.Semaphore(_HEAVY_AT_ONCE)
     running: list[str] = []
 
     async def import_one(name: str) -> Probed:
-        async with gate:
+        async with gate if name in _HEAVY else nullcontext():
             running.append(name)
             progress(f"looking at {', '.join(running)}")
             try:
@@ -104,6 +117,6 @@ async def _ask(trtexec: str | None, *, online: bool, limit_seconds: float, progr
         return await run_program(command, limit_seconds=limit_seconds) if command is not None else None
 
     async with asyncio.TaskGroup() as asked:
-        probes = {name: asked.create_task(import_one(name)) for name in _PROBED}
+        probes = {name: asked.create_task(import_one(name)) for name in names}
         banner = asked.create_task(run_installed([trtexec] if trtexec else None))
     return _Answers({name: task.result() for name, task in probes.items()}, banner.result())

@@ -38,6 +38,7 @@ IMPORTED = (
 )
 
 _ABSENT = "not installed"
+_IMPORTED = "imported"
 _ALWAYS_NEEDED = {"jinja2"}  # of what plansmith always demands: the others are imported before there is a doctor
 _NEEDED_FOR = {
     "jinja2": "the report in every release",
@@ -87,6 +88,22 @@ def installed_version(distribution: str) -> str:
         return version(distribution)
     except PackageNotFoundError:
         return ""
+
+
+NOT_IMPORTED = Finding(
+    COMPILE_AREA, "imports", Severity.OPTIONAL, "not tried: plansmith doctor --deep does so, and starts Triton"
+)
+
+
+def stated(module: str) -> Probed | None:
+    """What is known of a module without importing it, by the metadata of its distribution; None without any."""
+    installed = installed_version(module.removesuffix("_server"))
+    return Probed({"version": installed, _IMPORTED: False}) if installed else None
+
+
+def is_imported(probe: Probed) -> bool:
+    """Whether a module was imported, and not looked at from outside alone."""
+    return bool((probe.facts or {}).get(_IMPORTED, True))
 
 
 def python_findings() -> list[Finding]:
@@ -155,15 +172,16 @@ def _package(requirement: Requirement, installed: str, probe: Probed | None, ext
     if probe is not None and probe.broken:
         found = f"{installed}, does not work: {probe.broken}" if installed else f"does not work: {probe.broken}"
         return Finding(COMPILE_AREA, name, Severity.PROBLEM, found, needed_for, _with(install, "--force-reinstall"))
-    stated = str(facts.get("version") or installed)
-    if not stated or (probe is not None and probe.is_absent):
+    told = str(facts.get("version") or installed)
+    if not told or (probe is not None and probe.is_absent):
         return Finding(COMPILE_AREA, name, Severity.PROBLEM, _ABSENT, needed_for, install)
-    lacking = unmet(requirement, stated) or _incapable(name, facts)
+    imported = probe is None or is_imported(probe)
+    lacking = unmet(requirement, told) or (_incapable(name, facts) if imported else "")
     if lacking:
         return Finding(
-            COMPILE_AREA, name, Severity.PROBLEM, f"{stated}; {lacking}", needed_for, _with(install, "--upgrade")
+            COMPILE_AREA, name, Severity.PROBLEM, f"{told}; {lacking}", needed_for, _with(install, "--upgrade")
         )
-    return Finding(COMPILE_AREA, name, Severity.OK, ", ".join([stated, *_abilities(name, facts)]))
+    return Finding(COMPILE_AREA, name, Severity.OK, ", ".join([told, *(_abilities(name, facts) if imported else [])]))
 
 
 def _with(install: str, option: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from plansmith.cli.doctor.children import Probed
 from plansmith.cli.doctor.findings import Finding, Severity
+from plansmith.cli.doctor.libraries import is_imported
 
 PREFECT_AREA = "Prefect"
 REGISTRY_AREA = "Registries"
@@ -39,7 +40,7 @@ def prefect_findings(client: Probed, server: Probed, *, fastapi: str, unmet: str
         stated = f"does not import with FastAPI {fastapi or '(not installed)'}: {why}"
         needed_for = "running a Prefect server here"
         found.append(Finding(PREFECT_AREA, "server", Severity.WARNING, stated, needed_for, _INSTALL_FLOWS))
-    else:
+    elif is_imported(server):
         found.append(Finding(PREFECT_AREA, "server", Severity.OK, f"imports, with FastAPI {fastapi}"))
     return [*found, api_finding(client.facts)]
 

@@ -28,7 +28,7 @@ _NARROWEST = 40
 @click.command("doctor")
 @artifacts_option("The folder that compiles write to.")
 @click.option("--offline", is_flag=True, help="Ask no service: no Prefect API, no registry, no store.")
-@click.option("--deep", is_flag=True, help="Start Triton too, without a model; takes some seconds more.")
+@click.option("--deep", is_flag=True, help="Import every package, and start Triton without a model: half a minute.")
 @click.option("--strict", is_flag=True, help="Warnings count for the exit code too.")
 @click.option("--json", "as_json", is_flag=True, help="Print all findings as one JSON document.")
 def doctor_command(*, artifacts: Path, offline: bool, deep: bool, strict: bool, as_json: bool) -> None:
