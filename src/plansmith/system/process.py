@@ -83,8 +83,8 @@ def tied_to(parent: int) -> Callable[[], None]:
     return follow
 
 
-# It outlives the signals that end others politely: what it ends may still be asked to.
-_LEADER = "trap '' HUP INT TERM; read -r _; kill -KILL 0"
+# The leader itself, and the `sleep`, outlive the signals that end others politely.
+_LEADER = "trap '' HUP INT TERM; read -r _; sleep {seconds:g}; kill -KILL 0"
 
 
 class ProcessGroup:
@@ -94,13 +94,16 @@ class ProcessGroup:
     with this process, and the leader then kills the group, itself included. So it reaches what the processes of the
     group started, too, which a death signal (prctl, PR_SET_PDEATHSIG) does not.
 
+    Args:
+        grace_seconds: how long they have to find out by themselves, and to tidy up.
+
     Attributes:
         number: of the group, for `process_group` of `subprocess.Popen`; nobody else's until `end`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, grace_seconds: float = 0) -> None:
         self._leader = subprocess.Popen(
-            ["/bin/sh", "-c", _LEADER],
+            ["/bin/sh", "-c", _LEADER.format(seconds=grace_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -63,6 +63,15 @@ def fake_installation(root: Path) -> Path:
     return binary
 
 
+FAMILY = ["sh", "tritonserver", "triton_python_backend_stub"]
+"""The leader of the process group, the server, and the stub that it starts."""
+
+
+def server_of(family: list[psutil.Process]) -> psutil.Process:
+    """The server among the processes that were started with it."""
+    return next(one for one in family if one.name() == "tritonserver")
+
+
 @pytest.mark.slow
 def test_a_started_server_answers_and_a_stopped_one_leaves_nothing(
     repository: Path,
@@ -79,7 +88,7 @@ def test_a_started_server_answers_and_a_stopped_one_leaves_nothing(
         assert connection.getresponse().status == http.client.OK
         connection.close()
         children = started()
-        assert [child.name() for child in children] == ["tritonserver", "triton_python_backend_stub"]
+        assert [child.name() for child in children] == FAMILY
         assert len(traces()) == 2
     assert not any(is_running(child.pid) for child in children)
     assert not traces()
@@ -185,7 +194,7 @@ def test_a_port_that_another_program_took_meanwhile_is_replaced(
 def test_waiting_ends_when_the_server_does(installation: Installation, tmp_path: Path, started: Started) -> None:
     (tmp_path / "empty").mkdir()
     with TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[]) as server:
-        started()[0].terminate()
+        server_of(started()).terminate()
         assert server.wait() == 0
 
 
@@ -200,9 +209,9 @@ def test_a_server_that_was_killed_says_so_keeps_its_log_and_leaves_no_stub(
 ) -> None:
     with TritonServer(repository, installation, tmp_path / "log", site=site) as server:
         family = started()
-        assert [one.name() for one in family] == ["tritonserver", "triton_python_backend_stub"]
+        assert [one.name() for one in family] == FAMILY
         assert server.wait(0) is None
-        family[0].kill()
+        server_of(family).kill()
         status = server.wait()
         assert status == -signal.SIGKILL
         told = server.obituary(status, "while it served")
@@ -233,8 +242,9 @@ def test_a_server_does_not_outlive_a_parent_that_was_killed(repository: Path, si
         assert parent.stdout is not None
         assert parent.stdout.readline() == "ready\n"
         family = psutil.Process(parent.pid).children(recursive=True)
+        names = [one.name() for one in family]
         parent.send_signal(signal.SIGKILL)
-    assert len(family) == 2
+    assert names == FAMILY
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and (
         any(is_running(one.pid) for one in family) or list(SHARED_MEMORY.glob(f"plansmith-{parent.pid}-*"))

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import IO
 
 from plansmith.config.python import OWNER_FILE
-from plansmith.system.process import ProcessGroup
+from plansmith.system.process import ProcessGroup, tied_to
 from plansmith.system.temporary import is_of_dead_process
 
 _TERMINATE_SECONDS = 10
 _STUB_SECONDS = 5
+
+GRACE_SECONDS = 5
+"""How long the stubs of a server have to give their shared memory back when whoever started it was killed."""
 
 UNPACKED = Path("/tmp")  # noqa: S108 - Triton's choice (EnvironmentManager in src/pb_env.cc of its Python backend)
 """Where servers unpack the environments of Python models."""
@@ -26,7 +29,10 @@ _FILLED_SECONDS = 60
 def start_server(
     command: list[str], environment: dict[str, str], log: IO[bytes], group: ProcessGroup
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a process group, so that a Ctrl-C reaches it through `end_server` only."""
+    """Start a program in a process group, so that a Ctrl-C reaches it through `end_server` only.
+
+    The kernel ends it as soon as the calling thread ends; its stubs find that out, and give their shared memory back.
+    """
     return subprocess.Popen(
         command,
         env=environment,
@@ -34,6 +40,7 @@ def start_server(
         stdout=log,
         stderr=subprocess.STDOUT,
         process_group=group.number,
+        preexec_fn=tied_to(os.getpid()),  # noqa: PLW1509 - only the child itself can ask for this signal
     )
 
 

@@ -29,7 +29,7 @@ from plansmith.triton.repository.ensembles import with_members
 from plansmith.triton.server.installation import Installation, python_library_folder, python_site
 from plansmith.triton.server.log import is_port_taken, reasons
 from plansmith.triton.server.memory import MemoryLimit
-from plansmith.triton.server.process import end_server, remove_environments, start_server
+from plansmith.triton.server.process import GRACE_SECONDS, end_server, remove_environments, start_server
 from plansmith.triton.server.python_stub import LentPython, lent_python, write_choosing_stub
 
 if TYPE_CHECKING:
@@ -97,7 +97,8 @@ _CACHE_BYTES = 16 * 2**20
 class TritonServer:
     """A context manager that starts `tritonserver` on a model repository and takes it down again.
 
-    It and all that it started end with this process, however that ends.
+    The kernel ends the server when the thread that entered the block ends, however it ends; so enter it in a thread
+    that lives as long as the server shall. What the server started ends with this process.
 
     Args:
         repository: the model repository.
@@ -223,7 +224,7 @@ class TritonServer:
         ports = _free_ports(self._wanted_ports)
         self.http_url, self.grpc_url, self.metrics_url = (f"{HOST}:{port}" for port in ports)
         with self.log.open("wb") as log:
-            group = ProcessGroup()
+            group = ProcessGroup(GRACE_SECONDS)
             undo.callback(group.end)
             self._process = start_server(self._command(scratch, ports), self._environment(), log, group)
         self._watch = Watch(self._process.pid)
