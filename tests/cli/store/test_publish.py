@@ -99,7 +99,7 @@ def test_a_release_that_was_withdrawn_is_not_published(run: InProcess, store: St
         ((MODEL, "store", "--alias", "7up"), 2, "'7up' is no alias"),
         ((MODEL, "ftp://models"), 2, "only folders and s3://bucket/prefix are known"),
         ((MODEL, "s3:/models"), 2, "s3: is no folder; an S3 prefix is s3://bucket/prefix"),
-        ((MODEL, "S3:models"), 2, "S3: is no folder; an S3 prefix is s3://bucket/prefix"),
+        ((MODEL, "S3:models"), 2, "Next: write a folder, or s3://BUCKET/PREFIX"),
         ((MODEL, ""), 2, "it is empty"),
         ((MODEL, "s3://models/../x"), 2, "a prefix has no empty parts, no . or .."),
         ((MODEL, "store", "--region", "eu-1"), 2, "--region is for s3:// only"),
