@@ -48,7 +48,8 @@ def test_nothing_outlives_a_command_that_is_killed_at_any_moment(words: tuple[st
     seed = os.environ.get("PLANSMITH_SOAK_SEED") or str(random.randrange(10**6))
     chance = random.Random(seed)
     for number in range(ROUNDS):
-        program = Program([*COMMAND, *words], folder / "log", environment(), folder=folder)
+        own = environment(TMPDIR=str(folder))  # what was killed leaves its temporary files to gc
+        program = Program([*COMMAND, *words], folder / "log", own, folder=folder)
         seconds = chance.uniform(0, _LONGEST_SECONDS)
         program.start()
         time.sleep(seconds)

@@ -183,11 +183,14 @@ class Compilation(ModelSteps):
             plan["sample"] = "left out"
         return plan
 
-    def plan_here(self) -> dict[str, str]:
+    def plan_here(self, say: Callable[[str], None]) -> dict[str, str]:
         """As `plan`, for whoever would run it on this machine: what it could not do is refused, or said.
 
         A plan of TensorRT is built elsewhere, perhaps: that this machine cannot is said alone. So is what nobody knows
         before the model is loaded.
+
+        Args:
+            say: told a line of such.
 
         Raises:
             EnvironmentFault: there is no GPU for the export, or a Triton that has to load the version does not answer.
@@ -203,11 +206,11 @@ class Compilation(ModelSteps):
         with self._locating("publish"):
             LoadedInto(spec.load_into).require_reachable()
         if "compile" in runs and self._plans is not None and not has_gpu():
-            plan["compile"] += ", and be refused here: there is no NVIDIA GPU"
+            say("the compile would be refused here: there is no NVIDIA GPU to build a plan on")
         given = [name for name in ("shapes", "inputs", "outputs") if getattr(spec, name)]
         given += ["triton.max_batch_size"] if spec.triton.max_batch_size is not None else []
         if "export" in runs and given:
-            plan["export"] += f", and tell whether {' and '.join(given)} fit the model"
+            say(f"whether {' and '.join(given)} fit the model is known once it is loaded")
         return plan
 
     def publications(self) -> tuple[Publication, ...]:

@@ -105,7 +105,7 @@ def _compile(spec: ModelSpec, manner: _Manner) -> Planned | Compiled:
     _say_name(spec, manner.base)
     if manner.dry_run:
         with Compilation(spec, relative_to=manner.base, dry=True) as compilation:
-            plan = compilation.plan_here()
+            plan = compilation.plan_here(lambda line: click.echo(f"plansmith: {line}", err=True))
             return Planned(compilation.name, plan, compilation.builds(), compilation.publications())
     with TerminalProgress(quiet=manner.quiet) as listener:
         if manner.track:

@@ -101,7 +101,9 @@ class Reach:
         except ValidationError as invalid:
             problems = [f"{_option_of(error['loc'], option)}: {words_of(error)}" for error in invalid.errors()]
             is_place = any(error["loc"] == ("to",) for error in invalid.errors())
-            remedy = "write a folder, or s3://BUCKET/PREFIX" if is_place else "plansmith versions --help has the options"
+            remedy = (
+                "write a folder, or s3://BUCKET/PREFIX" if is_place else "plansmith versions --help has the options"
+            )
             raise UsageError("\n".join(problems), remedy=remedy) from None
         if self.given and not place.is_s3:
             raise UsageError(f"{self.options} is for s3:// only, and {text} is a folder", remedy="leave it out")
