@@ -46,10 +46,12 @@ class Build:
 
 
 def change(path: Path, content: bytes) -> None:
-    """Write like any program does; again where the file system's clock is too coarse to show it."""
-    before = path.stat().st_mtime_ns
-    while path.stat().st_mtime_ns == before:
+    """Write like any program that may; again where the file system's clock is too coarse to show it."""
+    before = path.stat()
+    path.chmod(0o644)
+    while path.stat().st_mtime_ns == before.st_mtime_ns:
         path.write_bytes(content)
+    path.chmod(before.st_mode)
 
 
 def truncate(folder: Path) -> None:
@@ -72,7 +74,7 @@ def flip_a_bit_and_set_the_time_back(folder: Path) -> None:
 
 
 def empty_the_entry_file(folder: Path) -> None:
-    (folder / ENTRY_FILE).write_bytes(b"")
+    change(folder / ENTRY_FILE, b"")
 
 
 def lose_a_file(folder: Path) -> None:
@@ -89,20 +91,20 @@ def lose_the_entry_file(folder: Path) -> None:
 
 
 def write_garbage(folder: Path) -> None:
-    (folder / ENTRY_FILE).write_bytes(b"\x80\x00{")
+    change(folder / ENTRY_FILE, b"\x80\x00{")
 
 
 def write_another_document(folder: Path) -> None:
-    (folder / ENTRY_FILE).write_text('{"files": []}')
+    change(folder / ENTRY_FILE, b'{"files": []}')
 
 
 def write_a_list(folder: Path) -> None:
-    (folder / ENTRY_FILE).write_text("[]")
+    change(folder / ENTRY_FILE, b"[]")
 
 
 def change_the_record(folder: Path) -> None:
     path = folder / ENTRY_FILE
-    path.write_text(path.read_text().replace("passed", "failed"))
+    change(path, path.read_bytes().replace(b"passed", b"failed"))
 
 
 DAMAGES = [

@@ -150,15 +150,17 @@ def check_refusal(answer: Answer, status: int, says: tuple[str, ...]) -> None:
 
 
 def listing(folder: Path, *, folder_times: bool = False) -> dict[str, tuple[int, int, int]]:
-    """Everything below a folder: kind and rights, size, time of the last change.
+    """Everything below a folder: kind and rights, size of a file, time of the last change.
 
     The time of a folder tells whether anything was made in it, even if it was removed again.
     """
     found = {}
     for path in [folder, *folder.rglob("*")]:
         stat = path.lstat()
-        timed = folder_times or not path.is_dir()
-        found[str(path.relative_to(folder))] = (stat.st_mode, stat.st_size, stat.st_mtime_ns if timed else 0)
+        is_folder = path.is_dir()
+        size = 0 if is_folder else stat.st_size  # a folder's is its file system's business
+        time = stat.st_mtime_ns if folder_times or not is_folder else 0
+        found[str(path.relative_to(folder))] = (stat.st_mode, size, time)
     return found
 
 

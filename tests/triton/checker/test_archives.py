@@ -126,13 +126,14 @@ def test_links_that_lead_in_a_circle_are_what_leads_to_nothing(tmp_path: Path) -
     assert found == {"m/a", "m/b", "m/c"}
 
 
+@pytest.mark.parametrize(("total", "kept"), [(2**40, 2**30), (10 * 2**20, 2**20)], ids=["large", "small"])
 def test_a_file_that_would_fill_the_disk_is_refused_before_it_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    total: int, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = archive(tmp_path, file("m/1/model.onnx", bytes(2**20)))
     usage = shutil.disk_usage(tmp_path)
     for left, fits in ((2**20, True), (2**20 - 1, False)):
-        given = usage._replace(free=archives._KEPT_FREE + left)
+        given = usage._replace(total=total, free=kept + left)
         monkeypatch.setattr(shutil, "disk_usage", lambda _, given=given: given)
         if fits:
             with unpacked(path) as folder:

@@ -22,6 +22,7 @@ MOST_TIMES_LARGER = 200
 
 _FREELY = 64 * 2**20
 _KEPT_FREE = 2**30
+_KEPT_FREE_SHARE = 0.1  # of a small disk, such as a tmpfs
 _LONGEST_HEADER = 2**20
 _PIECE = 2**20
 _GZIP = b"\x1f\x8b"
@@ -107,10 +108,12 @@ def _require_room(path: Path, folder: Path, size: int, total: int, most: int) ->
     """See that there is room for one more file, whose size is part of the total already."""
     if total > most:
         raise _refused(path, f"it unpacks to more than {bytes_in_words(most)}")
-    free = shutil.disk_usage(folder).free
-    if free - size < _KEPT_FREE:
+    disk = shutil.disk_usage(folder)
+    kept = min(_KEPT_FREE, int(disk.total * _KEPT_FREE_SHARE))
+    if disk.free - size < kept:
         raise RepositoryError(
-            f"{path} does not fit: {bytes_in_words(free)} are left in {folder.parent.parent}",
+            f"{path} does not fit: {bytes_in_words(disk.free)} are left in {folder.parent.parent},"
+            f" of which {bytes_in_words(kept)} stay free",
             remedy="set TMPDIR to a folder with more room, or unpack it yourself and name the folder",
         )
 
