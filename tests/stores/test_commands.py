@@ -17,6 +17,7 @@ from ..support.cli.in_process import InProcess
 from ..support.cli.read_only import read_only
 from ..support.stores.filled import fill, let_pass, publish, report_live
 from ..support.stores.releases import MODEL, make_release
+from ..support.stores.s3 import S3
 from ..support.triton.versions import INTERFACE
 
 STORE = ("--store", "store")
@@ -292,6 +293,23 @@ def test_what_makes_no_sense_is_refused_with_what_to_type_instead(refused: Refus
     answer = run(*refused.words, "--json")
     check_refusal(answer, refused.status, refused.says)
     assert "secret" not in answer.stdout + answer.stderr
+
+
+@pytest.mark.slow
+def test_what_there_is_to_type_names_how_the_store_is_reached(run: InProcess, s3: S3) -> None:
+    place = f"s3://{s3.bucket}/team/models"
+    reached = (place, "--endpoint-url", s3.endpoint)
+    typed = " ".join(reached)
+    empty = run("versions", "--store", *reached, "--json")
+    check_refusal(empty, 7, (f"plansmith publish MODEL {typed}",))
+    run("publish", MODEL, *reached)
+    run("pull", MODEL, "--store", *reached, "--into", "mirror")
+    check_refusal(
+        run("rollback", MODEL, "--repository", "mirror", "--json"), 7, (f"plansmith rollback {MODEL} --store {typed}",)
+    )
+    s3.client.delete_object(Bucket=s3.bucket, Key=max(s3.keys()))
+    damaged = run("verify", "--store", *reached).stderr
+    assert f"plansmith publish {MODEL}@3 {typed} --resend" in damaged
 
 
 def test_a_store_that_can_only_be_read_is_read(run: InProcess, kept: Store) -> None:

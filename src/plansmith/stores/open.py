@@ -37,6 +37,6 @@ def open_existing(place: Place, relative_to: Path) -> Store:
     store = open_store(place, relative_to)
     if store.marker() is None:
         raise RepositoryError(
-            f"{store.place} is no store", remedy=f"publish a model there first: plansmith publish MODEL {place.to}"
+            f"{store.place} is no store", remedy=f"publish a model there first: plansmith publish MODEL {place.typed}"
         )
     return store

@@ -19,6 +19,7 @@ from plansmith.stores.maintenance.damage import Damage, Verification
 FAULT = Fault(place="s3://a", error="EnvironmentFault", message="it cannot\nbe reached", remedy="look")
 PLACE = Verification(
     place="/r",
+    typed="/r",
     kind="repository",
     quick=False,
     models=2,

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from ...support.stores.s3 import aws, s3_server
 from .registry import Registry, running
+
+__all__ = ["aws", "s3_server"]
 
 
 @pytest.fixture

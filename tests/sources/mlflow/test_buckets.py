@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,33 +18,20 @@ from .written import FOLDER
 BUCKET = "models"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """The address of an S3 server (moto)."""
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line for each request
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture
-def bucket(server: str, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Any:
+def bucket(
+    s3_server: str,
+    aws: None,  # noqa: ARG001
+    registry: Registry,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Any:
     """A client of a server on which a version lies in a bucket of its own, that the registry names."""
     import boto3
 
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "anybody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "anything")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", server)
+    monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", s3_server)
     monkeypatch.setenv("PLANSMITH_MLFLOW_ALLOWED", f"s3://{BUCKET}/team")
-    client = boto3.client("s3", endpoint_url=server)
+    client = boto3.client("s3", endpoint_url=s3_server)
     client.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
     registry.addresses["net/1"] = f"s3://{BUCKET}/team/net"
     put(client, "team/net/MLmodel", (FOLDER / "onnx" / "MLmodel").read_bytes())

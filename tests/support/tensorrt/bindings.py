@@ -37,6 +37,8 @@ _LIBRARIES_OF_THE_SYSTEM = re.compile(r"GLIBC|GCC|CXXABI")
 def fetched(version: str) -> Path:
     """The folder that holds the unpacked wheel of a version; fetched by the first who asks."""
     place = _CACHE / WHEELS[version].rpartition("==")[2]
+    if place.is_dir():
+        return place
     with locked(_CACHE / f"{version}.lock"):
         if not place.is_dir():
             with tempfile.TemporaryDirectory(dir=_CACHE) as folder:

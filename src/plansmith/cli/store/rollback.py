@@ -65,6 +65,7 @@ def _in_store(store: Store, model: str, alias: str | None) -> tuple[dict[str, An
 
 def _on_this_machine(repository: ModelRepository, model: str) -> tuple[dict[str, Any], str]:
     model, _ = repository.find(model)
+    repository.require_own(model)
     standing = repository.standing(model)
     if len(standing) < 2:
         raise RepositoryError(

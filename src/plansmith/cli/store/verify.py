@@ -55,7 +55,7 @@ def verify_command(
     else:
         echo_lines(_lines(found))
     if found.damages:
-        error = _failure(found, store.reached if store is not None else "")
+        error = _failure(found)
         click.echo(f"plansmith: {error}", err=True)  # the findings are the document already
         sys.exit(error.exit_code)
 
@@ -94,6 +94,6 @@ def _lines(found: Verification) -> list[str]:
     return [*lines, "  all is there; contents were not read" if found.quick else "  all as it was published"]
 
 
-def _failure(found: Verification, reached: str) -> RepositoryError:
+def _failure(found: Verification) -> RepositoryError:
     broken = sorted({f"{one.model}@{one.version}" if one.version is not None else one.model for one in found.damages})
-    return RepositoryError(f"not as it was published: {', '.join(broken)}", remedy=found.remedy(reached))
+    return RepositoryError(f"not as it was published: {', '.join(broken)}", remedy=found.remedy())

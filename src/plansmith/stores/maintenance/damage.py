@@ -28,11 +28,13 @@ class Damage(Record):
 class Verification(Record):
     """What was looked at, and what is wrong with it.
 
-    `kind`: of the place; `quick`: no content was read; `files` and `bytes`: each once, however many releases share it;
-    `others`: contents that no release has, with their bytes; 0 where only one model was looked at.
+    `typed`: what a person types for the place; `kind`: of it; `quick`: no content was read; `files` and `bytes`: each
+    once, however many releases share it; `others`: contents that no release has, with their bytes; 0 where only one
+    model was looked at.
     """
 
     place: str
+    typed: str
     kind: Kind
     quick: bool
     models: int
@@ -43,20 +45,16 @@ class Verification(Record):
     others: int = 0
     other_bytes: int = 0
 
-    def remedy(self, reached: str = "") -> str:
-        """What to do about the damages; empty where there are none.
-
-        Args:
-            reached: the options that the store is reached by, each after a space.
-        """
+    def remedy(self) -> str:
+        """What to do about the damages; empty where there are none."""
         if not self.damages:
             return ""
         if self.kind == "store":
             first = self.damages[0]
             broken = first.model if first.version is None else f"{first.model}@{first.version}"
-            again = f"plansmith publish {broken} {self.place}{reached} --resend --no-alias"
+            again = f"plansmith publish {broken} {self.typed} --resend --no-alias"
             return f"publish it again from a repository that has it: {again}"
-        hidden = f"plansmith gc --repository {self.place} takes away damaged versions that Triton is not shown"
+        hidden = f"plansmith gc --repository {self.typed} takes away damaged versions that Triton is not shown"
         shown = "compile the model again: a damaged release is replaced by a new version"
         if all(one.hidden for one in self.damages):
             return hidden

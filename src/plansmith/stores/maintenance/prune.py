@@ -215,7 +215,7 @@ class Pruner:
                 _, model, _ = held.key.split("/")
                 raise RepositoryError(
                     f"a release of {model} was published to {self._store.place} while what it needs was pruned",
-                    remedy=f"publish it again: plansmith publish {model} {self._store.place} --resend",
+                    remedy=f"publish it again: plansmith publish {model} {self._store.typed} --resend",
                 )
 
     def _fate(self, model: str, fate: Fate) -> Fate:

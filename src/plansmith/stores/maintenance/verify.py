@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Container, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -89,7 +90,7 @@ def verify_store(
     _check(walk, sizes.get, partial(_kept_digest, store) if quick else store.objects.sha256, checked)
     walk.damages = [damage for damage in walk.damages if not _is_pruned(store, damage)]
     others = [size for key, size in sizes.items() if key not in walk.uses] if model is None else []
-    return _told(store.place, "store", walk, len(models), quick=quick, others=others)
+    return _told(store.place, store.typed, "store", walk, len(models), quick=quick, others=others)
 
 
 def verify_repository(
@@ -126,7 +127,8 @@ def verify_repository(
     for name in models:
         walk.damages += _strays(repository, name, blamed, quick=quick)
     walk.damages = [_placed(repository, damage) for damage in walk.damages if _is_there(repository, damage)]
-    return _told(str(repository.root), "repository", walk, len(models), quick=quick, others=[])
+    place = str(repository.root)
+    return _told(place, shlex.quote(place), "repository", walk, len(models), quick=quick, others=[])
 
 
 def _is_there(repository: ModelRepository, damage: Damage) -> bool:
@@ -275,9 +277,12 @@ def _size(path: str) -> int | None:
         return None
 
 
-def _told(place: str, kind: Kind, walk: _Walk, models: int, *, quick: bool, others: list[int]) -> Verification:
+def _told(
+    place: str, typed: str, kind: Kind, walk: _Walk, models: int, *, quick: bool, others: list[int]
+) -> Verification:
     return Verification(
         place=place,
+        typed=typed,
         kind=kind,
         quick=quick,
         models=models,

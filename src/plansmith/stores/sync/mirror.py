@@ -102,11 +102,11 @@ class Mirror:
             if marker is None or not marker.target:
                 raise RepositoryError(
                     f"{store.place} {'is no store' if marker is None else 'holds no release yet'}",
-                    remedy=f"publish a model there first: plansmith publish MODEL {store.place}",
+                    remedy=f"publish a model there first: plansmith publish MODEL {store.typed}",
                 )
             target = marker.target
         with storage_errors(self.repository.root):
-            self.repository.claim(target, mirrors=store.place)
+            self.repository.claim(target, mirrors=store.place, typed=store.typed)
             sweep(self.repository.staging)
 
     def has(self, model: str, version: StoredVersion) -> bool:

@@ -15,11 +15,12 @@ class RepositoryMarker(Record):
     """Lies beside the releases of a repository.
 
     `mirrors`: the store that its releases were pulled from, as a person may read it; empty where models are compiled
-    into it.
+    into it; `typed`: what that person types behind `--store` for it.
     """
 
     target: str
     mirrors: str = ""
+    typed: str = ""
 
 
 def read_marker(folder: Path) -> RepositoryMarker | None:

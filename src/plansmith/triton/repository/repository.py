@@ -171,6 +171,19 @@ class ModelRepository(Holdings):
             )
         fsync_tree(staged)
 
+    def require_own(self, model: str) -> None:
+        """See that which version of a model Triton is shown is decided here.
+
+        Raises:
+            RepositoryError: the repository mirrors a store.
+        """
+        marker = self.marker()
+        if marker is not None and marker.mirrors:
+            raise RepositoryError(
+                f"{self.root} shows what {marker.mirrors} says",
+                remedy=f"go back there: plansmith rollback {model} --store {marker.typed or marker.mirrors}",
+            )
+
     def withdraw(self, model: str, version: int, reason: str, waiting: Waiting = lambda _: None) -> None:
         """Never show a release again, and show what was newest before it.
 
@@ -184,12 +197,7 @@ class ModelRepository(Holdings):
             RepositoryError: there is no such release, or the repository mirrors a store.
         """
         self.find(f"{model}@{version}")
-        marker = self.marker()
-        if marker is not None and marker.mirrors:
-            raise RepositoryError(
-                f"{self.root} shows what {marker.mirrors} says",
-                remedy=f"go back there: plansmith rollback {model} --store {marker.mirrors}",
-            )
+        self.require_own(model)
         with storage_errors(self.root), self.exclusive(model, waiting):
             self._withdraw(model, version, reason)
 
@@ -262,14 +270,17 @@ class ModelRepository(Holdings):
             words += f"; but {in_one_line(second.message)}"
         return words
 
-    def claim(self, target: str, *, mirrors: str = "") -> None:
-        """Record whose the repository is, unless that is recorded; `require_target` has arguments and errors."""
+    def claim(self, target: str, *, mirrors: str = "", typed: str = "") -> None:
+        """Record whose the repository is, unless that is recorded; `require_target` has arguments and errors.
+
+        `typed` is what a person types for the store that it mirrors.
+        """
         with locked(self.store / "locks" / "repository"):
             self.require_target(target, mirrors=mirrors)
             if self.root.stat().st_dev != self.store.stat().st_dev:
                 raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
             if self.marker() is None:
-                write_marker(self.store, RepositoryMarker(target=target, mirrors=mirrors), self.staging)
+                write_marker(self.store, RepositoryMarker(target=target, mirrors=mirrors, typed=typed), self.staging)
 
     def _exchange_view(self, model: str) -> None:
         """Show the newest release and the versions that fit it, but none that was withdrawn."""

@@ -1,4 +1,4 @@
-"""Our code against the real bindings of four versions of TensorRT, each in a process of its own."""
+"""Our code against the real bindings of four versions of TensorRT: from the package index, each in its own process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 CONTRACTS = sorted(HERE.glob("contract_*.py"))
 
 
-@pytest.mark.slow
+@pytest.mark.services
 @pytest.mark.parametrize("version", WHEELS)
 def test_our_code_keeps_to_the_bindings_of(version: str) -> None:
     plugins = ["stubbed", "complete"] if version == NEWEST else ["stubbed"]
@@ -33,6 +33,7 @@ def test_our_code_keeps_to_the_bindings_of(version: str) -> None:
     assert "skipped" not in done.stdout
 
 
+@pytest.mark.services
 def test_nothing_that_tensorrt_11_removed_is_used() -> None:
     before, after = (
         set(json.loads(in_child(v, "-m", "tests.support.tensorrt.bindings").stdout)) for v in ("10.16", "11.4")
