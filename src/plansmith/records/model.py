@@ -77,6 +77,10 @@ class AxisRange(Record):
     step: int = 1
 
 
+BATCH_RANGE = AxisRange(min=1, opt=8, max=32)
+"""The batches of a model for which nothing else is said."""
+
+
 class InputRange(Record):
     """Smallest, usual and largest shape of one input, batch included; or contents, of an input that holds a shape."""
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SEQUENCE = "sequence"
-BATCH_RANGE = AxisRange(min=1, opt=8, max=32)
 
 
 class Signature(Record):

@@ -14,9 +14,9 @@ from plansmith.data.columns import Takes
 from plansmith.data.images import open_image
 from plansmith.data.sample import Sample
 from plansmith.errors import SourceError, UsageError, first_line
-from plansmith.records.model import BATCH, AxisRange, Tensor
+from plansmith.records.model import BATCH, BATCH_RANGE, AxisRange, Tensor
 from plansmith.sources.inputs.collate import encode_arrays, encode_images
-from plansmith.sources.loaded_model import BATCH_RANGE, Align, Encoded, InputPlan, LiveModel, enliven
+from plansmith.sources.loaded_model import Align, Encoded, InputPlan, LiveModel, enliven
 
 if TYPE_CHECKING:
     import numpy as np

@@ -419,6 +419,10 @@ EARLY: dict[str, tuple[dict[str, Any], str]] = {
         {"shapes": {"x": "1x8:4x8:16x8"}, "triton": {"dynamic_batching": {"preferred_batch_size": [32]}}},
         "32 is more than the largest batch, 16",
     ),
+    "a batch beyond the usual one": (
+        {"triton": {"max_batch_size": 33}},
+        "max_batch_size: 33 is more than the model's largest batch, 32; shapes gives it others",
+    ),
     "an output that was not chosen": ({"outputs": ["a"], "triton": {"outputs": {"b": {}}}}, "no output 'b'"),
     "a profile beyond the only one": (
         {"engine": "tensorrt", "triton": {"instance_group": [{"profile": [1]}]}},
@@ -447,6 +451,14 @@ def test_what_the_spec_itself_contradicts_is_refused_before_any_work(
     assert (refusal.value.model, refusal.value.step) == ("bert", "package")
 
 
-def test_a_spec_that_says_nothing_of_its_shapes_is_judged_later(tmp_path: Path) -> None:
-    values = {"source": "hf:bert", "triton": {"max_batch_size": 4096, "inputs": {"anything": {}}}}
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"source": "onnx:graph.onnx"},
+        {"source": "hf:bert", "inputs": {"x": {"dtype": "float32", "dims": [64, 3]}}},
+        {"source": "hf:bert", "shapes": {"x": "1x8:8x8:4096x8"}},
+    ],
+)
+def test_what_only_the_model_tells_is_judged_later(values: dict[str, Any], tmp_path: Path) -> None:
+    values |= {"triton": {"max_batch_size": 4096, "inputs": {"anything": {}}}}
     require_served(make_spec(values), "bert", "cpu", tmp_path)

@@ -16,7 +16,13 @@ from plansmith.sources.huggingface.inputs.axes import affordable
 from plansmith.sources.huggingface.inputs.required import small_sizes
 from plansmith.sources.huggingface.inputs.signature import plan_inputs
 from plansmith.sources.huggingface.outputs import Answering
-from plansmith.sources.huggingface.processors import GENERATION_FILE, LENGTH_FILES, PROCESSOR_FILES, has_tokenizer
+from plansmith.sources.huggingface.processors import (
+    GENERATION_FILE,
+    LENGTH_FILES,
+    PROCESSOR_FILES,
+    has_tokenizer,
+    read_tokenizer,
+)
 from plansmith.sources.huggingface.sentence_transformers import read_modules, write_random_modules
 from plansmith.sources.huggingface.tasks import choose_class
 from plansmith.sources.huggingface.weights import read_model
@@ -73,7 +79,6 @@ def load(
 def make_random(folder: Path, out: Path, *, seed: int, trust_remote_code: bool, task: str) -> None:
     """Write a model of a directory's architecture with random, lively weights, and its tokenizer, to `out`."""
     import torch
-    from transformers import AutoTokenizer
 
     model_class, config = choose_class(folder, trust_remote_code=trust_remote_code, task=task)
     torch.manual_seed(seed)
@@ -81,7 +86,7 @@ def make_random(folder: Path, out: Path, *, seed: int, trust_remote_code: bool, 
     enliven(model, seed)
     model.save_pretrained(out)
     if has_tokenizer(folder):
-        AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code).save_pretrained(out)
+        read_tokenizer(folder, trust_remote_code=trust_remote_code).save_pretrained(out)
     write_random_modules(folder, out, seed=seed)
     for name in (*PROCESSOR_FILES, *LENGTH_FILES, GENERATION_FILE):
         if (folder / name).is_file():

@@ -47,7 +47,7 @@ def read_preprocessors(folder: Path, *, trust_remote_code: bool) -> Preprocessor
     Raises:
         SourceError: there is one, and it cannot be read.
     """
-    tokenizer = _tokenizer(folder, trust_remote_code=trust_remote_code) if has_tokenizer(folder) else None
+    tokenizer = read_tokenizer(folder, trust_remote_code=trust_remote_code) if has_tokenizer(folder) else None
     others = [name for name in PROCESSOR_FILES if (folder / name).is_file()]
     processor = _processor(folder, others[0], trust_remote_code=trust_remote_code) if others else None
     tokenizer = tokenizer or _part(processor, "tokenizer")
@@ -61,12 +61,17 @@ def read_preprocessors(folder: Path, *, trust_remote_code: bool) -> Preprocessor
     return Preprocessors(tokenizer=tokenizer, names=names, **found)
 
 
-def _tokenizer(folder: Path, *, trust_remote_code: bool) -> Any:
+def read_tokenizer(folder: Path, *, trust_remote_code: bool) -> Any:
+    """The tokenizer of a directory that holds one.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, ImportError, KeyError) as error:
+    except Exception as error:  # of a damaged file, the libraries raise anything
         raise _unreadable("tokenizer", folder, error) from error
 
 
@@ -113,7 +118,12 @@ def _names(piece: Any) -> tuple[str, ...]:
 
 
 def _unreadable(what: str, folder: Path, error: Exception) -> SourceError:
+    reason = (
+        first_line(error)
+        if isinstance(error, (OSError, ValueError))
+        else f"{type(error).__name__}: {first_line(error)}"
+    )
     return SourceError(
-        f"the {what} in {folder.name} cannot be read: {first_line(error)}",
+        f"the {what} in {folder.name} cannot be read: {reason}",
         remedy="save it again beside the model (save_pretrained); without it, inputs are drawn at random",
     )

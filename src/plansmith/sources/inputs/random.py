@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from plansmith.config.spec import InputSpec
 from plansmith.data import synthetic
 from plansmith.data.columns import Takes
-from plansmith.records.model import BATCH, AxisRange, Dim, Tensor
+from plansmith.records.model import BATCH, BATCH_RANGE, AxisRange, Dim, Tensor
 from plansmith.sources.inputs.collate import encode_arrays
-from plansmith.sources.loaded_model import BATCH_RANGE, InputPlan
+from plansmith.sources.loaded_model import InputPlan
 
 if TYPE_CHECKING:
     import numpy as np

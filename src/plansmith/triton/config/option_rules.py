@@ -14,12 +14,13 @@ from plansmith.config.triton import TritonOptions
 from plansmith.config.triton.instances import InstanceGroup
 from plansmith.config.triton.optimization import Accelerator
 from plansmith.errors import UsageError
-from plansmith.records.model import Device, EngineKind
+from plansmith.records.model import BATCH_RANGE, Device, EngineKind
 from plansmith.records.release import OWN_NAMES
 from plansmith.triton.config.overrides import hidden_names, place_of
 from plansmith.triton.config.tensor_rules import ModelFacts, chosen_batch, tensor_problems, warmup_problems
 
 PROFILE_KEYS = ("trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_profile_max_shapes")
+_USUALLY_BATCHED = ("hf:", "timm:")  # at most so; what an ONNX graph takes, it tells itself
 _ACCELERATORS = {"gpu_execution_accelerator": ("tensorrt", "cuda"), "cpu_execution_accelerator": ("openvino",)}
 
 
@@ -28,6 +29,8 @@ def facts_of(spec: ModelSpec, device: Device) -> ModelFacts:
     batches = [given.max[0] for given in spec.shapes.values() if given.max]
     named = [profile for profile in spec.tensorrt.profiles.values() if spec.engine is EngineKind.TENSORRT]
     batches += [max(given.max[0] for given in profile.values()) for profile in named] if not batches else []
+    if not batches and not spec.inputs and spec.source.startswith(_USUALLY_BATCHED):
+        batches = [BATCH_RANGE.max]
     return ModelFacts(
         engine=spec.engine,
         device=device,
@@ -109,7 +112,8 @@ def _batches(options: TritonOptions, facts: ModelFacts) -> Iterator[str]:
     if largest is None:
         return
     if options.max_batch_size is not None and options.max_batch_size > largest:
-        yield f"max_batch_size: {options.max_batch_size} is more than the model's largest batch, {largest}"
+        given = options.max_batch_size
+        yield f"max_batch_size: {given} is more than the model's largest batch, {largest}; shapes gives it others"
         return
     most = max(1, chosen_batch(options, largest))
     for key, size in options.batch_sizes():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from plansmith.errors import SourceError
-from plansmith.records.model import BATCH, AxisRange
+from plansmith.records.model import BATCH, BATCH_RANGE, AxisRange
 from plansmith.sources.directory import read_json
 from plansmith.sources.huggingface.config_values import CLIP_FRAMES, IMAGE, Fact, number, stated
 from plansmith.sources.huggingface.inputs.kinds import (
@@ -22,7 +22,7 @@ from plansmith.sources.huggingface.inputs.kinds import (
     WIDTH,
 )
 from plansmith.sources.huggingface.processors import Preprocessors
-from plansmith.sources.loaded_model import BATCH_RANGE, SEQUENCE
+from plansmith.sources.loaded_model import SEQUENCE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
