@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.compilers.export.loading import axes_of, given_axes, load, plan_graph
 from plansmith.compilers.export.model_calls import Asking, Progress, require_repeatable
+from plansmith.compilers.shape_inputs import shape_inputs
 from plansmith.data.reference import REFERENCE
 from plansmith.errors import UsageError
 from plansmith.records.model import (
@@ -279,11 +280,12 @@ def describe(
     progress("loading the model")
     if source["scheme"] == "onnx":
         model, plan = plan_graph(Path(source["location"]), inputs, outputs)
-        names: Sequence[str] = [output.name for output in model.graph.output]
+        told = plan.signature([output.name for output in model.graph.output])
+        told = told.model_copy(update={"shape_inputs": shape_inputs(model)})
     else:
         live = load(source, Path(folder), allow_pickle, inputs, outputs)
-        plan, names = _with_found_axes(live, progress), live.output_names
-    return plan.signature(names).model_dump(mode="json")
+        told = _with_found_axes(live, progress).signature(live.output_names)
+    return told.model_dump(mode="json")
 
 
 def _with_found_axes(live: LiveModel, progress: Progress) -> InputPlan:

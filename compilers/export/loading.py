@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plansmith.compilers.shape_inputs import shape_inputs
 from plansmith.config.shapes import resolve_axes
 from plansmith.config.spec import InputSpec
 from plansmith.records.model import AxisRange, InputRange
@@ -41,8 +42,18 @@ def load(
     )
 
 
-def plan_graph(path: Path, inputs: Mapping[str, Any], outputs: Sequence[str]) -> tuple[onnx.ModelProto, InputPlan]:
-    """Read an ONNX file that can be served, with the outputs that were asked for, and plan what to feed it with."""
+def plan_graph(
+    path: Path, inputs: Mapping[str, Any], outputs: Sequence[str], profiles: Mapping[str, Any] | None = None
+) -> tuple[onnx.ModelProto, InputPlan]:
+    """Read an ONNX file that can be served, with the outputs that were asked for, and plan what to feed it with.
+
+    Args:
+        path: of the file.
+        inputs: what the spec says of inputs, by name.
+        outputs: their names; all of the file's where there are none.
+        profiles: the ranges that the profiles of a TensorRT plan give inputs. Those of an input that holds a shape are
+            of its contents, which are drawn from them unless `inputs` says another range.
+    """
     from plansmith.compilers import onnx_files
     from plansmith.compilers.export import onnx_import
     from plansmith.sources.inputs.graph import index_bounds, name_inputs
@@ -53,6 +64,11 @@ def plan_graph(path: Path, inputs: Mapping[str, Any], outputs: Sequence[str]) ->
     onnx_import.require_servable(model, path.name)
     onnx_import.pick_outputs(model, outputs)
     given = _specs(inputs)
+    for name in shape_inputs(model):
+        said = given.get(name, InputSpec())
+        if name in (profiles or {}) and said.low is None:
+            values = InputRange.model_validate((profiles or {})[name])
+            given[name] = said.model_copy(update={"low": min(values.min), "high": max(values.max)})
     tensors = name_inputs(onnx_files.describe_model(model, path).inputs, given)
     return model, plan_drawn(tensors, given, index_bounds(model))
 

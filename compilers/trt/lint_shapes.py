@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.compilers.precision.graph import names_inside
 from plansmith.compilers.precision.lint.view import Finding, View
-from plansmith.compilers.trt.shape_inputs import inputs_that_decide, shape_inputs
+from plansmith.compilers.shape_inputs import inputs_that_decide, shape_inputs
 from plansmith.records.engine import OptimizationProfile
 from plansmith.records.model import ANONYMOUS, BATCH, InputRange
 

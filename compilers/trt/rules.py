@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from plansmith.compilers.trt.formats import DLA_ONLY
 from plansmith.compilers.trt.inspection.header import PlanHeader
 from plansmith.compilers.trt.versions import (
     NEWEST_MAJOR,
@@ -168,10 +169,10 @@ def _flag_problems(options: TensorRTOptions, kinds: Sequence[Gpu]) -> Iterator[_
             )
     if options.memory_pools.get("tactic_shared_memory", 0) >= _MOST_SHARED:
         yield "the pool tactic_shared_memory has to be below 1 GiB", "leave it out: TensorRT knows how much there is"
-    for tensor in sorted(name for name, layout in options.formats.items() if layout.startswith("dla")):
+    for tensor in sorted(name for name, layout in options.formats.items() if layout in DLA_ONLY):
         yield (
             f"{tensor} cannot have the format {options.formats[tensor]}: it is for Jetson's DLA",
-            "take chw, or a format without dla",
+            f"take chw, or another than {', '.join(sorted(DLA_ONLY))}",
         )
 
 

@@ -170,12 +170,6 @@ def _ranges(profile: OptimizationProfile, inputs: Sequence[Tensor]) -> dict[str,
 def _format_options(
     formats: Mapping[str, TensorFormat], inputs: Sequence[Tensor], outputs: Sequence[Tensor], major: int
 ) -> list[str]:
-    unknown = sorted(set(formats) - {tensor.name for tensor in (*inputs, *outputs)})
-    if unknown:
-        raise EngineError(
-            f"tensorrt: formats names {unknown[0]}, which is no input or output of the graph",
-            remedy=f"name one of {', '.join(tensor.name for tensor in (*inputs, *outputs))}",
-        )
     options = []
     for option, tensors in (("--inputIOFormats", inputs), ("--outputIOFormats", outputs)):
         if any(tensor.name in formats for tensor in tensors):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
 from plansmith.config.spec import InputSpec
+from plansmith.data.reference import read_case
 from plansmith.errors import UsageError
 from plansmith.records.model import Dim, Tensor
 from plansmith.sources.inputs.graph import index_bounds, name_inputs
@@ -123,6 +125,21 @@ def test_values_are_drawn_from_the_range_that_the_spec_gives() -> None:
     assert plan.mask_input == "kept"
     assert set(made["kept"].ravel()) == {0, 1}
     assert plan.guessed
+
+
+@pytest.mark.parametrize(("said", "low", "high"), [({}, 9, 12), ({"k": {"low": 10, "high": 10}}, 10, 10)])
+def test_an_input_that_holds_a_shape_has_the_values_of_the_profiles(
+    said: dict[str, Any], low: int, high: int, tmp_path: Path
+) -> None:
+    path = save("net (float[batch, 64] x, int64[1] k) => (float[batch, n] y) { y, places = TopK (x, k) }", tmp_path)
+    profiles = {
+        "x": {"min": (1, 64), "opt": (2, 64), "max": (4, 64)},
+        "k": {"min": (9,), "opt": (10,), "max": (12,)},
+    }
+    taken = take(path, tmp_path / "out", inputs=said, profiles=profiles)
+    assert taken.axes["batch"].max == 4
+    counts = {int(read_case(case, tmp_path / "out").feed["k"][0]) for case in taken.reference.cases}
+    assert low <= min(counts) <= max(counts) <= high
 
 
 def test_every_sample_differs_and_the_same_sizes_give_the_same_values() -> None:

@@ -29,7 +29,7 @@ def test_a_real_model_is_compiled_again_from_its_own_graph(minilm: Exported, tmp
         folder.mkdir()
     path = minilm.folder / minilm.onnx.components["model"].file
     fields = import_onnx.take_graph(
-        path=str(path), shapes=SHAPES, inputs={}, outputs=(), out=str(taken), progress=silent
+        path=str(path), shapes=SHAPES, profiles={}, inputs={}, outputs=(), out=str(taken), progress=silent
     )
     onnx_model = OnnxModel.model_validate(fields)
     mine, first = onnx_model.components["model"], minilm.onnx.components["model"]

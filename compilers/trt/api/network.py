@@ -37,19 +37,10 @@ def outputs_of(network: Any) -> list[Any]:
 
 
 def set_formats(network: Any, formats: Mapping[str, TensorFormat]) -> None:
-    """Have inputs and outputs lie in memory as asked; TensorRT takes a mask with one bit per format that it may use.
-
-    Raises:
-        EngineError: there is no input or output of a name.
-    """
+    """Have inputs and outputs lie in memory as asked; TensorRT takes a mask with one bit per format that it may use."""
     import tensorrt
 
     tensors = {tensor.name: tensor for tensor in [*inputs_of(network), *outputs_of(network)]}
-    if unknown := sorted(set(formats) - set(tensors)):
-        raise EngineError(
-            f"tensorrt: formats names {', '.join(unknown)}, which the graph has not",
-            remedy=f"its inputs and outputs are {', '.join(tensors)}",
-        )
     for name, words in formats.items():
         member = getattr(tensorrt.TensorFormat, "LINEAR" if words == "chw" else words.upper())
         tensors[name].allowed_formats = 1 << int(member)

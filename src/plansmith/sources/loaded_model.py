@@ -25,7 +25,8 @@ class Signature(Record):
     """What a loaded model tells of itself before it is exported.
 
     `axes`: a range for every named dim of the inputs; `limits`: the largest size that the model can take,
-    where it has one; `mask_input`: the input that marks padding with 0.
+    where it has one; `mask_input`: the input that marks padding with 0; `shape_inputs`: those whose contents decide
+    shapes, as far as that is known before there is a graph.
     """
 
     inputs: tuple[Tensor, ...]
@@ -33,6 +34,7 @@ class Signature(Record):
     axes: dict[str, AxisRange]
     limits: dict[str, int]
     mask_input: str | None
+    shape_inputs: tuple[str, ...] = ()
 
 
 Align = Literal["", "tags", "answer"]

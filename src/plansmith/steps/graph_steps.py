@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -11,7 +11,7 @@ from plansmith.config.source_reference import parse_reference
 from plansmith.config.spec import ModelSpec
 from plansmith.config.target.targets import load_target, require_onnxruntime
 from plansmith.errors import GateError, SourceError
-from plansmith.records.model import DataSet, EngineKind, LoweredModel, OnnxModel, SourceModel
+from plansmith.records.model import DataSet, EngineKind, InputRange, LoweredModel, OnnxModel, SourceModel
 from plansmith.report import ReportFacts, unfinished, write
 from plansmith.sources.dataset import require_data
 from plansmith.sources.reference import refuse_unfitting
@@ -21,7 +21,7 @@ from plansmith.steps.fetch import fetch, require_unchanged
 from plansmith.steps.lower import lower_graph, require_lowered
 from plansmith.steps.runner import Finished, Listener, StageRunner
 from plansmith.steps.sample import take_samples
-from plansmith.steps.tensorrt.preview import asked_shapes
+from plansmith.steps.tensorrt.preview import profile_ranges
 from plansmith.system.digest import Digester
 
 R = TypeVar("R")
@@ -112,14 +112,16 @@ class GraphSteps:
             UsageError: shapes, inputs or outputs that the model does not have.
         """
         parameters: dict[str, Any] = {
-            "shapes": {k: v.model_dump() for k, v in asked_shapes(self.spec).items()},
             "inputs": {k: v.model_dump() for k, v in self.spec.inputs.items()},
             "outputs": self.spec.outputs,
         }
         function, place = "take_graph", {"path": source.record.location}
-        if source.record.scheme != "onnx":
+        if source.record.scheme == "onnx":
+            parameters |= {"shapes": _dumped(self.spec.shapes), "profiles": _dumped(profile_ranges(self.spec))}
+        else:
             function, place = "export", {"folder": str(source.folder)}
             parameters |= {
+                "shapes": _dumped(self.spec.shapes or profile_ranges(self.spec)),
                 "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
                 "device": self.spec.device,
                 "allow_pickle": self.spec.allow_pickle,
@@ -197,3 +199,7 @@ class GraphSteps:
             engine=made.get("compile"),
             steps=tuple(self._stages.records),
         )
+
+
+def _dumped(ranges: Mapping[str, InputRange]) -> dict[str, Any]:
+    return {name: given.model_dump() for name, given in ranges.items()}

@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from ...support.cli.in_process import InProcess
+from ...support.models.graphs import save
 
 
 @pytest.fixture
@@ -52,6 +53,36 @@ def test_the_call_follows_the_target_s_tensorrt_and_the_spec(run: InProcess) -> 
     build = run("compile", "plan.yaml", "--dry-run", "--json", "--gpu", "L4").document["build"]
     weights = f"--refitFromOnnx={build['graph']}"
     assert all({"--refit", weights} < set(timing) for timing in build["timing"])
+
+
+HELD = "source: onnx:best.onnx\nprecision: fp16\nengine: tensorrt\ntarget: triton-26.07\ntensorrt:\n  gpus: [L4]\n"
+
+
+@pytest.fixture
+def best(run: InProcess) -> InProcess:
+    """A folder with best.onnx, whose input k says how many of the largest values it gives."""
+    save("best (float[batch, 64] x, int64[1] k) => (float[batch, n] y) { y, places = TopK (x, k) }", run.folder).rename(
+        run.folder / "best.onnx"
+    )
+    return run
+
+
+@pytest.mark.slow
+def test_values_of_an_input_that_holds_a_shape_stand_in_profiles_and_in_the_call(best: InProcess) -> None:
+    (best.folder / "plan.yaml").write_text(f"{HELD}  profiles: {{one: {{x: '1x64:4x64:8x64', k: '9:10:12'}}}}\n")
+    before = best("compile", "plan.yaml", "--dry-run", "--json", "--no-check-served").document["build"]
+    assert best("lower", "plan.yaml", "--output", "lowered").status == 0
+    after = best("compile", "plan.yaml", "--dry-run", "--json", "--no-check-served").document["build"]
+    assert (before["is_there"], after["is_there"]) == (False, True)
+    for build in (before, after):
+        assert {"--minShapes=x:1x64,k:9", "--optShapes=x:4x64,k:10", "--maxShapes=x:8x64,k:12"} < set(build["trtexec"])
+        assert "--shapes=x:4x64,k:10" in build["timing"][0]
+
+
+def test_an_input_that_holds_a_shape_without_its_values_is_refused_in_the_dry_run(best: InProcess) -> None:
+    (best.folder / "plan.yaml").write_text(f"{HELD}  profiles: {{one: {{x: '1x64:4x64:8x64'}}}}\n")
+    said = best("compile", "plan.yaml", "--dry-run", "--no-check-served")
+    assert (said.status, "k holds a shape, and nothing says which values it takes" in said.stderr) == (2, True)
 
 
 def test_formats_of_outputs_that_are_not_known_yet_are_left_out_of_the_call_and_that_is_said(run: InProcess) -> None:
@@ -102,6 +133,23 @@ def test_profiles_that_the_graph_cannot_have_are_refused(lines: str, words: str,
     said = run("compile", "plan.yaml", "--dry-run")
     assert said.status == 2
     assert words in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ("hwc8", "x: the format hwc8 is for 3 dims and more, and it has 2"),
+        ("chw2", "x: the format chw2 is for 3 dims and more, and it has 2"),
+        ("chw16", "it is for Jetson's DLA"),
+    ],
+)
+def test_formats_that_an_input_cannot_have_are_refused(form: str, words: str, run: InProcess) -> None:
+    (run.folder / "plan.yaml").write_text(
+        "source: onnx:product.onnx\nengine: tensorrt\ntarget: triton-26.07\n"
+        f"tensorrt: {{gpus: [L4], formats: {{x: {form}}}}}\n"
+    )
+    said = run("compile", "plan.yaml", "--dry-run", "--no-check-served")
+    assert (said.status, words in said.stderr) == (6, True)
 
 
 def test_a_server_for_plans_is_asked_for_at_once(run: InProcess) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from plansmith.compilers import onnx_files
 from plansmith.compilers.precision.lint.linter import Finding
+from plansmith.compilers.shape_inputs import inputs_that_decide, shape_inputs
 from plansmith.compilers.trt import lint_shapes
 from plansmith.compilers.trt.lint import lint_for_plan, lint_plan
-from plansmith.compilers.trt.shape_inputs import inputs_that_decide, shape_inputs
 from plansmith.errors import ExportError
 from plansmith.records.engine import OptimizationProfile
 from plansmith.records.model import InputRange, LoweredModel, Precision

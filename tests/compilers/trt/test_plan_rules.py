@@ -110,7 +110,7 @@ def test_every_problem_is_told_at_once() -> None:
     given = options(
         memory_pools={"workspace": "64G", "tactic_shared_memory": "1G"},
         hardware_compatibility="ampere_plus",
-        formats={"x": "dla_linear", "y": "chw32", "a": "dla_hwc4"},
+        formats={"x": "chw16", "y": "chw32", "a": "dla_hwc4"},
     )
     old = find_kind("V100=7.0:16G")
     found = refused(TRITON, given, [T4, A10G, find_kind("A10"), old], Precision.BF16)
@@ -120,7 +120,7 @@ def test_every_problem_is_told_at_once() -> None:
         "NVIDIA A10G and NVIDIA A10 both have compute capability 8.6, by which Triton chooses a release's plan",
         "the pool tactic_shared_memory has to be below 1 GiB",
         "a cannot have the format dla_hwc4: it is for Jetson's DLA",
-        "x cannot have the format dla_linear: it is for Jetson's DLA",
+        "x cannot have the format chw16: it is for Jetson's DLA",
         "Tesla T4 has compute capability 7.5, and BF16 begins with 8.0",
         "Tesla T4 has compute capability 7.5, and plans for Ampere and later (ampere_plus) begin with 8.0",
         "the pool workspace of 64.0 GiB is more than the 15.0 GiB of Tesla T4",

@@ -46,5 +46,5 @@ def save_product(folder: Path, location: str = "weights.bin") -> tuple[Path, NDA
 def take(path: Path, out: Path, **options: Any) -> OnnxModel:
     """What the export step makes of a file, in `out`."""
     out.mkdir()
-    usual: dict[str, Any] = {"shapes": {}, "inputs": {}, "outputs": (), "progress": lambda _: None}
+    usual: dict[str, Any] = {"shapes": {}, "profiles": {}, "inputs": {}, "outputs": (), "progress": lambda _: None}
     return OnnxModel.model_validate(import_onnx.take_graph(path=str(path), out=str(out), **usual | options))

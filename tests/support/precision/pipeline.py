@@ -129,7 +129,7 @@ def prepare(model: Path, data: DataSpec, out: Path) -> Prepared:
         asked = settings | {"shapes": {}, "allow_pickle": False, "max_opset": 18}
         made = export(source=source, folder=str(model), out=str(exported), **asked)
     else:
-        made = take_graph(path=str(model), out=str(exported), shapes={}, **settings)
+        made = take_graph(path=str(model), out=str(exported), shapes={}, profiles={}, **settings)
     place = find_data(data, relative_to=out, digester=Digester(out / "digests.sqlite"))
     taken = sample(
         source=source,

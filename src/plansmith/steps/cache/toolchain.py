@@ -37,7 +37,9 @@ _GRAPH_CODE = (
 )
 _EXPORT_CODE = (
     "compilers/export",
+    "compilers/precision/graph.py",
     "compilers/python_backend/generator_loading.py",
+    "compilers/shape_inputs.py",
     "config/data.py",
     "config/mlflow_uri.py",
     "config/shapes.py",
@@ -136,13 +138,13 @@ _CODE = {
         "compilers/precision",
         "compilers/trt/lint.py",
         "compilers/trt/lint_shapes.py",
-        "compilers/trt/shape_inputs.py",
+        "compilers/shape_inputs.py",
         *_GRAPH_CODE,
     ),
     "plan_graph": (
         "compilers/precision",
         "compilers/trt/inspection/layers.py",
-        "compilers/trt/shape_inputs.py",
+        "compilers/shape_inputs.py",
         *_GRAPH_CODE,
     ),
     # A machine without TensorRT finds the plan that another one built: its version stands beside this in the key.

@@ -10,6 +10,7 @@ from typing import Any
 
 from plansmith.compilers.trt import rules
 from plansmith.compilers.trt.build import build_plan, probe, refit_plan
+from plansmith.compilers.trt.formats import require_formats
 from plansmith.compilers.trt.inspection.header import read_header
 from plansmith.compilers.trt.inspection.layer_summary import stored_layers, summarise
 from plansmith.compilers.trt.inspection.layers import layers_above, require_precision
@@ -131,6 +132,7 @@ class PlanSteps:
             graph, clock.cached = self._graph(lowered)
             held = graph.record["shape_inputs"]
             build = self._options.build_spec(profiles_of(self._options, component.inputs, onnx.record.axes, held))
+            require_formats(build.formats, (*component.inputs, *component.outputs))
             self._lint(graph, lowered.record, build)
             if self._stages.dry and not self.known_kinds:
                 raise WouldRun("compile")

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.compilers.onnx_files import MODEL_FILE
+from plansmith.compilers.shape_inputs import read_shape_inputs
+from plansmith.compilers.trt.formats import require_formats
 from plansmith.compilers.trt.profiles import profiles_of, shapes_of
 from plansmith.compilers.trt.rules import containers_in_words
 from plansmith.compilers.trtexec.command import build_command, shell_line
@@ -72,11 +74,25 @@ class BuildOutlook(Record):
 
 @dataclass(frozen=True)
 class _Interface:
-    """What is known of the graph: its inputs and the ranges of their axes; outputs where it is there."""
+    """What is known of the graph: its inputs, the ranges of their axes, and which of them hold a shape.
+
+    `outputs`: where the graph is there.
+    """
 
     inputs: tuple[Tensor, ...]
     axes: Mapping[str, AxisRange]
+    shape_inputs: tuple[str, ...] = ()
     outputs: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The file of the graph, which `is_there` or would be exported first; None for a model that cannot be asked."""
+
+    graph: str
+    interface: _Interface | None
+    notes: tuple[str, ...] = ()
+    is_there: bool = False
 
 
 def outlook_of(
@@ -100,33 +116,18 @@ def outlook_of(
 
     Raises:
         UsageError: profiles that the graph cannot have.
+        EngineError: formats that its inputs and outputs cannot have.
     """
     options = spec.tensorrt.found_from(relative_to)
-    notes = []
-    graph, is_there = MODEL_FILE, "lower" in finished
-    if is_there:
-        lowered: Finished[LoweredModel] = finished["lower"]
-        onnx: OnnxModel = finished["export"].record
-        component = lowered.record.components["model"]
-        graph = str(lowered.folder / component.file)
-        interface: _Interface | None = _Interface(component.inputs, onnx.axes, component.outputs)
-    else:
-        notes.append(f"{graph} stands for the graph, which is not exported yet; plansmith lower writes one")
-        interface, why = None, "before the model is fetched"
-        try:
-            found = _described(spec, reference)
-        except PlansmithError as error:
-            found, why = None, f"as the model could not be looked at: {error.message}"
-        if found is not None:
-            axes = resolve_axes(found.inputs, found.axes, found.limits, asked_shapes(spec))
-            interface = _Interface(found.inputs, axes)
-    if interface is None:
-        notes.append(f"only the shapes that were given are known {why}")
+    known = _known(spec, reference, finished)
+    notes, graph = [*known.notes], known.graph
+    if known.interface is None:
         given = options.profiles or ({"default": spec.shapes} if spec.shapes else {})
         build = options.build_spec([OptimizationProfile(name=name, shapes=shapes) for name, shapes in given.items()])
         interface = _Interface(_named(given), {})
     else:
-        build = options.build_spec(profiles_of(options, interface.inputs, interface.axes))
+        interface = known.interface
+        build = options.build_spec(profiles_of(options, interface.inputs, interface.axes, interface.shape_inputs))
     if not gpus:
         notes.append("no GPU is here and none is named (--gpu): a plan fits the kind of GPU that it was built on")
     program, major = options.trtexec or "trtexec", int(str(target.tensorrt).partition(".")[0])
@@ -134,12 +135,15 @@ def outlook_of(
         timing_command(measurement, program=program, plan=_PLAN, major=major)
         for measurement in _measurements(build, graph)
     ]
-    known = {tensor.name for tensor in (*interface.inputs, *interface.outputs)}
-    unjudged = set() if is_there else build.formats.keys() - known
+    told = (*interface.inputs, *interface.outputs)
+    unjudged = set() if known.is_there else build.formats.keys() - {tensor.name for tensor in told}
     if unjudged:
         notes.append(f"the call lacks the formats of {', '.join(sorted(unjudged))}: the graph tells its outputs")
+    formats = {name: form for name, form in build.formats.items() if name not in unjudged}
+    if known.interface is not None:
+        require_formats(formats, told)
     command = build_command(
-        build.model_copy(update={"formats": {name: build.formats[name] for name in build.formats.keys() - unjudged}}),
+        build.model_copy(update={"formats": formats}),
         graph=graph,
         plan=_PLAN,
         layers=_LAYERS,
@@ -156,7 +160,7 @@ def outlook_of(
         gpus=gpus,
         precision=spec.precision,
         graph=graph,
-        is_there=is_there,
+        is_there=known.is_there,
         spec=build,
         trtexec=tuple(command),
         timing=tuple(call.command for call in calls),
@@ -165,11 +169,31 @@ def outlook_of(
     )
 
 
-def asked_shapes(spec: ModelSpec) -> dict[str, InputRange]:
-    """The shapes of a spec, or else those that the profiles of its plan take together."""
-    if spec.shapes or spec.engine is not EngineKind.TENSORRT:
-        return spec.shapes
-    return shapes_of(spec.tensorrt.profiles)
+def _known(spec: ModelSpec, reference: SourceReference, finished: Mapping[str, Finished[Any]]) -> _Known:
+    """The graph where it is in the cache already, else what the model says of itself."""
+    if "lower" in finished:
+        lowered: Finished[LoweredModel] = finished["lower"]
+        onnx: OnnxModel = finished["export"].record
+        component = lowered.record.components["model"]
+        file = lowered.folder / component.file
+        interface = _Interface(component.inputs, onnx.axes, read_shape_inputs(file), component.outputs)
+        return _Known(str(file), interface, is_there=True)
+    exported = f"{MODEL_FILE} stands for the graph, which is not exported yet; plansmith lower writes one"
+    found, why = None, "before the model is fetched"
+    try:
+        found = _described(spec, reference)
+    except PlansmithError as error:
+        why = f"as the model could not be looked at: {error.message}"
+    if found is None:
+        return _Known(MODEL_FILE, None, (exported, f"only the shapes that were given are known {why}"))
+    given = {name: one for name, one in profile_ranges(spec).items() if name not in found.shape_inputs}
+    axes = resolve_axes(found.inputs, found.axes, found.limits, spec.shapes or given)
+    return _Known(MODEL_FILE, _Interface(found.inputs, axes, found.shape_inputs), (exported,))
+
+
+def profile_ranges(spec: ModelSpec) -> dict[str, InputRange]:
+    """What the profiles of a plan take together, by input; nothing for another engine."""
+    return shapes_of(spec.tensorrt.profiles) if spec.engine is EngineKind.TENSORRT else {}
 
 
 def _measurements(build: BuildSpec, graph: str) -> list[Measurement]:
@@ -180,7 +204,9 @@ def _measurements(build: BuildSpec, graph: str) -> list[Measurement]:
         weights=graph if build.strip_weights else "",
     )
     return [
-        fixed.model_copy(update={"shapes": {n: s.opt for n, s in profile.shapes.items()}, "profile": number})
+        fixed.model_copy(
+            update={"shapes": {n: r.opt for n, r in (profile.shapes | profile.values).items()}, "profile": number}
+        )
         for number, profile in enumerate(build.profiles)
     ] or [fixed]
 

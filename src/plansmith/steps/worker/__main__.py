@@ -120,8 +120,8 @@ def plan_graph(*, lowered: Mapping[str, Any], folder: str, out: str, progress: P
     import onnx
 
     from plansmith.compilers.onnxrt import clean
+    from plansmith.compilers.shape_inputs import shape_inputs
     from plansmith.compilers.trt.inspection.layers import nodes_in_fp32
-    from plansmith.compilers.trt.shape_inputs import shape_inputs
     from plansmith.system.files import link_or_copy
 
     progress("making the graph ready for TensorRT")

@@ -8,6 +8,7 @@ from typing import Any
 
 from plansmith.compilers.export.loading import axes_of, plan_graph
 from plansmith.compilers.export.model_calls import Progress, ask_planned, require_repeatable
+from plansmith.compilers.shape_inputs import shape_inputs
 from plansmith.data.reference import REFERENCE
 from plansmith.errors import UsageError
 from plansmith.records.model import BATCH, EngineKind, OnnxModel, Precision, ReferenceSet
@@ -17,12 +18,23 @@ def take_graph(
     *,
     path: str,
     shapes: Mapping[str, Any],
+    profiles: Mapping[str, Any],
     inputs: Mapping[str, Any],
     outputs: Sequence[str],
     out: str,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Check an ONNX file, name what varies in it, and store its own answers as the reference."""
+    """Check an ONNX file, name what varies in it, and store its own answers as the reference.
+
+    Args:
+        path: of the file.
+        shapes: the ranges of inputs; those of the profiles where there are none.
+        profiles: those of a TensorRT plan, for all of them together.
+        inputs: what the spec says of inputs.
+        outputs: their names.
+        out: the folder to write to.
+        progress: told what is being done.
+    """
     import onnxruntime
 
     from plansmith.compilers import onnx_files
@@ -30,9 +42,10 @@ def take_graph(
     from plansmith.data.reference import is_inside, plan_cases, store_case
 
     progress("checking the graph")
-    model, plan = plan_graph(Path(path), inputs, outputs)
+    model, plan = plan_graph(Path(path), inputs, outputs, profiles)
     tensors, precision = plan.tensors, onnx_import.detect_precision(model)
-    axes = axes_of(plan, shapes)
+    held = shape_inputs(model)
+    axes = axes_of(plan, shapes or {name: given for name, given in profiles.items() if name not in held})
     written = onnx_import.write(model, tensors, Path(path), Path(out))
     asked = onnx_import.Asked(written)
     planned = plan_cases(axes, plan.able(axes))

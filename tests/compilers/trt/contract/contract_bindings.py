@@ -6,6 +6,7 @@ The fakes check how TensorRT is called; what they answer is made up, and no test
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from plansmith.compilers.trt import api
 from plansmith.compilers.trt.api import inspect as inspecting
 from plansmith.compilers.trt.api.building import build
 from plansmith.compilers.trt.api.probe import gpu_needed, version
+from plansmith.compilers.trt.formats import DLA_ONLY, TAKES
 from plansmith.errors import EnvironmentFault
 from plansmith.records.engine import BuildSpec, MemoryPool, TensorFormat
 from plansmith.testing import Fakes, signatures_of
@@ -46,6 +48,24 @@ def test_every_name_that_the_sources_take_from_tensorrt_is_there() -> None:
         found: Any = tensorrt
         for part in chain:
             found = getattr(found, part)
+
+
+def test_formats_are_for_the_tensors_that_the_bindings_say() -> None:
+    names = {"FP32": "float32", "FP16": "float16", "BF16": "bfloat16", "INT8": "int8", "INT64": "int64"}
+    names["FP8"] = "float8_e4m3fn"
+    told = tensorrt.TensorFormat.__doc__
+    for form in get_args(TensorFormat):
+        member = "LINEAR" if form == "chw" else form.upper()
+        said = re.search(rf"\n  {member} :(.*?)(?=\n  [A-Z0-9_]+ :|\Z)", told, re.DOTALL)
+        assert said is not None, member
+        if form in DLA_ONLY:
+            assert "DLA" in said[1], member
+            continue
+        rank = re.search(r"dimensions >= (\d)", said[1])
+        bound = re.search(r"bound to ([A-Z0-9,/ and]+)", said[1])
+        assert TAKES[form].rank == (int(rank[1]) if rank else 0), member
+        assert set(TAKES[form].dtypes) == {names[one] for one in re.findall(r"[A-Z]+\d+", bound[1] if bound else "")}
+        assert "DLA" not in said[1], member
 
 
 def test_every_word_of_a_spec_has_its_member() -> None:

@@ -99,12 +99,7 @@ def test_an_input_that_no_profile_covers_is_refused_instead_of_being_given_a_sha
     assert gpu.named("build_serialized_network") == []
 
 
-def test_a_format_of_an_unknown_tensor_and_a_missing_plugin_are_refused_before_anything_is_built(
-    gpu: MadeUp, tmp_path: Path
-) -> None:
-    with pytest.raises(EngineError, match="names pixels") as raised:
-        build(request_for(tmp_path, EVERYTHING.model_copy(update={"formats": {"pixels": "hwc"}})), lambda _: None)
-    assert "logits" in raised.value.remedy
+def test_a_missing_plugin_is_refused_before_anything_is_built(gpu: MadeUp, tmp_path: Path) -> None:
     text = tmp_path / "libtext.so"
     text.write_text("no library")
     for library, problem in ((tmp_path / "libnone.so", "is not there"), (text, "cannot be loaded")):

@@ -278,7 +278,6 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "tensorrt: profiles",
     ),
     "a range of no input": ({}, {"inputs": (IDS, SCALE)}, "name one of its inputs"),
-    "a format of no tensor": ({"formats": {"other": "chw"}}, {}, "name one of"),
     "a type that 10 has no name for": (
         {"formats": {"scores": "chw"}},
         {"outputs": (Tensor(name="scores", dtype="float64", dims=(1,)),)},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plansmith.compilers.precision.graph import names_inside, subgraphs
@@ -56,6 +57,13 @@ def shape_inputs(model: onnx.ModelProto) -> tuple[str, ...]:
         and value.type.tensor_type.elem_type in integers
         and len(value.type.tensor_type.shape.dim) < 2
     )
+
+
+def read_shape_inputs(path: Path) -> tuple[str, ...]:
+    """As `shape_inputs`, of a file whose weights may lie beside it."""
+    import onnx
+
+    return shape_inputs(onnx.load(path, load_external_data=False))
 
 
 def inputs_that_decide(model: onnx.ModelProto) -> dict[str, str]:
