@@ -17,6 +17,7 @@ An interrupt is Python's own KeyboardInterrupt; the command line ends with 130 t
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,30 @@ class InternalError(PlansmithError):
     """A bug of ours: the log holds the traceback."""
 
     exit_code = 1
+
+
+def require_all(*checks: Callable[[], object]) -> None:
+    """Make checks that do not hang on each other, and tell at once all that they find.
+
+    Raises:
+        PlansmithError: what a check raised; of several, of the first one's kind, with the messages and remedies of all.
+    """
+    found: list[PlansmithError] = []
+    for check in checks:
+        try:
+            check()
+        except PlansmithError as error:
+            found.append(error)
+    if len(found) > 1:
+        first = found[0]
+        raise type(first)(
+            "\n  ".join([f"{len(found)} problems:", *(error.message for error in found)]),
+            remedy="; ".join(dict.fromkeys(error.remedy for error in found if error.remedy)),
+            model=first.model,
+            step=first.step if len({error.step for error in found}) == 1 else "",
+        ) from first
+    if found:
+        raise found[0]
 
 
 def first_line(error: BaseException) -> str:

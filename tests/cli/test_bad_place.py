@@ -50,6 +50,16 @@ EARLY = {
         _FILES,
         {"PLANSMITH_TRITONSERVER": "/nope"},
     ),
+    "a Triton, a repository and an option": Refused(
+        ("bert.yaml", "--repository", "theirs"),
+        2,
+        ("3 problems:", "triton.max_batch_size: 33 is more", "theirs belongs to target", *_NO_TRITON, "another folder"),
+        _FILES
+        | {
+            "theirs.plansmith/repository.json": json.dumps(_OTHERS),
+            "bert.yaml": "source: hf:bert\ntritonserver: /nope\ntriton: {max_batch_size: 33}\n",
+        },
+    ),
     "a Triton without backends": Refused(
         ("hf:bert", "--tritonserver", "bare"),
         9,

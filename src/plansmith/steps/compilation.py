@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from plansmith.compilers.python_backend.model_folder import NUMPY
 from plansmith.config.spec import ModelSpec
-from plansmith.errors import EnvironmentFault, PlansmithError
+from plansmith.errors import EnvironmentFault, PlansmithError, require_all
 from plansmith.records.destination import Publication
 from plansmith.records.fingerprint import Basis
 from plansmith.records.pipeline import Script
@@ -70,7 +70,16 @@ class Compilation(ModelSteps):
         shared: SharedCache | None = None,
     ) -> None:
         super().__init__(spec, relative_to=relative_to, listener=listener, dry=dry, digester=digester, shared=shared)
-        require_served(spec, self.name, self.target.device, relative_to)
+        self.repository = ModelRepository(
+            Path(spec.repository or self._artifacts / "repository"), self._stages.digester
+        )
+        self._runtime: ServingRuntime | None = None
+        self._no_server: PlansmithError | None = None
+        require_all(
+            lambda: require_served(spec, self.name, self.target.device, relative_to),
+            lambda: self.repository.require_target(self.target.name),
+            lambda: self._find_runtime(dry=dry),
+        )
         self._beside = {name: self._steps_beside(name, one) for name, one in specs_beside(self.spec).items()}
         if spec.pipeline is not None and (self._beside or spec.pipeline.script):
             with self._locating("join"):
@@ -80,10 +89,6 @@ class Compilation(ModelSteps):
             self._script = script_of(spec, relative_to)
         self._finished: dict[str, Finished[Any]] = {}
         self._history = History(self._artifacts / HISTORY)
-        self.repository = ModelRepository(
-            Path(spec.repository or self._artifacts / "repository"), self._stages.digester
-        )
-        self.repository.require_target(self.target.name)
         with self._locating("publish"):
             self._deliveries = Deliveries(
                 spec, relative_to=relative_to, repository=self.repository, stages=self._stages
@@ -94,7 +99,6 @@ class Compilation(ModelSteps):
             LoadedInto(spec.load_into).require_reachable()
             with self._locating("publish"):
                 self._deliveries.require_open()
-        self._runtime, self._no_server = self._find_runtime(dry=dry) if spec.check_served else (None, None)
 
     def _steps_beside(self, name: str, spec: ModelSpec) -> ModelSteps:
         try:
@@ -116,16 +120,18 @@ class Compilation(ModelSteps):
         with recorded(Run(self._stages, self.spec, self.name, self.repository.root), self._history):
             return self._do(perform)
 
-    def _find_runtime(self, *, dry: bool) -> tuple[ServingRuntime | None, PlansmithError | None]:
+    def _find_runtime(self, *, dry: bool) -> None:
         """What answers the served check; why nothing does, for whoever only looks at what a build would be told."""
         spec = self.spec
+        if not spec.check_served:
+            return
+        around = {"dali": uses_dali(spec), "parts": spec.pipeline is not None}
         try:
-            around = {"dali": uses_dali(spec), "parts": spec.pipeline is not None}
-            return find_serving_runtime(spec.tritonserver, self.target, spec.engine, **around), None
+            self._runtime = find_serving_runtime(spec.tritonserver, self.target, spec.engine, **around)
         except PlansmithError as error:
-            if dry and self._plans:
-                return None, error
-            raise
+            if not (dry and self._plans):
+                raise
+            self._no_server = error
 
     def _do(self, perform: Perform) -> tuple[PublishedVersion, Manifest]:
         self._require_buildable()
