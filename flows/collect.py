@@ -20,6 +20,7 @@ from plansmith.fleet.maintenance.text import collected_counts, collected_rows
 from plansmith.fleet.overrides import AS_SPECIFIED, SpecOverrides
 from plansmith.flows.prefect_api.one_at_a_time import skipped
 from plansmith.flows.prefect_api.run_log import RunLog
+from plansmith.flows.prefect_api.serving_process import end_with_serving_process
 from plansmith.formatting import bytes_in_words, seconds_from_age
 from plansmith.records.destination import Place
 
@@ -64,6 +65,7 @@ def collect(
         run of its deployment does the same; the state Failed with a PlansmithError in it where a place could not be
         tidied: the others were.
     """
+    end_with_serving_process()
     if (instead := skipped()) is not None:
         return instead
     log = RunLog()

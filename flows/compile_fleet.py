@@ -15,6 +15,7 @@ from plansmith.fleet.overrides import AS_SPECIFIED, SpecOverrides
 from plansmith.flows.fleet.pool_runs import Dispatch
 from plansmith.flows.fleet.run import FleetOrder, run_fleet
 from plansmith.flows.prefect_api.cancelling import cancel_children
+from plansmith.flows.prefect_api.serving_process import end_with_serving_process
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -62,5 +63,6 @@ def compile_fleet(
     Returns:
         A `FleetSummary` as JSON values; the state Failed where a model failed or was refused.
     """
+    end_with_serving_process()
     dispatch = Dispatch(pools, take_up_seconds, longest_seconds)
     return run_fleet(FleetOrder(specs, overrides, models, resolve, force, folder, dispatch))

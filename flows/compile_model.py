@@ -20,6 +20,7 @@ from plansmith.errors import PlansmithError
 from plansmith.fleet.text import model_for
 from plansmith.flows.prefect_api.places import rooted
 from plansmith.flows.prefect_api.run_log import failed_with
+from plansmith.flows.prefect_api.serving_process import end_with_serving_process
 from plansmith.flows.runs import onlookers
 from plansmith.flows.runs.gpu_queue import in_turn, queues_of
 from plansmith.flows.runs.listening import RunListener
@@ -57,6 +58,7 @@ def compile_model(spec: ModelSpec, folder: str = ".", directory: str = "") -> An
         The published version as JSON values; the state Cancelled after an interrupt; the state Failed with a
         PlansmithError in it, located at the step that failed, where nothing was published.
     """
+    end_with_serving_process()
     base, watching = Path(folder).absolute(), onlookers.current.get() or onlookers.Onlooker()
     own = Path(directory).absolute() if directory else base
     name, target, started = model_name(spec, base), folder_of(spec.target), time.monotonic()

@@ -16,6 +16,7 @@ from plansmith.flows.fleet.pool_runs import Dispatch
 from plansmith.flows.fleet.run import FleetOrder, run_fleet
 from plansmith.flows.prefect_api.cancelling import cancel_children
 from plansmith.flows.prefect_api.one_at_a_time import skipped
+from plansmith.flows.prefect_api.serving_process import end_with_serving_process
 
 
 def run_name() -> str:
@@ -59,6 +60,7 @@ def refresh(
         A `FleetSummary` as JSON values; the state Failed where a model failed or was refused, and Skipped where
         another run of its deployment does the same.
     """
+    end_with_serving_process()
     if (instead := skipped()) is not None:
         return instead
     dispatch = Dispatch(pools, take_up_seconds, longest_seconds)

@@ -17,6 +17,7 @@ from plansmith.fleet.maintenance.verify import verify as verified_in
 from plansmith.fleet.overrides import AS_SPECIFIED, SpecOverrides
 from plansmith.flows.prefect_api.one_at_a_time import skipped
 from plansmith.flows.prefect_api.run_log import RunLog
+from plansmith.flows.prefect_api.serving_process import end_with_serving_process
 from plansmith.records.destination import Place
 
 
@@ -57,6 +58,7 @@ def verify(
         another run of its deployment does the same; the state Failed with a PlansmithError in it where something is
         damaged, answers wrongly, or could not be looked at: the table tells of all.
     """
+    end_with_serving_process()
     if (instead := skipped()) is not None:
         return instead
     log = RunLog()

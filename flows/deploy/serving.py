@@ -23,6 +23,7 @@ from plansmith.flows.deploy.silent_runs import crash_silent_runs
 from plansmith.flows.prefect_api.api import CHANGING_RETRIES, asking, require_api
 from plansmith.flows.prefect_api.parameters import load_flow
 from plansmith.flows.prefect_api.patience import is_away
+from plansmith.flows.prefect_api.serving_process import be_serving_process
 from plansmith.system.files import locked
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def _serve(
         ) from error
     with asking(url, retries=CHANGING_RETRIES) as client:
         _prepare(client, config, deployments, tell)
+    be_serving_process()
     # Runs have the settings of this process.
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: config.heartbeat_seconds}):
         runner = PatientRunner(f"{config.name}-{Path(config.directory).name}", tell)

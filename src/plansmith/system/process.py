@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -81,6 +82,30 @@ def tied_to(parent: int) -> Callable[[], None]:
             os._exit(1)
 
     return follow
+
+
+def end_with(process: int, *, before: Callable[[], None], grace_seconds: float) -> None:
+    """Have this process end once another one has, however that ends; its parent need not be.
+
+    Args:
+        process: the other one's number.
+        before: done in between, in a thread of its own.
+        grace_seconds: between SIGTERM and SIGKILL.
+    """
+    try:
+        handle: int | None = os.pidfd_open(process)
+    except ProcessLookupError:
+        handle = None
+
+    def follow() -> None:
+        if handle is not None:
+            select.select([handle], [], [])
+        before()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(grace_seconds)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=follow, name=f"ends with {process}", daemon=True).start()
 
 
 # The leader itself, and the `sleep`, outlive the signals that end others politely.

@@ -50,9 +50,22 @@ def test_runs_end_with_the_process_that_serves_them_and_say_so(served: Service, 
         started = serving.children(recursive=True)
         program.terminate()
         assert program.wait(60) == 128 + signal.SIGTERM
-        assert not [one for one in started if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+        assert not any(map(_lives, started))
     assert _state_of(served, run) == "CRASHED"
     assert _deployment(served, "compile-model")["paused"], "a schedule that nobody serves makes runs that are late"
+
+
+@pytest.mark.services
+def test_runs_end_with_a_serving_process_that_is_killed(served: Service, tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, held=True)
+    with _serving(served, tmp_path / "log") as (program, serving):
+        run = _start(served, spec, tmp_path)
+        wait_until(lambda: _carries_out(serving), (tmp_path / "log").read_text)
+        wait_until(lambda: _state_of(served, run) == "RUNNING", (tmp_path / "log").read_text)
+        started = serving.children(recursive=True)
+        program.kill()
+        wait_until(lambda: not any(map(_lives, started)), lambda: str([one for one in started if _lives(one)]))
+    assert _state_of(served, run) == "CRASHED"
 
 
 @pytest.mark.services
@@ -126,6 +139,10 @@ def _serving(service: Service, log: Path) -> Iterator[tuple[subprocess.Popen[byt
             yield program, psutil.Process(program.pid)
         finally:
             program.kill()
+
+
+def _lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def _carries_out(serving: psutil.Process) -> bool:
