@@ -179,6 +179,10 @@ WRONG = {
         "pools: {a: {}}\ntriggers:\n  registries:\n    ours: {type: ftp}\n  rules: []",
         ["service.yaml:5", "triggers.registries.ours", "triggers.rules"],
     ),
+    "a key of a registry": (
+        "pools: {a: {}}\ntriggers:\n  registries:\n    ours: {type: mlflow, tracking_uri: 5}\n  rules: []",
+        ["service.yaml:5", "'triggers.registries.ours.tracking_uri'"],
+    ),
     "a home folder": ("pools: {a: {}}\ndirectory: ~/work", ["service.yaml:3", "another folder for every user"]),
     "a folder of a pool's machines beside this file": (
         "pools: {a: {directory: work}}",

@@ -258,7 +258,7 @@ def find_problems(values: Mapping[str, Any]) -> list[Problem]:
     try:
         ModelSpec.model_validate(dict(values))
     except ValidationError as invalid:
-        return [problem_of(error) for error in invalid.errors()]
+        return [problem_of(error, values) for error in invalid.errors()]
     return []
 
 
@@ -271,7 +271,7 @@ def make_spec(values: Mapping[str, Any]) -> ModelSpec:
     try:
         return ModelSpec.model_validate(dict(values))
     except ValidationError as invalid:
-        found = [problem_of(error) for error in invalid.errors()]
+        found = [problem_of(error, values) for error in invalid.errors()]
     raise refusal([*found, *unknown_targets(values.get("target"))])
 
 
@@ -321,9 +321,18 @@ def escaped(value: Any) -> Any:
     return value
 
 
-def problem_of(error: Mapping[str, Any]) -> Problem:
-    """One of `ValidationError.errors()` as a problem of a file that a person wrote."""
-    keys = tuple(str(key) for key in error["loc"])
+def _written(place: Sequence[str | int], values: Any) -> Iterator[str | int]:
+    """The keys of a place in a document, without the kind that pydantic puts behind that of a union's member."""
+    for key in place:
+        if isinstance(values, Mapping) and key not in values and key in values.values():
+            continue
+        yield key
+        values = values.get(key) if isinstance(values, Mapping) else None
+
+
+def problem_of(error: Mapping[str, Any], values: Any) -> Problem:
+    """One of `ValidationError.errors()` as a problem of a file that a person wrote, whose values are these."""
+    keys = tuple(str(key) for key in _written(error["loc"], values))
     path = repr(".".join(keys))
     if error["type"] == "extra_forbidden":
         return Problem(keys, "unknown", path)

@@ -252,7 +252,7 @@ def _problems(values: Mapping[str, Any], cron: CronCheck) -> list[Problem]:
     try:
         ServiceConfig.model_validate(values, context={"cron": cron})
     except ValidationError as invalid:
-        return [problem_of(error) for error in invalid.errors()]
+        return [problem_of(error, values) for error in invalid.errors()]
     return []
 
 
