@@ -50,7 +50,7 @@ def _problems(cls: type[BaseModel], field: str, value: Any) -> list[str]:
     with pytest.raises(ValidationError) as refused:
         cls.model_validate({field: value, "nothing": 0})
     found = [error for error in refused.value.errors() if error["loc"][0] == field]
-    return [str(refused.value), *(problem_of(error).words for error in found)] if found else []
+    return [str(refused.value), *(problem_of(error, {field: value}).words for error in found)] if found else []
 
 
 @pytest.mark.parametrize(("cls", "field"), CONFIDENTIAL.values(), ids=CONFIDENTIAL.keys())
