@@ -129,7 +129,7 @@ def test_the_file_of_a_service_is_refused_without_its_secrets(tmp_path: Path) ->
     with pytest.raises(UsageError) as refused:
         load_service(tmp_path / "service.yaml")
     assert SECRET not in str(refused.value)
-    assert "triggers.registries.mlflow.mlflow.secrets.0" in str(refused.value)
+    assert "triggers.registries.mlflow.secrets.0" in str(refused.value)
 
 
 def _check_kept(run: InProcess, words: tuple[str, ...]) -> None:
