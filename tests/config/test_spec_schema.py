@@ -38,6 +38,7 @@ def _complaints(text: str) -> list[str]:
     return [error.message for error in _validator().iter_errors(yaml.safe_load(text))]
 
 
+@pytest.mark.slow
 def test_the_schema_is_a_schema_and_always_the_same() -> None:
     schema = spec_schema()
     # The schema of schemas lets unknown keywords pass, which editors then ignore.
