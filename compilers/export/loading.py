@@ -30,6 +30,10 @@ def load(
         from plansmith.sources import timm
 
         return timm.load(folder, task=source["task"] or "")
+    if source["scheme"] == "torch":
+        from plansmith.sources.pytorch import module
+
+        return module.load(folder, allow_pickle=allow_pickle, inputs=_specs(inputs))
     from plansmith.sources.huggingface import models
 
     return models.load(

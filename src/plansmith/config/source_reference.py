@@ -12,7 +12,8 @@ from plansmith.config.mlflow_uri import read_registered
 from plansmith.config.spec import name_from
 from plansmith.errors import SourceError, UsageError
 
-Scheme = Literal["hf", "timm", "onnx", "mlflow"]
+Scheme = Literal["hf", "timm", "onnx", "torch", "mlflow"]
+_TYPED = {*get_args(Scheme)} - {"torch"}  # only what a registry has can be a module
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
@@ -60,7 +61,7 @@ def parse_reference(text: str, *, relative_to: Path) -> SourceReference:
         SourceError: it can only be a directory or a file, and there is none.
     """
     scheme, colon, location = text.partition(":")
-    if not colon or scheme not in get_args(Scheme):
+    if not colon or scheme not in _TYPED:
         raise UsageError(
             f"cannot tell what {text!r} is",
             remedy=_meant(text, relative_to / text)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import SourceError, UsageError
+from plansmith.records.model import SourceScheme
 from plansmith.records.pipeline import RawInput, RawOutput
-
-Scheme = Literal["hf", "timm", "onnx"]
 
 TRANSFORMERS = "a model of transformers as the source (hf:<id or directory>)"
 
@@ -34,15 +32,15 @@ class RawKind:
 
     name: RawInput
     plural: str
-    lacking: Mapping[Scheme, str]
+    lacking: Mapping[SourceScheme, str]
     fitting: str
     processor: str
     variable: str
-    takes: Callable[[Scheme, Path], bool]
-    output: Callable[[Scheme, Path, str], RawOutput]
+    takes: Callable[[SourceScheme, Path], bool]
+    output: Callable[[SourceScheme, Path, str], RawOutput]
     untold: str = ""
 
-    def refuse(self, scheme: Scheme, folder: Path, options: PipelineOptions, *, task: str) -> RawOutput:
+    def refuse(self, scheme: SourceScheme, folder: Path, options: PipelineOptions, *, task: str) -> RawOutput:
         """See, before anything heavy is loaded, that a source can have this as its pipeline's input.
 
         Args:

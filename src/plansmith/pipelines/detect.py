@@ -6,16 +6,16 @@ from pathlib import Path
 
 from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import SourceError, UsageError
-from plansmith.pipelines.answer_kinds import Scheme
 from plansmith.pipelines.audio.kinds import SOUNDS
 from plansmith.pipelines.image.kinds import IMAGES
 from plansmith.pipelines.text.kinds import TEXTS
+from plansmith.records.model import SourceScheme
 from plansmith.records.pipeline import RawInput, RawOutput
 
 _KINDS = (TEXTS, IMAGES, SOUNDS)
 
 
-def raw_input(scheme: Scheme, folder: Path, options: PipelineOptions) -> RawInput:
+def raw_input(scheme: SourceScheme, folder: Path, options: PipelineOptions) -> RawInput:
     """What clients send: what the spec says, or the one thing that the source can make inputs of.
 
     Raises:
@@ -38,7 +38,7 @@ def raw_input(scheme: Scheme, folder: Path, options: PipelineOptions) -> RawInpu
     return able[0]
 
 
-def refuse_raw(scheme: Scheme, folder: Path, options: PipelineOptions, *, task: str) -> RawOutput:
+def refuse_raw(scheme: SourceScheme, folder: Path, options: PipelineOptions, *, task: str) -> RawOutput:
     """See that the pipeline that a spec asks for can be made around a source: what it will answer with.
 
     Args:

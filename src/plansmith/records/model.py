@@ -108,6 +108,13 @@ class FileEntry(Record):
     sha256: str
 
 
+SourceScheme = Literal["hf", "timm", "onnx", "torch"]
+"""How a model's files are read: a folder of transformers or timm, an ONNX file, a folder with a PyTorch module."""
+
+BARE_SCHEMES = frozenset({"onnx", "torch"})
+"""Those of models that bring nothing beside themselves: no configuration, tokenizer or processor."""
+
+
 class SourceModel(Record):
     """What fetch found: a folder that holds configuration and weights, or an ONNX file; and where it came from.
 
@@ -115,7 +122,7 @@ class SourceModel(Record):
     model registry calls it, such as mlflow:models:/ranker, where it came from one; `revision` is its version there.
     """
 
-    scheme: Literal["hf", "timm", "onnx"]
+    scheme: SourceScheme
     location: str
     revision: str | None
     licence: str | None

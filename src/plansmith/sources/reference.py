@@ -27,6 +27,8 @@ def refuse_unfitting(reference: SourceReference, spec: ModelSpec) -> None:
         raise UsageError(
             "a registered model has its weights: there are none to draw", remedy="leave random_weights out"
         )
+    if reference.scheme == "torch":
+        _refuse_for_module(spec)
     if reference.scheme == "timm":
         timm.require_task(spec.task)
     described = [name for name in ("inputs", "outputs") if getattr(spec, name)]
@@ -35,3 +37,14 @@ def refuse_unfitting(reference: SourceReference, spec: ModelSpec) -> None:
             f"a timm model takes images and gives one output: {' and '.join(described)} cannot change that",
             remedy=f"leave {' and '.join(described)} out; a task of image-feature-extraction gives pooled features",
         )
+
+
+def _refuse_for_module(spec: ModelSpec) -> None:
+    asked = [name for name in ("task", "outputs") if getattr(spec, name)]
+    if asked:
+        raise UsageError(
+            f"a module of PyTorch has the outputs that it was logged with: {' and '.join(asked)} cannot change them",
+            remedy=f"leave {' and '.join(asked)} out, or log the model with mlflow.transformers.log_model",
+        )
+    if spec.device != "cpu":
+        raise UsageError("a module that was logged in MLflow is exported on the CPU", remedy="leave device out")

@@ -21,6 +21,11 @@ def require_pytorch(spec: ModelSpec, scheme: Scheme) -> None:
         UsageError: the source is none.
         EngineError: a precision that PyTorch's own weights do not have.
     """
+    if scheme == "torch":
+        raise UsageError(
+            "engine python serves models of transformers and timm, and a module of MLflow's flavour pytorch is neither",
+            remedy="use --engine onnxruntime or tensorrt",
+        )
     if scheme == "onnx":
         raise UsageError(
             "engine python serves a PyTorch model, and an ONNX file is none",

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from plansmith.config.mlflow_uri import RegisteredName
 from plansmith.config.source_reference import SourceReference
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EnvironmentFault, SourceError
-from plansmith.records.model import SourceModel
+from plansmith.records.model import BARE_SCHEMES, SourceModel, SourceScheme
 from plansmith.sources import directory, onnx_file
 from plansmith.sources.hub import Snapshot, fetch_snapshot
 from plansmith.sources.mlflow.flavors import Wishes
 from plansmith.sources.mlflow.model_version import find_version
+from plansmith.sources.mlflow.module_files import module_files
 from plansmith.sources.reference import refuse_unfitting
 from plansmith.steps.cache.local import ENTRY_FILE
 from plansmith.steps.runner import Finished, StageRunner, WouldRun
@@ -57,6 +58,8 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> F
         known, licence = True, None
         if scheme == "onnx":
             paths, known = _graph_files(stages, Path(found.location))
+        elif scheme == "torch":
+            paths = module_files(found.folder)
         else:
             paths = model_paths(found.folder, spec)
             directory.require_json(paths)
@@ -86,7 +89,7 @@ def require_unchanged(stages: StageRunner, spec: ModelSpec, source: Finished[Sou
     Raises:
         SourceError: it was written to while it was read.
     """
-    paths = list(source.files) if source.record.scheme == "onnx" else model_paths(source.folder, spec)
+    paths = list(source.files) if source.record.scheme in BARE_SCHEMES else model_paths(source.folder, spec)
     try:
         files = stages.digester.entries(source.folder, paths, foreign=not spec.random_weights)
     except FileNotFoundError as error:
@@ -166,7 +169,7 @@ def _registered(stages: StageRunner, spec: ModelSpec, reference: SourceReference
     return _Found(entry.folder, str(path), found.version.number, cached, read, f"mlflow:{reference.location}")
 
 
-def _scheme_of(found: _Found, spec: ModelSpec) -> Literal["hf", "timm", "onnx"]:
+def _scheme_of(found: _Found, spec: ModelSpec) -> SourceScheme:
     """How a model is read; of a registered one, only its version tells, and whether the spec fits.
 
     Raises:

@@ -17,7 +17,7 @@ from plansmith.errors import EngineError, GateError, UsageError
 from plansmith.pipelines.agreement import refusals
 from plansmith.pipelines.detect import raw_input, refuse_raw
 from plansmith.records.engine import Engine
-from plansmith.records.model import EngineKind, LoweredModel, OnnxModel
+from plansmith.records.model import BARE_SCHEMES, EngineKind, LoweredModel, OnnxModel
 from plansmith.records.pipeline import Pipeline, RawInput
 from plansmith.steps.artifacts import MadeModel
 from plansmith.steps.fetch import require_unchanged
@@ -42,9 +42,10 @@ def require_joinable(spec: ModelSpec, scheme: Scheme, folder: Path | None) -> No
     """
     if spec.pipeline is None:
         return
-    if scheme == "onnx":
+    if scheme in BARE_SCHEMES:
+        what = "an ONNX file" if scheme == "onnx" else "a module of PyTorch"
         raise UsageError(
-            "an ONNX file brings no tokenizer or processor, so no pipeline can be made around it",
+            f"{what} brings no tokenizer or processor, so no pipeline can be made around it",
             remedy="leave `pipeline` out, or name the model that the file was exported from (hf:…, timm:…)",
         )
     if spec.engine is not EngineKind.PYTHON or spec.pipeline.output != "text":

@@ -65,14 +65,20 @@ def test_a_model_of_sentence_transformers_keeps_the_folders_of_its_modules() -> 
     ("name", "said"),
     [
         ("pytorch", "flavour pytorch with a pickle of the whole model: reading a pickle can run any code"),
-        ("pytorch-pt2", "flavour pytorch with a graph of torch.export, which is not read yet"),
         ("sklearn", "has the flavour sklearn, which plansmith does not read"),
     ],
 )
 def test_other_flavours_are_refused_by_name_with_what_to_log_instead(name: str, said: str) -> None:
     with pytest.raises(SourceError, match=said) as refused:
-        chosen(name, wishes=Wishes(trust_remote_code=True, allow_pickle=True))
+        chosen(name, wishes=Wishes(trust_remote_code=True, allow_pickle=False))
     assert "register that" in refused.value.remedy
+
+
+@pytest.mark.parametrize(("name", "file"), [("pytorch-pt2", "model.pt2"), ("pytorch", "model.pth")])
+def test_a_module_comes_with_what_mlflow_says_of_it(name: str, file: str) -> None:
+    kept = chosen(name, "data/other.bin", wishes=Wishes(trust_remote_code=False, allow_pickle=file == "model.pth"))
+    assert (kept.scheme, kept.graph) == ("torch", "")
+    assert {to: one.path for to, one in kept.files.items()} == {file: f"data/{file}", "MLmodel": "MLmodel"}
 
 
 def test_a_model_that_was_logged_without_its_weights_says_where_they_are() -> None:

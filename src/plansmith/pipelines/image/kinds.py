@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from plansmith.pipelines.answer_kinds import RawKind, Scheme
+from plansmith.pipelines.answer_kinds import RawKind
+from plansmith.records.model import SourceScheme
 from plansmith.records.pipeline import RawOutput
 from plansmith.sources.directory import read_config, read_json
 from plansmith.sources.huggingface.processors import PROCESSOR_FILES
@@ -20,7 +21,7 @@ _HEADS: tuple[tuple[str, RawOutput], ...] = (
 )
 
 
-def image_output(scheme: Scheme, folder: Path, task: str) -> RawOutput:
+def image_output(scheme: SourceScheme, folder: Path, task: str) -> RawOutput:
     """What a model that reads images answers with, by its task or, where none is asked for, its configuration.
 
     Raises:
@@ -35,7 +36,7 @@ def image_output(scheme: Scheme, folder: Path, task: str) -> RawOutput:
     return next((output for end, output in _HEADS if named.endswith(end)), "tensors")
 
 
-def takes_images(scheme: Scheme, folder: Path) -> bool:
+def takes_images(scheme: SourceScheme, folder: Path) -> bool:
     """Whether a directory says how images become the model's input.
 
     Raises:

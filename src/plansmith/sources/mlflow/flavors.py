@@ -16,8 +16,8 @@ from typing import Any, Literal
 from plansmith.errors import SourceError
 from plansmith.sources.directory import CARD_FILE, CODE_PATTERNS, CONFIG_FILE, FILE_PATTERNS, PICKLE_PATTERNS
 from plansmith.sources.mlflow.artifacts import RemoteFile
+from plansmith.sources.mlflow.module_files import MODEL_FILE, PICKLE, PROGRAM
 
-MODEL_FILE = "MLmodel"
 MOST_BYTES = 4 << 20
 """The most that an MLmodel file holds; some have examples of inputs in their signature."""
 
@@ -26,8 +26,7 @@ _ABOUT_THE_MODEL = {
     *(MODEL_FILE, "conda.yaml", "python_env.yaml", "requirements.txt", "registered_model_meta"),
     *("input_example.json", "serving_input_example.json", CARD_FILE),
 }
-_TAKEN = "log it as transformers, sentence_transformers or onnx, and register that"
-_PICKLED = "reading a pickle can run any code"
+_TAKEN = "log it as transformers, sentence_transformers, onnx or pytorch, and register that"
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,10 @@ class Kept:
     Args:
         scheme: how it is read from then on.
         files: by the path that each gets in one folder.
-        graph: the ONNX file among them; empty for a folder of transformers.
+        graph: the ONNX file among them; empty for a folder of transformers, and for one with a module.
     """
 
-    scheme: Literal["hf", "onnx"]
+    scheme: Literal["hf", "onnx", "torch"]
     files: Mapping[str, RemoteFile]
     graph: str = ""
 
@@ -164,19 +163,21 @@ def _onnx(flavour: dict[str, Any], files: Sequence[RemoteFile], wishes: Wishes, 
 
 
 def _pytorch(flavour: dict[str, Any], files: Sequence[RemoteFile], wishes: Wishes, of: str) -> Kept:
-    del wishes
-    root = str(flavour.get("model_data") or "data")
-    is_exported = any(file.path.endswith(".pt2") for file in _below(root, files))
-    what = (
-        "with a graph of torch.export, which is not read yet"
-        if is_exported
-        else f"with a pickle of the whole model: {_PICKLED}, and --allow-pickle allows weights alone"
-    )
-    raise SourceError(
-        f"{of} has the flavour pytorch {what}",
-        remedy="log a model of transformers with mlflow.transformers.log_model, or export this one (torch.onnx.export),"
-        " log it with mlflow.onnx.log_model, and register that",
-    )
+    """The program that torch.export saw, or where the spec allows it, a pickle of the module."""
+    root = str(flavour.get("model_data") or "data").strip("/")
+    found = {file.path.removeprefix(f"{root}/"): file for file in _below(root, files)}
+    about = {file.path: file for file in files if file.path == MODEL_FILE}
+    if PROGRAM in found:
+        return Kept("torch", {PROGRAM: found[PROGRAM], **about})
+    if PICKLE not in found:
+        raise SourceError(f"{of} has no {root}/{PROGRAM}", remedy="log and register the model again")
+    if not wishes.allow_pickle:
+        raise SourceError(
+            f"{of} has the flavour pytorch with a pickle of the whole model: reading a pickle can run any code",
+            remedy="log it with mlflow.pytorch.log_model(..., serialization_format='pt2') and register that, or, if you"
+            " trust whoever logged it: --allow-pickle",
+        )
+    return Kept("torch", {PICKLE: found[PICKLE], **about})
 
 
 def _elsewhere(flavour: Mapping[str, Any]) -> str:

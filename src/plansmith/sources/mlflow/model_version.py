@@ -12,8 +12,9 @@ from plansmith.errors import SourceError
 from plansmith.sources.mlflow.allowlist import allowed_here, place_of
 from plansmith.sources.mlflow.artifacts import Files, Telling, bring, read_small
 from plansmith.sources.mlflow.client import Version, find_server
-from plansmith.sources.mlflow.flavors import MODEL_FILE, MOST_BYTES, Kept, Wishes, choose, read_model_file
+from plansmith.sources.mlflow.flavors import MOST_BYTES, Kept, Wishes, choose, read_model_file
 from plansmith.sources.mlflow.http_artifacts import ServedFiles
+from plansmith.sources.mlflow.module_files import MODEL_FILE
 from plansmith.sources.mlflow.s3_artifacts import BucketFiles
 
 

@@ -17,7 +17,7 @@ from plansmith.data.sample import Sample, halves, make_sample
 from plansmith.data.split import Draw, draw
 from plansmith.data.task import Answers, choose_metric, describe_answers, label_kind, require_measurable
 from plansmith.errors import UsageError
-from plansmith.records.model import BATCH, AxisRange, Case, DataSet, SampleSet
+from plansmith.records.model import BARE_SCHEMES, BATCH, AxisRange, Case, DataSet, SampleSet
 from plansmith.sources.dynamic_axes.fixed import with_tied
 from plansmith.sources.huggingface.heads import class_names, pooling_of
 from plansmith.steps.worker.sample_sets import CALIBRATION, AskedModel, SampleSets
@@ -69,13 +69,13 @@ def sample(
     progress("loading the model")
     plan, ask = _open(source, Path(folder), allow_pickle, inputs, outputs)
     plan = with_tied(plan, {axis: known for axis, known in axes.items() if isinstance(known, str)})
-    is_graph = source["scheme"] == "onnx"
+    is_bare = source["scheme"] in BARE_SCHEMES
     about = AskedModel(
         plan=plan,
         axes=plan.axes | {a: AxisRange.model_validate(r) for a, r in axes.items() if not isinstance(r, str)},
         ask=ask,
-        class_names={} if is_graph else class_names(Path(folder)),
-        pooling=None if is_graph else pooling_of(Path(folder), source["task"] or "", outputs),
+        class_names={} if is_bare else class_names(Path(folder)),
+        pooling=None if is_bare else pooling_of(Path(folder), source["task"] or "", outputs),
         out=Path(out),
         progress=progress,
     )

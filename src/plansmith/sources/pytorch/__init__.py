@@ -1,0 +1,1 @@
+"""Modules of PyTorch as files: an exported program, or a pickle of the module."""
