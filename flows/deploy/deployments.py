@@ -33,6 +33,7 @@ _HOW_TO_BEGIN = (
 )
 _SET_DIRECTORY = "prefect.deployments.steps.set_working_directory"
 _HEARTBEATS = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
+_MLFLOW = "MLFLOW_TRACKING_URI"
 
 _WORDS: dict[str, str] = {
     ONE_MODEL: "Compile one model into a published version.",
@@ -112,10 +113,17 @@ def _job(config: ServiceConfig, name: str) -> dict[str, Any]:
     """How a pool starts runs: a process in a folder that exists there; a container by a step inside of it."""
     pool = config.pools[name]
     directory = pool.directory or config.directory
-    variables = {"env": {_HEARTBEATS: str(config.heartbeat_seconds), **pool.env}, **pool.job_variables}
+    environment = {_HEARTBEATS: str(config.heartbeat_seconds), **environment_of(config), **pool.env}
+    variables = {"env": environment, **pool.job_variables}
     if pool.type == "process":
         return {"job_variables": {"working_dir": directory, **variables}, "pull_steps": ()}
     return {"job_variables": variables, "pull_steps": ({_SET_DIRECTORY: {"directory": directory}},)}
+
+
+def environment_of(config: ServiceConfig) -> dict[str, str]:
+    """Variables of all runs of a service: the server that has the registered models that it hears of."""
+    server = config.triggers.mlflow_server if config.triggers is not None else ""
+    return {_MLFLOW: server} if server else {}
 
 
 def _given(config: ServiceConfig, flow: str, *, served: bool) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from plansmith.config.service.service import FlowDeployment, ServiceConfig
 from plansmith.errors import EnvironmentFault, UsageError, first_line
 from plansmith.flows.deploy.automations import apply_automations
 from plansmith.flows.deploy.deploying import SLUG, own_deployment, remove_schedules
-from plansmith.flows.deploy.deployments import service_tag
+from plansmith.flows.deploy.deployments import environment_of, service_tag
 from plansmith.flows.deploy.silent_runs import crash_silent_runs
 from plansmith.flows.prefect_api.api import CHANGING_RETRIES, asking, require_api
 from plansmith.flows.prefect_api.parameters import load_flow
@@ -98,7 +98,9 @@ def _serve(
     with asking(url, retries=CHANGING_RETRIES) as client:
         _prepare(client, config, deployments, tell)
     be_serving_process()
-    # Runs have the settings of this process.
+    # Runs have the settings and the variables of this process.
+    for name, value in environment_of(config).items():
+        os.environ.setdefault(name, value)
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: config.heartbeat_seconds}):
         runner = PatientRunner(f"{config.name}-{Path(config.directory).name}", tell)
         for one in deployments:

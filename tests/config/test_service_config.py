@@ -74,6 +74,18 @@ def test_a_process_works_in_the_directory_of_the_service_and_a_container_in_its_
     assert container.pull_steps == ({"prefect.deployments.steps.set_working_directory": {"directory": "/work"}},)
 
 
+def test_runs_fetch_from_the_mlflow_server_of_the_triggers_unless_a_pool_says_otherwise(tmp_path: Path) -> None:
+    triggers = """\
+triggers:
+  registries: {ours: {type: mlflow, tracking_uri: "http://mlflow:5000"}}
+  rules: [{registry: ours, model: a, when: alias, spec: a.yaml}]
+"""
+    for more, server in (("", "http://mlflow:5000"), ("env: {MLFLOW_TRACKING_URI: http://near}", "http://near")):
+        text = f"specs: [specs]\npools: {{a: {{{more}}}}}\n{triggers}"
+        (one, *_) = deployments_of(load_service(_written(tmp_path, text)).config)
+        assert one.job_variables["env"]["MLFLOW_TRACKING_URI"] == server
+
+
 def test_a_fleet_knows_its_specs_and_which_pool_builds_for_which_target(tmp_path: Path) -> None:
     refresh = _deployments(tmp_path, TEAM)["refresh/builders"]
     assert refresh.parameters == {
@@ -178,6 +190,11 @@ WRONG = {
     "a registry of no known kind": (
         "pools: {a: {}}\ntriggers:\n  registries:\n    ours: {type: ftp}\n  rules: []",
         ["service.yaml:5", "triggers.registries.ours", "triggers.rules"],
+    ),
+    "two servers of MLflow": (
+        "pools: {a: {}}\ntriggers:\n  registries:\n    a: {type: mlflow, tracking_uri: http://a}\n"
+        "    b: {type: mlflow, tracking_uri: http://b}\n  rules: [{registry: a, model: m, when: alias, spec: m.yaml}]",
+        ["service.yaml:3", "registries name 2 MLflow servers"],
     ),
     "a key of a registry": (
         "pools: {a: {}}\ntriggers:\n  registries:\n    ours: {type: mlflow, tracking_uri: 5}\n  rules: []",

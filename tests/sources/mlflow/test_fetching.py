@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,9 @@ from plansmith.steps.provenance.fingerprint import REGISTERED, Hub
 from plansmith.steps.provenance.reproduction import reproduction
 from plansmith.steps.runner import Finished, Listener, StageRunner, WouldRun
 
+from ...support.cli.command import CommandLine
 from ...support.models.graphs import save_product
+from ..pytorch.programs import net
 from .registry import Registry
 from .written import FOLDER
 
@@ -108,6 +111,44 @@ def test_pickled_weights_are_read_only_where_the_spec_allows_them(registry: Regi
     assert "--allow-pickle" in refused.value.remedy
     allowed = fetched(spec_of("clf/1", tmp_path, allow_pickle=True), tmp_path)
     assert "pytorch_model.bin" in [path.name for path in allowed.files]
+
+
+def add_module(registry: Registry, version: str, content: bytes) -> None:
+    """Register a program of torch.export as MLflow lays it out."""
+    described = (FOLDER / "pytorch-pt2" / "MLmodel").read_bytes()
+    registry.add(version, {"MLmodel": described, "requirements.txt": b"torch", "data/model.pt2": content})
+
+
+@pytest.mark.slow
+def test_an_exported_module_is_compiled_from_the_version_that_was_logged(registry: Registry, tmp_path: Path) -> None:
+    add_module(registry, "net/2", net()[1])
+    command = CommandLine(tmp_path)
+    answer = command("compile", "mlflow:models:/net/2", "--no-check-served", "--json", MLFLOW_TRACKING_URI=registry.url)
+    manifest = json.loads(Path(answer.document["manifest"]).read_text())
+    source, onnx = manifest["source"], manifest["onnx"]
+    assert (source["scheme"], source["revision"], source["registered"]) == ("torch", "2", "mlflow:models:/net")
+    assert onnx["components"]["model"]["inputs"] == [{"name": "input", "dtype": "float32", "dims": ["batch", 4]}]
+    assert onnx["reference"]["runtime"].startswith("PyTorch ")
+
+
+@pytest.mark.slow
+def test_what_was_exported_with_one_size_is_compiled_with_it_and_said(registry: Registry, tmp_path: Path) -> None:
+    add_module(registry, "net/1", net(batch=1)[1])
+    command = CommandLine(tmp_path)
+    answer = command("compile", "mlflow:models:/net/1", "--no-check-served", MLFLOW_TRACKING_URI=registry.url)
+    assert answer.status == 0, answer.stderr
+    assert "Guard failed: input.size()[0] == 1" in answer.stdout + answer.stderr
+
+
+@pytest.mark.slow
+def test_a_module_is_asked_nothing_that_it_cannot_do(registry: Registry, tmp_path: Path) -> None:
+    add_module(registry, "net/1", net()[1])
+    with pytest.raises(UsageError, match="task cannot change them"):
+        fetched(spec_of("net/1", tmp_path, task="text-classification"), tmp_path)
+    with pytest.raises(UsageError, match="engine python serves models of transformers and timm"):
+        require_pytorch(spec_of("net/1", tmp_path, engine="python"), "torch")
+    found = fetched(spec_of("net/1", tmp_path), tmp_path)
+    assert [path.name for path in found.files] == ["MLmodel", "model.pt2"]
 
 
 def test_what_only_the_version_tells_is_held_against_the_spec(registry: Registry, tmp_path: Path) -> None:

@@ -102,6 +102,19 @@ def test_an_onnx_model_is_compiled_as_its_file_would_be(desk: Desk) -> None:
     assert (found["scheme"], found["revision"], found["registered"]) == ("onnx", "1", "mlflow:models:/net")
 
 
+def test_a_module_that_torch_export_saw_is_compiled(desk: Desk) -> None:
+    found = source_of(desk.compile("mlflow:models:/exported/1"))
+    assert (found["scheme"], found["revision"], found["registered"]) == ("torch", "1", "mlflow:models:/exported")
+
+
+def test_a_pickled_module_is_compiled_where_that_is_allowed(desk: Desk) -> None:
+    (desk.folder / "pickled.yaml").write_text(
+        "source: mlflow:models:/pickled/1\nallow_pickle: true\ncheck_served: false\n"
+        "inputs:\n  x: {dtype: float32, dims: [batch, 4]}\n"
+    )
+    assert source_of(desk.compile("pickled.yaml"))["scheme"] == "torch"
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [

@@ -1,6 +1,7 @@
 """Run by the Python beside a real MLflow: logs and registers small models, as their authors do.
 
-Two versions of a classifier of texts, `clf`; `net`, an ONNX graph with weights of its own file; `pickled`, of PyTorch.
+Two versions of a classifier of texts, `clf`; `net`, an ONNX graph with weights of its own file; `pickled`, of PyTorch,
+and `exported`, the same as torch.export saw it.
 Names after the folder, which takes a tokenizer, leave the others out; each more `net` is another version of it.
 """
 
@@ -57,12 +58,20 @@ def log_net(seed: int) -> None:
     mlflow.onnx.log_model(whole, name="net", registered_model_name="net", pip_requirements=["onnx"])
 
 
-def log_pickled() -> None:
-    """A layer of PyTorch, pickled."""
+def log_module(name: str) -> None:
+    """A layer of PyTorch: pickled, or exported."""
+    import numpy as np
     import torch
 
-    layer = torch.nn.Linear(4, 3)
-    mlflow.pytorch.log_model(layer, name="pt", registered_model_name="pickled", serialization_format="pickle")
+    form = {"pickled": "pickle", "exported": "pt2"}[name]
+    example = np.zeros((2, 4), np.float32)
+    mlflow.pytorch.log_model(
+        torch.nn.Linear(4, 3),
+        name="module",
+        registered_model_name=name,
+        serialization_format=form,
+        input_example=example if form == "pt2" else None,
+    )
 
 
 def log_all(folder: Path, names: list[str]) -> None:
@@ -73,8 +82,8 @@ def log_all(folder: Path, names: list[str]) -> None:
         elif name == "net":
             log_net(number)
         else:
-            log_pickled()
+            log_module(name)
 
 
 if __name__ == "__main__":
-    log_all(Path(sys.argv[1]), sys.argv[2:] or ["clf", "net", "pickled"])
+    log_all(Path(sys.argv[1]), sys.argv[2:] or ["clf", "net", "pickled", "exported"])

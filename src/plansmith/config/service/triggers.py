@@ -60,14 +60,6 @@ class _Registry(Record):
     )
 
 
-class Allowed(Record):
-    """Where the files of a model may come from; a registry takes any address from anybody who may write to it."""
-
-    schemes: tuple[str, ...] = Field(default=("mlflow-artifacts", "models"), description="Of artefacts' addresses.")
-    hosts: tuple[str, ...] = Field(default=(), description="Of http and https addresses.")
-    buckets: tuple[str, ...] = Field(default=(), description="Of s3 addresses.")
-
-
 class MlflowRegistry(_Registry):
     """An MLflow server."""
 
@@ -77,7 +69,6 @@ class MlflowRegistry(_Registry):
         default=(), description="Any of them may have signed a delivery; none: deliveries are refused, polls go on."
     )
     window_seconds: Count = Field(default=300, ge=60, description="How old a delivery may be.")
-    allowed: Allowed = Allowed()
     write_back: Switch = Field(default=False, description="Tell the version what came of its build, as tags.")
 
 
@@ -167,6 +158,21 @@ class TriggersConfig(Record):
     rules: tuple[Rule, ...] = Field(min_length=1, description="The first that matches an event decides.")
     limits: Limits = Limits()
     retries: NonNegativeCount = Field(default=20, description="How often what failed for a while is tried again.")
+
+    @property
+    def mlflow_server(self) -> str:
+        """The server that runs fetch versions from; empty for that of a run's environment."""
+        return next((one.tracking_uri for one in self.registries.values() if one.type == "mlflow"), "")
+
+    @model_validator(mode="after")
+    def _check_server(self) -> Self:
+        servers = {one.tracking_uri.rstrip("/") for one in self.registries.values() if one.type == "mlflow"}
+        if len(servers) > 1:
+            raise ValueError(
+                f"registries name {len(servers)} MLflow servers, and a run fetches from one (MLFLOW_TRACKING_URI):"
+                " give each a service and pools of its own"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
