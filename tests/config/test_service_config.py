@@ -192,8 +192,10 @@ WRONG = {
         ["service.yaml:5", "triggers.registries.ours", "triggers.rules"],
     ),
     "two servers of MLflow": (
-        "pools: {a: {}}\ntriggers:\n  registries:\n    a: {type: mlflow, tracking_uri: http://a}\n"
-        "    b: {type: mlflow, tracking_uri: http://b}\n  rules: [{registry: a, model: m, when: alias, spec: m.yaml}]",
+        """pools: {a: {}}
+triggers:
+  registries: {a: {type: mlflow, tracking_uri: "http://a"}, b: {type: mlflow, tracking_uri: "http://b"}}
+  rules: [{registry: a, model: m, when: alias, spec: m.yaml}]""",
         ["service.yaml:3", "registries name 2 MLflow servers"],
     ),
     "a key of a registry": (
