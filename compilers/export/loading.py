@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from plansmith.compilers.shape_inputs import shape_inputs
@@ -47,7 +48,7 @@ def load(
 
 
 def plan_graph(
-    path: Path, inputs: Mapping[str, Any], outputs: Sequence[str], profiles: Mapping[str, Any] | None = None
+    path: Path, inputs: Mapping[str, Any], outputs: Sequence[str], profiles: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[onnx.ModelProto, InputPlan]:
     """Read an ONNX file that can be served, with the outputs that were asked for, and plan what to feed it with.
 
@@ -70,8 +71,8 @@ def plan_graph(
     given = _specs(inputs)
     for name in shape_inputs(model):
         said = given.get(name, InputSpec())
-        if name in (profiles or {}) and said.low is None:
-            values = InputRange.model_validate((profiles or {})[name])
+        if name in profiles and said.low is None:
+            values = InputRange.model_validate(profiles[name])
             given[name] = said.model_copy(update={"low": min(values.min), "high": max(values.max)})
     tensors = name_inputs(onnx_files.describe_model(model, path).inputs, given)
     return model, plan_drawn(tensors, given, index_bounds(model))

@@ -159,7 +159,7 @@ class ModelSpec(Record):
     )
     random_weights: Switch = Field(default=False, description="Draw the weights instead of loading them.")
     trust_remote_code: Switch = Field(default=False, description="Run Python code that comes with the model.")
-    allow_pickle: Switch = Field(default=False, description="Read pickled weights, which can run any code.")
+    allow_pickle: Switch = Field(default=False, description="Read pickled weights and modules, which can run any code.")
     device: ExportDevice = Field(
         default="cpu", description="Where PyTorch holds the model while it is asked and exported."
     )

@@ -89,7 +89,7 @@ def end_with(process: int, *, before: Callable[[], None], grace_seconds: float) 
 
     Args:
         process: the other one's number.
-        before: done in between, in a thread of its own.
+        before: done in between, in a thread of its own; this process ends whatever comes of it.
         grace_seconds: between SIGTERM and SIGKILL.
     """
     try:
@@ -99,11 +99,15 @@ def end_with(process: int, *, before: Callable[[], None], grace_seconds: float) 
 
     def follow() -> None:
         if handle is not None:
-            select.select([handle], [], [])
-        before()
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(grace_seconds)
-        os.kill(os.getpid(), signal.SIGKILL)
+            ended = select.poll()
+            ended.register(handle, select.POLLIN)
+            ended.poll()
+        try:
+            before()
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(grace_seconds)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=follow, name=f"ends with {process}", daemon=True).start()
 

@@ -119,37 +119,23 @@ def test_a_plan_that_cannot_be_built_is_refused_before_anything_is_done(
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
+    ("lines", "status", "words"),
     [
-        ("  profiles: {one: {z: 1x4}}", "'z'"),
-        ("  profiles: {one: {x: 1x5}}", "x"),
-        ("  profiles: {one: {x: 1x4x4}}", "rank"),
+        ("  profiles: {one: {z: 1x4}}", 2, "'z'"),
+        ("  profiles: {one: {x: 1x5}}", 2, "x"),
+        ("  profiles: {one: {x: 1x4x4}}", 2, "rank"),
+        ("  formats: {x: hwc8}", 6, "x: the format hwc8 is for 3 dims and more, and it has 2"),
+        ("  formats: {x: chw16}", 6, "it is for Jetson's DLA"),
     ],
 )
-def test_profiles_that_the_graph_cannot_have_are_refused(lines: str, words: str, run: InProcess) -> None:
+def test_profiles_and_formats_that_the_graph_cannot_have_are_refused(
+    lines: str, status: int, words: str, run: InProcess
+) -> None:
     (run.folder / "plan.yaml").write_text(
         f"source: onnx:product.onnx\nengine: tensorrt\ntarget: triton-26.07\ntensorrt:\n  gpus: [L4]\n{lines}\n"
     )
-    said = run("compile", "plan.yaml", "--dry-run")
-    assert said.status == 2
-    assert words in said.stderr
-
-
-@pytest.mark.parametrize(
-    ("form", "words"),
-    [
-        ("hwc8", "x: the format hwc8 is for 3 dims and more, and it has 2"),
-        ("chw2", "x: the format chw2 is for 3 dims and more, and it has 2"),
-        ("chw16", "it is for Jetson's DLA"),
-    ],
-)
-def test_formats_that_an_input_cannot_have_are_refused(form: str, words: str, run: InProcess) -> None:
-    (run.folder / "plan.yaml").write_text(
-        "source: onnx:product.onnx\nengine: tensorrt\ntarget: triton-26.07\n"
-        f"tensorrt: {{gpus: [L4], formats: {{x: {form}}}}}\n"
-    )
     said = run("compile", "plan.yaml", "--dry-run", "--no-check-served")
-    assert (said.status, words in said.stderr) == (6, True)
+    assert (said.status, words in said.stderr) == (status, True), said.stderr
 
 
 def test_a_server_for_plans_is_asked_for_at_once(run: InProcess) -> None:

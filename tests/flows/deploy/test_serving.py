@@ -42,28 +42,22 @@ def test_a_dry_run_lists_what_would_be_served_and_asks_no_server(run: CommandLin
 
 
 @pytest.mark.services
-def test_runs_end_with_the_process_that_serves_them_and_say_so(served: Service, tmp_path: Path) -> None:
-    spec = small_spec(tmp_path, held=True)
-    with _serving(served, tmp_path / "log") as (program, serving):
-        run = _start(served, spec, tmp_path)
-        wait_until(lambda: _carries_out(serving), (tmp_path / "log").read_text)
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
+def test_runs_end_with_the_process_that_serves_them_and_say_so(
+    signal_number: signal.Signals, served: Service, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with _serving(served, log) as (program, serving):
+        run = _start(served, small_spec(tmp_path, held=True), tmp_path)
+        wait_until(lambda: _carries_out(serving), log.read_text)
+        wait_until(lambda: _state_of(served, run) == "RUNNING", log.read_text)
         started = serving.children(recursive=True)
-        program.terminate()
-        assert program.wait(60) == 128 + signal.SIGTERM
-        assert not any(map(_lives, started))
-    assert _state_of(served, run) == "CRASHED"
-    assert _deployment(served, "compile-model")["paused"], "a schedule that nobody serves makes runs that are late"
-
-
-@pytest.mark.services
-def test_runs_end_with_a_serving_process_that_is_killed(served: Service, tmp_path: Path) -> None:
-    spec = small_spec(tmp_path, held=True)
-    with _serving(served, tmp_path / "log") as (program, serving):
-        run = _start(served, spec, tmp_path)
-        wait_until(lambda: _carries_out(serving), (tmp_path / "log").read_text)
-        wait_until(lambda: _state_of(served, run) == "RUNNING", (tmp_path / "log").read_text)
-        started = serving.children(recursive=True)
-        program.kill()
+        program.send_signal(signal_number)
+        is_asked = signal_number == signal.SIGTERM
+        assert program.wait(60) == (128 + signal_number if is_asked else -signal_number)
+        if is_asked:
+            assert not any(map(_lives, started))
+            assert _deployment(served, "compile-model")["paused"], "a schedule that nobody serves makes late runs"
         wait_until(lambda: not any(map(_lives, started)), lambda: str([one for one in started if _lives(one)]))
     assert _state_of(served, run) == "CRASHED"
 

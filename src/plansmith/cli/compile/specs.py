@@ -68,7 +68,9 @@ _OPTIONS = (
         help="Where PyTorch holds the model while it is asked and exported [cpu].",
     ),
     click.option(
-        "--allow-pickle/--no-allow-pickle", default=None, help="Read pickled weights, which can run any code."
+        "--allow-pickle/--no-allow-pickle",
+        default=None,
+        help="Read pickled weights and modules, which can run any code.",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""The files of MLflow's flavor pytorch, as they lie in the folder that a compile reads."""
+"""The files of MLflow's flavour pytorch, as they lie in the folder that a compile reads."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def load_program(path: Path) -> ExportedProgram:
 
     try:
         return torch.export.load(path)
-    except Exception as error:
+    except Exception as error:  # of a file that another release wrote, PyTorch raises anything
         raise SourceError(
             f"PyTorch cannot load {path.name}: {first_line(error)}",
             remedy="log it again from the CPU, with a release of PyTorch that is not newer than the one here",

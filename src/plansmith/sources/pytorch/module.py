@@ -60,7 +60,7 @@ def _unpickled(path: Path, *, allow_pickle: bool) -> torch.nn.Module:
         )
     try:
         module = torch.load(path, map_location="cpu", weights_only=False)
-    except Exception as error:
+    except Exception as error:  # what it unpickles is anybody's code
         raise SourceError(
             f"PyTorch cannot load {path.name}: {first_line(error)}",
             remedy="install the package that its classes are of, or log it with serialization_format='pt2'",
@@ -97,7 +97,7 @@ def _answered(module: torch.nn.Module, plan: InputPlan) -> Any:
     try:
         with torch.inference_mode():
             return module(*(torch.from_numpy(feed[tensor.name]) for tensor in plan.tensors))
-    except Exception as error:
+    except Exception as error:  # the model is anybody's code
         raise SourceError(
             f"the model fails on the inputs that are described: {first_line(error)}",
             remedy="describe them in a spec (inputs: dtype and dims, in the order of the arguments), or say --shapes",

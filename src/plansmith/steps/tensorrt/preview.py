@@ -19,7 +19,7 @@ from plansmith.config.source_reference import SourceReference
 from plansmith.config.spec import ModelSpec
 from plansmith.config.target.targets import Target
 from plansmith.errors import PlansmithError
-from plansmith.records.engine import BuildSpec, Gpu, OptimizationProfile
+from plansmith.records.engine import BuildSpec, Gpu, OptimizationProfile, TensorFormat
 from plansmith.records.model import (
     ANONYMOUS,
     AxisRange,
@@ -135,13 +135,9 @@ def outlook_of(
         timing_command(measurement, program=program, plan=_PLAN, major=major)
         for measurement in _measurements(build, graph)
     ]
-    told = (*interface.inputs, *interface.outputs)
-    unjudged = set() if known.is_there else build.formats.keys() - {tensor.name for tensor in told}
-    if unjudged:
+    formats = _told_formats(build, known, interface)
+    if unjudged := build.formats.keys() - formats.keys():
         notes.append(f"the call lacks the formats of {', '.join(sorted(unjudged))}: the graph tells its outputs")
-    formats = {name: form for name, form in build.formats.items() if name not in unjudged}
-    if known.interface is not None:
-        require_formats(formats, told)
     command = build_command(
         build.model_copy(update={"formats": formats}),
         graph=graph,
@@ -167,6 +163,20 @@ def outlook_of(
         switches=calls[0].switches,
         notes=tuple(notes),
     )
+
+
+def _told_formats(build: BuildSpec, known: _Known, interface: _Interface) -> dict[str, TensorFormat]:
+    """The formats that were asked for, without those of outputs that nobody knows before the graph is there.
+
+    Raises:
+        EngineError: one that an input or output cannot have.
+    """
+    told = (*interface.inputs, *interface.outputs)
+    names = build.formats.keys() if known.is_there else {tensor.name for tensor in told}
+    formats = {name: form for name, form in build.formats.items() if name in names}
+    if known.interface is not None:
+        require_formats(formats, told)
+    return formats
 
 
 def _known(spec: ModelSpec, reference: SourceReference, finished: Mapping[str, Finished[Any]]) -> _Known:
