@@ -103,6 +103,8 @@ DEBIAN += $(if $(wildcard /usr/lib/postgresql/*/bin/postgres),,postgresql)
 debian:
 	@test -z "$(strip $(DEBIAN))" || { $(SUDO) apt-get update -qq && \
 		$(SUDO) apt-get install -qq --yes --no-install-recommends $(DEBIAN); }
+	@test -x $(BIN)/caddy || { $(SUDO) apt-get update -qq && cd $(VENV) && apt-get download -qq caddy && \
+		dpkg-deb --extract caddy_*.deb caddy && mv caddy/usr/bin/caddy bin/caddy && rm -r caddy caddy_*.deb; }
 
 test-gpu:        ## the tests that need a GPU or TensorRT, which must be here; ends with a table of figures
 test-gpu: $(VENV)/.served $(VENV)/.dali
@@ -115,14 +117,14 @@ check: $(VENV)/.installed
 	$(BIN)/lint-imports --no-cache import_rules.toml
 	$(BIN)/mypy --num-workers 2 src tests benchmarks
 	$(BIN)/hadolint docker/Dockerfile
-	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml docker/compose.sync.yaml docker/compose.flows.yaml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose*.yaml
 
 # With --quiet, --strict counts no warnings.
 docs:            ## the pages of docs/ as a site in site/; a link that leads nowhere is an error
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench:           ## CPU seconds, memory, accuracy, speed, size, serving, pipelines, stores and plans, beside plain scripts and other tools
+bench:           ## CPU seconds, memory, accuracy, speed, size, serving, pipelines, stores, plans and deliveries, beside plain scripts and other tools
 bench: $(VENV)/.served $(VENV)/.dali
 	$(BIN)/python -m benchmarks.compile_cost
 	$(BIN)/python -m benchmarks.startup
@@ -131,14 +133,17 @@ bench: $(VENV)/.served $(VENV)/.dali
 	$(BIN)/python -m benchmarks.pipelines
 	$(BIN)/python -m benchmarks.stores
 	$(BIN)/python -m benchmarks.planning
+	$(BIN)/python -m benchmarks.deliveries
+	$(BIN)/python -m benchmarks.polling
 
-soak:            ## long rounds of kills (of Prefect's server and database, too), of crowds, and of publications under requests
+soak:            ## long rounds of kills (of Prefect's server and database, too), crowds, publications, hostile deliveries
 soak: $(VENV)/.served debian
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak/test_soak.py
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/stores/test_faults.py tests/stores/test_crowds.py \
 		tests/stores/test_kills.py
 	PLANSMITH_SOAK_PUBLICATIONS=50 $(BIN)/python -m pytest tests/triton/server/test_live.py
 	PLANSMITH_SOAK_ROUNDS=50 $(BIN)/python -m pytest tests/soak/test_kills.py
+	PLANSMITH_SOAK_DELIVERIES=10000 $(BIN)/python -m pytest tests/triggers/test_hostile.py
 
 messages:        ## every message that the tests meet, to be read in one go
 messages: $(VENV)/.served

@@ -67,7 +67,8 @@ def compile_model(spec: ModelSpec, folder: str = ".", directory: str = "") -> An
 
     def end(ended: PublishedVersion | BaseException) -> None:
         watching.ended = outcome_of(name, target, ended, time.monotonic() - started)
-        listener.show_outcome(watching.ended, is_awaited=onlookers.current.get() is None)
+        is_awaited = onlookers.current.get() is None
+        listener.show_outcome(watching.ended, listener.findings_of(ended), is_awaited=is_awaited)
 
     try:
         with Compilation(rooted(spec, own), relative_to=base, listener=listener) as compilation:

@@ -28,7 +28,7 @@ FLEETS: tuple[ScheduledFlow, ...] = ("compile-fleet", "refresh")
 """The flows whose runs wait for others."""
 
 _HOW_TO_BEGIN = (
-    "name the file of the service with --config FILE, or write one that begins with `specs: [FOLDER]` and"
+    "name the file of the service with --service FILE, or write one that begins with `specs: [FOLDER]` and"
     " `pools: {local: {create: true}}`"
 )
 _SET_DIRECTORY = "prefect.deployments.steps.set_working_directory"

@@ -45,7 +45,10 @@ def find_deployment(client: SyncPrefectClient, pool: str | None) -> DeploymentRe
         return found[0]
     names = sorted(one.name for one in there)
     if not there:
-        raise UsageError(f"the Prefect server has no deployment of {ONE_MODEL}", remedy=HOW_TO_DEPLOY)
+        raise UsageError(
+            f"the Prefect server has no deployment of {ONE_MODEL}",
+            remedy=f"{HOW_TO_DEPLOY}, or on one machine: plansmith flows serve",
+        )
     if pool is None:
         raise UsageError(f"{ONE_MODEL} is deployed to {len(names)} work pools", remedy=f"--pool {_listed(names)}")
     if pool in {one.name for one in client.read_work_pools()}:

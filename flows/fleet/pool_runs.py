@@ -18,7 +18,6 @@ from prefect.client.schemas.filters import (
     FlowFilterName,
     FlowRunFilter,
     FlowRunFilterId,
-    FlowRunFilterIdempotencyKey,
     FlowRunFilterParentFlowRunId,
     FlowRunFilterState,
     FlowRunFilterStateType,
@@ -34,6 +33,7 @@ from plansmith.flows.deploy.deployments import FLEETS, ONE_MODEL
 from plansmith.flows.deploy.pool_deployments import HOW_TO_DEPLOY, find_deployment, find_hindrance
 from plansmith.flows.prefect_api.cancelling import cancel_run
 from plansmith.flows.prefect_api.patience import patiently, refusal_of
+from plansmith.flows.runs.numbered_runs import PAGE, newest_of, number_of, numbered, read_compiles, read_keyed
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from prefect.client.schemas.responses import DeploymentResponse
 
 R = TypeVar("R")
-
-_PAGE = 200
 
 
 @dataclass(frozen=True)
@@ -158,15 +156,9 @@ class PoolRuns:
         Raises:
             PlansmithError: the API refuses it.
         """
-        keys = [f"{wanted.key}:{number}" for number in range(_PAGE)]
-        first = 0
-        while len(found := self._with_keys(keys)) == _PAGE:
-            first += _PAGE
-            keys = [f"{wanted.key}:{number}" for number in range(first, first + _PAGE)]
-        if not found:
-            return self._start(wanted, first)
-        number = max(int(str(run.idempotency_key).rpartition(":")[2]) for run in found)
-        (newest,) = [run for run in found if run.idempotency_key == f"{wanted.key}:{number}"]
+        number, newest = newest_of(self._with_keys, wanted.key)
+        if newest is None:
+            return self._start(wanted, number)
         return self._start(wanted, number + 1) if self._is_past(newest) else newest
 
     def start_again(self, wanted: Wanted, before: FlowRun) -> FlowRun:
@@ -175,14 +167,14 @@ class PoolRuns:
         Raises:
             PlansmithError: the API refuses it.
         """
-        return self._start(wanted, int(str(before.idempotency_key).rpartition(":")[2]) + 1)
+        return self._start(wanted, number_of(before) + 1)
 
     def read(self, runs: Sequence[UUID]) -> dict[UUID, FlowRun]:
         """How runs are now; those that were deleted are left out."""
         found: dict[UUID, FlowRun] = {}
-        for start in range(0, len(runs), _PAGE):
-            some = FlowRunFilter(id=FlowRunFilterId(any_=list(runs[start : start + _PAGE])))
-            found |= {run.id: run for run in self._ask(partial(_read, some))}
+        for start in range(0, len(runs), PAGE):
+            some = FlowRunFilter(id=FlowRunFilterId(any_=list(runs[start : start + PAGE])))
+            found |= {run.id: run for run in self._ask(partial(read_compiles, which=some))}
         return found
 
     def is_ours(self, run: FlowRun) -> bool:
@@ -215,8 +207,7 @@ class PoolRuns:
         self._ask(lambda client: cancel_run(client, run, why))
 
     def _with_keys(self, keys: list[str]) -> list[FlowRun]:
-        mine = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=keys))
-        return self._ask(partial(_read, mine))
+        return self._ask(partial(read_keyed, keys=keys))
 
     def _is_past(self, run: FlowRun) -> bool:
         if run.state is not None and (run.state.is_cancelling() or run.state.is_cancelled()):
@@ -231,7 +222,7 @@ class PoolRuns:
                 parameters=dict(wanted.parameters),
                 timeout=0,
                 as_subflow=True,
-                idempotency_key=f"{wanted.key}:{number}",
+                idempotency_key=numbered(wanted.key, number),
                 flow_run_name=wanted.name,
                 tags=wanted.tags,
             )
@@ -256,8 +247,3 @@ class PoolRuns:
             return patiently(ask, self._tell)
         except httpx.HTTPStatusError as error:
             raise refusal_of(error, f"what was asked of runs of {ONE_MODEL}") from error
-
-
-def _read(which: FlowRunFilter, client: SyncPrefectClient) -> list[FlowRun]:
-    ours = FlowFilter(name=FlowFilterName(any_=[ONE_MODEL]))
-    return client.read_flow_runs(flow_filter=ours, flow_run_filter=which, limit=_PAGE)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
+from pydantic import ValidationError
+
 from plansmith.errors import EnvironmentFault
 from plansmith.system.urls import without_secrets
 
@@ -44,22 +46,53 @@ def require_api(*, instead: str = "") -> str:
     Raises:
         EnvironmentFault: Prefect is not installed, no API is configured, or it does not answer as it should.
     """
-    os.environ.setdefault("DO_NOT_TRACK", "1")
-    for what in ("LOGGING_HANDLERS_CONSOLE_LEVEL", "INTERNAL_LOGGING_LEVEL"):
-        os.environ.setdefault(f"PREFECT_{what}", "CRITICAL")
-    try:
-        from prefect.settings import PREFECT_API_URL
-    except ImportError as error:
-        raise EnvironmentFault("Prefect is not installed", remedy="pip install 'plansmith[flows]'") from error
-    url: str | None = PREFECT_API_URL.value()
     remedy = f"{_HOW_TO_START}, or {instead}" if instead else _HOW_TO_START
-    if not url:
-        raise EnvironmentFault("no Prefect API is configured", remedy=remedy)
-    shown = without_secrets(url)
+    shown = configured_api(remedy=remedy)
     _require_health(shown, remedy)
     with asking(shown) as client:
         client.read_flows(limit=1)  # health needs no login, this does
     return shown
+
+
+def configured_api(*, remedy: str = _HOW_TO_START) -> str:
+    """The URL of the configured Prefect API, fit to be shown, whether it answers or not; as `require_api` otherwise.
+
+    Args:
+        remedy: what to do where none is configured.
+
+    Raises:
+        EnvironmentFault: Prefect is not installed, refuses its settings, or no API is configured.
+    """
+    try:
+        shown = known_api()
+    except ImportError as error:
+        raise EnvironmentFault("Prefect is not installed", remedy="pip install 'plansmith[flows]'") from error
+    if not shown:
+        raise EnvironmentFault("no Prefect API is configured", remedy=remedy)
+    return shown
+
+
+def known_api() -> str:
+    """The URL of the configured Prefect API, fit to be shown; empty where none is configured.
+
+    Raises:
+        ImportError: Prefect is not installed.
+        EnvironmentFault: it refuses its settings.
+    """
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    for what in ("LOGGING_HANDLERS_CONSOLE_LEVEL", "INTERNAL_LOGGING_LEVEL"):
+        os.environ.setdefault(f"PREFECT_{what}", "CRITICAL")
+    from prefect.settings import PREFECT_API_URL
+
+    try:
+        url: str | None = PREFECT_API_URL.value()
+    except ValidationError as error:
+        said = "; ".join(one["msg"] for one in error.errors())
+        raise EnvironmentFault(
+            f"Prefect refuses its settings: {said}",
+            remedy="correct the variables that begin with PREFECT_, or its profile",
+        ) from None
+    return without_secrets(url) if url else ""
 
 
 @contextmanager

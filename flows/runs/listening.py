@@ -18,6 +18,7 @@ from plansmith.fleet.records import ModelOutcome
 from plansmith.fleet.text import model_for
 from plansmith.flows.prefect_api.patience import AWAY_SECONDS, UNTAKEN, patiently
 from plansmith.flows.prefect_api.run_log import RunLog
+from plansmith.flows.runs.findings import Findings, findings_of
 from plansmith.flows.runs.outcomes import key_of, leave_outcome, outcome_key, tags_of
 from plansmith.records.model import Record
 from plansmith.records.release import MANIFEST_FILE, PublishedVersion, StepRecord
@@ -46,6 +47,7 @@ class RunListener(Listener):
         self._other = other
         self._log = get_run_logger()
         self._run_log = RunLog()
+        self._judged: ValidationReport | None = None
 
     def tag_run(self) -> None:
         """Give the run the tags that it is found by, whoever started it."""
@@ -76,13 +78,21 @@ class RunListener(Listener):
             description=f"The {Path(shown).stem} of the release in {published.release}",
         )
 
-    def show_outcome(self, outcome: ModelOutcome, *, is_awaited: bool) -> None:
+    def show_outcome(self, outcome: ModelOutcome, findings: Findings, *, is_awaited: bool) -> None:
         """Leave what came of the compile; where a process elsewhere waits for it, also when the API is away now."""
         patience = AWAY_SECONDS if is_awaited else 0
         self._try(
             f"the artifact {outcome_key(outcome.model, outcome.target)}",
-            lambda: patiently(lambda: leave_outcome(outcome), self.notice, seconds=patience),
+            lambda: patiently(lambda: leave_outcome(outcome, findings), self.notice, seconds=patience),
         )
+
+    def findings_of(self, ended: PublishedVersion | BaseException) -> Findings:
+        """What was found out until the compile ended; what cannot be read is no reason for it to fail."""
+        try:
+            return findings_of(ended, self._judged)
+        except (PlansmithError, OSError) as error:
+            self.notice(f"the figures of the release are left out: {first_line(error)}")
+            return Findings()
 
     def progress(self, step: str, text: str) -> None:
         """Log what is being done."""
@@ -105,6 +115,7 @@ class RunListener(Listener):
         """Show the gate's report, whatever its verdict."""
         self._other.made(record)
         if isinstance(record, ValidationReport):
+            self._judged = record
             self._show(
                 create_table_artifact,
                 _validation_rows(record),

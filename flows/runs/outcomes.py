@@ -7,9 +7,10 @@ and the record of a run that failed is worth as much as that of one that went we
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from prefect.artifacts import create_table_artifact
@@ -26,13 +27,16 @@ from plansmith.fleet.records import Ended, ModelOutcome, failure_of
 from plansmith.fleet.text import model_for, outcome_words
 from plansmith.flows.deploy.automations import PUBLISHED, RELEASES
 from plansmith.flows.deploy.deployments import TAG
+from plansmith.flows.runs.findings import Findings
 
 if TYPE_CHECKING:
     from plansmith.config.spec import ModelSpec
     from plansmith.records.release import PublishedVersion
 
+R = TypeVar("R")
+
 _OUTCOME = "outcome"
-_RECORD = "record"
+_RECORD, _FINDINGS = "record", "findings"
 _ROWS = TypeAdapter(list[dict[str, Any]])
 
 
@@ -89,8 +93,8 @@ def server_time() -> datetime:
     return began
 
 
-def leave_outcome(outcome: ModelOutcome) -> None:
-    """Make the artifact of an outcome in the current flow run: a row to look at, with the whole record in it.
+def leave_outcome(outcome: ModelOutcome, findings: Findings) -> None:
+    """Make the artifact of an outcome in the current flow run: a row to look at, with the whole records in it.
 
     Raises:
         httpx.HTTPError, PrefectException: Prefect did not take it.
@@ -102,6 +106,7 @@ def leave_outcome(outcome: ModelOutcome) -> None:
         "version": outcome.version,
         "failure": outcome.failure.message if outcome.failure else "",
         _RECORD: outcome.model_dump_json(),
+        _FINDINGS: findings.model_dump_json(),
     }
     create_table_artifact(
         [row],
@@ -117,6 +122,16 @@ def read_outcome(run: UUID) -> ModelOutcome | None:
         EnvironmentFault: what it left cannot be read.
         httpx.HTTPError, PrefectException: Prefect cannot be asked.
     """
+    return _read(run, lambda row: ModelOutcome.model_validate_json(row[_RECORD]))
+
+
+def read_findings(run: UUID) -> Findings | None:
+    """What a flow run of compile-model found out; as `read_outcome` otherwise."""
+    return _read(run, lambda row: Findings.model_validate_json(row.get(_FINDINGS, "{}")))
+
+
+def _read(run: UUID, of: Callable[[dict[str, Any]], R]) -> R | None:
+    """A part of the newest row that a run left."""
     wanted = ArtifactFilter(
         flow_run_id=ArtifactFilterFlowRunId(any_=[run]), key=ArtifactFilterKey(like_=f"{_OUTCOME}-%")
     )
@@ -128,7 +143,7 @@ def read_outcome(run: UUID) -> ModelOutcome | None:
     newest = max(found, key=lambda artifact: str(artifact.created))
     try:
         (row,) = _ROWS.validate_json(str(newest.data))
-        return ModelOutcome.model_validate_json(row[_RECORD])
+        return of(row)
     except (ValueError, KeyError) as error:
         raise EnvironmentFault(
             f"what its run left as {newest.key} cannot be read: {first_line(error)}",

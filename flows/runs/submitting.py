@@ -39,12 +39,14 @@ class Wanted:
         target: the runtime that it is for.
         spec: what is asked for; only what was said in it is sent, the rest is left to the worker's plansmith.
         folder: what relative directories in the spec start from, on the worker.
+        directory: what its own folders and its target's file start from there; the folder where left out.
     """
 
     model: str
     target: str
     spec: ModelSpec
     folder: Path
+    directory: str = ""
 
     @property
     def run_name(self) -> str:
@@ -54,7 +56,8 @@ class Wanted:
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of its run, as JSON values."""
-        return {"spec": self.spec.model_dump(mode="json", exclude_unset=True), "folder": str(self.folder)}
+        said = {"spec": self.spec.model_dump(mode="json", exclude_unset=True), "folder": str(self.folder)}
+        return {**said, "directory": self.directory} if self.directory else said
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,14 @@ def check_parameters(wanted: Wanted, deployment: DeploymentResponse) -> None:
         ).located(model=wanted.model)
 
 
-def submit(client: SyncPrefectClient, wanted: Wanted, deployment: DeploymentResponse) -> SubmittedRun:
+def submit(client: SyncPrefectClient, wanted: Wanted, deployment: DeploymentResponse, key: str = "") -> SubmittedRun:
     """Start a run of a deployment whose parameters were checked.
+
+    Args:
+        client: of the API.
+        wanted: what to compile.
+        deployment: carries it out.
+        key: makes two runs one, as the server takes each key once; a new run where left out.
 
     Raises:
         UsageError: the server does not take its parameters.
@@ -122,7 +131,7 @@ def submit(client: SyncPrefectClient, wanted: Wanted, deployment: DeploymentResp
             name=wanted.run_name,
             tags=tags_of(wanted.model, wanted.target),
             # Prefect's client sends a request again whose answer was lost: by the key it is the same run.
-            idempotency_key=f"submit-{uuid4()}",
+            idempotency_key=key or f"submit-{uuid4()}",
         )
     except PrefectHTTPStatusError as error:
         if error.response.status_code not in _REFUSING:

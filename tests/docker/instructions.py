@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
 COMPOSE = ROOT / "docker" / "compose.yaml"
 COMPOSE_SYNC = ROOT / "docker" / "compose.sync.yaml"
+COMPOSE_TRIGGERS = ROOT / "docker" / "compose.triggers.yaml"
 
 
 @dataclass(frozen=True)

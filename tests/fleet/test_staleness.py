@@ -47,6 +47,7 @@ SILENT: dict[str, Any] = {
     "load_seconds": 3,
     "tritonserver": "elsewhere",
     "shared_cache": "shared",
+    "source_override": {"replaces": "onnx:other.onnx"},
     "repository": "../artifacts/repository",
 }
 

@@ -13,12 +13,12 @@ LONGEST_SECONDS = 240
 """For what takes seconds on a machine that has nothing else to do."""
 
 
-def soon(read: Callable[[], T], expected: T) -> T:
-    """What is read once it is what is expected, or what it is two minutes later.
+def soon(read: Callable[[], T], expected: T, seconds: float = SECONDS) -> T:
+    """What is read once it is what is expected, or what it is some time later.
 
     Triton answers before it counts: what its statistics and metrics say of a request comes a moment after the answer.
     """
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + seconds
     while (found := read()) != expected and time.monotonic() < deadline:
         time.sleep(0.05)
     return found

@@ -29,7 +29,6 @@ from plansmith.cli.runs.fleet import fleet_group
 from plansmith.cli.runs.flows import flows_group
 from plansmith.cli.runs.status import status_command
 from plansmith.cli.runs.submit import submit_command
-from plansmith.cli.runs.triggers import triggers_group
 from plansmith.cli.runs.zoo import zoo_command
 from plansmith.cli.serve.check import check_command
 from plansmith.cli.serve.serve import serve_command
@@ -47,6 +46,7 @@ from plansmith.cli.store.verify import verify_command
 from plansmith.cli.store.versions import versions_command
 from plansmith.cli.streams import prepare_streams
 from plansmith.cli.text import fault_from_os_error
+from plansmith.cli.triggers.triggers import triggers_group
 from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
 
 _EXIT_SIGNALLED = 128

@@ -26,6 +26,26 @@ def repository_option(words: str) -> Callable[[Any], Any]:
     )
 
 
+def service_option(words: str, *names: str) -> Callable[[Any], Any]:
+    """`--service`, the file of a service.
+
+    Args:
+        words: what the command does with it.
+        names: of the option that it has besides.
+    """
+    return click.option(
+        "--service",
+        *names,
+        "service",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        default=Path("configs") / "service.yaml",
+        show_default=True,
+        help=words,
+        shell_complete=complete_file,
+    )
+
+
 def artifacts_option(words: str) -> Callable[[Any], Any]:
     """`--artifacts`, with what the command does with it."""
     return click.option(

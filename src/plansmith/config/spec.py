@@ -32,6 +32,7 @@ from plansmith.config.triton import TritonOptions
 from plansmith.errors import EngineError, UsageError, in_one_line
 from plansmith.records.destination import Destinations, WrittenPlace
 from plansmith.records.fields import HIDDEN, Confidential, Number, Switch
+from plansmith.records.fingerprint import SourceOverride
 from plansmith.records.model import Dim, EngineKind, ExportDevice, Precision, Record
 from plansmith.records.validation import ToleranceChange
 from plansmith.system.urls import wrong_triton
@@ -118,6 +119,9 @@ class ModelSpec(Record):
         description="Where the model comes from: hf:<id or directory>[@revision], timm:<name or directory>,"
         " onnx:<file> or mlflow:models:/<name>@<alias> (or /<version>, /latest); a path is relative to the spec.",
         json_schema_extra={"pattern": "^((hf|timm|onnx):[^~]|mlflow:models:/.)"},
+    )
+    source_override: SourceOverride | None = Field(
+        default=None, description="How an event of a registry set the source; written by triggers alone."
     )
     name: str = Field(
         default="",

@@ -101,7 +101,7 @@ def spec_of(planned: PlannedModel, overrides: Mapping[str, Any]) -> tuple[ModelS
             raise member.error
         is_named = (member.name, member.target) == (planned.model, planned.target)
         if is_named and planned.repository in {"", str(member.repository)}:
-            return _forced(member.spec, planned), file.absolute().parent
+            return _as_planned(member.spec, planned), file.absolute().parent
         where = f" in {member.repository}" if is_named else ""
         known.append(f"{member.name} for {member.target}{where}")
     raise UsageError(
@@ -110,10 +110,17 @@ def spec_of(planned: PlannedModel, overrides: Mapping[str, Any]) -> tuple[ModelS
     )
 
 
-def _forced(spec: ModelSpec, planned: PlannedModel) -> ModelSpec:
-    """A model that is built though nothing changed is built anew."""
-    is_forced = any(reason.cause == "forced" for reason in planned.reasons)
-    return spec.model_copy(update={"force": True}) if is_forced else spec
+def _as_planned(spec: ModelSpec, planned: PlannedModel) -> ModelSpec:
+    """A model that is built though nothing changed is built anew.
+
+    The source that an event set counts as long as the spec names the one that it replaces.
+    """
+    update: dict[str, Any] = {}
+    if any(reason.cause == "forced" for reason in planned.reasons):
+        update["force"] = True
+    if planned.source_override is not None and planned.source_override.replaces == spec.source:
+        update |= {"source": planned.source, "source_override": planned.source_override, "name": planned.model}
+    return spec.model_copy(update=update)
 
 
 def _build(planned: PlannedModel, compile_one: CompileOne, overrides: Mapping[str, Any]) -> ModelOutcome:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from plansmith.fleet.rebuild_reasons import differences
 from plansmith.fleet.records import PlannedModel, failure_of
 from plansmith.fleet.remote_versions import Stores
 from plansmith.records.fingerprint import Basis, Reason
-from plansmith.steps.provenance.fingerprint import Hub, basis_of, target_digest
+from plansmith.steps.provenance.fingerprint import Hub, basis_of, target_digest, with_overridden_source
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.release import lacking_file
 from plansmith.triton.repository.repository import ModelRepository
@@ -130,9 +131,13 @@ class Planner:
             repository = ModelRepository(member.repository)
             self._require_target(repository, name_of(member.spec.target))
             found["version"] = repository.leading(member.name)
-            reasons = tuple(self._reasons(member, repository, found["version"]))
+            noted = _noted(member.name, repository, found["version"])
+            overridden = _overridden(member, noted)
+            reasons = tuple(self._reasons(overridden, repository, noted))
             if self._elsewhere is not None and not _MUST.intersection(reason.cause for reason in reasons):
-                reasons = self._reasons_elsewhere(member, reasons, self._elsewhere)
+                overridden, reasons = self._reasons_elsewhere(member, overridden, reasons, self._elsewhere)
+            if overridden.spec.source_override is not None:
+                found |= {"source": overridden.spec.source, "source_override": overridden.spec.source_override}
         except (PlansmithError, OSError) as error:
             return PlannedModel(**found, state="refused", failure=failure_of(error))
         return PlannedModel(**found, state="stale" if reasons else "fresh", reasons=reasons)
@@ -144,7 +149,7 @@ class Planner:
             repository.require_target(target)
             self._taking.add((repository.root, target))
 
-    def _reasons(self, member: Member, repository: ModelRepository, version: int | None) -> Iterator[Reason]:
+    def _reasons(self, member: Member, repository: ModelRepository, then: Basis | Reason) -> Iterator[Reason]:
         """Why a model is built; nothing where there is nothing to do.
 
         Raises:
@@ -153,7 +158,6 @@ class Planner:
         if self._force or member.spec.force:
             yield Reason(cause="forced", words="it was asked for (force)")
         base = member.file.parent
-        then = _noted(member.name, repository, version)
         if isinstance(then, Reason):
             # Whether it can be built at all is looked at all the same, as far as that costs nothing.
             parse_reference(member.spec.source, relative_to=base)
@@ -167,15 +171,22 @@ class Planner:
         if lost:
             yield Reason(cause="destination", words=f"no longer in {', '.join(lost)}")
 
-    def _reasons_elsewhere(self, member: Member, reasons: tuple[Reason, ...], stores: Stores) -> tuple[Reason, ...]:
-        """The reasons that are left where another machine may have built the model, as its stores tell."""
+    def _reasons_elsewhere(
+        self, member: Member, overridden: Member, reasons: tuple[Reason, ...], stores: Stores
+    ) -> tuple[Member, tuple[Reason, ...]]:
+        """The model and the reasons that are left where another machine may have built it, as its stores tell."""
         then = stores.basis(member) if reasons else None
         if then is None:
-            return reasons
-        now = basis_of(
-            member.spec, relative_to=member.file.parent, digester=_digester(member), hub=self._hub, known=then
-        )
-        return tuple(differences(then, now))
+            return overridden, reasons
+        overridden = _overridden(member, then)
+        base = member.file.parent
+        now = basis_of(overridden.spec, relative_to=base, digester=_digester(member), hub=self._hub, known=then)
+        return overridden, tuple(differences(then, now))
+
+
+def _overridden(member: Member, then: Basis | Reason) -> Member:
+    """The model with the source that an event set for its newest version, where that still counts."""
+    return member if isinstance(then, Reason) else replace(member, spec=with_overridden_source(member.spec, then))
 
 
 def _noted(model: str, repository: ModelRepository, version: int | None) -> Basis | Reason:

@@ -6,7 +6,7 @@ import traceback
 from typing import Literal
 
 from plansmith.errors import PlansmithError
-from plansmith.records.fingerprint import Reason
+from plansmith.records.fingerprint import Reason, SourceOverride
 from plansmith.records.model import Record
 from plansmith.steps.provenance.history import Failure, exit_code_of
 
@@ -59,7 +59,8 @@ class PlannedModel(Record):
 
     `file` is its spec, read once more when it is built; `target` the label that tells it from the same model for
     others; `version` the newest that is published, None without one; `failure` says why it is refused; `repository`
-    is where it is published, and `artifacts` where its compiles are noted, from the root on.
+    is where it is published, and `artifacts` where its compiles are noted, from the root on; `source` and
+    `source_override`: what an event of a registry set in place of the spec's own source, and how.
     """
 
     model: str
@@ -71,6 +72,8 @@ class PlannedModel(Record):
     failure: Failure | None = None
     repository: str = ""
     artifacts: str = ""
+    source: str = ""
+    source_override: SourceOverride | None = None
 
     @property
     def why(self) -> str:

@@ -20,6 +20,16 @@ class Reason(Record):
     words: str
 
 
+class SourceOverride(Record):
+    """The source that an event of a registry set in place of the one that a spec names."""
+
+    replaces: str = Field(description="The source that the spec names.")
+    is_tracked: bool = Field(
+        default=False, description="The spec's own source names what the event reported, such as its alias."
+    )
+    at: float = Field(default=0, description="When the event came, as a Unix time: a later one wins.")
+
+
 class Basis(Record):
     """All that decides what a compile makes, found without doing any of its work.
 
@@ -32,7 +42,7 @@ class Basis(Record):
     or a commit, of the data set; empty without one. `target`: a digest of the target's description. `tools`: by
     distribution its version, and by step, as "code of export", the digest of plansmith's own code. `destinations`:
     where the version was published to; `stored`: by destination the digest of the release there. `beside`: by name,
-    the release's other models.
+    the release's other models. `source_override`: how an event of a registry set the source, where one did.
 
     What is empty is not known here, or there is none.
     """
@@ -48,5 +58,6 @@ class Basis(Record):
     destinations: tuple[str, ...]
     weights: tuple[str, ...] = ()
     hub_id: str = ""
+    source_override: SourceOverride | None = None
     stored: dict[str, str] = Field(default_factory=dict)
     beside: dict[str, Basis] = Field(default_factory=dict)

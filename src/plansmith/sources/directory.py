@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from plansmith.errors import SourceError
 
 CONFIG_FILE = "config.json"
 CARD_FILE = "README.md"
+GRAPH_SUFFIX = ".onnx"
 
 # What a model needs to be built, run and fed; weights in other frameworks' formats stay behind.
 FILE_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
@@ -111,6 +112,19 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise SourceError(f"{folder / CONFIG_FILE} holds no configuration", remedy="save the model again")
     return config
+
+
+def library_of(config: Mapping[str, Any]) -> Literal["hf", "timm"]:
+    """The library that reads a model: timm's configuration names an architecture, that of transformers a type."""
+    return "timm" if "architecture" in config and "model_type" not in config else "hf"
+
+
+def graphs_of(names: Iterable[str]) -> tuple[str, ...] | None:
+    """The ONNX files of a folder, by the names of its files; None where those are a model with a configuration."""
+    top = [name for name in names if "/" not in name]
+    graphs = tuple(name for name in top if name.endswith(GRAPH_SUFFIX))
+    has_weights = any(name.endswith(".safetensors") or name.startswith("pytorch_model") for name in top)
+    return None if CONFIG_FILE in top and (has_weights or not graphs) else graphs
 
 
 def require_kind(folder: Path, scheme: str) -> None:

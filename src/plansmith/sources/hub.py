@@ -97,16 +97,48 @@ def newest_commit(repo: str, revision: str | None, *, of: str = "model") -> str:
     """
     if revision is not None and _COMMIT.fullmatch(revision):
         return revision
-    kind = "data set" if of == "dataset" else of
+    with _asking("data set" if of == "dataset" else of, repo, revision):
+        from huggingface_hub import HfApi
+
+        return str(HfApi().repo_info(repo, revision=revision, repo_type=of, timeout=_SECONDS_TO_ANSWER).sha)
+
+
+def newest_refs(repo: str) -> dict[str, str]:
+    """The commits that the branches and Git tags of a model are now, by their full names such as refs/heads/main.
+
+    Raises:
+        SourceError: no such model, or no access to it.
+        EnvironmentFault: the hub cannot be reached, or must not be asked.
+    """
+    with _asking("model", repo, None):
+        from huggingface_hub import HfApi, utils
+
+        client: Any = utils  # whose functions mypy takes for its own
+        client.validate_repo_id(repo)
+        # As HfApi.list_repo_refs asks, which would wait for an answer without end.
+        url = f"{HfApi().endpoint}/api/models/{repo}/refs"
+        answer = client.get_session().get(url, headers=client.build_hf_headers(), timeout=_SECONDS_TO_ANSWER)
+        client.hf_raise_for_status(answer)
+    try:
+        found = answer.json()
+        refs = {str(one["ref"]): str(one["targetCommit"]) for one in (*found["branches"], *found["tags"])}
+    except (ValueError, TypeError, LookupError) as error:
+        raise EnvironmentFault(f"what answers at {url} is no hub", remedy="see what HF_ENDPOINT names") from error
+    return {ref: commit for ref, commit in refs.items() if _COMMIT.fullmatch(commit)}
+
+
+@contextmanager
+def _asking(kind: str, repo: str, revision: str | None) -> Iterator[None]:
+    """As `hub_errors`, for a question about commits that the hub alone can answer."""
     with hub_errors(kind, repo, revision, "leave it as it is", offline=False):
-        from huggingface_hub import HfApi, is_offline_mode
+        from huggingface_hub import is_offline_mode
 
         if is_offline_mode():
             raise EnvironmentFault(
                 f"the hub was not asked for {repo}: HF_HUB_OFFLINE is set", remedy="unset HF_HUB_OFFLINE"
             )
         try:
-            return str(HfApi().repo_info(repo, revision=revision, repo_type=of, timeout=_SECONDS_TO_ANSWER).sha)
+            yield
         except (OSError, ValueError):  # answers of the hub, which have their own words
             raise
         except Exception as error:  # the client has no common class for lines that are down

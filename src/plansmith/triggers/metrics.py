@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
+_OPEN_METRICS, _PLAIN = "application/openmetrics-text", "text/plain; version=0.0.4; charset=utf-8"
+
 
 class Metrics:
     """Counters of one service, in a registry of their own: two services in a process share none.
@@ -30,6 +32,31 @@ class Metrics:
             registry=self.registry,
             buckets=_SECONDS,
         )
+        self._dropped = Counter(
+            "plansmith_connections_dropped",
+            "Connections that were ended before an answer: slow, or fragmented, or the oldest of too many.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self._worked = {
+            "build": Counter(
+                "plansmith_builds",
+                "Stored events that were worked on, by what came of it: built is that their runs were started.",
+                ["outcome"],
+                registry=self.registry,
+            ),
+            "write-back": Counter(
+                "plansmith_write_backs",
+                "Attempts to tell a registry what came of builds, by outcome.",
+                ["outcome"],
+                registry=self.registry,
+            ),
+        }
+        self._oldest = Gauge(
+            "plansmith_inbox_oldest_waiting_seconds",
+            "For how long the oldest event has waited; 0 where none waits, NaN while the inbox cannot be read.",
+            registry=self.registry,
+        )
         self._entries = Gauge(
             "plansmith_inbox_entries",
             "Stored events by what has become of them; none while the inbox cannot be read.",
@@ -48,17 +75,36 @@ class Metrics:
         self._deliveries.labels(registry, outcome).inc()
         self._seconds.labels(registry).observe(seconds)
 
-    def text(self, entries: Mapping[str, int], accept: str) -> tuple[bytes, str]:
+    def count_dropped(self, reason: str) -> None:
+        """Note a connection that was ended before its time; `reason` is one word of few."""
+        self._dropped.labels(reason).inc()
+
+    def count_worked(self, event: str, outcome: str) -> None:
+        """Note what came of an entry of the inbox.
+
+        Args:
+            event: build or write-back.
+            outcome: one word of few.
+        """
+        self._worked[event].labels(outcome).inc()
+
+    def text(self, entries: Mapping[str, int], oldest_seconds: float | None, accept: str) -> tuple[bytes, str]:
         """All of it and its content type, in the form that a scraper accepts.
 
         Args:
             entries: of the inbox by state; empty where it cannot be read.
+            oldest_seconds: for how long the oldest of them has waited; None where it cannot be read.
             accept: the request's header.
         """
-        from prometheus_client.exposition import choose_encoder
+        from prometheus_client import generate_latest
+        from prometheus_client.openmetrics import exposition
 
+        self._oldest.set(float("nan") if oldest_seconds is None else oldest_seconds)
         self._entries.clear()
         for state, number in entries.items():
             self._entries.labels(state).set(number)
-        encoder, content_type = choose_encoder(accept)
-        return encoder(self.registry), content_type
+        # The library's own choice fails where a version in the header is no number.
+        if _OPEN_METRICS in accept:
+            text = exposition.generate_latest(self.registry)  # type: ignore[no-untyped-call]
+            return text, exposition.CONTENT_TYPE_LATEST
+        return generate_latest(self.registry), _PLAIN

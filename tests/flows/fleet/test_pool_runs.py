@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -16,7 +17,8 @@ from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 
 from plansmith.config.spec import ModelSpec
-from plansmith.errors import EnvironmentFault
+from plansmith.errors import EnvironmentFault, UsageError
+from plansmith.flows.deploy.pool_deployments import find_deployment
 from plansmith.flows.fleet import pool_runs
 from plansmith.flows.fleet.dispatching import parameters_of
 from plansmith.flows.fleet.pool_runs import PoolRuns, Wanted
@@ -107,6 +109,13 @@ def test_a_deployment_that_is_gone_is_told_in_words(monkeypatch: pytest.MonkeyPa
     with pytest.raises(EnvironmentFault, match="the deployment of compile-model for gpu is there no more") as gone:
         runs_at(monkeypatch, read_flow_runs=lambda **_: []).find_or_start(WANTED)
     assert gone.value.remedy == "plansmith flows deploy"
+
+
+def test_a_server_without_deployments_is_told_with_both_ways_to_make_them() -> None:
+    empty: Any = SimpleNamespace(read_deployments=lambda **_: [])
+    with pytest.raises(UsageError, match="the Prefect server has no deployment of compile-model") as bare:
+        find_deployment(empty, "gpu")
+    assert bare.value.remedy == "plansmith flows deploy, or on one machine: plansmith flows serve"
 
 
 def test_a_run_is_ours_by_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:

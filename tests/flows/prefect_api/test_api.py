@@ -17,6 +17,8 @@ from plansmith.steps.runner import Listener
 from ...support.cli.command import COMMAND, CommandLine, check_refusal, environment
 from ...support.prefect.programs import free_port
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.slow
 def test_without_track_prefect_is_not_imported(run: CommandLine, tiny: str) -> None:
@@ -128,6 +130,8 @@ def test_a_submission_needs_an_api_and_prefect(run: CommandLine) -> None:
     check_refusal(without, 9, ("no Prefect API is configured", "prefect server start"))
     assert "--track" not in without.stderr
     check_refusal(run(*words, **_variables(run.folder, free_port())), 9, ("cannot be reached", "prefect server start"))
+    wrong = run(*words, **_variables(run.folder) | {"PREFECT_API_URL": "http://[x"})
+    check_refusal(wrong, 9, ("Prefect refuses its settings: ", "PREFECT_"))
     check_refusal(run(*words, PYTHONPATH=_without_prefect(run.folder)), 9, ("pip install 'plansmith[flows]'",))
 
 

@@ -21,11 +21,10 @@ from .programs import Program, free_port, own_environment
 
 _INSTALLED = Path("/usr/lib/postgresql")  # where Debian puts every version, and nothing of it on the path
 _USERS = ("postgres", "nobody")  # PostgreSQL refuses to run as root
-_START_SECONDS = 60
+_START_SECONDS = 180
 _OWNER = "prefect"
 
-# Nothing is flushed to the disk: what a killed process wrote is the kernel's, and only the machine could lose it.
-_OPTIONS = ("fsync=off", "unix_socket_directories=", "listen_addresses=127.0.0.1", "shared_buffers=16MB")
+_OPTIONS = ("unix_socket_directories=", "listen_addresses=127.0.0.1", "shared_buffers=16MB")
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,18 @@ class Postgres:
 
 
 @contextmanager
-def running() -> Iterator[Postgres]:
-    """A PostgreSQL with an empty database, for the length of a block."""
+def running(*, durable: bool = False) -> Iterator[Postgres]:
+    """A PostgreSQL with an empty database, for the length of a block.
+
+    Args:
+        durable: flush to the disk what is committed. Otherwise what a killed process wrote is the kernel's, and only
+            the machine could lose it.
+    """
     user, port, password = _user(), free_port(), secrets.token_hex(8)
     # Not below pytest's own folder, into which nobody else may look.
     folder = Path(tempfile.mkdtemp(prefix="plansmith-postgres-"))
     command = [_binary("postgres"), "-D", str(folder / "data"), "-p", str(port), *(f"-c{one}" for one in _OPTIONS)]
+    command += [] if durable else ["-cfsync=off"]
     program = Program(
         command,
         folder / "log",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 
 from .programs import free_port
 
@@ -13,13 +14,16 @@ class Wire:
 
     Args:
         port: that it leads to.
+        loses: a request with these bytes reaches the port, and no answer comes back on its connection any more.
 
     Attributes:
         port: at which it begins.
+        loses: as given; empty for none.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, loses: bytes = b"") -> None:
         self._target = port
+        self.loses = loses
         self._listener = socket.create_server(("127.0.0.1", free_port()))
         self._changing = threading.Lock()
         self._ends: list[socket.socket] = []
@@ -64,14 +68,27 @@ class Wire:
                     return
                 far = socket.create_connection(("127.0.0.1", self._target))
                 self._ends += [near, far]
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=_carry, args=(source, sink), daemon=True).start()
+            lost = threading.Event()
+            for carry, source, sink in ((self._ask, near, far), (_answer, far, near)):
+                threading.Thread(target=carry, args=(source, sink, lost), daemon=True).start()
+
+    def _ask(self, source: socket.socket, sink: socket.socket, lost: threading.Event) -> None:
+        def look(data: bytes) -> bytes:
+            if self.loses and self.loses in data:
+                lost.set()
+            return data
+
+        _carry(source, sink, look)
 
 
-def _carry(source: socket.socket, sink: socket.socket) -> None:
+def _answer(source: socket.socket, sink: socket.socket, lost: threading.Event) -> None:
+    _carry(source, sink, lambda data: b"" if lost.is_set() else data)
+
+
+def _carry(source: socket.socket, sink: socket.socket, change: Callable[[bytes], bytes]) -> None:
     try:
         while data := source.recv(65536):
-            sink.sendall(data)
+            sink.sendall(change(data))
         sink.shutdown(socket.SHUT_WR)
     except OSError:
         return

@@ -32,7 +32,8 @@ import importlib, json, sys
 from prefect.deployments.runner import EntrypointType
 for module, function, pool, more in json.loads(sys.argv[1]):
     found = getattr(importlib.import_module(module), function)
-    deployment = found.to_deployment(pool, work_pool_name=pool, entrypoint_type=EntrypointType.MODULE_PATH, **more)
+    where = None if pool == "served" else pool
+    deployment = found.to_deployment(pool, work_pool_name=where, entrypoint_type=EntrypointType.MODULE_PATH, **more)
     deployment.apply()
 """
 
@@ -116,7 +117,10 @@ def make_pool(server: PrefectServer, pool: str) -> None:
 
 
 def deploy(server: PrefectServer, pool: str, *flows: str, **more: object) -> None:
-    """Deploy flows, named by the paths of their functions, on a pool, under its name; `more` for `to_deployment`."""
+    """Deploy flows, named by the paths of their functions, on a pool, under its name; `more` for `to_deployment`.
+
+    On `served`, they have none, as when a process serves them.
+    """
     wanted = [(*flow.rsplit(".", 1), pool, more) for flow in flows]
     done = subprocess.run(
         [sys.executable, "-c", _DEPLOY, json.dumps(wanted)],

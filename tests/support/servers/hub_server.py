@@ -20,7 +20,8 @@ CONVERTED_COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 class Hub(ThreadingHTTPServer):
     """Serves one folder as one model or data set; `requests` holds (method, path, range) of what was asked.
 
-    `converted`: the files of a data set's branch refs/convert/parquet, where it has one.
+    `converted`: the files of a data set's branch refs/convert/parquet, where it has one. `refs`: the commits of all
+    branches and tags, by their full names.
 
     `break_after` cuts the connection of the next large download after so many bytes; so many next requests as
     `unavailable` says are answered with status 503; a `gated` one gives no files.
@@ -30,6 +31,7 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files = _files(folder)
         self.converted = _files(converted) if converted else {}
+        self.refs = {"refs/heads/main": COMMIT, "refs/tags/v1": COMMIT}
         self.kind = kind
         self.repo = repo
         self.requests: list[tuple[str, str, str | None]] = []
@@ -97,6 +99,16 @@ class _Handler(BaseHTTPRequestHandler):
                 for name, body in (self._revision(found[1])[0] or {}).items()
             ]
             self._json(tree, "")
+        elif re.fullmatch(rf"/api/{kind}/{repo}/refs", self.path):
+            named = {
+                key: [
+                    {"name": ref.removeprefix(start), "ref": ref, "targetCommit": commit}
+                    for ref, commit in self.server.refs.items()
+                    if ref.startswith(start)
+                ]
+                for key, start in (("branches", "refs/heads/"), ("tags", "refs/tags/"), ("converts", "refs/convert/"))
+            }
+            self._json(named, "")
         elif found := re.fullmatch(rf"/{prefix}{repo}/resolve/([^/]+)/(.+)", self.path):
             files, commit = self._revision(found[1])
             self._file((files or {}).get(unquote(found[2])), commit)
@@ -114,6 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status if value is None else 200)
         if value is None:
             self.send_header("X-Error-Code", error)
+            self.send_header("X-Request-Id", f"Root=1-{len(self.server.requests)}")
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

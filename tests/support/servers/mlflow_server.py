@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,12 @@ class MlflowServer:
         except urllib.error.HTTPError as error:
             return json.load(error)
 
+    def get(self, path: str, **fields: str) -> Any:
+        """GET from its API; the JSON answer."""
+        query = urllib.parse.urlencode(fields)
+        with urllib.request.urlopen(f"{self.url}/api/2.0/mlflow/{path}?{query}", timeout=60) as answer:
+            return json.load(answer)
+
     def log_models(self, *names: str) -> None:
         """Log and register what `logging_models.py` makes: all of it, or a version of each of these names."""
         done = subprocess.run(
@@ -60,8 +67,8 @@ class MlflowServer:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[MlflowServer]:
-    """The server, with a database and a store of its own, for the length of a block."""
+def running(folder: Path, **settings: str) -> Iterator[MlflowServer]:
+    """The server, with a database and a store of its own, for the length of a block; `settings`: of its environment."""
     assert (_ENVIRONMENT / "mlflow").is_file(), "there is no MLflow server: make .venv/.mlflow"
     port = free_port()
     server = MlflowServer(f"http://127.0.0.1:{port}", folder)
@@ -73,7 +80,7 @@ def running(folder: Path) -> Iterator[MlflowServer]:
     ]
     where = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     command = [str(_ENVIRONMENT / "mlflow"), "server", *places, *where]
-    program = Program(command, folder / "server.log", own_environment(MLFLOW_DISABLE_TELEMETRY="true"))
+    program = Program(command, folder / "server.log", own_environment(MLFLOW_DISABLE_TELEMETRY="true", **settings))
     try:
         program.start(partial(_is_healthy, server.url), _START_SECONDS)
         yield server

@@ -37,6 +37,11 @@ def event(model: str, version: int = 1) -> Event:
     return Event(registry=REGISTRY, model=model, version=str(version), change="alias", value="champion")
 
 
+def made(model: str, version: int = 1) -> Event:
+    """Somebody made a version, which stays beside those that come after it."""
+    return event(model, version).model_copy(update={"change": "created", "value": ""})
+
+
 @contextmanager
 def opened(url: str, clock: Clock | None = None) -> Iterator[Inbox]:
     """An inbox for the length of a block."""
@@ -52,6 +57,12 @@ def start(script: str, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name(script)), *words], stdout=subprocess.PIPE, text=True
     )
+
+
+def start_module(name: str, *words: str) -> subprocess.Popen[str]:
+    """As `start`, of a module of these tests that needs others of them."""
+    command = [sys.executable, "-m", f"tests.support.triggers.{name}", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
 
 
 def lines_of(process: subprocess.Popen[str], number: int) -> list[str]:

@@ -11,22 +11,22 @@ from plansmith.triggers.registries.delivery import Delivery, Ignored, Refused
 from plansmith.triggers.registries.event import Event
 from plansmith.triggers.registries.webhook import HEADERS, read_delivery
 
-from .recorded import SECRET, Sent, signed
+from ...support.deliveries.recorded import SECRET, Sent, signed
 
-CONFIG = HookRegistry(type="hook", secrets=("env:SECRET",))
+CONFIG = HookRegistry(type="hook", secrets=("env:SECRET",), sources=("hf:org/*", "onnx:x*"))
 NOW = 1795165608
 ASKED = {"model": "ranker", "version": "2026-11-20", "source": "hf:org/ranker@main"}
 
 
-def _read(sent: Sent, now: float = NOW) -> Delivery | Ignored:
-    return read_delivery(CONFIG, sent.headers, sent.body, registry="ci", secrets=[SECRET], now=now)
+def _read(sent: Sent, now: float = NOW, config: HookRegistry = CONFIG) -> Delivery | Ignored:
+    return read_delivery(config, sent.headers, sent.body, registry="ci", secrets=[SECRET], now=now)
 
 
 def test_a_signed_request_asks_for_a_build() -> None:
     event = Event(
         registry="ci", model="ranker", version="2026-11-20", change="asked", value="", source="hf:org/ranker@main"
     )
-    assert _read(signed(HEADERS, ASKED, delivery="run-7_1")) == Delivery(id="run-7_1", events=(event,))
+    assert _read(signed(HEADERS, ASKED, delivery="run-7_1")) == Delivery(id="run-7_1", events=(event,), expires=True)
 
 
 def test_the_source_may_stay_that_of_the_spec() -> None:
@@ -39,6 +39,21 @@ def test_a_source_may_be_longer_than_a_name() -> None:
     found = _read(signed(HEADERS, ASKED | {"source": "onnx:" + "x" * 2000}))
     assert isinstance(found, Delivery)
     assert len(found.events[0].source) == 2005
+
+
+@pytest.mark.parametrize(
+    "source", ["hf:other/ranker", "hf:org", "HF:org/ranker", "hf:org/../other/ranker", "onnx:../x", "/etc", "hf:org/.."]
+)
+def test_a_source_that_the_file_does_not_name_is_refused(source: str) -> None:
+    with pytest.raises(Refused, match="malformed: source is none of those that are allowed"):
+        _read(signed(HEADERS, ASKED | {"source": source}))
+
+
+def test_no_source_is_taken_where_none_is_allowed() -> None:
+    closed = CONFIG.model_copy(update={"sources": ()})
+    with pytest.raises(Refused, match="source is none of those"):
+        _read(signed(HEADERS, ASKED), config=closed)
+    assert isinstance(_read(signed(HEADERS, {"model": "ranker", "version": "7"}), config=closed), Delivery)
 
 
 WRONG: dict[str, Any] = {

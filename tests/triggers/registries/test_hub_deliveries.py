@@ -78,7 +78,8 @@ def test_pull_requests_and_what_was_deleted_are_left_out() -> None:
     assert _read(PUSH | {"updatedRefs": [request, deleted]}) == Ignored(reason="no branch and no tag moved")
 
 
-def test_the_id_is_of_repository_ref_and_commit() -> None:
+def test_the_id_is_of_repository_ref_and_commit_and_comes_again_with_them() -> None:
+    assert _delivery(MAIN).recurs
     ids = {
         _delivery(MAIN).id,
         _delivery(TAG).id,

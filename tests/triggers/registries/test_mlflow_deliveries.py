@@ -12,7 +12,7 @@ from plansmith.triggers.registries.delivery import Delivery, Ignored, Refused
 from plansmith.triggers.registries.event import Event
 from plansmith.triggers.registries.mlflow import HEADERS, read_delivery
 
-from .recorded import ALIAS_SET, DELIVERIES, SECRET, TAG_SET, TEST, VERSION_CREATED, Sent, signed
+from ...support.deliveries.recorded import ALIAS_SET, DELIVERIES, SECRET, TAG_SET, TEST, VERSION_CREATED, Sent, signed
 
 CONFIG = MlflowRegistry(type="mlflow", tracking_uri="https://mlflow.example.com", secrets=("env:SECRET",))
 ALIAS = {"name": "ranker", "alias": "champion", "version": "3"}
@@ -69,6 +69,7 @@ def test_an_alias_that_was_set_names_the_version_and_not_itself_as_the_source() 
                 source="mlflow:models:/demo-mlp/1",
             ),
         ),
+        expires=True,
     )
 
 

@@ -13,6 +13,12 @@ from plansmith.triggers.registries.rules import rule_of, rule_problems
 
 REGISTRIES = {
     "ours": {"type": "mlflow", "tracking_uri": "https://mlflow.example.com"},
+    "told": {
+        "type": "mlflow",
+        "tracking_uri": "https://mlflow.example.com",
+        "write_back": True,
+        "write_back_alias": "plansmith-ready",
+    },
     "hub": {"type": "hub"},
     "aws": {"type": "sagemaker", "queue_url": "https://sqs.example.com/q"},
     "bucket": {"type": "s3", "prefix": "s3://bucket/models"},
@@ -21,12 +27,13 @@ REGISTRIES = {
 }
 
 
-def _rule(registry: str, on: str, model: str = "*", value: str = "*", spec: str = "a.yaml") -> Rule:
-    return Rule.model_validate({"registry": registry, "when": on, "model": model, "value": value, "spec": spec})
+def _rule(registry: str, when: str, model: str = "*", value: str = "*", spec: str = "a.yaml") -> Rule:
+    return Rule.model_validate({"registry": registry, "when": when, "model": model, "value": value, "spec": spec})
 
 
 def _problems(*rules: Rule) -> list[str]:
-    return rule_problems(TriggersConfig.model_validate({"registries": REGISTRIES, "rules": rules}))
+    config = TriggersConfig.model_validate({"registries": REGISTRIES, "rules": rules})
+    return [one.words for one in rule_problems(config)]
 
 
 def _event(model: str = "ranker", value: str = "champion", registry: str = "ours") -> Event:
@@ -84,7 +91,10 @@ def test_what_an_event_of_each_registry_may_fall_under_is_no_problem() -> None:
     ("rule", "says"),
     [
         (_rule("hub", "alias"), "hub is of type hub, which tells of branch and never of alias"),
-        (_rule("ours", "branch"), "ours is of type mlflow, which tells of alias, tag, created and never of branch"),
+        (
+            _rule("ours", "branch"),
+            "ours is of type mlflow, which tells of alias, stage, tag, created and never of branch",
+        ),
         (_rule("here", "created"), "here is of type folder, which tells of ready and never of created"),
         (_rule("ours", "alias", model=""), "no model has an empty name"),
         (_rule("ours", "alias", value=""), "the value of alias is never '', but such as champion"),
@@ -137,3 +147,19 @@ def test_patterns_are_compared_as_all_texts_would_compare_them() -> None:
 def test_long_patterns_are_compared_at_once() -> None:
     assert is_overlapping("*a" * 20, "*b" * 20) is False
     assert is_covering("*a*b*c*" * 5, "a?b?c?" * 5)
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        (_rule("ours", "tag", value="plansmith.verdict=published"), "tags that begin with plansmith. are what"),
+        (_rule("told", "tag", value="plansmith.*=*"), "tags that begin with plansmith. are what"),
+        (_rule("told", "alias", value="plansmith-ready"), "plansmith-ready is the alias that plansmith sets itself"),
+        (_rule("ours", "alias", value="plansmith-ready"), ""),
+        (_rule("told", "alias", value="plansmith-*"), ""),
+        (_rule("told", "tag", value="plan*=*"), ""),
+    ],
+)
+def test_what_is_written_back_starts_nothing_and_a_rule_for_it_alone_is_said(rule: Rule, says: str) -> None:
+    problems = _problems(rule)
+    assert [says in problem for problem in problems] == ([True] if says else []), problems

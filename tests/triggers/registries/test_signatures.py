@@ -11,7 +11,7 @@ from plansmith.triggers.registries.mlflow import HEADERS
 from plansmith.triggers.registries.signature import proven_id, signature_of
 from plansmith.triggers.registries.webhook import HEADERS as HOOK
 
-from .recorded import ALIAS_SET, DELIVERIES, SECRET, Sent, signed
+from ...support.deliveries.recorded import ALIAS_SET, DELIVERIES, SECRET, Sent, signed
 
 
 def _proven(sent: Sent, *, secrets: Sequence[str] = (SECRET,), late: float = 0) -> str:

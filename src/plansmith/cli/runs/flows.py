@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from plansmith.cli.options import complete_file
+from plansmith.cli.options import service_option
 from plansmith.cli.text import count, echo_lines, program, table
 
 if TYPE_CHECKING:
     from plansmith.config.service.service import FlowDeployment
     from plansmith.flows.deploy.changes import Change
 
-_CONFIG = Path("configs") / "service.yaml"
 _WORKER_OPTIONS = {"process": " --limit 4 --install-policy never"}
 """A fleet's run waits for those of its models: a worker takes up several."""
 
@@ -34,29 +32,17 @@ def flows_group() -> None:
     """
 
 
-def _config_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--config",
-        metavar="FILE",
-        type=click.Path(path_type=Path),
-        default=_CONFIG,
-        show_default=True,
-        shell_complete=complete_file,
-        help="The file of the service.",
-    )(command)
-
-
 @flows_group.command("serve", short_help="Run all flows of the service in this process, with their schedules.")
-@_config_option
+@service_option("The file of the service.", "--config")
 @click.option("--dry-run", is_flag=True, help="Say what would be served, and ask no server.")
-def serve_command(config: Path, dry_run: bool) -> None:
+def serve_command(service: Path, dry_run: bool) -> None:
     """Run all flows of the service here, when they are due or asked for, until Ctrl-C.
 
     For one machine: no work pools and no workers. Schedules are paused while nothing is served.
 
     \b
     plansmith flows serve
-    plansmith flows serve --config configs/service.yaml --dry-run
+    plansmith flows serve --service configs/service.yaml --dry-run
     """
     from plansmith.flows.prefect_api.api import prepare_prefect
 
@@ -66,31 +52,31 @@ def serve_command(config: Path, dry_run: bool) -> None:
     prepare_prefect("INFO")
     from plansmith.flows.deploy.deployments import deployments_of, load_service
 
-    service = load_service(config).config
-    deployments = deployments_of(service, served=True)
-    for place in service.specs:
-        if not Path(service.directory, place).exists():
-            tell(f"there is no {place} in {service.directory}: fleets fail until there is")
+    config = load_service(service).config
+    deployments = deployments_of(config, served=True)
+    for place in config.specs:
+        if not Path(config.directory, place).exists():
+            tell(f"there is no {place} in {config.directory}: fleets fail until there is")
     if dry_run:
         echo_lines(_listed(deployments))
-        click.echo(f"would run in {service.directory}")
+        click.echo(f"would run in {config.directory}")
         return
     from plansmith.flows.deploy.serving import serve
 
     def ready(url: str) -> None:
         echo_lines(_listed(deployments))
-        click.echo(f"served to {url} from {service.directory}; Ctrl-C ends it")
+        click.echo(f"served to {url} from {config.directory}; Ctrl-C ends it")
 
-    serve(service, deployments, ready=ready, tell=tell)
+    serve(config, deployments, ready=ready, tell=tell)
     tell("nothing is served any more; schedules are paused until it is served again")
 
 
 @flows_group.command("deploy", short_help="Put the flows of the service onto work pools.")
-@_config_option
+@service_option("The file of the service.", "--config")
 @click.option("--pool", "pools", metavar="NAME", multiple=True, help="Only what runs in this work pool; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON.")
-def deploy_command(config: Path, pools: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
+def deploy_command(service: Path, pools: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
     """Make the deployments, schedules and automations on the Prefect server what the file of the service says.
 
     A second call changes nothing. What plansmith did not make stays. Workers take the runs up: on each machine,
@@ -106,8 +92,8 @@ def deploy_command(config: Path, pools: tuple[str, ...], dry_run: bool, as_json:
     from plansmith.flows.deploy.deploying import deploy
     from plansmith.flows.deploy.deployments import load_service
 
-    service = load_service(config).config
-    done = deploy(service, pools, dry_run=dry_run)
+    config = load_service(service).config
+    done = deploy(config, pools, dry_run=dry_run)
     if as_json:
         click.echo(done.model_dump_json())
         return
@@ -119,7 +105,7 @@ def deploy_command(config: Path, pools: tuple[str, ...], dry_run: bool, as_json:
             says = f"the pool {change.name} stays as it is: {'; '.join(change.words)}"
             click.echo(f"{says}. Compare it with that of its type in configs/work_pools", err=True)
     for pool in done.unattended:
-        kind = service.pools[pool].type
+        kind = config.pools[pool].type
         start = f"prefect worker start --pool {pool} --type {kind}{_WORKER_OPTIONS.get(kind, '')}"
         click.echo(f"nobody takes up runs of the pool {pool}. Next: {start}", err=True)
 

@@ -11,13 +11,17 @@ from pydantic import AfterValidator, Field, model_validator
 from plansmith.records.fields import Confidential, Count, NonNegativeCount, Number, PositiveCount, Switch
 from plansmith.records.model import Record
 
-Change = Literal["alias", "tag", "created", "branch", "approved", "ready", "asked"]
-"""An alias or tag was set on a version, a version was made, a branch moved, a package was approved, a folder is
-complete, or somebody asked."""
+Change = Literal["alias", "stage", "tag", "created", "branch", "approved", "ready", "asked"]
+"""An alias or tag was set on a version, it reached a stage, a version was made, a branch moved, a package was approved,
+a folder is complete, or somebody asked."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 _SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|block:[a-z0-9-]+")
+
+_MLFLOW_ALIAS = re.compile(r"[A-Za-z0-9_-]{1,255}")
+
+_RESERVED_ALIAS = re.compile(r"latest|v[0-9]+", re.IGNORECASE)
 
 _FEWEST_SECONDS = 5
 
@@ -49,6 +53,9 @@ HttpUrl = Annotated[str, AfterValidator(_check_http), Confidential()]
 
 ConfidentialText = Annotated[str, Confidential()]
 
+Window = Annotated[Count, Field(ge=60, le=86_400)]
+"""Seconds, far below the time for which the inbox knows a delivery again."""
+
 
 class _Registry(Record):
     """What all registries have in common."""
@@ -59,6 +66,11 @@ class _Registry(Record):
         description="How often `plansmith triggers watch` looks by itself: what no delivery told is made up for.",
     )
 
+    @property
+    def allowed_sources(self) -> tuple[str, ...] | None:
+        """Patterns of the sources that events may name; None where the registry itself makes them of what it holds."""
+        return None
+
 
 class MlflowRegistry(_Registry):
     """An MLflow server."""
@@ -68,8 +80,23 @@ class MlflowRegistry(_Registry):
     secrets: Secrets = Field(
         default=(), description="Any of them may have signed a delivery; none: deliveries are refused, polls go on."
     )
-    window_seconds: Count = Field(default=300, ge=60, description="How old a delivery may be.")
+    window_seconds: Window = Field(default=300, description="How old a delivery may be.")
     write_back: Switch = Field(default=False, description="Tell the version what came of its build, as tags.")
+    write_back_alias: str = Field(
+        default="",
+        description="Also an alias that is set on the version when all that was wanted of it is published; it builds"
+        " nothing itself.",
+    )
+
+    @model_validator(mode="after")
+    def _check_alias(self) -> Self:
+        if not self.write_back_alias:
+            return self
+        if not self.write_back:
+            raise ValueError("write_back_alias is set only with write_back: true")
+        if not _MLFLOW_ALIAS.fullmatch(self.write_back_alias) or _RESERVED_ALIAS.fullmatch(self.write_back_alias):
+            raise ValueError("write_back_alias: MLflow takes at most 255 of A-Z a-z 0-9 _ -, but not latest, v1, v2, …")
+        return self
 
 
 class HubRegistry(_Registry):
@@ -116,7 +143,17 @@ class HookRegistry(_Registry):
 
     type: Literal["hook"]
     secrets: Secrets = Field(min_length=1, description="Any of them may have signed a request.")
-    window_seconds: Count = Field(default=300, ge=60, description="How old a request may be.")
+    window_seconds: Window = Field(default=300, description="How old a request may be.")
+    sources: tuple[str, ...] = Field(
+        default=(),
+        description="Which sources a request may name, such as hf:org/*; * and ? stand for any letters. None: the"
+        " spec's own stays.",
+    )
+
+    @property
+    def allowed_sources(self) -> tuple[str, ...]:
+        """As of every registry."""
+        return self.sources
 
 
 Registry = Annotated[
@@ -142,7 +179,10 @@ class Limits(Record):
     """What the receiver takes."""
 
     body_bytes: Count = Field(default=1_048_576, ge=1024, description="The largest body.")
-    per_minute: PositiveCount = Field(default=600, description="Requests of one address in a minute.")
+    per_minute: PositiveCount = Field(default=6000, description="Requests of one address in a minute.")
+    head_seconds: Number = Field(
+        default=10, gt=0, description="How long a connection may take until a request has begun: all of its headers."
+    )
     body_seconds: Number = Field(default=10, gt=0, description="How long a client may take to send its body.")
 
 
@@ -157,7 +197,9 @@ class TriggersConfig(Record):
     registries: dict[Name, Registry] = Field(min_length=1, description="By name; /hooks/NAME takes their deliveries.")
     rules: tuple[Rule, ...] = Field(min_length=1, description="The first that matches an event decides.")
     limits: Limits = Limits()
-    retries: NonNegativeCount = Field(default=20, description="How often what failed for a while is tried again.")
+    retries: NonNegativeCount = Field(
+        default=20, description="How often what failed by a bug is tried again; what is away is waited for."
+    )
 
     @property
     def mlflow_server(self) -> str:

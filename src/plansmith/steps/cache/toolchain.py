@@ -304,6 +304,11 @@ def step_toolchain(step: str) -> dict[str, str]:
     return versions | {"code": _code_digest((*_COMMON_CODE, *_CODE[step]))}
 
 
+def whole_toolchain() -> dict[str, dict[str, str]]:
+    """The tools of every step, by its name: whatever is compiled, something of this decides the result."""
+    return {step: step_toolchain(step) for step in _TOOLS}
+
+
 def environment(interpreter: str) -> dict[str, str]:
     """Every distribution of another Python, and its own version; empty where it cannot be asked.
 

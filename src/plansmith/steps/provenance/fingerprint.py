@@ -19,7 +19,7 @@ from plansmith.config.source_reference import SourceReference, parse_reference
 from plansmith.config.spec import ModelSpec
 from plansmith.config.target.targets import is_target_file, load_target
 from plansmith.config.triton import TritonOptions
-from plansmith.errors import EnvironmentFault, SourceError
+from plansmith.errors import EnvironmentFault, RepositoryError, SourceError
 from plansmith.records.destination import CURRENT, Destination
 from plansmith.records.fingerprint import Basis
 from plansmith.sources.dataset import find_data
@@ -34,7 +34,7 @@ from plansmith.system.digest import Digester, digest_of, digest_of_files
 
 NO_SAY = {
     *("name", "target", "repository", "artifacts", "shared_cache", "publish", "allow_interface_change", "force"),
-    *("load_into", "load_seconds", "tritonserver"),
+    *("load_into", "load_seconds", "tritonserver", "source_override"),
 }
 """Fields of a spec that say where something is and how to go about it, and what stands elsewhere in a basis."""
 
@@ -160,6 +160,43 @@ def basis_of(
     return _surroundings(spec, reference, relative_to, digester).model_copy(update=found)
 
 
+def with_overridden_source(spec: ModelSpec, noted: Basis) -> ModelSpec:
+    """A spec with the source that an event of a registry set for its newest version, where that still counts.
+
+    It does until another event comes, or the spec names another source. A spec whose own source tracks what the event
+    reported, such as an alias, is returned as it is.
+
+    Args:
+        spec: as its file has it.
+        noted: what the newest version was made from.
+    """
+    override = noted.source_override
+    if override is None or override.is_tracked or override.replaces != spec.source:
+        return spec
+    return spec.model_copy(update={"source": str(noted.spec["source"]), "source_override": override})
+
+
+def require_not_superseded(spec: ModelSpec, noted: Basis | None) -> None:
+    """See that the published version does not come from a later event.
+
+    Args:
+        spec: that was built.
+        noted: what the newest version was made from; None where nobody knows.
+
+    Raises:
+        RepositoryError: it does.
+    """
+    if spec.source_override is None or noted is None or noted.source_override is None:
+        return
+    if noted.source_override.at > spec.source_override.at:
+        raise RepositoryError(
+            f"{spec.source} is not published: a later event set {noted.spec['source']}, which is version"
+            f" {noted.version}",
+            remedy="leave it so, as what is served is what the registry reported last; to publish this one all the"
+            " same, have the registry report it anew",
+        )
+
+
 def surroundings(spec: ModelSpec, reference: SourceReference, *, relative_to: Path, digester: Digester) -> Basis:
     """The part of a basis that no step of a compile finds; arguments and errors as for `basis_of`."""
     beside = {
@@ -183,6 +220,7 @@ def _surroundings(spec: ModelSpec, reference: SourceReference, relative_to: Path
         target=target_digest(spec.target),
         tools=tools_of(spec, reference, relative_to),
         destinations=tuple(words_of_destination(one, relative_to) for one in spec.publish),
+        source_override=spec.source_override,
     )
 
 
@@ -241,6 +279,8 @@ def words_of_destination(destination: Destination, relative_to: Path) -> str:
 def _deciding(spec: ModelSpec, relative_to: Path, digester: Digester) -> dict[str, Any]:
     """The values of a spec that decide its result; files of a person's own that it names count by their content."""
     values = spec.model_dump(mode="json", exclude=NO_SAY | {key for key in _OF_ENGINES if key != spec.engine})
+    if spec.source_override is not None and spec.source_override.is_tracked:
+        values["source"] = spec.source_override.replaces
     for key, silent in _NO_SAY_IN.items():
         if values.get(key) is not None:
             values[key] = {name: value for name, value in values[key].items() if name not in silent}

@@ -11,13 +11,14 @@ from pathlib import Path
 from plansmith import __version__
 from plansmith.config.source_reference import SourceReference
 from plansmith.config.spec import ModelSpec
+from plansmith.errors import RepositoryError
 from plansmith.records.fingerprint import Basis
 from plansmith.records.pipeline import Script
 from plansmith.records.release import BESIDE_FOLDER, Manifest, Package, PublishedVersion
 from plansmith.records.validation import ServedReport
 from plansmith.report import REPORT_FILE, facts_of, render
 from plansmith.steps.artifacts import MadeModel
-from plansmith.steps.provenance.fingerprint import completed
+from plansmith.steps.provenance.fingerprint import completed, require_not_superseded
 from plansmith.steps.provenance.reproduction import reproduction
 from plansmith.steps.release.deliver import Deliveries
 from plansmith.steps.runner import Finished, StageRunner, WouldRun
@@ -114,6 +115,7 @@ def publish(
         again = reproduction(
             spec, reference, manifest.source, relative_to=relative_to, data=manifest.data, beside=manifest.beside
         )
+        require_not_superseded(spec, _noted(repository, manifest.name))
         published = repository.publish(
             manifest,
             {name: package.folder / name for name in names} | kept,
@@ -136,6 +138,14 @@ def publish(
             words = f"Triton does not serve version {published.version}: triton.version_policy names others"
             stages.notice(f"{words}{unasked}")
         return published, manifest.model_copy(update={"version": published.version})
+
+
+def _noted(repository: ModelRepository, model: str) -> Basis | None:
+    """What the newest version was made from; None where that cannot be read."""
+    try:
+        return repository.basis(model)
+    except RepositoryError:
+        return None
 
 
 def _note(stages: StageRunner, repository: ModelRepository, basis: Basis, published: PublishedVersion) -> None:

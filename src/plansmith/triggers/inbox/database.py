@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from plansmith.errors import EnvironmentFault, UsageError
+from plansmith.triggers.inbox.database_engine import BEGIN, READS, engine_of
 from plansmith.triggers.inbox.faults import database_faults
 from plansmith.triggers.inbox.location import shown
 from plansmith.triggers.inbox.schema import found_file, found_tables, has_inbox
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection, Engine
-
-_BUSY_SECONDS = 30
-_READS = "plansmith_reads"
-
-_SQLITE_SETTINGS = (
-    f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000}",
-    "PRAGMA synchronous = FULL",  # with a write-ahead log, each commit is flushed to the disk
-)
-
-# Whatever the server's or the role's own settings are. A receiver that froze in a transaction lets go of its locks.
-_POSTGRESQL_SETTINGS = (
-    "SET synchronous_commit = on",
-    f"SET lock_timeout = '{_BUSY_SECONDS}s'",
-    f"SET idle_in_transaction_session_timeout = '{_BUSY_SECONDS}s'",
-)
-# A server that is gone without a word is given up on within a minute; libpq's names.
-_POSTGRESQL_PATIENCE = {"connect_timeout": 10, "keepalives_idle": 30, "tcp_user_timeout": 30_000}
+    from sqlalchemy import URL, Connection, Dialect, TextClause
 
 
 class Database:
@@ -61,7 +46,7 @@ class Database:
             with database_faults(self.place):
                 found_file(self._file)
         self._identity = self._identity_now()
-        self._engine = _engine(url)
+        self._engine = engine_of(url)
         try:
             with self.writing() as connection:
                 if not has_inbox(connection, self.place):
@@ -83,6 +68,39 @@ class Database:
                 yield connection
 
     @contextmanager
+    def adding(self) -> Iterator[Callable[..., int]]:
+        """As `writing`, and gives what runs a statement, with its values by name, and tells how many rows it changed.
+
+        The statements go to the driver as they are: what SQLAlchemy does around one costs more than the one itself.
+
+        Raises:
+            EnvironmentFault: the database cannot be reached or written.
+        """
+        import sqlalchemy as sa
+
+        dialect = self._engine.dialect
+        with self._turn, database_faults(self.place):
+            self._require_same_file()
+            try:
+                with closing(self._engine.raw_connection()) as connection:
+                    try:
+                        cursor = connection.cursor()
+
+                        def add(statement: str, **values: Any) -> int:
+                            cursor.execute(_driver_text(statement, dialect), values)
+                            return cursor.rowcount
+
+                        if self.kind == "sqlite":
+                            cursor.execute(BEGIN)
+                        yield add
+                        connection.commit()
+                    except BaseException as error:
+                        connection.invalidate(error)
+                        raise
+            except dialect.loaded_dbapi.Error as error:
+                raise sa.exc.DBAPIError(None, None, error) from error
+
+    @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that only reads, and waits for nobody.
 
@@ -91,7 +109,7 @@ class Database:
         """
         with database_faults(self.place):
             self._require_same_file()
-            with self._engine.connect().execution_options(**{_READS: True}) as connection:
+            with self._engine.connect().execution_options(**{READS: True}) as connection:
                 yield connection
 
     def close(self) -> None:
@@ -131,37 +149,24 @@ class Database:
             )
 
 
-def _engine(url: URL) -> Engine:
+def runner(connection: Connection) -> Callable[..., Any]:
+    """Runs statements on a connection, with their values by name."""
+
+    def run(statement: str, **values: Any) -> Any:
+        return connection.execute(_text(statement), values)
+
+    return run
+
+
+@cache
+def _text(statement: str) -> TextClause:
+    """A statement whose values were looked for once; there are few."""
     import sqlalchemy as sa
 
-    if url.get_backend_name() == "sqlite":
-        engine = sa.create_engine(url)
-        sa.event.listen(engine, "connect", _prepare_sqlite)
-        sa.event.listen(engine, "begin", _begin_sqlite)
-        return engine
-    given = {name: value for name, value in _POSTGRESQL_PATIENCE.items() if name not in url.query}
-    try:
-        engine = sa.create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True, connect_args=given)
-    except ImportError as error:
-        raise EnvironmentFault("psycopg is not installed", remedy="pip install 'plansmith[triggers]'") from error
-    sa.event.listen(engine, "connect", _prepare_postgresql)
-    return engine
+    return sa.text(statement)
 
 
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # transactions begin where `_begin_sqlite` says so, and not where Python would
-    for statement in _SQLITE_SETTINGS:
-        connection.execute(statement)
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    """One that writes takes its lock at once: two that read first could not both go on to write."""
-    reads = connection.get_execution_options().get(_READS, False)
-    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
-
-
-def _prepare_postgresql(connection: Any, _record: Any) -> None:
-    connection.autocommit = True  # settings of a transaction that is rolled back would be gone
-    for statement in _POSTGRESQL_SETTINGS:
-        connection.execute(statement)
-    connection.autocommit = False
+@cache
+def _driver_text(statement: str, dialect: Dialect) -> str:
+    """A statement with its values named as a driver has them."""
+    return str(_text(statement).compile(dialect=dialect))

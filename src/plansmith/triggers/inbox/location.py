@@ -35,19 +35,20 @@ def require_sqlalchemy() -> None:
         raise EnvironmentFault("SQLAlchemy is not installed", remedy="pip install 'plansmith[triggers]'") from error
 
 
-def database_of(service: ServiceConfig) -> str:
+def database_of(service: ServiceConfig, *, instead: str = "") -> str:
     """The URL of a service's inbox; a file in it is relative to the service's directory.
 
     Args:
         service: as `read_service` gave it, with an absolute directory.
+        instead: how to do without the file of a service, where that can be done.
 
     Raises:
         UsageError: the service hears of no registry; or the variable that holds the URL is not set, or holds none.
     """
     if service.triggers is None:
+        remedy = "name registries and rules there"
         raise UsageError(
-            "the file of the service has no section `triggers`",
-            remedy="name registries and rules there, or pass --database with the URL of an inbox",
+            "the file of the service has no section `triggers`", remedy=f"{remedy}, or {instead}" if instead else remedy
         )
     text = service.triggers.database or f"sqlite:///{DEFAULT_FILE}"
     if text.startswith("env:"):

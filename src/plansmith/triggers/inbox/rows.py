@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from plansmith.system.digest import digest_of
-from plansmith.triggers.inbox.entry import Entry, StartedRun
+from plansmith.triggers.inbox.entry import Entry, StartedRun, WriteBack
 from plansmith.triggers.registries.event import Event
 
 _LONGEST_KEY, _LONGEST_TEXT = 200, 2000
@@ -19,19 +19,27 @@ _RUNS = TypeAdapter(tuple[StartedRun, ...])
 
 @dataclass(frozen=True)
 class Delivery:
-    """What came from a registry; `delivery` as `key_of` gives it."""
+    """What came from a registry; `delivery` as `key_of` gives it, the rest as a registry's has it."""
 
     registry: str
     delivery: str
     events: tuple[Event, ...]
+    recurs: bool = False
+    expires: bool = False
+
+
+def place_of(event: Event) -> dict[str, str]:
+    """Where an event belongs: the lane of all events of one model; in it the topic, where the newest of one counts."""
+    topic = digest_of(event.topic) if event.is_current else ""
+    return {"lane": digest_of([event.registry, event.model]), "topic": topic}
 
 
 def row_of(delivery: Delivery, event: Event, received: float) -> dict[str, Any]:
-    """What the row of a new entry is made of; its lane is that of all events of one model."""
+    """What the row of a new entry is made of."""
     return {
         "registry": delivery.registry,
         "delivery": delivery.delivery,
-        "lane": digest_of([event.registry, event.model]),
+        **place_of(event),
         "event": event.model_dump_json(),
         "content_key": event.content_key,
         "received": received,
@@ -59,9 +67,36 @@ def entry_of(row: Mapping[str, Any]) -> Entry:
         lease=row["lease"],
         lease_until=None if until is None else _moment(until),
         reason=row["reason"],
-        runs=_RUNS.validate_json(row["runs"]),
+        runs=read_runs(row["runs"]),
+        started=read_runs(row["started"]),
         settled_at=None if settled is None else _moment(settled),
     )
+
+
+def write_back_of(row: Mapping[str, Any]) -> WriteBack:
+    """The telling of a row."""
+    until, settled = row["lease_until"], row["settled"]
+    return WriteBack(
+        entry=row["entry"],
+        state=row["state"],
+        attempts=row["attempts"],
+        next_try_at=_moment(row["next_try"]),
+        worker=row["worker"],
+        lease=row["lease"],
+        lease_until=None if until is None else _moment(until),
+        reason=row["reason"],
+        verdict=row["verdict"],
+        settled_at=None if settled is None else _moment(settled),
+    )
+
+
+def read_runs(text: str) -> tuple[StartedRun, ...]:
+    """Runs as `written_runs` wrote them.
+
+    Raises:
+        ValidationError: they are none.
+    """
+    return _RUNS.validate_json(text)
 
 
 def written_runs(runs: Iterable[StartedRun]) -> str:

@@ -11,12 +11,22 @@ from typing import TYPE_CHECKING
 
 from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.system.files import fsync_path
-from plansmith.triggers.inbox.sql import META, NOTE_VERSION, NUMBERED, READ_VERSION, SCHEMA, TABLES
+from plansmith.triggers.inbox.sql import (
+    CHANGE_VERSION,
+    META,
+    NOTE_VERSION,
+    NUMBERED,
+    READ_VERSION,
+    SCHEMA,
+    TABLES,
+    UPGRADES,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _LOCK = 0x706C616E  # "plan": whoever makes tables in a PostgreSQL holds the advisory lock of this number
+_TAKE_LOCK = "SELECT pg_advisory_xact_lock(:number)"
 
 
 def found_file(path: Path) -> None:
@@ -57,10 +67,10 @@ def _write_file(path: Path) -> None:
 
 
 def has_inbox(connection: Connection, place: str) -> bool:
-    """Whether a database holds an inbox that this plansmith knows.
+    """Whether a database holds an inbox that this plansmith knows; one of an older plansmith is brought up to date.
 
     Args:
-        connection: in a transaction.
+        connection: in a transaction that writes.
         place: the database as it may be shown.
 
     Raises:
@@ -71,8 +81,9 @@ def has_inbox(connection: Connection, place: str) -> bool:
 
     names = set(sa.inspect(connection).get_table_names())
     if META in names:
-        version = connection.execute(sa.text(READ_VERSION)).scalar()
-        _require_known(version, place)
+        version = _known_version(connection, place)
+        if version < SCHEMA:
+            _upgrade(connection, place)
         return True
     if names:
         one = min(names)
@@ -83,7 +94,10 @@ def has_inbox(connection: Connection, place: str) -> bool:
     return False
 
 
-def _require_known(version: object, place: str) -> None:
+def _known_version(connection: Connection, place: str) -> int:
+    import sqlalchemy as sa
+
+    version = connection.execute(sa.text(READ_VERSION)).scalar()
     if not isinstance(version, int):
         raise UsageError(
             f"{place} is no inbox of plansmith: its table {META} is another's", remedy="name a database of its own"
@@ -93,6 +107,19 @@ def _require_known(version: object, place: str) -> None:
             f"{place} was made by a newer plansmith (version {version} of its tables; this one knows {SCHEMA})",
             remedy="update plansmith on this machine, too",
         )
+    return version
+
+
+def _upgrade(connection: Connection, place: str) -> None:
+    """Make the tables those of now; of several who do it at once, one does."""
+    import sqlalchemy as sa
+
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text(_TAKE_LOCK), {"number": _LOCK})
+    for version in range(_known_version(connection, place), SCHEMA):
+        for statement in UPGRADES[version]:
+            connection.execute(sa.text(statement))
+    connection.execute(sa.text(CHANGE_VERSION), {"version": SCHEMA})
 
 
 def found_tables(connection: Connection, place: str) -> None:
@@ -104,7 +131,7 @@ def found_tables(connection: Connection, place: str) -> None:
     """
     import sqlalchemy as sa
 
-    connection.execute(sa.text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK})
+    connection.execute(sa.text(_TAKE_LOCK), {"number": _LOCK})
     if has_inbox(connection, place):
         return
     for statement in TABLES:

@@ -1,4 +1,4 @@
-"""Bodies of deliveries: JSON that means the same to every reader, and the texts that are taken out of it."""
+"""BodyReader of deliveries: JSON that means the same to every reader, and the texts that are taken out of it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ def read_object(body: bytes) -> dict[str, Any]:
         Refused: it is none; or has a key twice, a number that is none or that no double holds, or too many levels.
     """
     try:
-        found = json.loads(
-            body.decode(),
-            object_pairs_hook=_read_pairs,
-            parse_int=_read_integer,
-            parse_float=_read_fraction,
-            parse_constant=_refuse_constant,
-        )
+        found = _DECODER.decode(body.decode())
     except (ValueError, RecursionError):
         raise Refused("malformed", "the body is no JSON") from None
     if not isinstance(found, dict):
@@ -98,3 +92,11 @@ def _check_depth(found: dict[str, Any]) -> None:
         if not level:
             return
     raise Refused("malformed", "it has too many levels")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_read_pairs,
+    parse_int=_read_integer,
+    parse_float=_read_fraction,
+    parse_constant=_refuse_constant,
+)

@@ -15,10 +15,14 @@ class Delivery(Record):
     """A request that is what it claims to be.
 
     `id`: the same for a request and all its repetitions, at most 128 of A-Z a-z 0-9 _ - . `events`: at least one.
+    `recurs`: the id is of what it tells alone, as the registry sends none: what comes back after something else was
+    told is news, and no repetition. `expires`: it is signed with a time, and too old to be taken again a day later.
     """
 
     id: str
     events: tuple[Event, ...]
+    recurs: bool = False
+    expires: bool = False
 
 
 class Ignored(Record):

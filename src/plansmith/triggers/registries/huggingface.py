@@ -2,7 +2,8 @@
 
 The Hub sends the secret itself with every request, in the header X-Webhook-Secret: no signature, no time, no id. So it
 has to come over TLS, what it tells counts by its content alone, and the secret never stands in the address, whose
-query lands in logs.
+query lands in logs. A branch that is set back and forth sends the same again: whether that is a repetition, only what
+was told last can say.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def read_delivery(
         Event(registry=registry, model=model, version=commit, change="branch", value=ref, source=f"hf:{model}@{commit}")
         for ref, commit in moved
     )
-    return Delivery(id=digest_of([number, moved]), events=events)
+    return Delivery(id=digest_of([number, moved]), events=events, recurs=True)
 
 
 def _is_push(scope: str, action: str) -> bool:

@@ -13,13 +13,10 @@ from typing import Any
 from plansmith.config.service.triggers import Change, MlflowRegistry
 from plansmith.triggers.registries.body import is_showable, name_of, object_of, read_object
 from plansmith.triggers.registries.delivery import Delivery, Ignored, Refused
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.event import OWN_TAGS, Event
 from plansmith.triggers.registries.signature import SignedHeaders, proven_id
 
 HEADERS = SignedHeaders("x-mlflow-delivery-id", "x-mlflow-timestamp", "x-mlflow-signature")
-
-OWN_TAGS = "plansmith."
-"""How the tags begin that are written back to a version: what they say of a build starts no other."""
 
 _CHANGES: dict[tuple[str, str], Change] = {
     ("model_version_alias", "created"): "alias",
@@ -66,25 +63,34 @@ def read_delivery(
         return Ignored(reason="a test")
     if any(one.get("workspace") not in (None, "", _WORKSPACE) for one in (values, data)):
         return Ignored(reason="of another workspace")
-    if "/" in model or ":" in model:  # MLflow refuses them too: they would name another version in an address
-        raise Refused("malformed", "name has a / or :")
     version = name_of(data, "version")
-    if not _VERSION.fullmatch(version):
-        raise Refused("malformed", "version is no number")
-    value = _value_of(change, data)
+    value = _value_of(config, change, data)
     if isinstance(value, Ignored):
         return value
+    return Delivery(id=found, events=(event_of(registry, model, version, change, value),), expires=True)
+
+
+def event_of(registry: str, model: str, version: str, change: Change, value: str) -> Event:
+    """What happened to a version of a registered model.
+
+    Raises:
+        Refused: no model or version is called so.
+    """
+    if "/" in model or ":" in model:  # MLflow refuses them too: they would name another version in an address
+        raise Refused("malformed", "name has a / or :")
+    if not _VERSION.fullmatch(version):
+        raise Refused("malformed", "version is no number")
     source = f"mlflow:models:/{model}/{version}"
-    event = Event(registry=registry, model=model, version=version, change=change, value=value, source=source)
-    return Delivery(id=found, events=(event,))
+    return Event(registry=registry, model=model, version=version, change=change, value=value, source=source)
 
 
-def _value_of(change: Change, data: Mapping[str, Any]) -> str | Ignored:
+def _value_of(config: MlflowRegistry, change: Change, data: Mapping[str, Any]) -> str | Ignored:
     """What was set; tags hold whole texts too, which are as MLflow sends them and which no rule names."""
     if change == "created":
         return ""
     if change == "alias":
-        return name_of(data, "alias")
+        alias = name_of(data, "alias")
+        return Ignored(reason="an alias of our own") if alias == config.write_back_alias else alias
     key, value = name_of(data, "key"), data.get("value")
     if key.startswith(OWN_TAGS):
         return Ignored(reason="a tag of our own")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from plansmith.config.service.patterns import is_covering, is_match, is_overlapping
-from plansmith.config.service.triggers import Change, Rule, TriggersConfig
-from plansmith.triggers.registries.event import Event, RegistryKind
+from plansmith.config.service.triggers import Change, Registry, Rule, TriggersConfig
+from plansmith.triggers.registries.event import OWN_TAGS, Event, RegistryKind
 
 _TOLD: dict[RegistryKind, tuple[Change, ...]] = {
-    "mlflow": ("alias", "tag", "created"),
+    "mlflow": ("alias", "stage", "tag", "created"),
     "hub": ("branch",),
     "sagemaker": ("approved",),
     "s3": ("ready",),
@@ -19,6 +20,7 @@ _TOLD: dict[RegistryKind, tuple[Change, ...]] = {
 # Patterns of the values that a change comes with, and what one looks like; nothing is said of the others.
 _VALUES: dict[Change, tuple[tuple[str, ...], str]] = {
     "alias": (("?*",), "such as champion"),
+    "stage": (("?*",), "such as Production"),
     "tag": (("?*=*",), "KEY=VALUE, such as compile=requested"),
     "created": (("",), "nothing: leave `value` out"),
     "branch": (("refs/heads/?*", "refs/tags/?*"), "such as refs/heads/main or refs/tags/v1"),
@@ -31,15 +33,35 @@ def rule_of(rules: Sequence[Rule], event: Event) -> Rule | None:
     return next((rule for rule in rules if _is_under(rule, event)), None)
 
 
-def rule_problems(config: TriggersConfig) -> list[str]:
-    """Which rules can never decide anything, and which decide only by their order, in words."""
-    found: list[str] = []
+@dataclass(frozen=True)
+class RuleProblem:
+    """What is the matter with a rule.
+
+    Args:
+        rule: its number, from 0.
+        words: that name it.
+        is_idle: it can never decide anything; one that is not decides only by its order.
+    """
+
+    rule: int
+    words: str
+    is_idle: bool
+
+
+def rule_problems(config: TriggersConfig) -> list[RuleProblem]:
+    """Which rules can never decide anything, and which decide only by their order."""
+    found: list[RuleProblem] = []
     for number, rule in enumerate(config.rules):
-        if wrong := _never(rule, config.registries[rule.registry].type):
-            found.append(f"rules.{number} never matches: {wrong}")
+        registry = config.registries[rule.registry]
+        if wrong := _never(rule, registry.type) or _own(rule, registry):
+            found.append(_idle(number, wrong))
         else:
             found += _beside_earlier(config.rules, number)
     return found
+
+
+def _idle(number: int, why: str) -> RuleProblem:
+    return RuleProblem(number, f"rules.{number} never matches: {why}", is_idle=True)
 
 
 def _is_under(rule: Rule, event: Event) -> bool:
@@ -63,7 +85,16 @@ def _never(rule: Rule, kind: RegistryKind) -> str:
     return ""
 
 
-def _beside_earlier(rules: Sequence[Rule], number: int) -> Iterator[str]:
+def _own(rule: Rule, registry: Registry) -> str:
+    """Why only what plansmith writes back falls under a rule, which starts nothing; empty where something else may."""
+    if rule.when == "tag" and is_covering(f"{OWN_TAGS}*", rule.value):
+        return f"tags that begin with {OWN_TAGS} are what plansmith writes back, which starts no build"
+    if rule.when == "alias" and rule.value == getattr(registry, "write_back_alias", ""):
+        return f"{rule.value} is the alias that plansmith sets itself (write_back_alias), which starts no build"
+    return ""
+
+
+def _beside_earlier(rules: Sequence[Rule], number: int) -> Iterator[RuleProblem]:
     """What earlier rules leave to one: nothing, or not what both name.
 
     An exception before a rule for all is what the order is for, and nothing is said of it.
@@ -73,14 +104,16 @@ def _beside_earlier(rules: Sequence[Rule], number: int) -> Iterator[str]:
         if (earlier.registry, earlier.when) != (rule.registry, rule.when):
             continue
         if is_covering(earlier.model, rule.model) and is_covering(earlier.value, rule.value):
-            yield f"rules.{number} never matches: rules.{place} comes first and takes all that it would"
+            yield _idle(number, f"rules.{place} comes first and takes all that it would")
             return
         if is_covering(rule.model, earlier.model) and is_covering(rule.value, earlier.value):
             continue
         if is_overlapping(earlier.model, rule.model) and is_overlapping(earlier.value, rule.value):
-            yield (
+            yield RuleProblem(
+                number,
                 f"rules.{number} and rules.{place} both take {rule.when} {_both(earlier.value, rule.value)} of"
-                f" {_both(earlier.model, rule.model)}: rules.{place} decides, as it comes first"
+                f" {_both(earlier.model, rule.model)}: rules.{place} decides, as it comes first",
+                is_idle=False,
             )
 
 

@@ -5,7 +5,8 @@ A request is a POST of a JSON object:
     {"model": "ranker", "version": "2026-11-20", "source": "hf:org/ranker@<commit>"}
 
 `version` names the content for good: what was built of it once is not built again. `source` is the spec's source for
-exactly this content, and may be left out where the spec's own stays. Nothing else may stand in it. Its headers:
+exactly this content, one of those that `sources` in the service's file allows, as a spec may trust what it is made of;
+left out, the spec's own stays. Nothing else may stand in it. Its headers:
 
     X-Plansmith-Delivery-Id: at most 128 of A-Z a-z 0-9 _ -, the same when a request is repeated
     X-Plansmith-Timestamp: the Unix time in seconds
@@ -27,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from plansmith.config.service.triggers import HookRegistry
+from plansmith.triggers.registries.allowed_sources import is_allowed
 from plansmith.triggers.registries.body import name_of, read_object
 from plansmith.triggers.registries.delivery import Delivery, Ignored, Refused
 from plansmith.triggers.registries.event import Event
@@ -65,6 +67,8 @@ def read_delivery(
     if values.keys() - _KEYS:
         raise Refused("malformed", "it has a key that means nothing here")
     source = name_of(values, "source", longest=_LONGEST_SOURCE) if "source" in values else ""
+    if source and not is_allowed(source, config.sources):
+        raise Refused("malformed", "source is none of those that are allowed")
     model, version = name_of(values, "model"), name_of(values, "version")
     event = Event(registry=registry, model=model, version=version, change="asked", source=source)
-    return Delivery(id=found, events=(event,))
+    return Delivery(id=found, events=(event,), expires=True)

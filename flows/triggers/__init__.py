@@ -1,0 +1,1 @@
+"""Builds that registries ask for, as flow runs."""

@@ -1,0 +1,1 @@
+"""`plansmith triggers`: serve, watch and inbox."""

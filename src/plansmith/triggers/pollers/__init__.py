@@ -1,0 +1,1 @@
+"""Looking at registries through other libraries: queues and buckets of AWS, and the Hugging Face Hub."""

@@ -1,0 +1,60 @@
+"""The pollers of a service's registries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from plansmith.config.service.triggers import (
+    FolderRegistry,
+    HookRegistry,
+    HubRegistry,
+    MlflowRegistry,
+    S3Registry,
+    SageMakerRegistry,
+    TriggersConfig,
+)
+from plansmith.system.digest import Digester
+from plansmith.triggers.pollers.folder import FolderPoller
+from plansmith.triggers.pollers.hub import HubPoller
+from plansmith.triggers.pollers.mlflow import MlflowPoller
+from plansmith.triggers.pollers.poller import Poller, Tell
+
+
+def pollers_of(
+    config: TriggersConfig, directory: Path, tell: Callable[[str, str], None], *, only: str = ""
+) -> dict[str, Poller]:
+    """A poller for each registry that can be looked at, by name; a hook cannot.
+
+    Args:
+        config: of the service's triggers.
+        directory: of the service, which folders are relative to.
+        tell: says something of a registry: its name, and a line.
+        only: the name of the one registry that is meant; empty for all.
+    """
+    found: dict[str, Poller] = {}
+    for name in (only,) if only else config.registries:
+        poller = _poller(name, config, directory, _telling(tell, name))
+        if poller is not None:
+            found[name] = poller
+    return found
+
+
+def _telling(tell: Callable[[str, str], None], name: str) -> Tell:
+    return lambda words: tell(name, words)
+
+
+def _poller(name: str, config: TriggersConfig, directory: Path, tell: Tell) -> Poller | None:
+    rules = config.rules
+    match registry := config.registries[name]:
+        case FolderRegistry():
+            cache = directory / "artifacts" / "cache"
+            digester = Digester(cache / "digests.sqlite", read_only=not cache.is_dir())
+            return FolderPoller(name, registry, directory / registry.path, rules, digester=digester, tell=tell)
+        case MlflowRegistry():
+            return MlflowPoller(name, registry, rules, environment=os.environ, tell=tell)
+        case HubRegistry():
+            return HubPoller(name, registry, rules, tell=tell)
+        case HookRegistry() | S3Registry() | SageMakerRegistry():
+            return None

@@ -1,0 +1,112 @@
+"""Aliases, tags and versions of an MLflow server, as its webhooks would tell them, and stages, of which they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from plansmith.config.service.patterns import is_match
+from plansmith.config.service.triggers import Change, MlflowRegistry, Rule
+from plansmith.triggers.pollers.poller import FaultNotices, Poller, Tell, is_pattern, is_wanted, polled, rules_for
+from plansmith.triggers.registries.body import is_showable
+from plansmith.triggers.registries.delivery import Delivery, Refused
+from plansmith.triggers.registries.event import OWN_TAGS, Event
+from plansmith.triggers.registries.mlflow import event_of
+from plansmith.triggers.registries.mlflow_api import MlflowApi, ModelVersion, stages_of
+
+CREATED_DAYS = 14
+"""How long a version counts as newly made: those from before a service was set up are not all built by it, and an inbox
+knows a delivery for longer."""
+
+_DAY = 86_400
+
+
+class MlflowPoller(Poller):
+    """Looks at what an MLflow server holds of the models that rules name.
+
+    Args:
+        name: of the registry.
+        config: of it.
+        rules: of the service.
+        environment: of the process, with MLflow's credentials.
+        tell: says what is not there, once.
+    """
+
+    def __init__(
+        self, name: str, config: MlflowRegistry, rules: Sequence[Rule], *, environment: Mapping[str, str], tell: Tell
+    ) -> None:
+        self.pause_seconds = config.poll_seconds
+        self._name = name
+        self._rules = rules_for(rules, name)
+        self._own_alias = config.write_back_alias
+        self._api = MlflowApi(config.tracking_uri, environment)
+        self._told = FaultNotices(tell)
+        if any(rule.when == "created" for rule in self._rules):
+            self.cautions = (f"versions that were made more than {CREATED_DAYS} days ago are not looked at",)
+
+    def poll(self, now: float) -> list[Delivery]:
+        """What is set now, and what was made of late.
+
+        Raises:
+            EnvironmentFault: the server cannot be asked, or is none of MLflow's.
+        """
+        return [polled(event) for model in self._models() for event in self._events(model, now)]
+
+    def _models(self) -> list[str]:
+        named = {rule.model for rule in self._rules}
+        patterns = sorted(filter(is_pattern, named))
+        found = named.difference(patterns)
+        there = list(self._api.models()) if patterns else []
+        for pattern in patterns:
+            matching = [one for one in there if is_match(one, pattern)]
+            if matching:
+                self._told.well(pattern)
+            else:
+                self._told.wrong(pattern, f"no model at {self._api.address} is called like {pattern!r}")
+            found.update(matching)
+        return sorted(found)
+
+    def _events(self, model: str, now: float) -> Iterator[Event]:
+        """What rules want of a model, oldest version first, and of each version what comes first."""
+        if not is_showable(model) or {"'", '"'} <= set(model):  # a filter holds a text between one of them
+            self._told.wrong(model, f"{model!r} is left out: its name cannot be shown or asked for")
+            return
+        kinds = {rule.when for rule in rules_for(self._rules, self._name, model)}
+        states: list[tuple[str, Change, str]] = []
+        versions = list(self._api.versions(model)) if kinds & {"created", "tag", "stage"} else []
+        for one in versions:
+            states += _states(one, since=now - CREATED_DAYS * _DAY)
+        states += [(version, "stage", stage) for stage, version in stages_of(versions).items()]
+        # Without versions it need not be there, which only the question for its aliases tells.
+        aliases = self._aliases(model) if "alias" in kinds or not versions else {}
+        if "alias" in kinds:
+            states += [(version, "alias", alias) for alias, version in aliases.items()]
+        order = ("created", "tag", "stage", "alias")
+        for version, change, value in sorted(states, key=lambda one: (_number(one[0]), order.index(one[1]), one[2])):
+            try:
+                event = event_of(self._name, model, version, change, value)
+            except Refused as refused:
+                self._told.wrong(f"{model} {version}", f"{model!r}, version {version!r} is left out: {refused.reason}")
+                continue
+            if is_wanted(self._rules, event):
+                yield event
+
+    def _aliases(self, model: str) -> dict[str, str]:
+        found = self._api.aliases(model)
+        if found is None:
+            self._told.wrong(model, f"there is no model {model!r} at {self._api.address}")
+            return {}
+        self._told.well(model)
+        foreign = (alias for alias in found if alias != self._own_alias)
+        return {alias: found[alias] for alias in foreign if is_showable(alias)}
+
+
+def _states(one: ModelVersion, *, since: float) -> Iterator[tuple[str, Change, str]]:
+    if one.is_ready and one.created >= since:
+        yield one.version, "created", ""
+    for key, value in one.tags.items():
+        if key and not key.startswith(OWN_TAGS) and is_showable(value) and is_showable(key):
+            yield one.version, "tag", f"{key}={value}"
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isdecimal() else 0

@@ -1,0 +1,1 @@
+"""The receiver of deliveries: what registries send over HTTP."""

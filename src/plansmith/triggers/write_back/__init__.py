@@ -1,0 +1,1 @@
+"""Tell registries what came of builds."""

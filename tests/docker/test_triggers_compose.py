@@ -1,0 +1,40 @@
+"""The receiver behind its proxy: the services agree with each other, with the image and with the command line."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+import click
+import yaml
+
+from plansmith.cli import cli
+
+from .instructions import COMPOSE_TRIGGERS, ROOT
+
+COMPOSED: dict[str, Any] = yaml.safe_load(COMPOSE_TRIGGERS.read_text())
+TRIGGERS, PROXY = COMPOSED["services"]["triggers"], COMPOSED["services"]["proxy"]
+
+
+def test_receiver_is_called_as_plansmith_takes_it() -> None:
+    command: click.Command = cli
+    words = list(TRIGGERS["command"])
+    while isinstance(command, click.Group):
+        command = command.commands[words.pop(0)]
+    command.make_context("plansmith", words, resilient_parsing=False)
+    assert "ports" not in TRIGGERS, "only the proxy is reached from outside"
+
+
+def test_only_the_proxy_is_believed_what_it_says_of_addresses() -> None:
+    (network,) = COMPOSED["networks"]["hooks"]["ipam"]["config"]
+    trusted = TRIGGERS["environment"]["FORWARDED_ALLOW_IPS"]
+    assert PROXY["networks"]["hooks"]["ipv4_address"] == trusted
+    assert ip_address(trusted) in ip_network(network["subnet"])
+
+
+def test_proxy_reads_the_file_that_is_mounted() -> None:
+    mounted = [volume.split(":")[0] for volume in PROXY["volumes"]]
+    assert "./Caddyfile" in mounted
+    text = (ROOT / "docker" / "Caddyfile").read_text()
+    assert "{$HOOKS_SERVICE:triggers:8420}" in text
+    assert set(PROXY["environment"]) == {"HOOKS_SITE"}

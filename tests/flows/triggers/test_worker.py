@@ -1,0 +1,454 @@
+"""What becomes of an entry: runs, another try after longer and longer pauses, or a person's decision."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from plansmith.errors import EnvironmentFault, UsageError
+from plansmith.flows.triggers.builder import Builder
+from plansmith.flows.triggers.worker import Worker
+from plansmith.triggers.inbox.entry import Entry
+from plansmith.triggers.inbox.inbox import Inbox
+from plansmith.triggers.registries.event import Event
+from plansmith.triggers.worker_loop import LEASE_SECONDS, WorkerContext, pause_seconds
+
+from ...support.triggers.inboxes import Clock, opened
+from ...support.triggers.known_runs import KnownRuns, champion, service
+
+SPEC = "specs/ranker.yaml"
+RETRIES = 3
+AWAY = EnvironmentFault("the Prefect API cannot be reached", remedy="start one", transient=True)
+
+
+class Service:
+    """An inbox, a worker of it, and the runs that it starts."""
+
+    def __init__(self, inbox: Inbox, clock: Clock) -> None:
+        self.inbox, self.clock, self.runs = inbox, clock, KnownRuns()
+        self.deliveries = 0
+        self.is_so: Callable[[Event], bool | None] = lambda _: True
+
+    def worker(self, *targets: str, told: Collection[str] = ()) -> Worker:
+        config = service({"spec": SPEC, "model": "ranker*", "targets": targets}, retries=RETRIES)
+        builder = Builder(config, self.runs, self.confirm)
+        return Worker(WorkerContext("w", self.inbox, RETRIES, self.clock, lambda: 0.0), builder, told=told)
+
+    def confirm(self, event: Event) -> bool | None:
+        return self.is_so(event)
+
+    def take(self, *models: str, version: str = "3") -> None:
+        for model in models:
+            self.deliveries += 1
+            assert self.inbox.take("mlflow", f"d-{self.deliveries}", [champion(model, version)])
+
+    def entry(self) -> Entry:
+        return self.inbox.entries()[0]
+
+
+@pytest.fixture
+def works(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    monkeypatch.chdir(tmp_path)
+    Path("specs").mkdir()
+    Path(SPEC).write_text("source: hf:org/ranker\n")
+    with opened(f"sqlite:///{tmp_path}/inbox.db", clock) as inbox:
+        yield Service(inbox, clock)
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[dict[str, Any]]]:
+    """The lines of JSON so far."""
+    caplog.set_level("INFO", "plansmith.builds")
+    return lambda: [json.loads(record.getMessage()) for record in caplog.records]
+
+
+def test_an_entry_is_done_when_it_has_become_a_run(works: Service, said: Callable[[], list[dict[str, Any]]]) -> None:
+    works.take("ranker")
+    worker = works.worker()
+    assert worker.step()
+    (run,) = works.runs.ids.values()
+    entry = works.entry()
+    assert (entry.state, [one.id for one in entry.runs]) == ("done", [str(run)])
+    assert not worker.step(), "nothing is left"
+    (line,) = said()
+    assert (line["outcome"], line["runs"], line["what"]) == ("built", [str(run)], "ranker, version 3 (alias champion)")
+
+
+def test_an_entry_that_no_rule_wants_is_done_without_a_run(works: Service) -> None:
+    works.take("other")
+    assert works.worker().step()
+    assert (works.entry().state, works.entry().runs, works.runs.asked) == ("done", (), [])
+
+
+@pytest.mark.parametrize(("told", "numbers"), [((), set()), (("mlflow",), {1})])
+def test_of_a_registry_that_is_told_each_entry_with_runs_is_to_be_told(
+    told: tuple[str, ...], numbers: set[int], works: Service
+) -> None:
+    works.take("ranker", "other")
+    worker = works.worker("local-cpu", "triton-26.03", told=told)
+    assert [worker.step(), worker.step()] == [True, True]
+    assert set(works.inbox.write_backs.of(1, 2)) == numbers
+    first = works.inbox.entry(1)
+    assert first is not None
+    assert [run.label for run in first.runs] == ["ranker.local-cpu", "ranker.triton-26.03"]
+
+
+def test_the_same_content_told_twice_is_one_run(works: Service) -> None:
+    works.take("ranker", "ranker")
+    worker = works.worker()
+    assert [worker.step() for _ in range(3)] == [True, True, False]
+    assert len(works.runs.ids) == 1
+    assert {entry.runs[0].id for entry in works.inbox.entries()} == {str(next(iter(works.runs.ids.values())))}
+
+
+def test_prefect_that_is_away_means_later_and_not_never(
+    works: Service, said: Callable[[], list[dict[str, Any]]]
+) -> None:
+    works.take("ranker")
+    works.runs.fails = [AWAY, AWAY]
+    worker = works.worker()
+    for seconds in (2, 4):
+        assert worker.step()
+        entry = works.entry()
+        assert (entry.state, entry.reason) == ("waiting", "the Prefect API cannot be reached; start one")
+        assert not worker.step(), "it is not due"
+        assert entry.next_try_at == works.clock.go(seconds=seconds)
+    assert worker.step()
+    assert (works.entry().state, works.entry().reason) == ("done", "")
+    assert [line["outcome"] for line in said()] == ["put-off", "put-off", "built"]
+
+
+def test_what_came_of_each_step_is_counted(works: Service) -> None:
+    counted: list[tuple[str, str]] = []
+    works.take("ranker", "other")
+    works.runs.fails = [AWAY, UsageError("no")]
+    hand = WorkerContext("w", works.inbox, RETRIES, works.clock, lambda: 0.0, lambda *found: counted.append(found))
+    builder = Builder(service({"spec": SPEC, "model": "ranker"}, retries=RETRIES), works.runs, works.confirm)
+    for _ in range(3):
+        assert Worker(hand, builder).step()
+        works.clock.go(hours=1)
+    assert works.inbox.retry(1)
+    assert Worker(hand, builder).step()
+    assert counted == [("build", one) for one in ("put-off", "set-aside", "unwanted", "built")]
+
+
+def test_what_is_away_is_waited_for_however_long(works: Service) -> None:
+    works.take("ranker")
+    works.runs.fails = [AWAY] * 100
+    worker = works.worker()
+    for _ in range(100):
+        works.clock.go(hours=1)
+        assert worker.step()
+        assert works.entry().state == "waiting"
+    works.clock.go(hours=1)
+    assert worker.step()
+    assert works.entry().state == "done"
+
+
+def test_a_bug_that_stays_is_set_aside_after_the_retries_with_its_reason(works: Service) -> None:
+    works.take("ranker")
+    works.runs.fails = [RuntimeError("odd")] * (RETRIES + 1)
+    worker = works.worker()
+    for _ in range(RETRIES + 1):
+        works.clock.go(hours=1)
+        assert worker.step()
+    assert works.entry().state == "set-aside"
+    assert works.entry().reason == "given up after 4 attempts: RuntimeError: odd"
+    assert works.inbox.retry(works.entry().id)
+    assert worker.step()
+    assert works.entry().state == "done"
+
+
+def test_what_prefect_refuses_for_good_is_set_aside_at_once_in_one_line(works: Service) -> None:
+    works.take("ranker")
+    works.runs.fails = [UsageError("it does not take this spec:\n  a\n  b", remedy="mend these")]
+    assert works.worker().step()
+    assert (works.entry().state, works.entry().reason) == ("set-aside", "it does not take this spec: a b; mend these")
+
+
+def test_a_package_that_nothing_can_be_built_of_is_set_aside_with_what_is_wrong(works: Service) -> None:
+    poison = champion(source="").model_copy(update={"wrong": "the artefact is not in S3"})
+    assert works.inbox.take("mlflow", "poison", [poison])
+    assert works.worker().step()
+    assert (works.entry().state, works.runs.asked) == ("set-aside", [])
+    assert works.entry().reason.startswith("ranker, version 3, cannot be built: the artefact is not in S3; register it")
+
+
+def test_a_spec_that_is_wrong_sets_its_entry_aside_and_not_those_of_others(works: Service) -> None:
+    Path(SPEC).write_text("source: hf:org/ranker\nprecison: int8\n")
+    works.take("ranker", "other")
+    worker = works.worker()
+    assert [worker.step(), worker.step()] == [True, True]
+    later, first = works.inbox.entries()
+    assert (later.state, first.state) == ("done", "set-aside")
+    assert "precison" in first.reason
+
+
+def test_a_bug_is_told_with_its_place_and_tried_again(works: Service, said: Callable[[], list[dict[str, Any]]]) -> None:
+    works.take("ranker")
+    works.runs.fails = [KeyError("odd")]
+    assert works.worker().step()
+    assert (works.entry().state, works.entry().reason) == ("waiting", "KeyError: 'odd'")
+    assert "Traceback" in said()[0]["traceback"]
+
+
+def test_an_entry_that_a_person_asks_for_again_says_which_runs_were_found_wanting(works: Service) -> None:
+    works.take("ranker")
+    worker = works.worker()
+    assert worker.step()
+    (run,) = works.entry().runs
+    assert works.inbox.retry(works.entry().id)
+    assert worker.step()
+    assert [before for _, before in works.runs.asked] == [frozenset(), {run.id}]
+
+
+def test_an_entry_waits_for_the_run_before_it_however_long_and_that_is_no_failure(
+    works: Service, said: Callable[[], list[dict[str, Any]]]
+) -> None:
+    works.take("ranker")
+    works.runs.goes_on = uuid4()
+    worker = works.worker()
+    for seconds in (5, 5, 5, 5):
+        assert worker.step()
+        entry = works.entry()
+        assert (entry.state, entry.attempts) == ("waiting", 0)
+        assert entry.reason == f"waits for the run before it: http://prefect/runs/{works.runs.goes_on}"
+        assert not worker.step(), "it is not due"
+        assert entry.next_try_at == works.clock.go(seconds=seconds)
+    works.runs.goes_on = None
+    assert worker.step()
+    assert works.entry().state == "done"
+    assert [line["outcome"] for line in said()] == ["behind"] * 4 + ["built"]
+
+
+TARGETS = ("local-cpu", "triton-26.03")
+
+
+@pytest.mark.parametrize("why", ["behind", "away", "poison"])
+def test_what_has_begun_of_an_entry_is_known_while_the_rest_has_still_to(why: str, works: Service) -> None:
+    works.take("ranker")
+    works.runs.goes_on, works.runs.free = uuid4(), frozenset(TARGETS[:1])
+    if why != "behind":
+        fault = AWAY if why == "away" else UsageError("it takes no such parameters")
+        works.runs.meanwhile = lambda: works.runs.fails.extend([fault] if len(works.runs.asked) == 2 else [])
+    worker = works.worker(*TARGETS)
+    assert worker.step()
+    (run,) = works.runs.ids.values()
+    entry = works.entry()
+    assert entry.state == ("set-aside" if why == "poison" else "waiting")
+    assert [one.id for one in entry.known_runs] == [str(run)]
+    works.runs.goes_on = None
+    works.clock.go(hours=1)
+    if why == "poison":
+        assert works.inbox.retry(1)
+    assert worker.step()
+    assert (works.entry().state, len(works.entry().runs), works.entry().started) == ("done", 2, ())
+    assert works.entry().runs[0].id == str(run)
+    wanting = {str(run)} if why == "poison" else set()
+    assert {before for _, before in works.runs.asked[2:]} == {frozenset(wanting)}
+
+
+def test_what_has_begun_of_an_entry_stays_its_own_when_the_registry_takes_the_rest_back(works: Service) -> None:
+    works.take("ranker")
+    works.runs.goes_on, works.runs.free = uuid4(), frozenset(TARGETS[:1])
+    worker = works.worker(*TARGETS, told=("mlflow",))
+    assert worker.step()
+    (run,) = works.runs.ids.values()
+    works.is_so = lambda _: False
+    works.runs.goes_on = None
+    works.clock.go(hours=1)
+    assert worker.step()
+    assert (works.entry().state, [one.id for one in works.entry().runs]) == ("done", [str(run)])
+    assert set(works.inbox.write_backs.of(1)) == {1}
+
+
+def test_what_a_later_entry_tells_otherwise_is_not_built_and_what_is_told_again_is(
+    works: Service, said: Callable[[], list[dict[str, Any]]]
+) -> None:
+    for version in ("3", "4", "3", "5", "3"):
+        works.take("ranker", version=version)
+    works.take("ranker-other", version="9")
+    works.is_so = lambda told: told.version in {"3", "9"}
+    worker = works.worker(told=("mlflow",))
+    assert [worker.step() for _ in range(7)] == [True] * 6 + [False]
+    assert [line["outcome"] for line in said()] == ["built", "outdated", "built", "outdated", "built", "built"]
+    entries = works.inbox.entries()[::-1]
+    assert [entry.reason for entry in entries] == [*("", "entry 5 tells of a later version") * 2, "", ""]
+    assert [len(entry.runs) for entry in entries] == [1, 0, 1, 0, 1, 1]
+    assert set(works.inbox.write_backs.of(1, 2, 3, 4)) == {1, 3}
+
+
+@pytest.mark.parametrize("told", [("4", "3"), ("3", "4")])
+def test_of_deliveries_that_came_in_any_order_what_the_registry_says_is_built(
+    told: tuple[str, ...], works: Service
+) -> None:
+    works.runs.fails = [AWAY]
+    works.is_so = lambda event: event.version == "4"
+    worker = works.worker()
+    for version in told:
+        works.take("ranker", version=version)
+        worker.step()
+    works.clock.go(hours=1)
+    assert [worker.step(), worker.step()] == [True, True]
+    built = [entry.event.version for entry in works.inbox.entries() if entry.runs]
+    assert built == ["4"]
+    assert {entry.state for entry in works.inbox.entries()} == {"done"}
+
+
+def test_what_no_registry_can_be_asked_of_gives_way_to_what_came_later(works: Service) -> None:
+    works.is_so = lambda _: None
+    works.take("ranker", version="3")
+    works.take("ranker", version="4")
+    worker = works.worker()
+    assert [worker.step(), worker.step()] == [True, True]
+    assert [len(entry.runs) for entry in works.inbox.entries()[::-1]] == [0, 1]
+
+
+def test_what_no_rule_wants_is_not_asked_for(works: Service) -> None:
+    works.is_so = lambda event: pytest.fail(f"{event.words} is nobody's")
+    works.take("other", version="3")
+    works.take("other", version="4")
+    worker = works.worker()
+    assert [worker.step(), worker.step()] == [True, True]
+    assert {entry.state for entry in works.inbox.entries()} == {"done"}
+
+
+def test_an_entry_is_not_left_while_its_registry_cannot_be_asked(works: Service) -> None:
+    def away(_: Event) -> bool:
+        raise EnvironmentFault("the registry is away", transient=True)
+
+    works.take("ranker", version="4")
+    works.take("ranker", version="3")
+    works.is_so = away
+    worker = works.worker()
+    assert worker.step()
+    entry = works.inbox.entry(1)
+    assert entry is not None
+    assert (entry.state, entry.reason) == ("waiting", "the registry is away")
+
+
+def test_a_tag_stays_beside_later_ones(works: Service) -> None:
+    config = service({"spec": SPEC, "when": "tag"}, retries=RETRIES)
+    for number in ("3", "4"):
+        tagged = champion(version=number).model_copy(update={"change": "tag", "value": "compile=requested"})
+        assert works.inbox.take("mlflow", f"tag-{number}", [tagged])
+    builder = Builder(config, works.runs, lambda _: pytest.fail("a tag is not asked for"))
+    worker = Worker(WorkerContext("w", works.inbox, RETRIES, works.clock, lambda: 0.0), builder)
+    assert [worker.step(), worker.step()] == [True, True]
+    assert len(works.runs.ids) == 2
+
+
+def test_a_package_that_is_rejected_while_it_waits_is_not_built(works: Service) -> None:
+    config = service({"spec": SPEC, "when": "approved"}, retries=RETRIES)
+    approved = champion().model_copy(update={"change": "approved", "value": ""})
+    assert works.inbox.take("mlflow", "approved", [approved, approved.model_copy(update={"version": "4"})])
+    works.runs.fails = [AWAY]
+    works.is_so = lambda told: told.version == "4" or not works.runs.asked
+    worker = Worker(
+        WorkerContext("w", works.inbox, RETRIES, works.clock, lambda: 0.0), Builder(config, works.runs, works.confirm)
+    )
+    for _ in range(3):
+        assert worker.step()
+        works.clock.go(hours=1)
+    second, first = works.inbox.entries()
+    assert (first.state, first.reason, first.runs) == ("done", "the registry says otherwise", ())
+    assert (second.state, len(second.runs)) == ("done", 1)
+
+
+def test_what_the_registry_says_otherwise_is_waited_for_a_while_and_not_built(
+    works: Service, said: Callable[[], list[dict[str, Any]]]
+) -> None:
+    works.take("ranker")
+    works.is_so = lambda _: False
+    worker = works.worker(told=("mlflow",))
+    assert worker.step()
+    assert (works.entry().state, works.entry().attempts) == ("waiting", 0)
+    assert works.entry().reason == "the registry does not say so yet, or no more"
+    works.clock.go(minutes=10)
+    assert worker.step()
+    assert (works.entry().state, works.entry().runs) == ("done", ())
+    assert works.entry().reason == "the registry says otherwise"
+    assert [line["outcome"] for line in said()] == ["behind", "outdated"]
+    assert works.inbox.write_backs.of(1) == {}
+
+
+def test_an_entry_that_is_outdated_when_it_is_retried_keeps_what_it_became(works: Service) -> None:
+    works.take("ranker")
+    worker = works.worker(told=("mlflow",))
+    assert worker.step()
+    (run,) = works.entry().runs
+    works.is_so = lambda _: False
+    works.clock.go(days=1)
+    assert works.inbox.retry(1)
+    assert worker.step()
+    assert (works.entry().state, works.entry().runs) == ("done", (run,))
+    assert set(works.inbox.write_backs.of(1)) == {1}
+
+
+def test_a_worker_that_lost_its_entry_to_another_one_starts_nothing_more_and_changes_nothing(works: Service) -> None:
+    works.take("ranker")
+    slow = works.worker("local-cpu", "triton-26.03")
+    others: list[Entry | None] = []
+
+    def take_long() -> None:
+        works.clock.go(seconds=LEASE_SECONDS)
+        others.append(works.inbox.claim("other", works.clock.now, LEASE_SECONDS))
+
+    works.runs.meanwhile = take_long
+    assert slow.step()
+    assert len(works.runs.asked) == 1
+    assert works.entry().worker == "other"
+    assert others[0] is not None
+    assert works.inbox.finish(others[0], ())
+
+
+def test_workers_end_when_told_to_and_finish_what_they_have(works: Service) -> None:
+    works.take("ranker")
+    begun, go_on, stop = threading.Event(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    works.runs.meanwhile = hold
+    thread = threading.Thread(target=works.worker().work, args=(stop,))
+    thread.start()
+    assert begun.wait(60)
+    stop.set()
+    go_on.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert works.entry().state == "done"
+
+
+@pytest.mark.slow
+def test_an_inbox_that_fails_for_a_while_ends_no_worker(
+    works: Service, monkeypatch: pytest.MonkeyPatch, said: Callable[[], list[dict[str, Any]]]
+) -> None:
+    works.take("ranker")
+    claim, stop = works.inbox.claim, threading.Event()
+    failed: list[bool] = []
+
+    def fail_once(*given: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            raise EnvironmentFault("the inbox has no space left", transient=True)
+        if (found := claim(*given)) is None:
+            stop.set()
+        return found
+
+    monkeypatch.setattr(works.inbox, "claim", fail_once)
+    works.worker().work(stop)
+    assert works.entry().state == "done"
+    assert [line["event"] for line in said()] == ["inbox", "build"]
+
+
+def test_pauses_grow_to_five_minutes_and_are_shortened_by_chance() -> None:
+    assert [pause_seconds(attempts, 0.0) for attempts in (1, 2, 3, 11, 12, 1000)] == [2, 4, 8, 300, 300, 300]
+    assert pause_seconds(1000, 1.0) == 150
