@@ -13,7 +13,8 @@ import pytest
 
 from plansmith.compilers.onnxrt import limit_threads
 
-from .support import messages
+from .support import browser, messages
+from .support.browser import Browser
 from .support.cli.command import CommandLine
 from .support.cli.in_process import InProcess
 from .support.quarantine import mark_quarantined, overdue, read_list
@@ -48,6 +49,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 def run_alone(tmp_path: Path) -> CommandLine:
     """`plansmith` in an empty folder, in a process of its own: for tests of what is of a process, or of its start."""
     return CommandLine(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One Chromium for the tests of a module."""
+    with browser.running(tmp_path_factory.mktemp("chromium")) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

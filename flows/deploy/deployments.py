@@ -33,7 +33,7 @@ _HOW_TO_BEGIN = (
 )
 _SET_DIRECTORY = "prefect.deployments.steps.set_working_directory"
 _HEARTBEATS = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
-_MLFLOW = "MLFLOW_TRACKING_URI"
+_MLFLOW, _S3 = "MLFLOW_TRACKING_URI", "AWS_ENDPOINT_URL_S3"
 
 _WORDS: dict[str, str] = {
     ONE_MODEL: "Compile one model into a published version.",
@@ -121,9 +121,11 @@ def _job(config: ServiceConfig, name: str) -> dict[str, Any]:
 
 
 def environment_of(config: ServiceConfig) -> dict[str, str]:
-    """Variables of all runs of a service: the server that has the registered models that it hears of."""
-    server = config.triggers.mlflow_server if config.triggers is not None else ""
-    return {_MLFLOW: server} if server else {}
+    """Variables of all runs of a service: the servers of MLflow and S3 that have the models that it hears of."""
+    if config.triggers is None:
+        return {}
+    servers = {_MLFLOW: config.triggers.mlflow_server, _S3: config.triggers.s3_server}
+    return {variable: server for variable, server in servers.items() if server}
 
 
 def _given(config: ServiceConfig, flow: str, *, served: bool) -> dict[str, Any]:

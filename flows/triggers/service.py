@@ -79,7 +79,7 @@ class PendingBuild:
 def poll_once(config: ServiceConfig, now: float) -> tuple[list[PendingBuild], list[str]]:
     """What rules would build of what each registry has now, and what is wrong with a registry, in words.
 
-    Nothing is stored, and a registry that does not answer is one of the faults.
+    Nothing is stored, no message is taken out of a queue, and a registry that does not answer is one of the faults.
 
     Args:
         config: of the service, with the section `triggers`.
@@ -92,7 +92,7 @@ def poll_once(config: ServiceConfig, now: float) -> tuple[list[PendingBuild], li
     def tell(registry: str, words: str) -> None:
         faults.append(f"triggers.registries.{registry}: {words}")
 
-    for name, poller in pollers_of(config.triggers, Path(config.directory), tell).items():
+    for name, poller in pollers_of(config.triggers, Path(config.directory), tell, listing_only=True).items():
         for caution in poller.cautions:
             tell(name, caution)
         try:

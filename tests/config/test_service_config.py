@@ -74,6 +74,30 @@ def test_a_process_works_in_the_directory_of_the_service_and_a_container_in_its_
     assert container.pull_steps == ({"prefect.deployments.steps.set_working_directory": {"directory": "/work"}},)
 
 
+HOSTS = {
+    "plansmith.example.org": "",
+    "build_box": "",
+    "https://plansmith.example.org": "must be a name such as plansmith.example.org",
+    "plansmith.example.org:8420": "must be a name such as plansmith.example.org",
+    "*.example.org": "must be a name such as plansmith.example.org",
+}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_status_page_is_served_under_names_and_no_patterns(host: str, tmp_path: Path) -> None:
+    registries = "{here: {type: folder, path: models}}"
+    rules = "[{registry: here, model: '*', when: ready, spec: specs/a.yaml}]"
+    triggers = f"triggers: {{registries: {registries}, rules: {rules}, hosts: ['{host}']}}"
+    path = _written(tmp_path, f"specs: [specs]\npools: {{a: {{}}}}\n{triggers}\n")
+    if HOSTS[host]:
+        with pytest.raises(UsageError, match=HOSTS[host]):
+            load_service(path)
+        return
+    config = load_service(path).config
+    assert config.triggers is not None
+    assert config.triggers.hosts == (host,)
+
+
 def test_runs_fetch_from_the_mlflow_server_of_the_triggers_unless_a_pool_says_otherwise(tmp_path: Path) -> None:
     triggers = """\
 triggers:
@@ -84,6 +108,40 @@ triggers:
         text = f"specs: [specs]\npools: {{a: {{{more}}}}}\n{triggers}"
         (one, *_) = deployments_of(load_service(_written(tmp_path, text)).config)
         assert one.job_variables["env"]["MLFLOW_TRACKING_URI"] == server
+
+
+def test_runs_fetch_from_the_s3_server_of_the_triggers_unless_a_pool_says_otherwise(tmp_path: Path) -> None:
+    triggers = """\
+triggers:
+  registries: {ours: {type: s3, prefix: "s3://models/team", endpoint_url: "http://minio:9000"}}
+  rules: [{registry: ours, model: a, when: ready, spec: a.yaml}]
+"""
+    for more, server in (("", "http://minio:9000"), ("env: {AWS_ENDPOINT_URL_S3: http://near}", "http://near")):
+        text = f"specs: [specs]\npools: {{a: {{{more}}}}}\n{triggers}"
+        (one, *_) = deployments_of(load_service(_written(tmp_path, text)).config)
+        assert one.job_variables["env"]["AWS_ENDPOINT_URL_S3"] == server
+
+
+@pytest.mark.parametrize(
+    ("registries", "words"),
+    [
+        ("ours: {type: s3, prefix: /srv/models}", "must be s3://bucket/prefix"),
+        ("ours: {type: s3, prefix: 's3://models//team'}", "a prefix has no empty parts"),
+        ("ours: {type: s3, prefix: 's3://models', queue_endpoint_url: 'http://jo:pw@host'}", "holds no credentials"),
+        ("ours: {type: sagemaker, queue_url: x, sagemaker_endpoint_url: minio}", "an endpoint is http://host:port"),
+        (
+            "ours: {type: s3, prefix: 's3://models'}, theirs: {type: s3, prefix: 's3://a-b', endpoint_url: 'http://m:9'}",
+            "registries of type s3 are on 2 servers",
+        ),
+    ],
+)
+def test_wrong_registries_of_aws_are_refused(registries: str, words: str, tmp_path: Path) -> None:
+    rules = "rules: [{registry: ours, model: a, when: ready, spec: a.yaml}]"
+    text = f"specs: [specs]\npools: {{a: {{}}}}\ntriggers:\n  registries: {{{registries}}}\n  {rules}\n"
+    with pytest.raises(UsageError) as refused:
+        load_service(_written(tmp_path, text))
+    assert words in str(refused.value)
+    assert "jo:pw" not in str(refused.value)
 
 
 def test_a_fleet_knows_its_specs_and_which_pool_builds_for_which_target(tmp_path: Path) -> None:

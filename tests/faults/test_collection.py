@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.cli.inspection import versions
 from plansmith.config.python import OWNER_FILE
 from plansmith.fleet.maintenance.garbage import RECORDS_KEPT, Collector, Garbage, Limits
 from plansmith.steps.cache.local import StageCache
@@ -26,6 +25,7 @@ from plansmith.system.files import abandoned_folders, locked, not_waiting
 from plansmith.system.temporary import abandoned_scratch, scratch_folder, scratch_name
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.repository.rollback import hidden_since
+from plansmith.triton.repository.versions import versions
 from plansmith.triton.server.process import abandoned_environments
 
 from ..support.faults.packages import MODEL, draft_of, publish, write_package

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.cli.inspection import versions
 from plansmith.errors import EnvironmentFault, RepositoryError, ServedCheckError
 from plansmith.fleet.maintenance.garbage import Collector, Limits
 from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.repository.versions import versions
 
 from ..support.faults.kill_rounds import in_child
 from ..support.faults.packages import MODEL, draft_of, write_package

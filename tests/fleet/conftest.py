@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .places import Place
+from ..support.fleet import Place
 
 
 @pytest.fixture

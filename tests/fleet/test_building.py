@@ -13,7 +13,7 @@ from plansmith.fleet.build import build_fleet, spec_of
 from plansmith.fleet.records import FleetSummary, ModelOutcome, PlannedModel
 from plansmith.records.release import PublishedVersion
 
-from .places import Place
+from ..support.fleet import Place
 
 Compile = Callable[[ModelSpec, Path], PublishedVersion]
 

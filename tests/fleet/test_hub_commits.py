@@ -13,8 +13,8 @@ import pytest
 
 from plansmith.steps.provenance.fingerprint import Hub
 
+from ..support.fleet import Place
 from ..support.servers.hub_server import COMMIT, running
-from .places import Place
 
 THEN = "f" * 40
 

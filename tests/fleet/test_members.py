@@ -11,7 +11,7 @@ from plansmith.errors import UsageError
 from plansmith.fleet.text import plan_rows
 from plansmith.triton.repository import nesting
 
-from .places import Place
+from ..support.fleet import Place
 
 
 def names(place: Place, *places: Path) -> list[str]:

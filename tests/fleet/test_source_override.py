@@ -14,7 +14,7 @@ from plansmith.fleet.records import PlannedModel
 from plansmith.records.fingerprint import Basis, SourceOverride
 from plansmith.steps.provenance.fingerprint import require_not_superseded, with_overridden_source
 
-from .places import Place
+from ..support.fleet import Place
 
 OWN, CHOSEN = "mlflow:models:/net@champion", "mlflow:models:/net/3"
 BY = SourceOverride(replaces=OWN, at=7)

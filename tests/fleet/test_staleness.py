@@ -16,7 +16,7 @@ from plansmith.steps.provenance.fingerprint import NO_SAY
 from plansmith.steps.provenance.tools import SERVER, STANDING_IN
 from plansmith.system.gpu_catalog import find_kind
 
-from .places import Place
+from ..support.fleet import Place
 
 OTHERS: dict[str, Any] = {
     "source": "onnx:other.onnx",

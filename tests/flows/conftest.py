@@ -13,9 +13,11 @@ from ..support.prefect.fleets import write_graph
 from ..support.prefect.prefect_server import PrefectServer, prefect, prefect_database
 from ..support.prefect.service import Service
 from ..support.prefect.team import crew
+from ..support.servers.aws_server import aws, s3_server
 from ..support.tensorrt.nvml import nvml_stub
+from ..support.triggers.aws_account import account
 
-__all__ = ["crew", "nvml_stub", "prefect", "prefect_database"]
+__all__ = ["account", "aws", "crew", "nvml_stub", "prefect", "prefect_database", "s3_server"]
 
 _FIRST = (
     *("test_serving", "test_fleet_on_pools", "test_workers", "test_submit"),

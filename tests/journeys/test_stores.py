@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..support.cli.command import CommandLine
+from ..support.servers.aws_server import SECRET
 from ..support.stores.releases import MODEL, make_release
-from ..support.stores.s3 import S3, SECRET
+from ..support.stores.s3 import S3
 
 PUBLISHERS = 8
 

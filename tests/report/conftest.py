@@ -7,7 +7,7 @@ import pytest
 from plansmith.report import ReportFacts, facts_of, render
 
 from ..support.report import examples, planned
-from .page import Page
+from ..support.report.page import Page
 
 
 @pytest.fixture(scope="session")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from plansmith.report import ReportFacts, render
 
-from ..support import browser
 from ..support.browser import Browser
+from ..support.report.page import Page
 from ..support.report.parts import judged
-from .page import Page
 
 pytestmark = pytest.mark.services
 
@@ -21,13 +19,6 @@ SCREENS = {"phone": PHONE, "desktop": DESKTOP, "a narrow phone": (320, 640)}
 EVERY = ("int8", "fp16", "fp32", "trials", "plans", "unrun")
 
 LONG = "encoder" * 40
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One Chromium for all tests."""
-    with browser.running(tmp_path_factory.mktemp("chromium")) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import re
 
 from plansmith.report import ReportFacts, render
 
+from ..support.report.page import Page
 from ..support.report.parts import judged
-from .page import Page
 
 
 def test_the_verdict_comes_first_in_plain_words(pages: dict[str, Page]) -> None:

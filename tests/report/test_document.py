@@ -12,7 +12,7 @@ from plansmith.records.release import Manifest
 from plansmith.report import ReportFacts, as_json, facts_of, render, write
 
 from ..support.report import examples
-from .page import Page
+from ..support.report.page import Page
 
 EVERY = ("int8", "fp16", "fp32", "trials")
 HOSTILE = "</style></title><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;{{ 7*7 }}"

@@ -18,8 +18,8 @@ from plansmith.report.text.plan import plan_lines
 
 from ..support.report import planned
 from ..support.report.examples import int8_release
+from ..support.report.page import Page
 from ..support.report.parts import judged
-from .page import Page
 
 NOTHING_RAN = "Nothing here ran on TensorRT"
 

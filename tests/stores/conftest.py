@@ -13,8 +13,9 @@ from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.open import open_objects
 from plansmith.stores.store import Store
 
+from ..support.servers.aws_server import aws, s3_server
 from ..support.stores.crowds import Publishers, publishers
-from ..support.stores.s3 import S3, aws, plain_client, proxy, s3, s3_server, seen, standing_proxy
+from ..support.stores.s3 import S3, plain_client, proxy, s3, seen, standing_proxy
 
 __all__ = ["aws", "plain_client", "proxy", "s3", "s3_server", "seen", "standing_proxy"]
 

@@ -12,15 +12,16 @@ import pytest
 
 from plansmith.errors import PlansmithError
 from plansmith.records.destination import Publication
-from plansmith.stores.backend.s3.client import ATTEMPTS
 from plansmith.stores.initialize import require_store
 from plansmith.stores.layout import catalogue_key
 from plansmith.stores.open import open_store
 from plansmith.stores.store import Store
 from plansmith.stores.transfer.publication import publish_release
+from plansmith.system.aws.s3.client import ATTEMPTS
 from plansmith.system.digest import Digester
 
 from ..support.faults.packages import TARGET
+from ..support.servers.aws_server import KEY_ID, SECRET
 from ..support.stores.crowds import small_release
 from ..support.stores.fault_proxy import (
     FaultProxy,
@@ -38,7 +39,7 @@ from ..support.stores.fault_proxy import (
 )
 from ..support.stores.publishers import Watch
 from ..support.stores.releases import MODEL, Made
-from ..support.stores.s3 import KEY_ID, S3, SECRET
+from ..support.stores.s3 import S3
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""Inboxes for the tests of this folder."""
+"""Inboxes in SQLite and in a real PostgreSQL, and AWS (moto)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from ..support.servers.aws_server import aws, s3_server
+from ..support.triggers.aws_account import account
 from ..support.triggers.fixtures import clock, database_server, inbox, postgresql_url, url
 
-__all__ = ["clock", "database_server", "inbox", "postgresql_url", "url"]
+__all__ = ["account", "aws", "clock", "database_server", "inbox", "postgresql_url", "s3_server", "url"]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from plansmith.config.service.triggers import TriggersConfig
-from plansmith.errors import EnvironmentFault
+from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.triggers.confirmation import Confirmation
 from plansmith.triggers.registries.event import Event
 
+from ..support.triggers.aws_account import Account
 from ..support.triggers.mlflow_server import Mlflow, serving
 
 
@@ -23,12 +24,13 @@ def mlflow() -> Iterator[Mlflow]:
         yield server
 
 
-def confirmation(tracking_uri: str) -> Confirmation:
+def confirmation(tracking_uri: str, sagemaker: str = "") -> Confirmation:
     config = {
         "registries": {
             "ours": {"type": "mlflow", "tracking_uri": tracking_uri},
             "hub": {"type": "hub"},
             "here": {"type": "folder", "path": "models"},
+            "packages": {"type": "sagemaker", "queue_url": "https://queue", "sagemaker_endpoint_url": sagemaker},
         },
         "rules": [{"registry": "here", "model": "*", "when": "ready", "spec": "a.yaml"}],
     }
@@ -68,6 +70,24 @@ def test_of_a_folder_nobody_can_say(mlflow: Mlflow) -> None:
 
 def test_of_a_registry_that_the_file_has_no_more_nobody_can_say(mlflow: Mlflow) -> None:
     assert confirmation(mlflow.url)(event("alias", "champion", "4", registry="gone")) is None
+
+
+def test_a_package_is_approved_until_it_is_rejected(s3_server: str, aws: None) -> None:  # noqa: ARG001
+    account = Account(s3_server)
+    group = account.registry(account.queue())
+    arn = group.register()
+    is_so = confirmation("http://127.0.0.1:9", s3_server)
+    told = event("approved", "", arn, registry="packages", model=group.group)
+    found = []
+    for status in ("Approved", "Rejected", "Approved"):
+        group.approve(arn, status)
+        found.append(is_so(told))
+    account.close()
+    assert found == [True, False, True]
+    with pytest.raises(UsageError, match="refuses describe model package"):
+        is_so(told.model_copy(update={"version": f"{arn}7"}))
+    with pytest.raises(EnvironmentFault, match="cannot be reached"):
+        confirmation("http://127.0.0.1:9", "http://127.0.0.1:9")(told)
 
 
 def test_a_registry_that_cannot_be_asked_confirms_nothing(mlflow: Mlflow) -> None:

@@ -66,7 +66,7 @@ class BesideModel(Record):
 
     source: Annotated[str, Confidential()] = Field(
         description="Where the model comes from, as for the spec's own `source`.",
-        json_schema_extra={"pattern": "^((hf|timm):[^~]|mlflow:models:/.)"},
+        json_schema_extra={"pattern": "^((hf|timm):[^~]|mlflow:models:/.|s3://[A-Za-z0-9])"},
     )
     task: str = Field(default="", description="Which head it gets, by the name of a transformers pipeline.")
     precision: WrittenPrecision | None = Field(

@@ -1,4 +1,4 @@
-"""`hf:…`, `timm:…`, `onnx:…` and `mlflow:…`, as typed: a hub id or name, a directory, a file, a registered model."""
+"""`hf:…`, `timm:…`, `onnx:…`, `mlflow:…` and `s3://…`, as typed: an id or name, a path, a registry, a bucket."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Literal, TypeGuard, cast, get_args
 
 from plansmith.config.mlflow_uri import read_registered
+from plansmith.config.s3_uri import read_s3_uri
 from plansmith.config.spec import name_from
 from plansmith.errors import SourceError, UsageError
+from plansmith.records.model import SourceScheme
 
-Scheme = Literal["hf", "timm", "onnx", "torch", "mlflow"]
-_TYPED = {*get_args(Scheme)} - {"torch"}  # only what a registry has can be a module
+Scheme = Literal["hf", "timm", "onnx", "torch", "mlflow", "s3"]
+_TYPED = {*get_args(Scheme)} - {"torch"}  # only what a registry or bucket has can be a module
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
@@ -22,7 +24,8 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 class SourceReference:
     """What was typed, split: `path` is set when it names a directory or a file, else `location` is an id or name.
 
-    Of a registered model, `location` is models:/name and `revision` says which version, as `RegisteredName.wanted`.
+    Of a registered model, `location` is models:/name and `revision` says which version, as `RegisteredName.wanted`; of
+    one in a bucket, `location` is its address, with s3://.
     """
 
     scheme: Scheme
@@ -33,6 +36,8 @@ class SourceReference:
     @property
     def default_name(self) -> str:
         """A model name made from the location."""
+        if self.scheme == "s3":
+            return name_from(read_s3_uri(self.location).name)
         last = self.location
         if self.path is not None:
             # Normalised, not resolved: a link is named as the person named it.
@@ -48,12 +53,17 @@ class SourceReference:
         return Path(os.path.normpath(self.path.absolute())) if self.scheme == "onnx" else self.path.resolve()
 
 
+def is_model_scheme(scheme: Scheme) -> TypeGuard[SourceScheme]:
+    """Whether a scheme says how a model's files are read; one that says only who has them leaves that to the files."""
+    return scheme in get_args(SourceScheme)
+
+
 def parse_reference(text: str, *, relative_to: Path) -> SourceReference:
     """Read a source.
 
     Args:
-        text: `hf:<id or directory>[@revision]`, `timm:<name or directory>`, `onnx:<file>`, or `mlflow:models:/<name>`
-            with `@<alias>`, `/<version>` or `/latest`.
+        text: `hf:<id or directory>[@revision]`, `timm:<name or directory>`, `onnx:<file>`, `mlflow:models:/<name>` with
+            `@<alias>`, `/<version>` or `/latest`, or `s3://<bucket>/<prefix or key.tar.gz>[@revision]`.
         relative_to: the folder that relative directories start from.
 
     Raises:
@@ -66,11 +76,14 @@ def parse_reference(text: str, *, relative_to: Path) -> SourceReference:
             f"cannot tell what {text!r} is",
             remedy=_meant(text, relative_to / text)
             or "write hf:<id or directory>[@revision], timm:<name or directory>, onnx:<file>,"
-            " mlflow:models:/<name>@<alias>, or the path of a .yaml spec",
+            " mlflow:models:/<name>@<alias>, s3://<bucket>/<prefix>, or the path of a .yaml spec",
         )
     if scheme == "mlflow":
         registered = read_registered(location)
         return SourceReference("mlflow", registered.model, registered.wanted, None)
+    if scheme == "s3":
+        uri = read_s3_uri(text)
+        return SourceReference("s3", uri.address, uri.revision or None, None)
     if not location:
         wanted = "an .onnx file" if scheme == "onnx" else "a model or a directory"
         raise UsageError(f"nothing follows {scheme}:", remedy=f"name {wanted} after {scheme}:")

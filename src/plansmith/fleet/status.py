@@ -10,6 +10,7 @@ from plansmith.config.multi_target import folder_of
 from plansmith.config.target.targets import DEFAULT_TARGET
 from plansmith.errors import RepositoryError, first_line
 from plansmith.fleet.records import PlannedModel, State
+from plansmith.fleet.release_source import ReleaseSource, source_of_release
 from plansmith.records.model import Record
 from plansmith.steps.provenance.history import HISTORY, History, Outcome, RunRecord
 from plansmith.triton.repository.nesting import repositories_in
@@ -17,12 +18,15 @@ from plansmith.triton.repository.repository import ModelRepository
 
 UNKNOWN = "no spec of it was looked at"
 
+_LastRuns = dict[tuple[str, str], "LastRun"]
+
 
 class Newest(Record):
     """The version whose configuration Triton is shown; what its manifest says is None where that is damaged."""
 
     version: int
     made: str | None
+    source: ReleaseSource | None
     precision: str | None
     engine: str | None
     verdict: str | None
@@ -47,7 +51,7 @@ class Standing(Record):
 
     `file`: its spec, empty where none was looked at, and the state is "unknown" then; "refused": its versions, or for
     want of a name the whole repository, cannot be looked at; `why`: in one line; `versions`: all that there are,
-    ascending.
+    ascending; `runs_unknown`: why its last compile cannot be told, empty where the history was read.
     """
 
     model: str
@@ -59,6 +63,7 @@ class Standing(Record):
     versions: tuple[int, ...] = ()
     newest: Newest | None = None
     last_run: LastRun | None = None
+    runs_unknown: str = ""
 
 
 def standings(
@@ -132,6 +137,7 @@ def _looked_at(stands: Standing) -> Standing:
     newest = Newest(
         version=number,
         made=manifest.created if manifest else None,
+        source=source_of_release(manifest) if manifest else None,
         precision=str(manifest.engine.precision) if manifest else None,
         engine=str(manifest.engine.kind) if manifest else None,
         verdict=manifest.validation.verdict if manifest else None,
@@ -146,14 +152,23 @@ def _with_runs(found: Sequence[tuple[Standing, Path]]) -> Iterator[Standing]:
     for stands, artifacts in found:
         if stands.model:
             wanted.setdefault(artifacts, set()).add((stands.model, stands.target))
-    runs = {artifacts: _last_runs(artifacts, keys) for artifacts, keys in wanted.items()}
+    runs: dict[Path, _LastRuns] = {}
+    unknown: dict[Path, str] = {}
+    for artifacts, keys in wanted.items():
+        try:
+            runs[artifacts] = _last_runs(artifacts, keys)
+        except OSError as error:
+            unknown[artifacts] = first_line(error)
     for stands, artifacts in found:
-        run = runs[artifacts].get((stands.model, stands.target)) if stands.model else None
-        yield stands.model_copy(update={"last_run": run})
+        update = {
+            "last_run": runs.get(artifacts, {}).get((stands.model, stands.target)),
+            "runs_unknown": unknown.get(artifacts, ""),
+        }
+        yield stands.model_copy(update=update) if stands.model else stands
 
 
-def _last_runs(artifacts: Path, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], LastRun]:
-    found: dict[tuple[str, str], LastRun] = {}
+def _last_runs(artifacts: Path, wanted: set[tuple[str, str]]) -> _LastRuns:
+    found: _LastRuns = {}
     for run in History(artifacts / HISTORY).newest_first():
         key = (run.model, folder_of(run.target))
         if key in wanted and key not in found:

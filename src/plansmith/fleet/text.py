@@ -6,14 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from plansmith.errors import in_one_line
 from plansmith.fleet.records import Ended, FleetSummary, ModelOutcome, PlannedModel, State, without_remedy
 from plansmith.formatting import seconds_in_words
-
-if TYPE_CHECKING:
-    from plansmith.fleet.status import Standing
 
 PLAN_COLUMNS = ("model", "target", "state", "why")
 SUMMARY_COLUMNS = ("model", "target", "outcome", "took", "why")
@@ -21,6 +18,19 @@ SUMMARY_COLUMNS = ("model", "target", "outcome", "took", "why")
 STATES: tuple[State, ...] = ("stale", "fresh", "refused")
 ENDS: tuple[Ended, ...] = ("published", "unchanged", "fresh", "failed", "interrupted")
 """The order in which they are counted."""
+
+
+class _Row(Protocol):
+    """What a row of a table is about: a model for a target, and where its spec and its versions are."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def file(self) -> str: ...
+    @property
+    def repository(self) -> str: ...
 
 
 def plan_counts(planned: Iterable[PlannedModel]) -> str:
@@ -47,13 +57,13 @@ def in_table(words: str) -> str:
     return re.sub(from_root, "", in_one_line(without_remedy(words)))
 
 
-def names(rows: Sequence[PlannedModel | ModelOutcome | Standing]) -> list[str]:
+def names(rows: Sequence[_Row]) -> list[str]:
     """What each row of a table is called: its model, with the file of each where there are several of one model."""
     counts = Counter((one.model, one.target) for one in rows)
     return [_name(one, is_alone=counts[one.model, one.target] == 1) for one in rows]
 
 
-def _name(one: PlannedModel | ModelOutcome | Standing, *, is_alone: bool) -> str:
+def _name(one: _Row, *, is_alone: bool) -> str:
     place = from_here(one.file or one.repository)
     if not one.model:
         return place

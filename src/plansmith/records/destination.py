@@ -74,6 +74,9 @@ def _check_endpoint(value: str) -> str:
     return value
 
 
+Endpoint = Annotated[str, AfterValidator(_check_endpoint), Confidential()]
+"""Where another server answers than AWS's own; empty for that one."""
+
 Alias = Annotated[str, AfterValidator(_check_alias)]
 """A name that stands for a version of a model, such as `champion`."""
 
@@ -89,7 +92,7 @@ class Place(Record):
         description="A folder, relative to the spec, or s3://bucket/prefix.",
         json_schema_extra={"pattern": PLACE_PATTERN},
     )
-    endpoint_url: Annotated[str, AfterValidator(_check_endpoint), Confidential()] = Field(
+    endpoint_url: Endpoint = Field(
         default="", description="Where another S3-compatible server answers, such as https://minio.lan:9000."
     )
     region: str = Field(default="", description="The bucket's region.")

@@ -119,7 +119,8 @@ class SourceModel(Record):
     """What fetch found: a folder that holds configuration and weights, or an ONNX file; and where it came from.
 
     `task`: the kind of head that was asked for; None where the model's own configuration decides. `registered`: what a
-    model registry calls it, such as mlflow:models:/ranker, where it came from one; `revision` is its version there.
+    model registry or bucket calls it, such as mlflow:models:/ranker or s3://models/ranker, where it came from one;
+    `revision` is its version there.
     """
 
     scheme: SourceScheme
@@ -136,6 +137,16 @@ class SourceModel(Record):
     def address(self) -> str:
         """Where it came from, without the revision."""
         return self.registered or f"{self.scheme}:{self.location}"
+
+    @property
+    def pinned_address(self) -> str:
+        """What a registry or bucket calls exactly this version."""
+        return f"{self.registered}{'@' if self.registered.startswith('s3:') else '/'}{self.revision}"
+
+    @property
+    def repository(self) -> str:
+        """What has its revisions: its name in a hub or registry, or its address in a bucket."""
+        return self.registered.removeprefix("mlflow:") or self.location
 
 
 class Component(Record):

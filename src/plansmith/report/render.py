@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith.formatting import bytes_in_words, minute, seconds_in_words
 from plansmith.report import layers, numbers, tradeoff
 from plansmith.report.accuracy import agreement_row, metric_plot, shape_tables
 from plansmith.report.facts import ReportFacts
 from plansmith.report.layers import kept_groups, layer_chart
 from plansmith.report.plans import plans_of
 from plansmith.report.provenance import groups_of, row_lists
+from plansmith.report.templating import template_environment
 from plansmith.report.tradeoff import frontier_of
 from plansmith.report.verdict import verdict_of
 from plansmith.system.files import make_folder, write_file
@@ -85,32 +84,6 @@ def write(facts: ReportFacts, path: Path) -> None:
 
 @cache
 def _template() -> Template:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("plansmith.report"),
-        autoescape=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "bytes": bytes_in_words,
-        "seconds": seconds_in_words,
-        "minute": minute,
-        "cosine": numbers.cosine,
-        "count": numbers.count,
-        "breakable": breakable,
-    }
+    environment = template_environment()
+    environment.filters |= {"cosine": numbers.cosine, "count": numbers.count}
     return environment.get_template(_TEMPLATE)
-
-
-def breakable(name: str) -> Iterator[str]:
-    """The parts of a long name, between which a line may end: /encoder/layer.0/dense/MatMul."""
-    start = 0
-    for place, character in enumerate(name[:-1], 1):
-        if character in "/._-":
-            yield name[start:place]
-            start = place
-    yield name[start:]

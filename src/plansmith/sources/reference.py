@@ -1,8 +1,8 @@
-"""`hf:…`, `timm:…`, `onnx:…` and `mlflow:…`, as typed: a hub id or name, a directory, a file, a registered model."""
+"""What a spec may ask of a source, by its kind."""
 
 from __future__ import annotations
 
-from plansmith.config.source_reference import SourceReference
+from plansmith.config.source_reference import SourceReference, is_model_scheme
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import UsageError
 from plansmith.sources import timm
@@ -23,10 +23,9 @@ def refuse_unfitting(reference: SourceReference, spec: ModelSpec) -> None:
         raise UsageError("an ONNX file holds its weights: there are none to draw", remedy="leave random_weights out")
     if reference.scheme == "onnx" and spec.device != "cpu":
         raise UsageError("an ONNX file is not exported: a GPU has nothing to do", remedy="leave device out")
-    if reference.scheme == "mlflow" and spec.random_weights:
-        raise UsageError(
-            "a registered model has its weights: there are none to draw", remedy="leave random_weights out"
-        )
+    if not is_model_scheme(reference.scheme) and spec.random_weights:
+        what = "registered model" if reference.scheme == "mlflow" else "model in a bucket"
+        raise UsageError(f"a {what} has its weights: there are none to draw", remedy="leave random_weights out")
     if reference.scheme == "torch":
         _refuse_for_module(spec)
     if reference.scheme == "timm":

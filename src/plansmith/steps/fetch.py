@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.config.mlflow_uri import RegisteredName
-from plansmith.config.source_reference import SourceReference
+from plansmith.config.s3_uri import S3Uri
+from plansmith.config.source_reference import SourceReference, is_model_scheme
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EnvironmentFault, SourceError
 from plansmith.records.model import BARE_SCHEMES, SourceModel, SourceScheme
 from plansmith.sources import directory, onnx_file
 from plansmith.sources.hub import Snapshot, fetch_snapshot
 from plansmith.sources.mlflow.flavors import Wishes
-from plansmith.sources.mlflow.model_version import find_version
+from plansmith.sources.mlflow.model_version import FoundVersion, find_version
 from plansmith.sources.mlflow.module_files import module_files
 from plansmith.sources.reference import refuse_unfitting
+from plansmith.sources.s3.bucket_model import FoundModel, find_model
 from plansmith.steps.cache.local import ENTRY_FILE
 from plansmith.steps.runner import Finished, StageRunner, WouldRun
 from plansmith.system.digest import digest_of, digest_of_files
@@ -29,10 +31,10 @@ class _Found:
     Args:
         folder: holds the model.
         location: where it came from; of an ONNX file, where it lies.
-        commit: of the hub, or the version of a registered model.
+        commit: of the hub, the version of a registered model, or the revision of one in a bucket.
         cached: nothing was made or asked.
         reference: how it is read, where the source does not say that itself.
-        registered: what a registry calls it.
+        registered: what a registry or bucket calls it.
     """
 
     folder: Path
@@ -44,12 +46,12 @@ class _Found:
 
 
 def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> Finished[SourceModel]:
-    """Bring the model here: a directory by content, a hub model at its commit, a registered version, or random weights.
+    """Bring the model here: a directory by content, what a hub, registry or bucket has, or random weights.
 
     Raises:
         SourceError: there is no such model, or it may not be read.
-        EnvironmentFault: the hub or registry cannot be reached.
-        UsageError: the spec asks what the registered model cannot do.
+        EnvironmentFault: the hub, registry or bucket cannot be reached.
+        UsageError: the spec asks what the model cannot do.
     """
     with stages.timed("fetch") as clock:
         hashed = stages.digester.hashed
@@ -131,7 +133,7 @@ def model_paths(folder: Path, spec: ModelSpec) -> list[Path]:
 
 def _given(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _Found:
     """The model with its own weights."""
-    if reference.scheme == "mlflow":
+    if not is_model_scheme(reference.scheme):
         return _registered(stages, spec, reference)
     if reference.path is not None and reference.full_path is not None:
         folder = reference.full_path.parent if reference.scheme == "onnx" else reference.path
@@ -147,38 +149,47 @@ def _given(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> 
 
 
 def _registered(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _Found:
-    """A version of a registered model, as it lies in the cache; its server is asked each time which one is meant."""
+    """A model that a registry or bucket has, as it lies in the cache; whoever has it is asked each time what it is."""
     wishes = Wishes(trust_remote_code=spec.trust_remote_code, allow_pickle=spec.allow_pickle)
-    stages.progress(f"asking MLflow for {reference.location}")
+    in_bucket = reference.scheme == "s3"
+    stages.progress(f"asking {'S3' if in_bucket else 'MLflow'} for {reference.location}")
+    found: FoundVersion | FoundModel
     try:
-        found = find_version(RegisteredName.of(reference.location, str(reference.revision)), wishes)
+        if in_bucket:
+            found = find_model(S3Uri(reference.location, reference.revision or ""), wishes)
+            address, revision = reference.location, found.revision
+        else:
+            found = find_version(RegisteredName.of(reference.location, str(reference.revision)), wishes)
+            address, revision = f"mlflow:{reference.location}", found.version.number
     except EnvironmentFault as fault:
         if stages.dry and fault.transient:
             raise WouldRun("fetch") from fault
         raise
+    name = "in_bucket" if in_bucket else "registered"
     entry, cached = stages.entry(
         "fetch",
         [],
-        {"of": "registered", **found.identity()},
-        lambda out: found.bring(out, stages.progress),
-        tools="registered",
+        {"of": name, **found.identity()},
+        lambda out: found.download(out, stages.progress),
+        tools=name,
     )
     scheme, graph = entry.record["scheme"], entry.record["graph"]
     path = entry.folder / graph
     read = SourceReference(scheme, str(path), None, path)
-    return _Found(entry.folder, str(path), found.version.number, cached, read, f"mlflow:{reference.location}")
+    return _Found(entry.folder, str(path), revision, cached, read, address)
 
 
 def _scheme_of(found: _Found, spec: ModelSpec) -> SourceScheme:
-    """How a model is read; of a registered one, only its version tells, and whether the spec fits.
+    """How a model is read; of one that a registry or bucket has, only its files tell, and whether the spec fits.
 
     Raises:
         UsageError: it does not.
     """
-    assert found.reference.scheme != "mlflow"
+    scheme = found.reference.scheme
+    assert is_model_scheme(scheme)
     if found.registered:
         refuse_unfitting(found.reference, spec)
-    return found.reference.scheme
+    return scheme
 
 
 def _random(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _Found:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.compilers.python_backend.model_folder import NUMPY
-from plansmith.config.source_reference import Scheme, SourceReference
+from plansmith.config.source_reference import Scheme, SourceReference, is_model_scheme
 from plansmith.config.spec import ModelSpec
 from plansmith.config.target.targets import Target, require_dali
 from plansmith.config.triton import TritonOptions
@@ -50,7 +50,7 @@ def require_joinable(spec: ModelSpec, scheme: Scheme, folder: Path | None) -> No
         )
     if spec.engine is not EngineKind.PYTHON or spec.pipeline.output != "text":
         _require_plain(spec.triton)
-    if folder is None or scheme == "mlflow":
+    if folder is None or not is_model_scheme(scheme):
         return
     wanted = refuse_raw(scheme, folder, spec.pipeline, task=spec.task)
     if wanted == "text" and spec.engine is not EngineKind.PYTHON:
@@ -83,7 +83,7 @@ def require_together(models: Mapping[str, tuple[ModelSpec, SourceReference]]) ->
         scheme, folder = reference.scheme, reference.path
         if (
             folder is not None
-            and scheme != "mlflow"
+            and is_model_scheme(scheme)
             and refuse_raw(scheme, folder, spec.pipeline, task=spec.task) == "text"
         ):
             raise UsageError(
@@ -100,7 +100,7 @@ def _raw_of(spec: ModelSpec, reference: SourceReference) -> RawInput | None:
         return spec.pipeline.input
     if reference.scheme == "timm":
         return "image"
-    if reference.path is None or reference.scheme == "mlflow":
+    if reference.path is None or not is_model_scheme(reference.scheme):
         return None
     return raw_input(reference.scheme, reference.path, spec.pipeline)
 

@@ -24,11 +24,11 @@ from plansmith.records.destination import CURRENT, Alias
 from plansmith.records.model import Record
 from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Manifest, Member
 from plansmith.stores.backend.documents import change, new_token, read_document
-from plansmith.stores.backend.object_store import Held
 from plansmith.stores.layout import VIEW, object_key, view_key
 from plansmith.stores.reader import read_file, read_stored_manifest
 from plansmith.stores.records import Catalogue, Pointer, StoredRelease, StoredVersion
 from plansmith.stores.store import Store
+from plansmith.system.aws.s3.objects import Held
 from plansmith.triton.config.model_config import parse_config, text_of
 from plansmith.triton.repository.ensemble_members import names_of_parts
 from plansmith.triton.repository.ensembles import steps_of

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plansmith.config.service.triggers import HubRegistry, MlflowRegistry, TriggersConfig
+from plansmith.config.service.triggers import HubRegistry, MlflowRegistry, SageMakerRegistry, TriggersConfig
 from plansmith.sources.hub import newest_refs
 from plansmith.triggers.registries.event import Event
 from plansmith.triggers.registries.mlflow_api import MlflowApi, stages_of
+from plansmith.triggers.registries.sagemaker_packages import is_approved
 
 
 class Confirmation:
-    """Says whether an alias, a stage or a branch still stands for the version of an event.
+    """Says whether an alias, a stage or a branch still stands for the version of an event, or a package is approved.
 
     What lies in a folder or under a prefix is built as it is there then, and whoever asked for something still wants
     it: of these nobody is asked, nor of what a registry told that the service's file has no more.
@@ -31,6 +32,7 @@ class Confirmation:
         Raises:
             EnvironmentFault: the registry cannot be asked.
             SourceError: the hub has no such model any more.
+            UsageError: SageMaker has no such package any more.
         """
         registry = self._registries.get(event.registry)
         if isinstance(registry, MlflowRegistry) and event.change in {"alias", "stage"}:
@@ -38,6 +40,8 @@ class Confirmation:
             found = stages_of(api.versions(event.model)) if event.change == "stage" else api.aliases(event.model) or {}
         elif isinstance(registry, HubRegistry):
             found = newest_refs(event.model)
+        elif isinstance(registry, SageMakerRegistry):
+            return is_approved(registry, event.version)
         else:
             return None
         return found.get(event.value) == event.version

@@ -31,7 +31,24 @@ def test_models_stand_with_their_versions_and_last_runs(finished: Compiled, run:
     (one,) = run("status", "--json").document["models"]
     assert (one["state"], one["versions"], one["newest"]["version"]) == ("unknown", [1], 1)
     assert one["newest"]["is_shown"]
+    assert one["newest"]["source"]["address"].startswith("hf:")
     assert one["last_run"]["outcome"] == "published"
+
+
+@pytest.mark.slow
+def test_a_history_that_cannot_be_read_is_said_and_the_models_stand(finished: Compiled, run: CommandLine) -> None:
+    damaged = finished.folder / "artifacts" / "history" / "999999.json"
+    damaged.mkdir()
+    try:
+        answer = run("status")
+        (one,) = run("status", "--json").document["models"]
+    finally:
+        damaged.rmdir()
+    assert answer.status == 0
+    assert answer.stderr.startswith("plansmith: last runs are unknown: [Errno 21] Is a directory")
+    assert " unknown" in answer.stdout
+    assert (one["versions"], one["last_run"]) == ([1], None)
+    assert one["runs_unknown"].startswith("[Errno 21]")
 
 
 @pytest.mark.slow

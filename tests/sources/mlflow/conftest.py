@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ...support.stores.s3 import aws, s3_server
+from ...support.servers.aws_server import aws, s3_server
 from .registry import Registry, running
 
 __all__ = ["aws", "s3_server"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from plansmith.errors import SourceError, UsageError
-from plansmith.sources.mlflow.allowlist import VARIABLE, Allowed, Place, allowed_here, place_of, safe_path
+from plansmith.sources.mlflow.allowlist import VARIABLE, Allowed, Place, allowed_here, place_of
+from plansmith.sources.remote_files import safe_path
 
 SERVER = "https://mlflow.example.com/team"
 OTHER = "https://files.example.com"

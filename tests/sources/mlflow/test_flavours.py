@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from plansmith.errors import SourceError
-from plansmith.sources.mlflow.artifacts import RemoteFile
 from plansmith.sources.mlflow.flavors import Kept, Wishes, choose, read_model_file
+from plansmith.sources.remote_files import RemoteFile
 
 from .written import files_of, flavours_of
 

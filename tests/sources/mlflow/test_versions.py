@@ -9,7 +9,8 @@ import pytest
 
 from plansmith.config.mlflow_uri import RegisteredName
 from plansmith.errors import EnvironmentFault, SourceError
-from plansmith.sources.mlflow import artifacts, s3_artifacts
+from plansmith.sources import remote_files
+from plansmith.sources.bucket_objects import BucketObjects
 from plansmith.sources.mlflow.client import find_server
 from plansmith.sources.mlflow.flavors import Wishes
 from plansmith.sources.mlflow.model_version import FoundVersion, find_version, newest_version
@@ -35,7 +36,7 @@ def found(model: RegisteredName = ONE) -> FoundVersion:
 def bring(version: FoundVersion, folder: Path) -> list[float]:
     shares: list[float] = []
     folder.mkdir(parents=True)
-    version.bring(folder, lambda _, share: shares.append(share))
+    version.download(folder, lambda _, share: shares.append(share))
     return shares
 
 
@@ -130,8 +131,8 @@ def test_a_listing_without_an_end_is_given_up(registry: Registry) -> None:
     with pytest.raises(SourceError, match="more than"):
         found()
     registry.add("clf/1", contents("onnx"))
-    registry.more_names = tuple(f"file-{number}" for number in range(artifacts.MOST_FILES))
-    with pytest.raises(SourceError, match=f"more than {artifacts.MOST_FILES}"):
+    registry.more_names = tuple(f"file-{number}" for number in range(remote_files.MOST_FILES))
+    with pytest.raises(SourceError, match=f"more than {remote_files.MOST_FILES}"):
         found()
 
 
@@ -159,18 +160,18 @@ def test_a_version_that_is_too_large_is_not_begun(
 ) -> None:
     registry.add("clf/1", contents("transformers"))
     registry.sizes["clf-1/model/model.safetensors"] = 3_000_000_000
-    monkeypatch.setenv(artifacts.LIMIT_VARIABLE, "2")
+    monkeypatch.setenv(remote_files.LIMIT_VARIABLE, "2")
     version = found()
     registry.requests.clear()
     with pytest.raises(SourceError, match="3 GB of files, more than the 2 GB") as refused:
         bring(version, tmp_path / "clf")
-    assert refused.value.remedy == "export PLANSMITH_MLFLOW_MAX_GB=4 if it is to be that large"
+    assert refused.value.remedy == "export PLANSMITH_SOURCE_MAX_GB=4 if it is to be that large"
     assert registry.requests == []
     registry.sizes["clf-1/model/model.safetensors"] = 10**18
-    monkeypatch.setenv(artifacts.LIMIT_VARIABLE, "1e12")
+    monkeypatch.setenv(remote_files.LIMIT_VARIABLE, "1e12")
     with pytest.raises(EnvironmentFault, match="are free where the cache lies"):
         bring(found(), tmp_path / "huge")
-    monkeypatch.setenv(artifacts.LIMIT_VARIABLE, "much")
+    monkeypatch.setenv(remote_files.LIMIT_VARIABLE, "much")
     with pytest.raises(EnvironmentFault, match="which is no number"):
         bring(found(), tmp_path / "wrong")
 
@@ -274,6 +275,6 @@ def test_another_content_under_the_same_number_is_another_version(registry: Regi
 
 
 def test_a_bucket_without_boto3_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "botocore.exceptions", None)
+    monkeypatch.setitem(__import__("sys").modules, "botocore", None)
     with pytest.raises(EnvironmentFault, match="boto3 is not installed"):
-        s3_artifacts.BucketFiles("models", "m", "models:/m/1").listed()
+        BucketObjects("s3://models/m", "models:/m/1").listed()

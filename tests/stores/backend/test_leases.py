@@ -15,8 +15,9 @@ import pytest
 from plansmith.errors import EnvironmentFault
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.backend.leases import Hold, forget_leases, leased
-from plansmith.stores.backend.object_store import Document, Objects
+from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.layout import lease_key
+from plansmith.system.aws.s3.objects import Document
 
 NAME = "compile/0123abcd"
 

@@ -17,9 +17,10 @@ import pytest
 from plansmith.records.model import Record
 from plansmith.stores.backend.documents import change, new_token
 from plansmith.stores.backend.object_store import Abilities, Objects
-from plansmith.stores.backend.s3 import client
 from plansmith.stores.backend.turns import MARGIN_SECONDS, SECONDS, Lapsed, alone, turn
 from plansmith.stores.layout import TURNS
+from plansmith.system.aws.client import CONNECT_SECONDS
+from plansmith.system.aws.s3 import client
 
 from ...support.stores.racy_folder import SAFE, UNSAFE, RacyFolder
 
@@ -250,7 +251,7 @@ def test_who_chooses_for_too_long_chooses_again(tmp_path: Path) -> None:
 
 def test_a_turn_is_given_up_before_a_write_could_still_land_that_began_in_it() -> None:
     # Standard mode waits at most 20 s before each of the retries: docs.aws.amazon.com/sdkref, "Retry behavior".
-    longest = client.ATTEMPTS * (client._CONNECT_SECONDS + client._READ_SECONDS) + (client.ATTEMPTS - 1) * 20
+    longest = client.ATTEMPTS * (CONNECT_SECONDS + client._READ_SECONDS) + (client.ATTEMPTS - 1) * 20
     assert longest < MARGIN_SECONDS < SECONDS
 
 

@@ -16,7 +16,7 @@ import pytest
 from plansmith.errors import RepositoryError
 from plansmith.stores.backend.documents import content_of
 from plansmith.stores.backend.folder import FolderObjects
-from plansmith.stores.backend.object_store import Held, Objects
+from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.layout import LIVE, OBJECTS, RELEASES, object_key, release_key
 from plansmith.stores.maintenance.prune import Pruner, Pruning
 from plansmith.stores.maintenance.retention import Retention
@@ -24,6 +24,7 @@ from plansmith.stores.maintenance.verify import verify_store
 from plansmith.stores.records import Catalogue
 from plansmith.stores.store import Store
 from plansmith.stores.transfer.publication import Terms, publish_release
+from plansmith.system.aws.s3.objects import Held
 from plansmith.system.digest import Digester
 
 from ...support.stores.filled import fill, let_pass, publish, report_live

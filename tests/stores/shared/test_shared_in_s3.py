@@ -13,9 +13,10 @@ from plansmith.stores.open import open_store
 from plansmith.stores.transfer.publication import publish_release
 from plansmith.system.digest import Digester
 
+from ...support.servers.aws_server import SECRET
 from ...support.stores.machines import STEP, Machine
 from ...support.stores.releases import BULK_FILE, make_release
-from ...support.stores.s3 import S3, SECRET
+from ...support.stores.s3 import S3
 from .test_shared_cache import flip_a_bit, the_entry
 
 pytestmark = pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 from plansmith.records.engine import Engine
 from plansmith.records.model import (
@@ -140,6 +141,12 @@ def draft_of(package: Path, *, model: str = MODEL, target: str = TARGET, output:
         files=files,
         steps=(),
     )
+
+
+def source_model(**values: Any) -> SourceModel:
+    """The source in a manifest; values take the place of the usual ones."""
+    usual = {"revision": None, "licence": None, "digest": "0", "random_weights": False, "trust_remote_code": False}
+    return SourceModel.model_validate(usual | values)
 
 
 def publish(

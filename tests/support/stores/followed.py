@@ -14,7 +14,6 @@ from plansmith.errors import EnvironmentFault
 from plansmith.records.destination import Publication
 from plansmith.stores.backend.documents import read_document
 from plansmith.stores.backend.folder import FolderObjects
-from plansmith.stores.backend.object_store import Document
 from plansmith.stores.layout import live_key
 from plansmith.stores.records import LiveReport
 from plansmith.stores.store import Store
@@ -23,6 +22,7 @@ from plansmith.stores.sync.mirror import Mirror
 from plansmith.stores.sync.servers import Loaders
 from plansmith.stores.sync.sync import Sync
 from plansmith.stores.transfer.publication import publish_release
+from plansmith.system.aws.s3.objects import Document
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.installation import Installation

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from plansmith.stores.backend.folder import FolderObjects
-from plansmith.stores.backend.object_store import Abilities, Changed, Held, Taken
+from plansmith.stores.backend.object_store import Abilities, Changed, Taken
+from plansmith.system.aws.s3.objects import Held
 
 UNSAFE = Abilities(create_once=True, swap=True, safe_in_race=False, checksums=True)
 SAFE = UNSAFE.model_copy(update={"safe_in_race": True})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,14 +12,12 @@ import pytest
 
 from plansmith.records.destination import Place
 from plansmith.stores.backend.object_store import Abilities
-from plansmith.stores.backend.s3.bucket import Bucket
-from plansmith.stores.backend.s3.client import connect
 from plansmith.stores.backend.s3.probe import probe
+from plansmith.system.aws.s3.bucket import Bucket
+from plansmith.system.aws.s3.client import connect
 
+from ..servers.aws_server import ENVIRONMENT
 from .fault_proxy import FaultProxy
-
-SECRET = "a-secret-that-no-text-may-hold"
-KEY_ID = "AKIATHATNOTEXTMAYHOLD"
 
 
 @dataclass(frozen=True)
@@ -40,39 +36,6 @@ class S3:
     def keys(self) -> list[str]:
         """All keys of the bucket, in full."""
         return [one["Key"] for one in self.client.list_objects_v2(Bucket=self.bucket).get("Contents", ())]
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
-    """The address of an S3 server (moto)."""
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line for each request
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-ENVIRONMENT = {
-    "AWS_ACCESS_KEY_ID": KEY_ID,
-    "AWS_SECRET_ACCESS_KEY": SECRET,
-    "AWS_DEFAULT_REGION": "us-east-1",
-    "AWS_CONFIG_FILE": "/dev/null",
-    "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
-
-
-@pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credentials that lead nowhere, and nothing of whoever runs the tests."""
-    for name in list(os.environ):
-        if name.startswith("AWS_"):
-            monkeypatch.delenv(name)
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")

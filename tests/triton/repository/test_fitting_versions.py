@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from plansmith.cli.inspection import versions
 from plansmith.config.triton import TritonOptions
 from plansmith.records.engine import BuildSpec, OptimizationProfile
 from plansmith.records.model import InputRange
 from plansmith.records.release import Manifest
 from plansmith.triton.repository.release import misfit
 from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.repository.versions import versions
 
 from ...support.faults.packages import MODEL, draft_of, publish, write_package
 from ...support.faults.wholeness import repository_problems, shown_versions

@@ -29,6 +29,7 @@ Examples:
   plansmith compile hf:./my-bert --shapes "input_ids=1x1:8x64:32x256"
   plansmith compile timm:resnet18 --random-weights --dry-run
   plansmith compile mlflow:models:/ranker@champion
+  plansmith compile s3://models/team/ranker
   plansmith compile onnx:model.onnx --name detector
   plansmith compile hf:./my-bert --precision int8 --data sentences.txt
   plansmith compile configs/models/resnet18-random.yaml --json
@@ -61,8 +62,8 @@ def compile_command(
 ) -> None:
     """Compile a model into a validated, versioned Triton model repository.
 
-    SOURCE is hf:<id or directory>[@revision], timm:<name or directory>, onnx:<file> or
-    mlflow:models:/<name>@<alias>; SPEC.yaml holds one or several
+    SOURCE is hf:<id or directory>[@revision], timm:<name or directory>, onnx:<file>,
+    mlflow:models:/<name>@<alias> or s3://<bucket>/<prefix or key.tar.gz>; SPEC.yaml holds one or several
     models. All options but --model, --track, --dry-run, --json and --quiet can stand in a spec, with _ for -; the
     command line wins.
     """

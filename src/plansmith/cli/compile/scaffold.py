@@ -104,8 +104,7 @@ def _origin(studied: Studied) -> str:
     licence = f"The model's licence: {studied.source.licence}." if studied.source.licence else "No licence was found."
     source, typed = studied.source, studied.reference.revision
     if source.registered and typed != source.revision:
-        fixed = f"{source.registered}/{source.revision}"
-        return f"{licence} It was version {source.revision}; write {fixed} to stay with it."
+        return f"{licence} It was version {source.revision}; write {source.pinned_address} to stay with it."
     if source.revision is None or typed is not None:
         return licence
     return f"{licence} It was at commit {source.revision}; write @{source.revision} to stay with it."

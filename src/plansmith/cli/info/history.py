@@ -66,14 +66,5 @@ def _print(runs: list[RunRecord]) -> None:
 def _cells(run: RunRecord) -> tuple[str, ...]:
     from plansmith.formatting import minute, seconds_in_words
 
-    where = run.failure.step if run.failure is not None else str(run.version)
-    outcome = f"{run.outcome} {'in ' if run.failure is not None else ''}{where}{_precision(run)}"
-    largest = "" if run.largest_error is None else f" {run.largest_error:{'.0e' if run.largest_error < 0.1 else '.2g'}}"
-    gate = "-" if run.verdict is None else f"{run.verdict}{largest}"
-    return minute(run.started), run.model, outcome, gate, seconds_in_words(run.seconds), printable(run.source)
-
-
-def _precision(run: RunRecord) -> str:
-    if run.precision == "auto":
-        return f", auto: {run.made}" if run.made else ", auto"
-    return "" if run.precision == "fp32" else f", {run.precision}"
+    took = seconds_in_words(run.seconds)
+    return minute(run.started), run.model, run.outcome_text, run.gate_text, took, printable(run.source)

@@ -12,7 +12,7 @@ from plansmith.cli.options import complete_model, repository_option
 from plansmith.cli.text import echo_lines, nested_lines, table
 
 if TYPE_CHECKING:
-    from plansmith.cli.inspection import Version
+    from plansmith.triton.repository.versions import Version
 
 
 @click.command("show", short_help="The versions of a model, and one of them in full.")
@@ -26,8 +26,9 @@ def show_command(release: str, repository: Path, as_json: bool) -> None:
     plansmith show minilm
     plansmith show minilm@3 --repository /srv/models
     """
-    from plansmith.cli.inspection import explain, versions
+    from plansmith.cli.inspection import explain
     from plansmith.triton.repository.repository import ModelRepository
+    from plansmith.triton.repository.versions import versions
 
     opened = ModelRepository(repository)
     model, number = opened.find(release)

@@ -82,6 +82,8 @@ def _print(found: Sequence[Standing], *, with_specs: bool) -> None:
     states = ", ".join(f"{counts[state]} {state}" for state in _STATES if counts[state])
     click.echo(f"{count(len(found), 'model')}{f': {states}' if states else ''}")
     cells = [_cells(one, name, with_specs=with_specs) for one, name in zip(found, names(found), strict=True)]
+    for words in dict.fromkeys(one.runs_unknown for one in found if one.runs_unknown):
+        click.echo(f"plansmith: last runs are unknown: {printable(words)}", err=True)
     rows = without_empty_columns([_HEAD, *cells]) if found else []
     lines = table(rows) if rows else []
     echo_lines(f"  {line}" for line in lines[:1])
@@ -121,6 +123,6 @@ def _last_run(one: Standing) -> str:
 
     run = one.last_run
     if run is None:
-        return "none noted"
+        return "unknown" if one.runs_unknown else "none noted"
     where = f" in {run.step}" if run.step else ""
     return f"{run.outcome}{where} {minute(run.started)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +18,6 @@ from plansmith.cli.text import echo_lines, printable
 if TYPE_CHECKING:
     from plansmith.records.destination import Place
     from plansmith.stores.diff import Difference, Differences, Side
-
-_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")
 
 
 @click.command("diff", short_help="What two releases differ in.")
@@ -83,19 +80,14 @@ def _lines(found: Differences) -> Iterator[str]:
 
 
 def _words(line: Difference) -> str:
-    return f"{_short(line.old)} -> {_short(line.new)}"
+    from plansmith.stores.difference_text import shorten_digests
 
-
-def _short(words: str | None) -> str:
-    """A fact in one line, in which digests are as short as they are elsewhere."""
-    return _DIGEST.sub(r"\1…", printable(words)) if words is not None else "none"
+    old, new = (printable(shorten_digests(text)) for text in (line.old, line.new))
+    return f"{old} -> {new}"
 
 
 def _beside(title: str, line: Difference) -> str:
-    """How many times as much a size or latency is; of sizes that look alike, the bytes between them."""
-    if title not in {"speed", "size"} or not line.old_value or line.new_value is None:
-        return ""
-    more = line.new_value - line.old_value
-    if title == "size" and line.old == line.new:
-        return f" ({abs(more):,.0f} bytes {'more' if more > 0 else 'less'})"
-    return f" ({line.new_value / line.old_value:.2g} times)"
+    from plansmith.stores.difference_text import describe_change
+
+    change = describe_change(title, line)
+    return f" ({change})" if change else ""

@@ -15,11 +15,11 @@ from plansmith.cli.store.options import open_existing, store_options
 from plansmith.cli.text import count, table, without_empty_columns
 
 if TYPE_CHECKING:
-    from plansmith.cli.inspection import Version
     from plansmith.records.destination import Place
     from plansmith.stores.listing import ListedVersion, LiveAt
     from plansmith.stores.store import Store
     from plansmith.triton.repository.repository import ModelRepository
+    from plansmith.triton.repository.versions import Version
 
 LOCAL = "the repository on this machine"
 """What a command works on that is given no store."""
@@ -137,7 +137,7 @@ def _local_models(repository: ModelRepository, *, as_json: bool) -> None:
 
 
 def _local_versions(repository: ModelRepository, model: str, *, as_json: bool) -> None:
-    from plansmith.cli.inspection import versions
+    from plansmith.triton.repository.versions import versions
 
     known = versions(repository, model)
     if as_json:

@@ -31,6 +31,7 @@ Examples:
   plansmith triggers serve
   plansmith triggers serve --host 10.0.0.7 --port 8420 --workers 4
   plansmith triggers serve --no-worker --no-poll   # deliveries are kept, and built by another process
+  plansmith triggers serve --no-page               # hooks, /healthz and /metrics only
 
 Exit codes: 2 usage, file or secret; 9 port taken, library missing or no inbox; 143 after SIGTERM, 0 after Ctrl-C.
 """
@@ -45,10 +46,20 @@ Exit codes: 2 usage, file or secret; 9 port taken, library missing or no inbox; 
 )
 @click.option("--no-worker", is_flag=True, help="Keep deliveries, and build nothing: another process does.")
 @click.option("--no-poll", is_flag=True, help="Poll no registry: `plansmith triggers watch` does, or nobody.")
+@click.option("--no-page", is_flag=True, help="Serve no status page.")
 @click.option("--dry-run", is_flag=True, help="Say what would be heard and built, and start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as one JSON document.")
 def serve_command(
-    *, service: Path, host: str, port: int, workers: int, no_worker: bool, no_poll: bool, dry_run: bool, as_json: bool
+    *,
+    service: Path,
+    host: str,
+    port: int,
+    workers: int,
+    no_worker: bool,
+    no_poll: bool,
+    no_page: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Take what model registries send to /hooks/NAME, keep it, and start a flow run for each event that a rule wants.
 
@@ -57,7 +68,11 @@ def serve_command(
     process. Any number of these may work on one inbox. Registries are polled, too, for what no delivery told.
 
     Every delivery and every entry is a line of JSON on standard error; requests that prove no secret are one a minute,
-    with their number. /healthz and /metrics are for those inside: have a proxy pass on /hooks/ alone.
+    with their number.
+
+    The status page at / shows the fleet, each model and the inbox. It is read-only and needs no password, and neither
+    do /healthz and /metrics: have a proxy pass on /hooks/ alone. The page is served under addresses, localhost, the
+    name of --host and those that triggers.hosts lists.
 
     Where Prefect is away, secrets that its blocks hold are asked for until they are known; what they have to prove is
     answered with 503 meanwhile, and sent again.
@@ -86,7 +101,15 @@ def serve_command(
     if dry_run:
         _show(service, config, secrets, poll=not no_poll, as_json=as_json)
         return
-    number = _serve(config, database, secrets, (host, port), workers=0 if no_worker else workers, poll=not no_poll)
+    number = _serve(
+        config,
+        database,
+        secrets,
+        (host, port),
+        workers=0 if no_worker else workers,
+        poll=not no_poll,
+        with_page=not no_page,
+    )
     click.echo("no deliveries are taken any more; what was kept is built when it is started again", err=True)
     if number != signal.SIGINT:
         sys.exit(_EXIT_SIGNALLED + number)
@@ -118,13 +141,21 @@ def _read_block(name: str) -> str:
 
 
 def _serve(
-    config: ServiceConfig, database: str, secrets: Secrets, at: tuple[str, int], *, workers: int, poll: bool
+    config: ServiceConfig,
+    database: str,
+    secrets: Secrets,
+    at: tuple[str, int],
+    *,
+    workers: int,
+    poll: bool,
+    with_page: bool,
 ) -> int:
     """Serve until a signal comes, which is the answer."""
     from plansmith.flows.triggers.service import workers_of
     from plansmith.triggers.inbox.inbox import open_inbox
     from plansmith.triggers.json_logging import log_as_json
     from plansmith.triggers.metrics import Metrics
+    from plansmith.triggers.pages.routes import StatusPages
     from plansmith.triggers.pollers.factory import pollers_of
     from plansmith.triggers.receiver.server import address_of, bind
     from plansmith.triggers.serving import serve
@@ -145,10 +176,15 @@ def _serve(
         watch = Watch(pollers, inbox, log)
         watch.begin()
 
+        pages = StatusPages(config, inbox, host=at[0]) if with_page else None
+
         def ready() -> None:
+            if with_page:
+                click.echo(f"status page at {address_of(listening)}/")
             click.echo(f"{_hooks_in_words(triggers, address_of(listening))}; Ctrl-C ends it")
 
-        return serve(triggers, inbox, secrets, listening, [*threads, *watch.services()], ready=ready, metrics=metrics)
+        services = [*threads, *watch.services()]
+        return serve(triggers, inbox, secrets, listening, services, ready=ready, pages=pages, metrics=metrics)
 
 
 def _prefect() -> str:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
+from plansmith.records.destination import S3_SCHEME, Endpoint, wrong_place
 from plansmith.records.fields import Confidential, Count, NonNegativeCount, Number, PositiveCount, Switch
 from plansmith.records.model import Record
 
@@ -22,6 +23,8 @@ _SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|block:[a-z0-9-]+")
 _MLFLOW_ALIAS = re.compile(r"[A-Za-z0-9_-]{1,255}")
 
 _RESERVED_ALIAS = re.compile(r"latest|v[0-9]+", re.IGNORECASE)
+
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 
 _FEWEST_SECONDS = 5
 
@@ -45,9 +48,25 @@ def _check_http(value: str) -> str:
     return value
 
 
+def _check_host(value: str) -> str:
+    if not _HOST.fullmatch(value):
+        raise ValueError("must be a name such as plansmith.example.org, without https://, port, path or *")
+    return value
+
+
+def _check_prefix(value: str) -> str:
+    if not value.startswith(S3_SCHEME):
+        raise ValueError(f"must be {S3_SCHEME}bucket/prefix")
+    if wrong := wrong_place(value):
+        raise ValueError(wrong)
+    return value
+
+
 Secrets = Annotated[tuple[Annotated[str, AfterValidator(_check_secret)], ...], Confidential()]
 
 Name = Annotated[str, AfterValidator(_check_name)]
+
+Host = Annotated[str, AfterValidator(_check_host)]
 
 HttpUrl = Annotated[str, AfterValidator(_check_http), Confidential()]
 
@@ -113,8 +132,19 @@ class SageMakerRegistry(_Registry):
     queue_url: ConfidentialText = Field(description="The SQS queue that EventBridge's rule feeds.")
     region: str = Field(default="", description="Of the queue; the environment's when left out.")
     account: str = Field(default="", description="Only events of this account count; any when left out.")
-    endpoint_url: ConfidentialText = Field(default="", description="Of SQS, where it is not AWS's own.")
+    sources: tuple[str, ...] = Field(
+        default=(),
+        description="Where packages may lie, such as s3://bucket/models/*; * and ? stand for any letters. A package"
+        " that lies elsewhere is set aside.",
+    )
+    endpoint_url: Endpoint = Field(default="", description="Of SQS, where it is not AWS's own.")
+    sagemaker_endpoint_url: Endpoint = Field(default="", description="Of SageMaker, where it is not AWS's own.")
     write_back: Switch = Field(default=False, description="Write what came of a build into the package's metadata.")
+
+    @property
+    def allowed_sources(self) -> tuple[str, ...]:
+        """As of every registry."""
+        return self.sources
 
 
 class FolderRegistry(_Registry):
@@ -129,13 +159,19 @@ class S3Registry(_Registry):
     """A prefix of S3 that models are put under."""
 
     type: Literal["s3"]
-    prefix: ConfidentialText = Field(description="s3://bucket/prefix.", json_schema_extra={"pattern": "^s3://"})
+    prefix: Annotated[str, AfterValidator(_check_prefix), Confidential()] = Field(
+        description="s3://bucket/prefix.", json_schema_extra={"pattern": f"^{S3_SCHEME}"}
+    )
     ready: str = Field(default="_READY", description="The object that a producer writes last, under the model's name.")
     queue_url: ConfidentialText = Field(
         default="", description="The SQS queue of the bucket's notifications; polled without one."
     )
     region: str = Field(default="", description="The environment's when left out.")
-    endpoint_url: ConfidentialText = Field(default="", description="Where it is not AWS's own.")
+    endpoint_url: Endpoint = Field(
+        default="",
+        description="Of the bucket, where it is not AWS's own; what a run fetches from `s3://` comes from there, too.",
+    )
+    queue_endpoint_url: Endpoint = Field(default="", description="Of SQS, where it is not AWS's own.")
 
 
 class HookRegistry(_Registry):
@@ -196,6 +232,10 @@ class TriggersConfig(Record):
     )
     registries: dict[Name, Registry] = Field(min_length=1, description="By name; /hooks/NAME takes their deliveries.")
     rules: tuple[Rule, ...] = Field(min_length=1, description="The first that matches an event decides.")
+    hosts: tuple[Host, ...] = Field(
+        default=(),
+        description="Names that browsers see the status page under, besides addresses, localhost and that of --host.",
+    )
     limits: Limits = Limits()
     retries: NonNegativeCount = Field(
         default=20, description="How often what failed by a bug is tried again; what is away is waited for."
@@ -206,12 +246,23 @@ class TriggersConfig(Record):
         """The server that runs fetch versions from; empty for that of a run's environment."""
         return next((one.tracking_uri for one in self.registries.values() if one.type == "mlflow"), "")
 
+    @property
+    def s3_server(self) -> str:
+        """The server that runs fetch what lies in S3 from; empty for that of a run's environment."""
+        return next((one.endpoint_url for one in self.registries.values() if one.type == "s3"), "")
+
     @model_validator(mode="after")
-    def _check_server(self) -> Self:
-        servers = {one.tracking_uri.rstrip("/") for one in self.registries.values() if one.type == "mlflow"}
-        if len(servers) > 1:
+    def _check_servers(self) -> Self:
+        mlflow = {one.tracking_uri.rstrip("/") for one in self.registries.values() if one.type == "mlflow"}
+        if len(mlflow) > 1:
             raise ValueError(
-                f"registries name {len(servers)} MLflow servers, and a run fetches from one (MLFLOW_TRACKING_URI):"
+                f"registries name {len(mlflow)} MLflow servers, and a run fetches from one (MLFLOW_TRACKING_URI):"
+                " give each a service and pools of its own"
+            )
+        s3 = {one.endpoint_url.rstrip("/") for one in self.registries.values() if one.type == "s3"}
+        if len(s3) > 1:
+            raise ValueError(
+                f"registries of type s3 are on {len(s3)} servers, and a run fetches from one (AWS_ENDPOINT_URL_S3):"
                 " give each a service and pools of its own"
             )
         return self

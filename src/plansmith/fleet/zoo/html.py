@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from plansmith import __version__
 from plansmith.fleet.zoo.records import AxisFinding, Part, Zoo
 from plansmith.fleet.zoo.summary import share
-from plansmith.formatting import bytes_in_words, seconds_in_words
-from plansmith.report.render import breakable
+from plansmith.report.templating import template_environment
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -24,26 +23,8 @@ def render(zoo: Zoo, title: str) -> str:
 
 @cache
 def _template() -> Template:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(
-            [jinja2.PackageLoader("plansmith.fleet.zoo"), jinja2.PackageLoader("plansmith.report")]
-        ),
-        autoescape=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "axis": _axis_words,
-        "breakable": breakable,
-        "bytes": bytes_in_words,
-        "right_share": _right_share,
-        "moving_share": _moving_share,
-        "seconds": seconds_in_words,
-    }
+    environment = template_environment("plansmith.fleet.zoo")
+    environment.filters |= {"axis": _axis_words, "right_share": _right_share, "moving_share": _moving_share}
     return environment.get_template(_TEMPLATE)
 
 

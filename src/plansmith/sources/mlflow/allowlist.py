@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from plansmith.errors import SourceError, UsageError
+from plansmith.sources.remote_files import is_name, printable
 from plansmith.system.urls import without_secrets
 
 VARIABLE = "PLANSMITH_MLFLOW_ALLOWED"
@@ -21,7 +21,6 @@ VARIABLE = "PLANSMITH_MLFLOW_ALLOWED"
 API = "/api/2.0/mlflow-artifacts/artifacts"
 """Where an MLflow server hands out files, below its address."""
 
-_MOST_SHOWN = 300
 _EXAMPLE = "s3://models/mlflow,https://artifacts.example.com"
 
 
@@ -117,23 +116,6 @@ def _server(host: str, server: str, allowed: Allowed) -> str:
 def _is_plain(path: str) -> bool:
     parts = path.strip("/").split("/")
     return all(is_name(part) for part in parts) if path.strip("/") else True
-
-
-def printable(text: str) -> str:
-    """A text of others as it may stand in a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)[:_MOST_SHOWN]
-
-
-def is_name(part: str) -> bool:
-    """Whether one part of a path is a plain name: it leads nowhere else, on this machine or on another."""
-    return (
-        part not in {"", ".", ".."} and part.isprintable() and not set(part) & {"/", "\\"} and len(part.encode()) <= 255
-    )
-
-
-def safe_path(path: str) -> PurePosixPath | None:
-    """A relative path whose parts are all plain names; None for any other."""
-    return PurePosixPath(path) if path and all(is_name(part) for part in path.split("/")) else None
 
 
 def _refused(of: str, address: str, remedy: str) -> SourceError:

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from plansmith.config.mlflow_uri import LATEST, RegisteredName
 from plansmith.errors import EnvironmentFault, SourceError
-from plansmith.sources.mlflow.allowlist import printable
+from plansmith.sources.remote_files import printable
 from plansmith.system.urls import connection_reason, without_secrets
 
 INSTALL = "pip install 'plansmith[mlflow]'"

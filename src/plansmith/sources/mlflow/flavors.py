@@ -6,6 +6,7 @@ one. So weights and configuration (`model/`) and what makes the inputs (`compone
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from typing import Any, Literal
 
 from plansmith.errors import SourceError
 from plansmith.sources.directory import CARD_FILE, CODE_PATTERNS, CONFIG_FILE, FILE_PATTERNS, PICKLE_PATTERNS
-from plansmith.sources.mlflow.artifacts import RemoteFile
 from plansmith.sources.mlflow.module_files import MODEL_FILE, PICKLE, PROGRAM
+from plansmith.sources.remote_files import RemoteFile, RemoteFiles, read_small
 
 MOST_BYTES = 4 << 20
 """The most that an MLmodel file holds; some have examples of inputs in their signature."""
@@ -60,6 +61,28 @@ class Wishes:
             *(CODE_PATTERNS if self.trust_remote_code else ()),
             *(PICKLE_PATTERNS if self.allow_pickle else ()),
         )
+
+
+def described_files(files: RemoteFiles, listed: Sequence[RemoteFile], wishes: Wishes, of: str) -> tuple[str, Kept]:
+    """The digest of a model's MLmodel file, and which of its files are kept by it.
+
+    Args:
+        files: of the model.
+        listed: all of them.
+        wishes: what may come along.
+        of: the model, for errors.
+
+    Raises:
+        SourceError: it has none, or it names nothing that can be read.
+    """
+    described = next((file for file in listed if file.path == MODEL_FILE), None)
+    if described is None:
+        raise SourceError(
+            f"{of} has no {MODEL_FILE}: its files are no model that MLflow logged",
+            remedy="log it with one of MLflow's flavours, such as mlflow.transformers.log_model",
+        )
+    content = read_small(files, described, MOST_BYTES, of)
+    return hashlib.sha256(content).hexdigest(), choose(read_model_file(content, of), listed, wishes, of)
 
 
 def read_model_file(content: bytes, of: str) -> dict[str, Any]:
@@ -138,17 +161,27 @@ def _sentence_transformers(flavour: dict[str, Any], files: Sequence[RemoteFile],
     return _folder(found, root, of)
 
 
+def plain_folder(files: Sequence[RemoteFile], wishes: Wishes, of: str) -> Kept:
+    """The model that a folder holds as save_pretrained wrote it; errors as for `choose`."""
+    return _folder({file.path: file for file in _matching(files, wishes)}, "", of)
+
+
 def _folder(found: Mapping[str, RemoteFile], root: str, of: str) -> Kept:
     """A folder as save_pretrained writes it, with the folders of a sentence-transformers model's modules."""
     kept = {name: file for name, file in found.items() if "/" not in name or _is_in_module(name)}
     if CONFIG_FILE not in kept:
-        raise SourceError(f"{of} has no {root}/{CONFIG_FILE}", remedy="log and register the model again")
+        missing = f"{root}/{CONFIG_FILE}".lstrip("/")
+        raise SourceError(f"{of} has no {missing}", remedy="log and register the model again")
     return Kept("hf", kept)
 
 
 def _onnx(flavour: dict[str, Any], files: Sequence[RemoteFile], wishes: Wishes, of: str) -> Kept:
     del wishes
-    graph = _data_of(flavour, "model.onnx")
+    return graph_alone(_data_of(flavour, "model.onnx"), files, of)
+
+
+def graph_alone(graph: str, files: Sequence[RemoteFile], of: str) -> Kept:
+    """An ONNX file with what may belong to it; errors as for `choose`."""
     if graph not in {file.path for file in files}:
         raise SourceError(f"{of} has no {graph}", remedy="log and register the model again")
     # Tensors outside of the graph lie beside it or below; which of them it needs, the graph alone says.

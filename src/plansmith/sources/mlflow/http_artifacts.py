@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from plansmith.errors import SourceError
 from plansmith.sources.mlflow.allowlist import API
-from plansmith.sources.mlflow.artifacts import MOST_FILES, RemoteFile, require_plain, too_many
 from plansmith.sources.mlflow.client import MlflowServer
+from plansmith.sources.remote_files import MOST_FILES, RemoteFile, require_plain, too_many
 
 _DEEPEST = 8
 
@@ -29,7 +29,7 @@ class ServedFiles:
         self._of = of
 
     def listed(self) -> tuple[RemoteFile, ...]:
-        """As `Files.listed`; a server lists one folder at a time."""
+        """As `RemoteFiles.listed`; a server lists one folder at a time."""
         found: list[RemoteFile] = []
         folders, seen = [""], 0
         while folders:
@@ -49,7 +49,7 @@ class ServedFiles:
         return tuple(sorted(found, key=lambda file: file.path))
 
     def pieces(self, path: str) -> Iterator[bytes]:
-        """As `Files.pieces`."""
+        """As `RemoteFiles.pieces`."""
         where = "/".join(part for part in (self._path, path) if part)
         return self._server.pieces(f"{API}/{quote(where)}", f"{path} of {self._of}")
 

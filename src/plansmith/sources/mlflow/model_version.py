@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from plansmith.config.mlflow_uri import RegisteredName
-from plansmith.errors import SourceError
+from plansmith.sources.bucket_objects import BucketObjects
 from plansmith.sources.mlflow.allowlist import allowed_here, place_of
-from plansmith.sources.mlflow.artifacts import Files, Telling, bring, read_small
 from plansmith.sources.mlflow.client import Version, find_server
-from plansmith.sources.mlflow.flavors import MOST_BYTES, Kept, Wishes, choose, read_model_file
+from plansmith.sources.mlflow.flavors import Kept, Wishes, described_files
 from plansmith.sources.mlflow.http_artifacts import ServedFiles
-from plansmith.sources.mlflow.module_files import MODEL_FILE
-from plansmith.sources.mlflow.s3_artifacts import BucketFiles
+from plansmith.sources.remote_files import Progress, RemoteFiles, download
+
+_S3_ENDPOINT = "MLFLOW_S3_ENDPOINT_URL"
+"""Says to MLflow's clients where S3 is, if it is not AWS's own."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class FoundVersion:
     server: str
     place: str
     described: str
-    files: Files
+    files: RemoteFiles
     kept: Kept
 
     def identity(self) -> dict[str, Any]:
@@ -54,14 +55,14 @@ class FoundVersion:
             "files": [[name, file.path, file.bytes] for name, file in sorted(self.kept.files.items())],
         }
 
-    def bring(self, folder: Path, tell: Telling) -> dict[str, str]:
+    def download(self, folder: Path, progress: Progress) -> dict[str, str]:
         """Bring what a compile reads into a folder; returns the `scheme`, and the `graph` of an ONNX model.
 
         Raises:
             SourceError: a file is not what was announced, or all are more than is allowed.
             EnvironmentFault: there is no room, or whoever has the files does not answer.
         """
-        bring(self.files, self.kept.files, folder, of=str(self.version), tell=tell)
+        download(self.files, self.kept.files, folder, of=str(self.version), progress=progress)
         return {"scheme": self.kept.scheme, "graph": self.kept.graph}
 
 
@@ -77,26 +78,13 @@ def find_version(model: RegisteredName, wishes: Wishes) -> FoundVersion:
     version = server.version(model)
     of = str(version)
     place = place_of(version.address, server=server.shown, allowed=allowed, of=of)
-    files: Files = (
-        BucketFiles(place.root, place.path, of)
+    files: RemoteFiles = (
+        BucketObjects(str(place), of, endpoint_url=os.environ.get(_S3_ENDPOINT, ""))
         if place.kind == "s3"
         else ServedFiles(server.at(place.root), place.path, of)
     )
-    described, kept = _kept(files, wishes, of)
+    described, kept = described_files(files, files.listed(), wishes, of)
     return FoundVersion(version, server.shown, str(place), described, files, kept)
-
-
-def _kept(files: Files, wishes: Wishes, of: str) -> tuple[str, Kept]:
-    """The digest of a version's MLmodel file, and which files are kept by it."""
-    listed = files.listed()
-    described = next((file for file in listed if file.path == MODEL_FILE), None)
-    if described is None:
-        raise SourceError(
-            f"{of} has no {MODEL_FILE}: its files are no model that MLflow logged",
-            remedy="log it with one of MLflow's flavours, such as mlflow.transformers.log_model",
-        )
-    content = read_small(files, described, MOST_BYTES, of)
-    return hashlib.sha256(content).hexdigest(), choose(read_model_file(content, of), listed, wishes, of)
 
 
 def newest_version(location: str, wanted: str) -> str:

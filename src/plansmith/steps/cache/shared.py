@@ -19,11 +19,12 @@ from plansmith.steps.cache.local import Entry, StageCache
 from plansmith.steps.cache.shared_place import SharedPlace, keep_young
 from plansmith.stores.backend.documents import content_of, utc_now
 from plansmith.stores.backend.leases import Waiting, leased
-from plansmith.stores.backend.object_store import Document, Objects
+from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.layout import entry_key, object_key
 from plansmith.stores.transfer.download import Damaged, fetch_files
 from plansmith.stores.transfer.publication import Tally
 from plansmith.stores.transfer.upload import Onlooker, send_contents
+from plansmith.system.aws.s3.objects import Document
 from plansmith.system.digest import digest_of, digest_of_files
 
 Moving = Callable[[str, str, float], None]

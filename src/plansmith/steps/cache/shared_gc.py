@@ -7,12 +7,12 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
 from plansmith.stores.backend.leases import forget_leases
-from plansmith.stores.backend.object_store import Held
 from plansmith.stores.layout import CACHE, GRACE_SECONDS, TIMING
 from plansmith.stores.maintenance.prune import Gone, Pruner
 from plansmith.stores.maintenance.retention import Retention
 from plansmith.stores.reader import in_parallel
 from plansmith.stores.store import Store
+from plansmith.system.aws.s3.objects import Held
 
 _KINDS = {CACHE: "cache entry", TIMING: "timing cache"}
 _EVERY_VERSION = Retention(keep=sys.maxsize, seconds=0)

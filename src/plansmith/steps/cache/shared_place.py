@@ -13,9 +13,10 @@ from pydantic import ValidationError
 from plansmith.config.messages import words_of
 from plansmith.errors import PlansmithError, UsageError
 from plansmith.records.destination import Place
-from plansmith.stores.backend.object_store import Held, Objects
+from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.initialize import require_store
 from plansmith.stores.open import open_store
+from plansmith.system.aws.s3.objects import Held
 
 R = TypeVar("R")
 

@@ -14,9 +14,10 @@ from plansmith.compilers.trt.timing_cache import MOST_FILES, Key, Loan, TimingCa
 from plansmith.records.engine import BuildFlags
 from plansmith.records.model import FileEntry
 from plansmith.steps.cache.shared_place import SharedPlace, keep_young
-from plansmith.stores.backend.object_store import Held, Objects
+from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.layout import is_sha256, name_in, timing_key
 from plansmith.stores.transfer.download import Damaged, fetch_file
+from plansmith.system.aws.s3.objects import Held
 from plansmith.system.files import STAGING, staging_folder
 
 

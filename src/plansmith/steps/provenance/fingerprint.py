@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.config.data import DataSpec
-from plansmith.config.source_reference import SourceReference, parse_reference
+from plansmith.config.source_reference import SourceReference, is_model_scheme, parse_reference
 from plansmith.config.spec import ModelSpec
 from plansmith.config.target.targets import is_target_file, load_target
 from plansmith.config.triton import TritonOptions
@@ -27,6 +27,7 @@ from plansmith.sources.directory import described
 from plansmith.sources.hub import known_commit, newest_commit
 from plansmith.sources.hub_dataset import CONVERTED
 from plansmith.sources.mlflow.model_version import newest_version
+from plansmith.sources.s3.bucket_model import newest_revision
 from plansmith.steps.artifacts import MadeModel, specs_beside
 from plansmith.steps.fetch import model_paths
 from plansmith.steps.provenance.tools import tools_of
@@ -54,6 +55,9 @@ _DIGEST_LETTERS = 24
 REGISTERED = "registered model"
 """What MLflow is asked for, where the hub is asked for a model or a data set."""
 
+IN_BUCKET = "model in S3"
+"""What S3 is asked for."""
+
 _CONVERTED = f"{CONVERTED}@"
 """Begins the commit of a data set that was read from the hub's own copy."""
 
@@ -65,7 +69,7 @@ class Hub:
 
     Where the hub must not be asked (HF_HUB_OFFLINE), a compile would take what its local cache has, which is the answer
     then, and told once. A hub that fails several times is not asked again.
-    The same goes for MLflow's server, which knows the versions of registered models.
+    The same goes for MLflow's server, which knows the versions of registered models, and for S3.
 
     Args:
         ask: ask it; what is known stands otherwise.
@@ -87,7 +91,7 @@ class Hub:
             revision: main when None.
             known: the commit as it was, which stands where nobody says otherwise.
             of: "model", "dataset", or REGISTERED: then `repo` is models:/name, and `revision` @alias, a number or
-                latest.
+                latest; or IN_BUCKET: then it is the address of a folder or archive.
 
         Raises:
             SourceError: the hub has no such thing, or it may not be read.
@@ -100,12 +104,15 @@ class Hub:
         return self._found[key] or known
 
     def _look(self, repo: str, revision: str | None, of: str) -> str:
-        is_hub = of != REGISTERED
+        is_hub = of not in {REGISTERED, IN_BUCKET}
         who = "hub" if is_hub else of
         if self._failures[who] == _MOST_FAILURES:
             return ""
         try:
-            found = newest_commit(repo, revision, of=of) if is_hub else newest_version(repo, revision or "")
+            if is_hub:
+                found = newest_commit(repo, revision, of=of)
+            else:
+                found = (newest_version if of == REGISTERED else newest_revision)(repo, revision or "")
         except EnvironmentFault as fault:
             if not fault.transient:  # by somebody's will
                 cached = "what the local cache has of the hub counts" if is_hub else "the versions that are known stand"
@@ -143,8 +150,9 @@ def basis_of(
     then = known if known is not None and known.spec.get("source") == spec.source else _NOTHING
     if reference.path is not None:
         found = {"source": _own_files(spec, reference, then.weights, digester), "weights": then.weights}
-    elif reference.scheme == "mlflow":
-        version = hub.commit(reference.location, reference.revision, then.revision, of=REGISTERED)
+    elif not is_model_scheme(reference.scheme):
+        of = REGISTERED if reference.scheme == "mlflow" else IN_BUCKET
+        version = hub.commit(reference.location, reference.revision, then.revision, of=of)
         found = {"revision": version, "hub_id": reference.location}
     elif not (spec.random_weights and reference.scheme == "timm"):
         hub_id = reference.location if reference.scheme == "hf" else then.hub_id
@@ -244,8 +252,7 @@ def _completed(basis: Basis, spec: ModelSpec, model: MadeModel) -> Basis:
     record = source.record
     found: dict[str, Any] = {}
     if record.revision is not None:
-        hub_id = record.registered.partition(":")[2] or record.location
-        found = {"revision": record.revision, "hub_id": hub_id}
+        found = {"revision": record.revision, "hub_id": record.repository}
     elif not spec.random_weights:
         beside = [path for path in source.files if record.scheme == "onnx" and path != Path(record.location)]
         names = tuple(Path(os.path.relpath(path, source.folder)).as_posix() for path in beside)

@@ -69,6 +69,22 @@ class RunRecord(Record):
     steps: tuple[StepRecord, ...]
     publications: tuple[Publication, ...] = ()  # of runs older than this field
 
+    @property
+    def outcome_text(self) -> str:
+        """The outcome in few words: "published 3", "failed in validate, int8"; for auto, the precision chosen too."""
+        where = f"in {self.failure.step}" if self.failure is not None else str(self.version)
+        if self.precision == "auto":
+            return f"{self.outcome} {where}, auto{f': {self.made}' if self.made else ''}"
+        return f"{self.outcome} {where}" + ("" if self.precision == Precision.FP32 else f", {self.precision}")
+
+    @property
+    def gate_text(self) -> str:
+        """The gate's verdict and the largest relative error of any output: "passed 2e-05"; "-" without a verdict."""
+        if self.verdict is None:
+            return "-"
+        largest = self.largest_error
+        return self.verdict if largest is None else f"{self.verdict} {largest:{'.0e' if largest < 0.1 else '.2g'}}"
+
 
 def exit_code_of(error: BaseException) -> int:
     """The exit code that the command line ends with when this ends it.

@@ -80,7 +80,7 @@ def reproduction(
 def _pinned(reference: SourceReference, source: SourceModel) -> str:
     """The source as it stays, at its commit or with its path in full; "" where it is named for good."""
     if source.registered:
-        return f"{source.registered}/{source.revision}"
+        return source.pinned_address
     if reference.full_path is not None:
         return f"{reference.scheme}:{reference.full_path}"
     return f"{reference.scheme}:{reference.location}@{source.revision}" if source.revision is not None else ""

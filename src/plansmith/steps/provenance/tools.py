@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from plansmith.config.source_reference import SourceReference
+from plansmith.config.source_reference import SourceReference, is_model_scheme
 from plansmith.config.spec import ModelSpec
 from plansmith.config.target.targets import load_target
 from plansmith.errors import EngineError, EnvironmentFault
@@ -79,14 +79,14 @@ def _parts(spec: ModelSpec, reference: SourceReference) -> Iterator[tuple[str, t
 
     A model's own folder is fetched by looking at it. Whether a graph came lowered is seen in the graph alone: with such
     a one no step lowers it, and its samples and tools are counted all the same. So are those of every kind of model
-    that may be registered: which one it is, its version tells.
+    that a registry or bucket may have: which one it is, its files tell.
     """
     is_graph, is_python = reference.scheme == "onnx", spec.engine is EngineKind.PYTHON
-    is_registered = reference.scheme == "mlflow"
+    is_registered = not is_model_scheme(reference.scheme)
     if is_graph:
         yield "fetch", ("graph_files",)
     elif is_registered:
-        yield "fetch", ("registered", "graph_files")
+        yield "fetch", ("in_bucket" if reference.scheme == "s3" else "registered", "graph_files")
     elif spec.random_weights or (reference.scheme == "timm" and reference.path is None):
         yield "fetch", ("fetch",)
     if is_registered and not is_python:

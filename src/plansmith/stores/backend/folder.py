@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from plansmith.errors import RepositoryError
-from plansmith.stores.backend.object_store import Abilities, Changed, Document, Held, Moved, Taken, untold
+from plansmith.stores.backend.object_store import Abilities, Changed, Moved, Taken, untold
+from plansmith.system.aws.s3.objects import Document, Held
 from plansmith.system.files import fsync_path, link_or_copy, locked, make_folder, move_into_place, storage_errors
 
 _STAGING = ".staging"

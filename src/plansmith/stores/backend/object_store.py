@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from plansmith.records.model import Record
+from plansmith.system.aws.s3.objects import Document, Held
 
 Moved = Callable[[int], None]
 """Told of bytes that were sent or fetched since it was told last; may be called from several threads."""
@@ -69,27 +69,6 @@ class Abilities(Record):
 
 UNKNOWN = Abilities(create_once=False, swap=False, safe_in_race=False, checksums=False)
 """Of a server that was not asked yet: nothing is taken for granted."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """An object, without its content: size in bytes, seconds since 1970 of its last change by the store's clock.
-
-    `sha256`: what the store keeps beside it as the digest of its content, where `find` is told of one; or empty.
-    """
-
-    key: str
-    bytes: int
-    changed: float
-    sha256: str = ""
-
-
-@dataclass(frozen=True)
-class Document:
-    """A small object that was read, and the tag by which it can be swapped."""
-
-    content: bytes
-    tag: str
 
 
 class Objects(Protocol):

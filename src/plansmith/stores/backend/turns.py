@@ -28,8 +28,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from plansmith.errors import PlansmithError
-from plansmith.stores.backend.object_store import Held, Objects
+from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.layout import TURNS
+from plansmith.system.aws.s3.objects import Held
 
 SECONDS = 600.0
 """How long a ticket lasts after its owner was heard of last."""

@@ -17,7 +17,6 @@ from typing import Literal
 
 from plansmith.errors import RepositoryError
 from plansmith.records.model import Record
-from plansmith.stores.backend.object_store import Held
 from plansmith.stores.layout import (
     CACHE,
     GRACE_SECONDS,
@@ -32,6 +31,7 @@ from plansmith.stores.maintenance.retention import LIVE_SECONDS, Fate, Retention
 from plansmith.stores.reader import in_parallel, live_reports
 from plansmith.stores.records import Catalogue, StoredVersion
 from plansmith.stores.store import Store
+from plansmith.system.aws.s3.objects import Held
 
 _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _AT_ONCE = 100

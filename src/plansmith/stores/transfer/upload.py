@@ -10,9 +10,10 @@ from threading import Lock
 from plansmith.errors import RepositoryError
 from plansmith.records.model import FileEntry
 from plansmith.records.release import Manifest
-from plansmith.stores.backend.object_store import Held, Moved, Objects, untold
+from plansmith.stores.backend.object_store import Moved, Objects, untold
 from plansmith.stores.layout import GRACE_SECONDS, object_key
 from plansmith.stores.reader import in_parallel
+from plansmith.system.aws.s3.objects import Held
 from plansmith.system.digest import Digester
 
 # A file of this size keeps a connection busy by itself, or several with its parts: such go one after the other.

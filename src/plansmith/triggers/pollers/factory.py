@@ -20,10 +20,17 @@ from plansmith.triggers.pollers.folder import FolderPoller
 from plansmith.triggers.pollers.hub import HubPoller
 from plansmith.triggers.pollers.mlflow import MlflowPoller
 from plansmith.triggers.pollers.poller import Poller, Tell
+from plansmith.triggers.pollers.s3 import S3Poller
+from plansmith.triggers.pollers.sagemaker import SageMakerPoller
 
 
 def pollers_of(
-    config: TriggersConfig, directory: Path, tell: Callable[[str, str], None], *, only: str = ""
+    config: TriggersConfig,
+    directory: Path,
+    tell: Callable[[str, str], None],
+    *,
+    only: str = "",
+    listing_only: bool = False,
 ) -> dict[str, Poller]:
     """A poller for each registry that can be looked at, by name; a hook cannot.
 
@@ -32,10 +39,11 @@ def pollers_of(
         directory: of the service, which folders are relative to.
         tell: says something of a registry: its name, and a line.
         only: the name of the one registry that is meant; empty for all.
+        listing_only: no message is taken out of a queue: what is read there others do not see for a while.
     """
     found: dict[str, Poller] = {}
     for name in (only,) if only else config.registries:
-        poller = _poller(name, config, directory, _telling(tell, name))
+        poller = _poller(name, config, directory, _telling(tell, name), listing_only=listing_only)
         if poller is not None:
             found[name] = poller
     return found
@@ -45,7 +53,7 @@ def _telling(tell: Callable[[str, str], None], name: str) -> Tell:
     return lambda words: tell(name, words)
 
 
-def _poller(name: str, config: TriggersConfig, directory: Path, tell: Tell) -> Poller | None:
+def _poller(name: str, config: TriggersConfig, directory: Path, tell: Tell, *, listing_only: bool) -> Poller | None:
     rules = config.rules
     match registry := config.registries[name]:
         case FolderRegistry():
@@ -56,5 +64,9 @@ def _poller(name: str, config: TriggersConfig, directory: Path, tell: Tell) -> P
             return MlflowPoller(name, registry, rules, environment=os.environ, tell=tell)
         case HubRegistry():
             return HubPoller(name, registry, rules, tell=tell)
-        case HookRegistry() | S3Registry() | SageMakerRegistry():
+        case S3Registry():
+            return S3Poller(name, registry, rules, tell=tell, listing_only=listing_only)
+        case SageMakerRegistry():
+            return SageMakerPoller(name, registry, rules, tell=tell, listing_only=listing_only)
+        case HookRegistry():
             return None

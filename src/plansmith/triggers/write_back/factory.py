@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from plansmith.config.service.triggers import MlflowRegistry, Registry
+from plansmith.config.service.triggers import MlflowRegistry, Registry, SageMakerRegistry
 from plansmith.triggers.write_back.mlflow import MlflowWriter
+from plansmith.triggers.write_back.sagemaker import SageMakerWriter
 from plansmith.triggers.write_back.verdicts import Writer
 
 
@@ -17,6 +18,8 @@ def writers_of(registries: Mapping[str, Registry]) -> dict[str, Writer]:
         match registry:
             case MlflowRegistry(write_back=True):
                 found[name] = MlflowWriter(registry, os.environ)
+            case SageMakerRegistry(write_back=True):
+                found[name] = SageMakerWriter(registry)
             case _:
                 pass
     return found

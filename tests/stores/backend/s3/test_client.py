@@ -12,8 +12,8 @@ import pytest
 from plansmith.errors import EnvironmentFault
 from plansmith.records.destination import Place
 from plansmith.stores.backend.s3 import S3Objects
-from plansmith.stores.backend.s3.client import connect
 from plansmith.stores.open import open_objects
+from plansmith.system.aws.s3.client import connect
 
 from ....support.certificates import write_certificate
 from ....support.stores.fault_proxy import FaultProxy

@@ -21,8 +21,9 @@ from plansmith.records.destination import Place
 from plansmith.stores.backend.s3 import S3Objects
 
 from ....support.prefect.wire import Wire
+from ....support.servers.aws_server import KEY_ID, SECRET
 from ....support.stores.fault_proxy import Answer, FaultProxy, Handling
-from ....support.stores.s3 import KEY_ID, S3, SECRET
+from ....support.stores.s3 import S3
 from ....support.waiting import wait_until
 
 pytestmark = pytest.mark.slow

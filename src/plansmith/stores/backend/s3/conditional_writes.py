@@ -10,9 +10,10 @@ import random
 import time
 
 from plansmith.errors import RepositoryError
-from plansmith.stores.backend.object_store import Abilities, Changed, Document, Taken
-from plansmith.stores.backend.s3.bucket import Answered, Bucket
-from plansmith.stores.backend.s3.errors import NOT_OFFERED
+from plansmith.stores.backend.object_store import Abilities, Changed, Taken
+from plansmith.system.aws.s3.bucket import Answered, Bucket
+from plansmith.system.aws.s3.errors import NOT_OFFERED
+from plansmith.system.aws.s3.objects import Document
 
 # S3 answers 409 to all but one of those that write a key at the same moment: docs.aws.amazon.com/AmazonS3/latest/
 # userguide/conditional-writes.html. The next attempt tells who it was.

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from plansmith.errors import PlansmithError
-from plansmith.stores.backend.s3.bucket import Bucket
+from plansmith.system.aws.s3.bucket import Bucket
 
 # S3 copies 5 GiB in one request (docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html), and says nothing before
 # it is done: what is larger than this takes longer than is waited for an answer.

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from plansmith.stores.backend.object_store import Moved, untold
-from plansmith.stores.backend.s3.bucket import Bucket
 from plansmith.stores.backend.s3.thread_pool import Lanes
+from plansmith.system.aws.s3.bucket import Bucket
 from plansmith.system.files import fsync_path, storage_errors
 
 _PIECE_BYTES = 16 << 20

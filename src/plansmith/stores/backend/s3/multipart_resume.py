@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from plansmith.stores.backend.s3.bucket import Answered, Bucket
-from plansmith.stores.backend.s3.errors import DENIED, NO_UPLOAD, NOT_OFFERED
+from plansmith.system.aws.s3.bucket import Answered, Bucket
+from plansmith.system.aws.s3.errors import DENIED, NO_UPLOAD, NOT_OFFERED
 
 
 @dataclass(frozen=True)

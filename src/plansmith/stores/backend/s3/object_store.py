@@ -7,13 +7,15 @@ from functools import partial
 from pathlib import Path
 
 from plansmith.records.destination import Place
-from plansmith.stores.backend.object_store import UNKNOWN, Abilities, Document, Held, Moved, untold
+from plansmith.stores.backend.object_store import UNKNOWN, Abilities, Moved, untold
 from plansmith.stores.backend.s3 import conditional_writes, download, upload
-from plansmith.stores.backend.s3.bucket import Bucket
 from plansmith.stores.backend.s3.copy import copy
 from plansmith.stores.backend.s3.multipart_resume import give_up
 from plansmith.stores.backend.s3.probe import probe
 from plansmith.stores.backend.s3.thread_pool import Lanes
+from plansmith.stores.layout import MARKER_KEY
+from plansmith.system.aws.s3.bucket import Bucket
+from plansmith.system.aws.s3.objects import Document, Held
 
 
 class S3Objects:
@@ -90,7 +92,7 @@ class S3Objects:
 
     def now(self) -> float:
         """Seconds since 1970 by the server's clock."""
-        return self.bucket.now()
+        return self.bucket.now(MARKER_KEY)
 
     def _removals(self, keys: Iterable[str]) -> Iterator[Callable[[], object]]:
         for key in keys:

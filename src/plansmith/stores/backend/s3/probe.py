@@ -16,10 +16,11 @@ from threading import Barrier
 
 from plansmith.errors import PlansmithError
 from plansmith.stores.backend.documents import new_token, utc_now
-from plansmith.stores.backend.object_store import Abilities, Document
-from plansmith.stores.backend.s3.bucket import Answered, Bucket
-from plansmith.stores.backend.s3.errors import refusal_in
+from plansmith.stores.backend.object_store import Abilities
 from plansmith.stores.layout import PROBE
+from plansmith.system.aws.s3.bucket import Answered, Bucket
+from plansmith.system.aws.s3.errors import refusal_in
+from plansmith.system.aws.s3.objects import Document
 
 _ROUNDS = 4
 _WRITERS = 16

@@ -15,11 +15,11 @@ from typing import Any
 
 from plansmith.errors import RepositoryError
 from plansmith.stores.backend.object_store import Moved
-from plansmith.stores.backend.s3.bucket import Answered, Bucket
 from plansmith.stores.backend.s3.download import sha256_of
-from plansmith.stores.backend.s3.errors import DAMAGED, NO_UPLOAD, WRONG_PART
 from plansmith.stores.backend.s3.multipart_resume import Unfinished, latest
 from plansmith.stores.backend.s3.thread_pool import Lanes
+from plansmith.system.aws.s3.bucket import Answered, Bucket
+from plansmith.system.aws.s3.errors import DAMAGED, NO_UPLOAD, WRONG_PART
 
 _SMALLEST_PART_BYTES = 16 << 20
 _MOST_PARTS = 10_000  # docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html

@@ -12,12 +12,13 @@ from plansmith.fleet.members import Member, members_in
 from plansmith.fleet.plan import plan_fleet
 from plansmith.fleet.records import PlannedModel
 from plansmith.records.fingerprint import Basis
+from plansmith.records.model import SourceModel
 from plansmith.records.release import PublishedVersion
 from plansmith.steps.provenance.fingerprint import Hub, basis_of
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.repository import ModelRepository
 
-from ..support.faults.packages import draft_of, publish, write_package
+from .faults.packages import draft_of, publish, write_package
 
 
 class Place:
@@ -55,18 +56,29 @@ class Place:
         then = noted.model_copy(update=known)
         return basis_of(member.spec, relative_to=member.file.parent, digester=digester, hub=Hub(ask=False), known=then)
 
-    def publish(self, file: Path, *, note: bool = True, content: str = "made once", **noted: Any) -> PublishedVersion:
+    def publish(
+        self,
+        file: Path,
+        *,
+        note: bool = True,
+        content: str = "made once",
+        source: SourceModel | None = None,
+        **noted: Any,
+    ) -> PublishedVersion:
         """Publish what stands for the first model of a spec, and note what it was made from.
 
         Args:
             file: the spec.
             note: write the note, as every compile does.
             content: of the release.
+            source: of the model; the usual one when left out.
             noted: fields of the note that are others than those that were found.
         """
         member = next(one for one in members_in(file, {}) if isinstance(one, Member))
         package = write_package(self.folder / "packages" / member.name / content, content)
         draft = draft_of(package, model=member.name, target=name_of(member.spec.target))
+        if source is not None:
+            draft = draft.model_copy(update={"source": source})
         published = publish(member.repository, package, draft)
         if note:
             found = self.basis(member, **noted).model_copy(update={"version": published.version, **noted})

@@ -16,12 +16,12 @@ from typing import Any
 
 from plansmith.errors import RepositoryError
 from plansmith.records.destination import Place
-from plansmith.stores.backend.object_store import Document, Held
-from plansmith.stores.backend.s3.client import ATTEMPTS, connect
-from plansmith.stores.backend.s3.connection_errors import cut_errors, cut_short, fault_from, is_refused
-from plansmith.stores.backend.s3.denied_errors import no_s3
-from plansmith.stores.backend.s3.errors import ABSENT, CONFLICT, NOT_OFFERED, UNMET, Asked, refusal_in
-from plansmith.stores.layout import MARKER_KEY
+from plansmith.system.aws.errors import cut_errors
+from plansmith.system.aws.s3.client import ATTEMPTS, connect
+from plansmith.system.aws.s3.connection_errors import cut_short, fault_from, is_refused
+from plansmith.system.aws.s3.denied_errors import no_s3
+from plansmith.system.aws.s3.errors import ABSENT, CONFLICT, NOT_OFFERED, UNMET, Asked, refusal_in
+from plansmith.system.aws.s3.objects import Document, Held
 
 _CHUNK_BYTES = 1 << 18
 _PAUSE_SECONDS = 0.2
@@ -211,7 +211,13 @@ class Bucket:
         head = self.head(key)
         if head is None:
             return None
-        return Held(key, head["ContentLength"], head["LastModified"].timestamp(), head["Metadata"].get("sha256", ""))
+        return Held(
+            key,
+            head["ContentLength"],
+            head["LastModified"].timestamp(),
+            sha256=head["Metadata"].get("sha256", ""),
+            tag=head.get("ETag", ""),
+        )
 
     def below(self, prefix: str) -> Iterator[Held]:
         """All objects whose keys begin so, sorted."""
@@ -219,7 +225,8 @@ class Bucket:
         while True:
             page = self.list_page("list_objects_v2", prefix, **words)
             for found in page.get("Contents", ()):
-                yield Held(self.short(found["Key"]), found["Size"], found["LastModified"].timestamp())
+                changed = found["LastModified"].timestamp()
+                yield Held(self.short(found["Key"]), found["Size"], changed, tag=found.get("ETag", ""))
             if not page.get("IsTruncated"):
                 return
             words["ContinuationToken"] = page["NextContinuationToken"]
@@ -228,17 +235,24 @@ class Bucket:
         """A page of what begins with a prefix; `call` says the rest."""
         return self.call(operation, Prefix=self._start + prefix, **words)
 
-    def stream(self, key: str, first: int, end: int) -> Iterator[bytes]:
+    def stream(self, key: str, first: int, end: int, *, tag: str = "") -> Iterator[bytes]:
         """The bytes of an object from `first` up to `end`, which it has; goes on where the connection was cut.
 
+        Args:
+            key: of the object.
+            first: the first byte.
+            end: the byte behind the last one.
+            tag: the object's; whichever it has when empty.
+
         Raises:
+            Answered: it has another tag by now (UNMET), or with a tag: it is gone (ABSENT).
             RepositoryError: it is gone, or the server does not give parts of objects.
             EnvironmentFault: the connection is cut again and again.
         """
         attempt = 1
         while first < end:
             try:
-                with closing(self._part(key, first, end)) as body:
+                with closing(self._part(key, first, end, tag)) as body:
                     while piece := body.read(_CHUNK_BYTES):
                         first += len(piece)
                         yield piece
@@ -248,21 +262,28 @@ class Bucket:
                 self._pause_or_raise(error, key, attempt)
                 attempt += 1
 
-    def _part(self, key: str, first: int, end: int) -> Any:
+    def _part(self, key: str, first: int, end: int, tag: str) -> Any:
         """The body of an answer that is exactly these bytes of an object."""
+        condition = {"IfMatch": tag} if tag else {}
+        answers = (ABSENT, UNMET) if tag else (ABSENT,)
         try:
-            answer = self.call("get_object", key, answers=(ABSENT,), Range=f"bytes={first}-{end - 1}")
+            answer = self.call("get_object", key, answers=answers, Range=f"bytes={first}-{end - 1}", **condition)
         except Answered as error:
+            if tag:
+                raise
             raise self.lost(key) from error
+        if tag and answer.get("ETag") != tag:  # of a server that knows no conditions
+            answer["Body"].close()
+            raise Answered(UNMET, {})
         if not answer.get("ContentRange", "").startswith(f"bytes {first}-{end - 1}/"):
             answer["Body"].close()
             raise self.damaged(key)
         return answer["Body"]
 
-    def now(self) -> float:
-        """Seconds since 1970 by the server's clock, to the second."""
+    def now(self, key: str) -> float:
+        """Seconds since 1970 by the server's clock, to the second, as it tells when it is asked for any key."""
         try:
-            headers = self.call("head_object", MARKER_KEY, answers=(ABSENT,))["ResponseMetadata"]["HTTPHeaders"]
+            headers = self.call("head_object", key, answers=(ABSENT,))["ResponseMetadata"]["HTTPHeaders"]
         except Answered as answered:
             headers = answered.headers
         return parsedate_to_datetime(headers["date"]).timestamp()

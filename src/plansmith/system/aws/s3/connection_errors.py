@@ -6,8 +6,9 @@ import errno
 import os
 
 from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, first_line
-from plansmith.stores.backend.s3.denied_errors import fault_of_refusal, no_s3
-from plansmith.stores.backend.s3.errors import Asked, refusal_in
+from plansmith.system.aws.errors import credential_errors, cut_errors, no_credentials
+from plansmith.system.aws.s3.denied_errors import fault_of_refusal, no_s3
+from plansmith.system.aws.s3.errors import Asked, refusal_in
 from plansmith.system.urls import connection_reason
 
 
@@ -30,14 +31,6 @@ def fault_from(error: Exception, asked: Asked) -> PlansmithError | None:
     return None
 
 
-def cut_errors() -> tuple[type[Exception], ...]:
-    """What is raised where a server is not there, or a connection to it ends before the answer does."""
-    from botocore import exceptions
-    from urllib3.exceptions import HTTPError
-
-    return (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError, HTTPError)
-
-
 def is_refused(error: Exception) -> bool:
     """Whether nobody listens where the server should: nothing was sent."""
     from botocore.exceptions import EndpointConnectionError
@@ -51,31 +44,6 @@ def cut_short(missing_bytes: int) -> Exception:
 
     error: Exception = exceptions.IncompleteReadError(actual_bytes=0, expected_bytes=missing_bytes)
     return error
-
-
-def credential_errors() -> tuple[type[Exception], ...]:
-    """What is raised where the AWS chain ends without credentials."""
-    from botocore import exceptions
-
-    return (
-        exceptions.NoCredentialsError,
-        exceptions.PartialCredentialsError,
-        exceptions.CredentialRetrievalError,
-        exceptions.TokenRetrievalError,
-        exceptions.NoAuthTokenError,
-        exceptions.SSOError,
-        exceptions.RefreshWithMFAUnsupportedError,
-        exceptions.MetadataRetrievalError,
-        exceptions.ConfigParseError,
-    )
-
-
-def no_credentials(error: Exception, place: str) -> EnvironmentFault:
-    """One of `credential_errors`, in our words."""
-    return EnvironmentFault(
-        f"{place}: there are no usable AWS credentials here: {first_line(error)}",
-        remedy="set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; see: aws configure list",
-    )
 
 
 def _fault_of_environment(error: Exception, asked: Asked) -> EnvironmentFault:

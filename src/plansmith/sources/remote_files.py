@@ -1,4 +1,4 @@
-"""The files of a version: listed and brought here, wherever they lie; a listing is as little trusted as an address."""
+"""The files of a model that a registry or bucket has: listed and brought here. A listing is not trusted either."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from plansmith.errors import EnvironmentFault, SourceError
-from plansmith.sources.mlflow.allowlist import safe_path
 
-LIMIT_VARIABLE = "PLANSMITH_MLFLOW_MAX_GB"
-"""Names the most that one version may bring, in GB."""
+LIMIT_VARIABLE = "PLANSMITH_SOURCE_MAX_GB"
+"""Names the most that one model may bring, in GB."""
 
 MOST_FILES = 10_000
 _MOST_GB = 64.0
-_ROOM_BYTES = 64 << 20
+_FREE_BYTES = 64 << 20
+_MOST_SHOWN = 300
 
-Telling = Callable[[str, float], None]
+Progress = Callable[[str, float], None]
 """Told what is done, and which part of it from 0 to 1."""
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a version: its path below the version's place, and its size."""
+    """A file of a model: its path below the model's place, and its size."""
 
     path: str
     bytes: int
 
 
-class Files(Protocol):
-    """The files of one version."""
+class RemoteFiles(Protocol):
+    """The files of one model."""
 
     def listed(self) -> tuple[RemoteFile, ...]:
         """All of them, with plain relative paths.
@@ -58,7 +58,7 @@ def require_plain(path: str, of: str) -> None:
     if safe_path(path) is None:
         raise SourceError(
             f"{of} has a file called {path[:200]!r}, which leads out of its folder",
-            remedy="do not use this version: whoever made it meant harm, or the store is damaged",
+            remedy="do not use this model: whoever made it meant harm, or the store is damaged",
         )
 
 
@@ -69,7 +69,7 @@ def too_many(of: str) -> SourceError:
     )
 
 
-def read_small(files: Files, file: RemoteFile, most: int, of: str) -> bytes:
+def read_small(files: RemoteFiles, file: RemoteFile, most: int, of: str) -> bytes:
     """The content of a small file.
 
     Raises:
@@ -83,22 +83,24 @@ def read_small(files: Files, file: RemoteFile, most: int, of: str) -> bytes:
     return bytes(found)
 
 
-def bring(files: Files, wanted: Mapping[str, RemoteFile], folder: Path, *, of: str, tell: Telling) -> None:
+def download(
+    files: RemoteFiles, wanted: Mapping[str, RemoteFile], folder: Path, *, of: str, progress: Progress
+) -> None:
     """Bring files here; each ends with the size that was announced.
 
     Args:
-        files: of the version.
+        files: of the model.
         wanted: by the path below the folder that each gets.
         folder: empty, and private to the caller.
-        of: the version, for errors.
-        tell: told how far it is.
+        of: the model, for errors.
+        progress: told how far it is.
 
     Raises:
         SourceError: they are larger than is allowed, or than they were said to be.
         EnvironmentFault: there is no room, or the line broke.
     """
     total = sum(file.bytes for file in wanted.values())
-    _require_room(total, folder, of)
+    require_space(total, folder, of)
     done = 0
     for name, file in wanted.items():
         path = folder / name
@@ -114,15 +116,15 @@ def bring(files: Files, wanted: Mapping[str, RemoteFile], folder: Path, *, of: s
                     )
                 stream.write(piece)
                 done += len(piece)
-                tell(f"downloading, {_shown(done)} of {_shown(total)}", done / max(total, 1))
+                progress(f"downloading, {format_bytes(done)} of {format_bytes(total)}", done / max(total, 1))
         if left:
             raise EnvironmentFault(
-                f"{file.path} of {of} broke off {_shown(left)} before its end", remedy="try again", transient=True
+                f"{file.path} of {of} broke off {format_bytes(left)} before its end", remedy="try again", transient=True
             )
 
 
 def most_bytes() -> int:
-    """The most that one version may bring.
+    """The most that one model may bring.
 
     Raises:
         EnvironmentFault: the variable holds no number.
@@ -136,24 +138,55 @@ def most_bytes() -> int:
         ) from error
 
 
-def _require_room(total: int, folder: Path, of: str) -> None:
+def require_space(total: int, folder: Path, of: str, *, written: int = 0) -> None:
+    """See that files may be so large, and that there is room for them.
+
+    Args:
+        total: bytes of all of them.
+        folder: where they go.
+        of: the model, for errors.
+        written: how many of the bytes are in the folder already.
+
+    Raises:
+        SourceError: they are larger than is allowed.
+        EnvironmentFault: there is no room.
+    """
     if total > most_bytes():
         raise SourceError(
-            f"{of} has {_shown(total)} of files, more than the {_shown(most_bytes())} that one version may bring",
+            f"{of} has {format_bytes(total)} of files, more than the {format_bytes(most_bytes())} that one model may"
+            " bring",
             remedy=f"export {LIMIT_VARIABLE}={math.ceil(total / 1e9)} if it is to be that large",
         )
     free = shutil.disk_usage(folder).free
-    if total + _ROOM_BYTES > free:
+    if total - written + _FREE_BYTES > free:
         raise EnvironmentFault(
-            f"{of} has {_shown(total)} of files, and {_shown(free)} are free where the cache lies",
+            f"{of} has {format_bytes(total)} of files, and {format_bytes(free)} are free where the cache lies",
             remedy="free some space, or choose another --artifacts folder",
         )
 
 
-def _shown(size: int) -> str:
+def format_bytes(size: int) -> str:
+    """A size with three digits and its unit."""
     value, unit = float(size), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:
             break
         value, unit = value / 1000, larger
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+
+
+def printable(text: str) -> str:
+    """A text of others as it may stand in a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:_MOST_SHOWN]
+
+
+def is_name(part: str) -> bool:
+    """Whether one part of a path is a plain name: it leads nowhere else, on this machine or on another."""
+    return (
+        part not in {"", ".", ".."} and part.isprintable() and not set(part) & {"/", "\\"} and len(part.encode()) <= 255
+    )
+
+
+def safe_path(path: str) -> PurePosixPath | None:
+    """A relative path whose parts are all plain names; None for any other."""
+    return PurePosixPath(path) if path and all(is_name(part) for part in path.split("/")) else None

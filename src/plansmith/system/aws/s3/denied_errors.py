@@ -7,7 +7,7 @@ import time
 from email.utils import parsedate_to_datetime
 
 from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError
-from plansmith.stores.backend.s3.errors import ABSENT, CONFLICT, DAMAGED, DENIED, NOT_OFFERED, Asked, Refusal
+from plansmith.system.aws.s3.errors import ABSENT, CONFLICT, DAMAGED, DENIED, NOT_OFFERED, Asked, Refusal
 
 _CREDENTIALS = {
     "InvalidAccessKeyId",

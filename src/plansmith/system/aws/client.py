@@ -1,0 +1,69 @@
+"""botocore's clients of AWS's services, all with the same settings."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from plansmith.errors import EnvironmentFault
+
+DEFAULT_REGION = "us-east-1"
+
+CONNECT_SECONDS = 10
+
+
+def default_region(session: Any) -> str:
+    """The region of the environment or of the AWS configuration files; `DEFAULT_REGION` where neither names one.
+
+    botocore itself reads only AWS_DEFAULT_REGION; the other SDKs and the AWS CLI read AWS_REGION, and that first:
+    docs.aws.amazon.com/sdkref/latest/guide/feature-region.html.
+    """
+    return os.environ.get("AWS_REGION") or session.get_config_variable("region") or DEFAULT_REGION
+
+
+def create_client(
+    session: Any,
+    service: str,
+    region: str,
+    *,
+    endpoint_url: str = "",
+    attempts: int,
+    read_seconds: float,
+    connections: int = 10,
+    verify: str | None = None,
+    **options: Any,
+) -> Any:
+    """A client; nothing is asked of the service yet.
+
+    Args:
+        session: botocore's.
+        service: its name, such as sqs.
+        region: where it is.
+        endpoint_url: where it is neither AWS's own nor the one that the environment names.
+        attempts: how often a request is sent before it counts as failed, the first time included.
+        read_seconds: how long an answer may take.
+        connections: how many are kept open.
+        verify: a PEM file of certificates to trust; the usual ones when None.
+        options: what else botocore's Config takes.
+    """
+    from botocore.config import Config
+
+    return session.create_client(
+        service,
+        region_name=region,
+        endpoint_url=endpoint_url or None,
+        verify=verify,
+        config=Config(
+            retries={"mode": "standard", "total_max_attempts": attempts},
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=read_seconds,
+            max_pool_connections=connections,
+            user_agent_extra="plansmith",
+            **options,
+        ),
+    )
+
+
+def not_installed() -> EnvironmentFault:
+    """The error for a machine without botocore, which boto3 brings."""
+    return EnvironmentFault("boto3 is not installed", remedy="pip install 'plansmith[s3]'")

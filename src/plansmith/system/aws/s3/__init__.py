@@ -1,0 +1,1 @@
+"""Single requests to S3, or to another server that speaks its protocol."""

@@ -1,0 +1,41 @@
+"""Messages of an S3 bucket, as its notifications put them into a queue: objects were written.
+
+Their form is that of docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html. What they say
+is a hint to look there: which objects there are, and since when, S3 itself is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import unquote_plus
+
+from plansmith.triggers.registries.body import name_of, object_of, read_object
+from plansmith.triggers.registries.delivery import Refused
+
+_TEST = "s3:TestEvent"
+_WRITTEN = "ObjectCreated:"
+
+
+def written_keys(body: bytes, *, bucket: str) -> list[str]:
+    """The keys of a bucket that a message says were written; none for the test that S3 sends first.
+
+    Raises:
+        Refused: it is no message of S3's.
+    """
+    values = read_object(body)
+    if values.get("Event") == _TEST:
+        return []
+    records = values.get("Records")
+    if not isinstance(records, list) or not all(isinstance(one, dict) for one in records):
+        raise Refused("malformed", "Records is no list of objects")
+    return list(dict.fromkeys(_keys(records, bucket)))
+
+
+def _keys(records: list[dict[str, object]], bucket: str) -> Iterator[str]:
+    for one in records:
+        if one.get("eventSource") != "aws:s3":
+            raise Refused("malformed", "a record is not of S3")
+        about = object_of(one, "s3")
+        key = unquote_plus(name_of(object_of(about, "object"), "key", longest=4096))
+        if name_of(one, "eventName").startswith(_WRITTEN) and name_of(object_of(about, "bucket"), "name") == bucket:
+            yield key
