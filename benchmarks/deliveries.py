@@ -52,6 +52,7 @@ class Row:
     fast_cpu: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     latencies: list[list[float]] = field(default_factory=list)
+    fast_latencies: list[list[float]] = field(default_factory=list)
     sent: int = 0
 
     def measure(self, seconds: float) -> None:
@@ -63,6 +64,7 @@ class Row:
         cpu, record = self._send(number)
         self.fast_cpu.append(cpu)
         self.rates.append(number / record.seconds)
+        self.fast_latencies.append(record.latencies)
 
     def warm(self) -> None:
         """Have it open its connections and files."""
@@ -176,11 +178,11 @@ def _compare(sqlite: Row, sqlite_alone: Row, postgresql: Row, postgresql_alone: 
         ]
         print(f"{label:<42} {', '.join(ratios)}")
     for row in (sqlite, postgresql):
-        cpu, rate = median(row.steady_cpu), median(row.rates)
-        p99 = median(quantiles(one, n=100)[98] * 1000 for one in row.latencies)
+        cpu, rate = median(row.fast_cpu), median(row.rates)
+        p99 = median(quantiles(one, n=100)[98] * 1000 for one in row.fast_latencies)
         met = cpu <= MOST_CPU_MILLISECONDS and rate >= LEAST_PER_SECOND and p99 < MOST_P99_MILLISECONDS
         print(
-            f"{row.name}: {cpu:.2f} CPU ms a delivery, {rate:.0f} a second, p99 {p99:.1f} ms; the aim, at most"
+            f"{row.name} at most: {cpu:.2f} CPU ms a delivery, {rate:.0f} a second, p99 {p99:.1f} ms; the aim, at most"
             f" {MOST_CPU_MILLISECONDS:.0f}, at least {LEAST_PER_SECOND:.0f}, below {MOST_P99_MILLISECONDS:.0f}, is"
             f" {'met' if met else 'MISSED'}"
         )

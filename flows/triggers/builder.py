@@ -182,8 +182,10 @@ def spec_problems(config: ServiceConfig) -> Iterator[tuple[int, str]]:
             for target in sorted(targets):
                 if not is_target_file(target):  # which the machines that build may have alone
                     load_target(target)
-        except (UsageError, EngineError) as error:
+        except UsageError as error:
             yield number, error.message
+        except EngineError as error:
+            yield number, f"{error.message} ({error.remedy})" if error.remedy else error.message
 
 
 def targets_of(rule: Rule) -> tuple[str, ...]:

@@ -48,9 +48,13 @@ class LocalRuns:
         with self._one_at_a_time:
             listener = _LogListener(wanted.model, wanted.target)
             spec = rooted(wanted.spec, Path(wanted.directory).absolute())
-            with Compilation(spec, relative_to=base, listener=listener) as compilation:
-                published, _ = compilation.run()
-            listener.end(published)
+            try:
+                with Compilation(spec, relative_to=base, listener=listener) as compilation:
+                    published, _ = compilation.run()
+            except Exception:
+                listener.end("failed")  # why stands in the line of the entry
+                raise
+            listener.end("unchanged" if published.unchanged else "published", published)
         place = f"{published.repository} version {published.version}"
         return SubmittedRun(uuid5(NAMESPACE_URL, order.key), wanted.model, place)
 
@@ -81,9 +85,9 @@ class _LogListener(Listener):
     def notice(self, text: str) -> None:
         log_event(logging.WARNING, "notice", reason=text, **self._fields)
 
-    def end(self, published: PublishedVersion) -> None:
-        """The compile ended well."""
-        outcome = "unchanged" if published.unchanged else "published"
-        seconds = round(time.monotonic() - self._started, 3)
-        said = {"version": published.version, "repository": str(published.repository), "seconds": seconds}
-        log_event(logging.INFO, "compile", outcome=outcome, **said, **self._fields)
+    def end(self, outcome: str, published: PublishedVersion | None = None) -> None:
+        """The compile ended, with this version where it ended well."""
+        fields: dict[str, object] = {"seconds": round(time.monotonic() - self._started, 3), **self._fields}
+        if published is not None:
+            fields |= {"version": published.version, "repository": str(published.repository)}
+        log_event(logging.INFO if published else logging.ERROR, "compile", outcome=outcome, **fields)

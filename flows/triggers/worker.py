@@ -79,6 +79,8 @@ class Worker:
         is_later = number > entry.id and content_key != entry.content_key
         if not is_later or self._builder.is_confirmed(entry.event):
             return ""
+        if self._inbox.states(number).get(number) == "set-aside":
+            return ""  # nothing comes of that one unless a person decides so
         return f"entry {number} tells of a later version"
 
     def _settle(self, entry: Entry, built: BuildResult, started: Sequence[StartedRun]) -> None:

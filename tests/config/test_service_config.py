@@ -243,7 +243,7 @@ WRONG = {
         "pools: {a: {}}\ntriggers: {registries: {a: {type: folder, path: a}}, rules: [RULE]}".replace(
             "RULE", "{registry: b, model: a, when: ready, spec: a.yaml}"
         ),
-        ["service.yaml:3", "there is no registry 'b', but a"],
+        ["service.yaml:3: 'triggers.rules.0.registry': there is no registry 'b' here, but a"],
     ),
     "a registry of no known kind": (
         "pools: {a: {}}\ntriggers:\n  registries:\n    ours: {type: ftp}\n  rules: []",

@@ -42,6 +42,7 @@ def serve(
     workers: Sequence[Service],
     *,
     ready: Callable[[], None],
+    ending: Callable[[], None] = lambda: None,
     pages: Pages | None = None,
     metrics: Metrics | None = None,
 ) -> int:
@@ -56,6 +57,7 @@ def serve(
         at: where to listen.
         workers: each in a thread of its own; none: deliveries are kept for others.
         ready: called when deliveries are taken, and signals end it as they should.
+        ending: called when the end waits for what is in work.
         pages: for people; none when left out.
         metrics: that the workers count in, too; new ones when left out.
 
@@ -74,7 +76,7 @@ def serve(
         stop.set()
         if number is None:
             raise EnvironmentFault("the receiver has ended by itself", remedy="see what it wrote, and start it again")
-        _finish(told, threads)
+        _finish(told, threads, ending)
     repeats.end()
     return number
 
@@ -102,8 +104,12 @@ def _wait(told: SimpleQueue[int], is_running: Callable[[], bool]) -> int | None:
     return None
 
 
-def _finish(told: SimpleQueue[int], threads: Sequence[threading.Thread]) -> None:
+def _finish(told: SimpleQueue[int], threads: Sequence[threading.Thread], ending: Callable[[], None]) -> None:
     """Wait for the workers, unless told once more."""
+    for thread in threads:
+        thread.join(_LOOK_SECONDS / len(threads))
+    if any(thread.is_alive() for thread in threads):
+        ending()
     left = _END_SECONDS
     while left > 0 and any(thread.is_alive() for thread in threads):
         with suppress(Empty):

@@ -216,7 +216,11 @@ def test_rules_for_targets_that_there_are_not_are_named_but_for_those_of_files_t
     _write(f"{RANKER}target: nowhere\n", "specs/lost.yaml")
     known = {"spec": SPEC, "targets": ["local-cpu", "triton-26.03-cpu", "/srv/ours.yaml"]}
     found = list(spec_problems(service(known, {"spec": SPEC, "targets": ["nosuch"]}, {"spec": "specs/lost.yaml"})))
-    assert found == [(1, "there is no target 'nosuch'"), (2, "there is no target 'nowhere'")]
+    assert [(number, words.partition(" (")[0]) for number, words in found] == [
+        (1, "there is no target 'nosuch'"),
+        (2, "there is no target 'nowhere'"),
+    ]
+    assert all("`plansmith targets` lists all" in words for _, words in found)
 
 
 def _write(text: str, path: str = SPEC) -> None:

@@ -115,6 +115,7 @@ def test_events_are_compiled_by_the_service_itself(service: LocalService) -> Non
 
     assert service.post("wrong", "1", "d-2") == 202
     assert "absent" in service.wait_for("wrong", "set-aside").reason
+    assert [line["outcome"] for line in service.steps("wrong")] == ["started", "failed"]
 
     model = service.folder / "shelf" / "ranker"
     model.mkdir()

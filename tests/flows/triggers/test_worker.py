@@ -310,6 +310,21 @@ def test_what_no_registry_can_be_asked_of_gives_way_to_what_came_later(works: Se
     assert [len(entry.runs) for entry in works.inbox.entries()[::-1]] == [0, 1]
 
 
+def test_what_is_set_aside_makes_nothing_outdated(works: Service) -> None:
+    """An older version that a person asks for again is built though a later one waits for that person, too."""
+    works.is_so = lambda _: None
+    works.take("ranker", version="3")
+    works.take("ranker", version="4")
+    worker = works.worker()
+    assert worker.step()
+    works.runs.fails = [UsageError("the spec is wrong", remedy="mend it")]
+    assert worker.step()
+    assert works.inbox.states(1, 2) == {1: "done", 2: "set-aside"}
+    assert works.inbox.retry(1) == (1,)
+    assert worker.step()
+    assert [len(entry.runs) for entry in works.inbox.entries()[::-1]] == [1, 0]
+
+
 def test_what_no_rule_wants_is_not_asked_for(works: Service) -> None:
     works.is_so = lambda event: pytest.fail(f"{event.words} is nobody's")
     works.take("other", version="3")

@@ -183,8 +183,14 @@ def _serve(
                 click.echo(f"status page at {address_of(listening)}/")
             click.echo(f"{_hooks_in_words(triggers, address_of(listening))}; Ctrl-C ends it")
 
+        def ending() -> None:
+            words = "what is in work is finished first, for a minute at most; a second signal ends it at once"
+            click.echo(words, err=True)
+
         services = [*threads, *watch.services()]
-        return serve(triggers, inbox, secrets, listening, services, ready=ready, pages=pages, metrics=metrics)
+        return serve(
+            triggers, inbox, secrets, listening, services, ready=ready, ending=ending, pages=pages, metrics=metrics
+        )
 
 
 def _prefect() -> str:
@@ -220,6 +226,7 @@ def _show(service: Path, config: ServiceConfig, secrets: Secrets, *, poll: bool,
 def _document(config: ServiceConfig, builds: list[PendingBuild]) -> dict[str, object]:
     from dataclasses import asdict
 
+    from plansmith.flows.triggers.builder import targets_of
     from plansmith.triggers.registries.parse import delivering
 
     triggers = config.triggers
@@ -229,7 +236,7 @@ def _document(config: ServiceConfig, builds: list[PendingBuild]) -> dict[str, ob
         name: {"type": one.type, "hook": f"/hooks/{name}" if name in hooks else None, "poll_seconds": one.poll_seconds}
         for name, one in triggers.registries.items()
     }
-    rules = [rule.model_dump(mode="json") for rule in triggers.rules]
+    rules = [{**rule.model_dump(mode="json"), "targets": targets_of(rule)} for rule in triggers.rules]
     return {"registries": registries, "rules": rules, "builds": [asdict(one) for one in builds]}
 
 

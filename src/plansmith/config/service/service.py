@@ -276,6 +276,12 @@ def _contradictions(config: ServiceConfig) -> Iterator[Problem]:
                 yield Problem(place, "wrong", words)
             elif unknown := _target_problem(target, here):
                 yield Problem(place, "wrong", f"'pools.{name}.targets': {unknown}")
+    if config.triggers is not None:
+        for number, rule in enumerate(config.triggers.rules):
+            if rule.registry not in config.triggers.registries:
+                keys, known = ("triggers", "rules", str(number), "registry"), ", ".join(config.triggers.registries)
+                words = f"{'.'.join(keys)!r}: there is no registry {rule.registry!r} here, but {known}"
+                yield Problem(keys, "wrong", words)
     least = _MISSED_HEARTBEATS * config.heartbeat_seconds
     if config.crashed_after_seconds < least:
         words = f"'crashed_after_seconds': must be {least} or more, {_MISSED_HEARTBEATS} times heartbeat_seconds"

@@ -266,11 +266,3 @@ class TriggersConfig(Record):
                 " give each a service and pools of its own"
             )
         return self
-
-    @model_validator(mode="after")
-    def _check_rules(self) -> Self:
-        for number, rule in enumerate(self.rules):
-            if rule.registry not in self.registries:
-                known = ", ".join(self.registries)
-                raise ValueError(f"rules.{number}: there is no registry {rule.registry!r}, but {known}")
-        return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from contextlib import suppress
@@ -59,6 +60,8 @@ def bind(host: str, port: int) -> socket.socket:
         made.listen()
     except OSError as error:
         made.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise UsageError(f"{host} is no address of this machine", remedy="name one with --host") from error
         raise EnvironmentFault(
             f"cannot listen at {host}, port {port}: {error.strerror}",
             remedy="end what listens there, or name another with --port",

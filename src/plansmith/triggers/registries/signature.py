@@ -69,8 +69,10 @@ def proven_id(
         raise Refused("signature", "it is of no secret that is known here")
     if not _UNIX_SECONDS.fullmatch(timestamp):
         raise Refused("timestamp", "it is no Unix time")
-    if abs(now - int(timestamp)) > window_seconds:
-        raise Refused("timestamp", "it is too far from the time here")
+    if (seconds := now - int(timestamp)) > window_seconds:
+        raise Refused("timestamp", f"it is from {seconds:.0f} s ago, and window_seconds is {window_seconds:.0f}")
+    if -seconds > window_seconds:
+        raise Refused("timestamp", f"it is {-seconds:.0f} s ahead, and window_seconds is {window_seconds:.0f}")
     if not _ID.fullmatch(delivery):
         raise Refused("malformed", "the delivery's id is none")
     return delivery
