@@ -30,6 +30,10 @@ _STARVED = re.compile(
     r"|allocator error allocating"
 )
 _SKIPPED = re.compile(r"resizePhysical|[Ss]kipping tactic|Tactic Device request|Requested amount of GPU memory")
+# What fails on a machine without a driver, after whatever else went wrong: a cause only where nothing else is one.
+_CUDA_CALL = re.compile(r"checkMacros\.cpp::catchCudaError")
+_PARSER = re.compile(r"ModelImporter\.cpp:\d+: ")
+_PARSER_REASON = re.compile(r"\[\d+\] \S")
 _CONSEQUENCES = re.compile(
     r"Failed to parse onnx file|Engine set up failed|Building engine failed|Parsing model failed"
     r"|Failed to create engine from model or file|Engine could not be created from network"
@@ -130,7 +134,8 @@ _CAUSES = (
         "lower the model with plansmith, which casts where types meet, or cast in the model; " + _ASK_LINT,
     ),
     _cause(
-        r"shiftIsAllZeros|[Nn]on-zero zero point|[Ss]cale coefficients must all be positive"
+        r"Quantized constant \(.*\) is only allowed before DQ|has type \w+ but must have type FP8"
+        r"|shiftIsAllZeros|[Nn]on-zero zero point|[Ss]cale coefficients must all be positive"
         r"|QuantDequantLinearHelper|Unsupported.*(?:Quantize|Dequantize)Linear",
         "TensorRT cannot take the quantization at {node}",
         "let plansmith quantize it, with zero points of 0 and positive scales: precision: int8; " + _ASK_LINT,
@@ -156,12 +161,30 @@ _CAUSES = (
         r"Dynamic dimensions required for input: (?P<input>[^\s,]+)"
         r"|no optimization profile has been defined|profile is missing values for shape input"
         r"|Required optimization profile is invalid|Error in set (?:dimensions to profile|shape values)"
-        r"|optimization profiles must satisfy|violate shape constraints|does not match any|Profile is not valid",
+        r"|optimization profiles (?:must )?satisfy|violate shape constraints|does not match any|Profile is not valid"
+        r"|Dynamic-shaped input tensor \S+ has \d+ dimensions but profile|Dimension mismatch for tensor \S+ and profile"
+        r"|provided for shape tensor is inconsistent|IOptimizationProfile::set\w+: ",
         "the optimization profiles do not fit the graph",
         "give every input whose shape varies a range that the model can take, under shapes or tensorrt: profiles",
     ),
     _cause(
-        r"While parsing node number|INVALID_(?:NODE|GRAPH|VALUE)|Invalid Node|In node -?\d+ with name",
+        r"(?P<tensor>[^\s(]+): has dataType (?P<dtype>\w+) unsupported by tensor's allowed TensorFormats",
+        "the memory format of {tensor} holds no {dtype}",
+        "choose another for it under tensorrt: formats, or leave it out there",
+    ),
+    _cause(
+        r"ITopKLayer (?P<layer>[^\s:]+): .*K exceeds the maximum value allowed \((?P<most>\d+)\)",
+        "{layer} wants more values than the {most} that TensorRT's TopK gives",
+        "lower k in the model, or use engine: onnxruntime",
+    ),
+    _cause(
+        r"IConditionalOutputLayer (?P<layer>[^\s:]+): Must have inputs with equal ranks",
+        "the branches of {layer} give tensors of different ranks",
+        "give both the same rank in the model, or use engine: onnxruntime",
+    ),
+    _cause(
+        r"While parsing node number|INVALID_(?:NODE|GRAPH|VALUE)|Invalid Node|In node -?\d+ with name"
+        r"|ModelImporter\.cpp:\d+: ERROR",
         "TensorRT's parser does not take {node}",
         f"change it in the model, or use engine: onnxruntime; {_ASK_LINT}",
     ),
@@ -195,7 +218,14 @@ _CAUSES = (
     ),
 )
 
-_NO_KERNEL = re.compile(r"Could not find any implementation for node (?P<node>.+?)\.?\)?\.?$")
+_NO_KERNEL = re.compile(
+    r"Could not find any implementation for node (?P<node>.+?)\.?\)?\.?$|failed\. (?P<layer>\S+) has no runners that"
+)
+_TOO_LITTLE = re.compile(r"OutOfMemory \(Requested size was \d+ bytes")
+_WORKSPACE_REMEDY = (
+    "where tensorrt: memory_pools: {workspace: …} is set, raise it above that size or leave it out; where it is not,"
+    " end what else holds the GPU's memory (nvidia-smi)"
+)
 
 
 def failure_of(log_text: str, *, what: str) -> PlansmithError:
@@ -208,22 +238,39 @@ def failure_of(log_text: str, *, what: str) -> PlansmithError:
     known = known_failure(log_text, what=what)
     if known is not None:
         return known
-    last = [text for text in errors_of(list(read_lines(log_text))) if not _CONSEQUENCES.search(text)][-_LAST_ERRORS:]
+    lines = _without_late_cuda(list(read_lines(log_text)))
+    last = [text for text in errors_of(lines) if not _CONSEQUENCES.search(text)][-_LAST_ERRORS:]
     said = "\n".join(["TensorRT says", *map(_quoted, last)]) if last else "TensorRT does not say why"
     return EngineError(f"{what}: {said}", remedy="read the log; if the model is sound, please report this with it")
 
 
 def known_failure(log_text: str, *, what: str) -> PlansmithError | None:
     """As `failure_of`, for a log that holds a message of a known class; None for any other."""
-    lines = list(read_lines(log_text))
+    lines = _without_late_cuda(list(read_lines(log_text)))
     for cause in _CAUSES:
         for line in lines:
             found = cause.signs.search(line.text) if _counts(line, cause) else None
             if found is not None:
                 fields = {name: value or "" for name, value in found.groupdict().items()}
                 said = cause.said.format(node=failed_node(lines), **fields)
-                return cause.kind(f"{what}: {said}:\n{_quoted(line.text)}", remedy=cause.remedy)
+                return cause.kind(f"{what}: {said}:\n{_quoted(_reason(line, lines))}", remedy=cause.remedy)
     return _no_kernel(lines, what) or _no_memory(lines, what)
+
+
+def _without_late_cuda(lines: list[LogLine]) -> list[LogLine]:
+    """Without calls of CUDA that failed beside another error, as they do after it where there is no driver."""
+    others = [line for line in lines if line.is_error and line.starts and not _CUDA_CALL.search(line.text)]
+    if all(_CONSEQUENCES.search(line.text) for line in others):
+        return lines
+    return [line for line in lines if not _CUDA_CALL.search(line.text)]
+
+
+def _reason(line: LogLine, lines: Sequence[LogLine]) -> str:
+    """What to quote of a line: of the parser, which first says where and then dumps the node, the reason at the end."""
+    if not _PARSER.match(line.text):
+        return line.text
+    reasons = [other.text for other in lines if _PARSER_REASON.match(other.text.strip())]
+    return reasons[-1] if reasons else line.text
 
 
 def _no_kernel(lines: Sequence[LogLine], what: str) -> PlansmithError | None:
@@ -232,14 +279,15 @@ def _no_kernel(lines: Sequence[LogLine], what: str) -> PlansmithError | None:
         unmade = _NO_KERNEL.search(line.text) if _is_error(line) else None
         if unmade is None:
             continue
+        node = unmade["node"] or unmade["layer"]
         starved = next((other.text for other in lines if _STARVED.search(other.text)), None)
         if starved is not None:
             return EnvironmentFault(
-                f"{what}: the GPU's memory is not enough for any kernel of {unmade['node']}:\n{_quoted(starved)}",
+                f"{what}: the GPU's memory is not enough for any kernel of {node}:\n{_quoted(starved)}",
                 remedy=_DEVICE_MEMORY_REMEDY,
             )
         return EngineError(
-            f"{what}: TensorRT has no kernel for {unmade['node']}:\n{_quoted(line.text)}",
+            f"{what}: TensorRT has no kernel for {node}:\n{_quoted(line.text)}",
             remedy="give the builder more: tensorrt: memory_pools without a limit, optimization_level: 5; or keep the"
             " node in a higher precision, or use another target",
         )
@@ -256,9 +304,8 @@ def _no_memory(lines: Sequence[LogLine], what: str) -> PlansmithError | None:
         )
     spent = next((text for text in errors if _STARVED.search(text) and not _SKIPPED.search(text)), None)
     if spent is not None:
-        return EnvironmentFault(
-            f"{what}: the GPU's memory is not enough:\n{_quoted(spent)}", remedy=_DEVICE_MEMORY_REMEDY
-        )
+        remedy = _WORKSPACE_REMEDY if _TOO_LITTLE.search(spent) else _DEVICE_MEMORY_REMEDY
+        return EnvironmentFault(f"{what}: the GPU's memory is not enough:\n{_quoted(spent)}", remedy=remedy)
     return None
 
 

@@ -16,7 +16,7 @@ _DATE = re.compile(r"^\s*\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\]\s*")
 # Who says which node it is: the parser's own summary, the importer, and the dump of the node that follows.
 _NAMED = re.compile(r"In node -?\d+ with name: (?P<name>.*?) and operator: (?P<operator>\S*) \(\w+\):")
 _IMPORTED = re.compile(r"While parsing node number \d+ \[(?P<operator>\S+)")
-_DUMPED_NAME = re.compile(r'^\s*(?:ModelImporter\.cpp:\d+: )?name: "(?P<name>[^"]+)"')
+_DUMPED_NAME = re.compile(r'^\s*(?:(?:ModelImporter\.cpp:\d+: )?name: "(?P<name>[^"]+)"|Node name: (?P<plain>\S+))')
 _UNTYPED = re.compile(r"getPluginCreator could not find plugin: (?P<operator>\S+)")
 _CHECKED = re.compile(r"No checker registered for op: (?P<operator>\w+)")
 _INVALID = re.compile(r"Invalid Node - (?P<name>\S+)")
@@ -88,7 +88,7 @@ def failed_node(lines: Sequence[LogLine]) -> Node:
         imported = _IMPORTED.search(line.text)
         if imported is not None:
             dumped = (_DUMPED_NAME.search(later.text) for later in lines[place + 1 : _end_of_dump(lines, place)])
-            return Node(next((found["name"] for found in dumped if found), ""), imported["operator"])
+            return Node(next((found["name"] or found["plain"] for found in dumped if found), ""), imported["operator"])
     for pattern in (_INVALID, _UNTYPED, _CHECKED):
         for line in lines:
             found = pattern.search(line.text)

@@ -6,8 +6,12 @@ From its table (docs/operators.md of onnx-tensorrt, TensorRT 10.15) and its impo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from plansmith.compilers.precision.lint.view import Finding, View, attribute, operand
+
+if TYPE_CHECKING:
+    import onnx
 
 # A trip count from here on stands for "until the condition says so".
 _ENDLESS = 2**31 - 1
@@ -36,6 +40,9 @@ def loops(view: View) -> Iterator[Finding]:
     for node in view.inside("Loop") if view.tensorrt else ():
         body = attribute(node, "body")
         carried = max(0, len(node.input) - _CARRIED_FROM)
+        if not operand(node, 1) and len(body.input) > 1 and _is_read(body, body.input[1].name):
+            words = "leaves its condition out, and its body reads it"
+            yield Finding("loop-condition", "error", node.name, words, "give the loop a condition that is true")
         if len(body.output) > 1 + carried and _is_endless(view, operand(node, 0)):
             words = "gathers outputs, and nothing but its condition says how many"
             yield Finding("loop-length", "error", node.name, words, "export the loop with a trip count")
@@ -52,6 +59,10 @@ def scans(view: View) -> Iterator[Finding]:
         if len(node.input) <= attribute(node, "num_scan_inputs", 0):
             words = "carries no state, which TensorRT's parser does not read"
             yield Finding("scan-state", "error", node.name, words, "write it without a loop")
+
+
+def _is_read(body: onnx.GraphProto, name: str) -> bool:
+    return any(name in node.input for node in body.node) or any(output.name == name for output in body.output)
 
 
 def _is_endless(view: View, count: str) -> bool:

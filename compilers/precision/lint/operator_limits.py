@@ -153,7 +153,9 @@ _RECURRENT = ("GRU", "LSTM", "RNN")
 _RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 _LIMITS = (
     _Limit(_POOLS, _is_dilated, "pools with dilations"),
-    _Limit(_POOLS, _ranks(0, 3, 4, 5), "pools over other than one, two or three axes"),
+    _Limit(("AveragePool", "MaxPool"), _ranks(0, 3, 4, 5), "pools over other than one, two or three axes"),
+    _Limit(("LpPool",), _ranks(0, 4, 5), "pools by a norm over other than two or three axes"),
+    _Limit(("ArgMax", "ArgMin"), _ranks(0, *range(2, MOST_DIMS + 1)), "looks for the place in a single axis"),
     _Limit(("Conv", "ConvTranspose"), _ranks(0, 3, 4, 5), "convolves over other than one, two or three axes"),
     _Limit(("MaxPool",), _gives(1), "gives the places of the maxima"),
     _Limit(("BatchNormalization",), _gives(1, 2, 3, 4), "gives statistics too"),

@@ -31,6 +31,7 @@ _REFUSED: tuple[tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...] =
     (("DepthToSpace", "GridSample", "Resize", "SpaceToDepth"), (0,), ("BOOL",)),
     (("STFT",), (0,), ("DOUBLE", *_HALVES)),
     (("DeformConv", "GlobalLpPool", "LpPool"), (0,), ("BFLOAT16", "DOUBLE")),
+    (("GRU",), (0,), ("BFLOAT16",)),
     (("GridSample", "Mish", "NonMaxSuppression", "NonZero", "RoiAlign"), (0,), ("BFLOAT16",)),
 )
 

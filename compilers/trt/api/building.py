@@ -105,7 +105,7 @@ def _explained(request: BuildRequest, watch: Watch, heard: Heard) -> Iterator[No
 
     try:
         yield
-    except PolygraphyException as error:
+    except (PolygraphyException, RuntimeError) as error:  # the bindings raise the latter for values of shape tensors
         if watch.failure is not None:
             raise watch.failure from error
         if watch.is_late:

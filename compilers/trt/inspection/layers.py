@@ -221,7 +221,7 @@ def _computes(name: str, kind: str, nodes: Sequence[str]) -> bool:
         return False
     kernel = _KERNEL.match(name)
     words = _WORD.findall(kernel[1]) if kernel else []
-    if "Fc" in words or _ATTENTION.search(name):
+    if not {"Fc", "Corr"}.isdisjoint(words) or _ATTENTION.search(name):
         return True
     # Most exporters name a node by its operator; of a kernel of Myelin's own making, its name tells more.
     last = {word for node in nodes for word in re.split("[_.]", node.rpartition("/")[2])}

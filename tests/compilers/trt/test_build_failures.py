@@ -122,9 +122,41 @@ BY_SOURCE: dict[str, tuple[str, type[PlansmithError], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", [*CASES, *BY_SOURCE])
+RTX = logs.read_rtx_logs()
+
+# By what was wrong on a machine without a driver, where the failing calls of CUDA that follow are no cause.
+ON_A_CPU: dict[str, tuple[str, type[PlansmithError], str, str]] = {
+    name: (RTX[name], kind, said, way_out)
+    for name, (kind, said, way_out) in {
+        "dilated pool": (EngineError, 'MaxPool:\n[8] (dilations[i] == 1) && "This version', "onnxruntime"),
+        "operator without importer": (EngineError, "an unnamed Unique", "onnxruntime"),
+        "foreign operator": (EngineError, "no operator for an unnamed Fold", "tensorrt: plugins"),
+        "zero point": (EngineError, "Non-zero zero point is not supported", "precision: int8"),
+        "int32 bias dq": (EngineError, "cannot take the quantization at", "precision: int8"),
+        "mixed int": (EngineError, "add (Add) mixes Int64 and Int32", "cast one"),
+        "reduction scatter": (EngineError, "[9] Unsupported reduction type", "onnxruntime"),
+        "no kernel": (EngineError, "no kernel for node_of_y_0", "optimization_level: 5"),
+        "rank of profile": (EngineError, "profiles do not fit", "tensorrt: profiles"),
+        "fixed dim in profile": (EngineError, "profiles do not fit", "tensorrt: profiles"),
+        "min above max": (EngineError, "profiles do not fit", "tensorrt: profiles"),
+        "shapes that do not meet": (EngineError, "profiles do not fit", "tensorrt: profiles"),
+        "topk": (EngineError, "node_of_v wants more values than the 3840", "lower k"),
+        "branch ranks": (EngineError, "the branches of node_of_y_OutputLayer", "the same rank"),
+        "loop without condition": (EngineError, "Node input was not registered", "onnxruntime"),
+        "format": (EngineError, "the memory format of x holds no Float", "tensorrt: formats"),
+        "workspace too small": (EnvironmentFault, "Requested size was 91310080", "raise it above that size"),
+    }.items()
+}
+ALL = CASES | BY_SOURCE | ON_A_CPU
+
+
+def test_every_log_of_a_cpu_has_its_class() -> None:
+    assert set(ON_A_CPU) == set(RTX) - {"cancelled"}, "what was cancelled is told by whoever cancelled it"
+
+
+@pytest.mark.parametrize("case", ALL)
 def test_a_known_failure_says_what_was_wrong_and_what_to_do(case: str) -> None:
-    log, kind, said, way_out = (CASES | BY_SOURCE)[case]
+    log, kind, said, way_out = ALL[case]
     failure = failure_of(log, what=WHAT)
     assert type(failure) is kind
     assert failure.message.startswith(f"{WHAT}: ")
@@ -132,9 +164,9 @@ def test_a_known_failure_says_what_was_wrong_and_what_to_do(case: str) -> None:
     assert way_out in failure.remedy
 
 
-@pytest.mark.parametrize("case", [*CASES, *BY_SOURCE])
+@pytest.mark.parametrize("case", ALL)
 def test_a_known_failure_quotes_the_line_that_tells(case: str) -> None:
-    log, _, _, _ = (CASES | BY_SOURCE)[case]
+    log, _, _, _ = ALL[case]
     first, _, quoted = failure_of(log, what=WHAT).message.partition(":\n")
     assert quoted
     assert "\n" not in first + quoted
@@ -153,7 +185,7 @@ def test_without_dates_and_tags_as_a_logger_collects_them_it_is_the_same_failure
 
 
 def test_every_class_has_its_log() -> None:
-    logs_of_all = [log for log, *_ in (*CASES.values(), *BY_SOURCE.values())]
+    logs_of_all = [log for log, *_ in ALL.values()]
     silent = [
         cause.said
         for cause in failures._CAUSES

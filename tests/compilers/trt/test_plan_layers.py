@@ -140,6 +140,7 @@ def test_the_lowest_input_is_what_is_multiplied(key: str) -> None:
         ("/a/Conv_myl0_3", "correlation", True),
         ("__myl_FcNegExpAddDivMulMul_myl0_3", "kgen", True),
         ("__myl_CasFcAdd_myl0_4", "fusion", True),
+        ("__myl_CorrMulAddMinMaxMul_myl0_2", "runtime_fusion", True),
         ("_gemm_mha_v2_myl2_6", "kgen", True),
         ("/mlp/MatMul_myl1_2", "fusion", True),
         ("node_Conv_292", "fusion", True),

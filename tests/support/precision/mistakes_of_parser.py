@@ -49,6 +49,19 @@ _TEXTS = (
         ),
     ),
     (
+        "loop_without_the_condition_that_it_reads",
+        "loop-condition",
+        (
+            "(float[4] x) => (y) { n = Constant<value=int64 {3}>() y = Loop (n, , x)"
+            " <body = b (int64 i, bool k, float[4] v) => (bool k2, float[4] v2) { k2 = Identity(k) v2 = Relu(v) }> }"
+        ),
+    ),
+    (
+        "gru_in_bf16",
+        "refused-type",
+        ("(bfloat16[S,N,4] x, bfloat16[1,6,4] w, bfloat16[1,6,2] r) => (y) { y = GRU<hidden_size=2>(x, w, r) }"),
+    ),
+    (
         "loop_that_grows",
         "loop-shape",
         (

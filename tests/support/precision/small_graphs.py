@@ -56,8 +56,18 @@ LIMITS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "takes another norm",
-        "(float[N,3,8] x) => (y) { y = LpPool<kernel_shape=[2], p=3>(x) }",
-        "(float[N,3,8] x) => (y) { y = LpPool<kernel_shape=[2], p=1>(x) }",
+        "(float[N,3,8,8] x) => (y) { y = LpPool<kernel_shape=[2,2], p=3>(x) }",
+        "(float[N,3,8,8] x) => (y) { y = LpPool<kernel_shape=[2,2], p=1>(x) }",
+    ),
+    (
+        "pools by a norm",
+        "(float[N,3,8] x) => (y) { y = LpPool<kernel_shape=[2]>(x) }",
+        "(float[N,3,8,8] x) => (y) { y = LpPool<kernel_shape=[2,2]>(x) }",
+    ),
+    (
+        "looks for the place",
+        "(float[4] x) => (y) { y = ArgMax<axis=0>(x) }",
+        "(float[N,4] x) => (y) { y = ArgMax<axis=1>(x) }",
     ),
     (
         "wants more than 3840 values",

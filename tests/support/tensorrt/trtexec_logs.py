@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 BUILT_IN_2025 = """\
 [04/08/2025-23:15:47] [I] [TRT] Total Activation Memory: 467884032 bytes
 [04/08/2025-23:15:47] [I] [TRT] Total Weights Memory: 238797908 bytes
@@ -305,3 +307,10 @@ UNKNOWN = """\
 &&&& FAILED TensorRT.trtexec [TensorRT v100800] [b43] # trtexec.exe --onnx=yolov8n.onnx --saveEngine=best.trt
 """  # noqa: E501
 """https://github.com/NVIDIA/TensorRT/issues/4572"""
+
+
+def read_rtx_logs() -> dict[str, str]:
+    """By what was wrong, what the logger of TensorRT-RTX 1.7.1 got on a machine without a GPU."""
+    text = Path(__file__).with_name("rtx_failures.log").read_text(encoding="utf-8")
+    cases = (case.partition("\n") for case in text.split("===== ")[1:])
+    return {name: log for name, _, log in cases}

@@ -93,13 +93,21 @@ def test_one_branch_of_a_constant_condition_is_read_so_that_ranks_may_differ() -
     assert lint(graph(text), engine=EngineKind.TENSORRT) == []
 
 
+LOOP = (
+    "(float[4] x) => (y, ys) { n = Constant<value=int64 {3}>() t = Constant<value=bool {1}>() y, ys = Loop (n, t, x)"
+    " <body = b (int64 i, bool k, float[4] v) => (bool k2, float[4] v2, float[4] s)"
+    " { k2 = Identity(k) v2 = Relu(v) s = Neg(v) }> }"
+)
+WITHOUT_CONDITION = LOOP.replace("(n, t, x)", "(n, , x)")
+
+
 def test_a_loop_with_a_count_and_fixed_shapes_passes() -> None:
-    text = (
-        "(float[4] x) => (y, ys) { n = Constant<value=int64 {3}>() y, ys = Loop (n, , x)"
-        " <body = b (int64 i, bool k, float[4] v) => (bool k2, float[4] v2, float[4] s)"
-        " { k2 = Identity(k) v2 = Relu(v) s = Neg(v) }> }"
-    )
-    assert lint(graph(text), engine=EngineKind.TENSORRT) == []
+    assert lint(graph(LOOP), engine=EngineKind.TENSORRT) == []
+
+
+def test_a_loop_without_the_condition_that_its_body_reads_is_refused() -> None:
+    (found,) = lint(graph(WITHOUT_CONDITION), engine=EngineKind.TENSORRT)
+    assert (found.id, found.severity) == ("loop-condition", "error")
 
 
 def test_constants_inside_of_a_branch_count_as_constants() -> None:
