@@ -38,7 +38,10 @@ def test_two_fleets_at_once_start_a_model_once_and_what_failed_is_started_by_the
 ) -> None:
     lay_out(tmp_path, "k-good")
     lay_out(tmp_path, "k-wrong", shapes={"nothing": "1x8:2x8:4x8"})
-    fleets = [FleetRun(prefect, tmp_path, pools={"": POOL}) for _ in range(2)]
+    # What one has built before the other plans is fresh to that one.
+    with _paused_queue(prefect):
+        fleets = [FleetRun(prefect, tmp_path, pools={"": POOL}) for _ in range(2)]
+        wait_until(lambda: all("k-wrong for local-cpu is" in fleet.log for fleet in fleets))
     answers = [fleet.answer() for fleet in fleets]
     assert [answer.ended for answer in answers] == [{"k-good": "published", "k-wrong": "failed"}] * 2
     assert {answer.outcomes["k-wrong"]["failure"]["exit_code"] for answer in answers} == {2}
