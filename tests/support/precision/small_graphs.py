@@ -170,7 +170,7 @@ LIMITS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "takes other than 4-D images",
-        "(float[N,8,2] x) => (y) { y = DepthToSpace<blocksize=2>(x) }",
+        "(float[N,8,2] x) => (float[N,C,L] y) { y = DepthToSpace<blocksize=2>(x) }",
         "(float[N,8,2,2] x) => (y) { y = DepthToSpace<blocksize=2>(x) }",
     ),
     (

@@ -1,28 +1,119 @@
 """TensorRT-RTX's real parser and builder in place of TensorRT: they need neither a GPU nor a driver.
 
-Its API is that of TensorRT 11.4, with the same names and integers; what it builds is a plan for RTX alone. A build is
-done in a process of its own, as the library may end its process: `python -m tests.support.tensorrt.rtx` reads a
-`BuildRequest` as JSON on standard input and writes what came of it.
+Its API is that of TensorRT 11.4, with the same names and integers; what it builds is a plan for RTX alone. It works in
+a process of its own, as it may end its process.
 """
 
 from __future__ import annotations
 
-import json
-import os
+import multiprocessing
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
-from plansmith.records.engine import BuildRequest
+from plansmith.records.engine import BuildRequest, BuildSpec
 from plansmith.system.files import locked
+
+from .builds import gpu
 
 VERSION = "1.7.1.116"
 WHEELS = tuple(f"tensorrt-rtx-cu12{part}=={VERSION}" for part in ("", "-bindings", "-libs"))
+API = "11.4.0.106"
+"""The TensorRT whose API it has."""
 _CACHE = Path(sys.prefix) / "tensorrt-rtx"
-_LIKE = "11.4.0.106"
 _SECONDS = 240
+
+Result = TypeVar("Result")
+
+
+class LibraryCrash(Exception):
+    """The library ended its process: by which signal."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a build ended with.
+
+    Attributes:
+        error: the class of the error, or the signal that ended the process, such as "signal 11".
+        message: of the error.
+        plan: the file, which may be there in spite of an error: looking at it takes a GPU.
+    """
+
+    error: str
+    message: str
+    plan: Path
+
+    @property
+    def is_built(self) -> bool:
+        """Whether the library took the graph."""
+        return self.plan.exists()
+
+
+class Library:
+    """A process that has the library as `tensorrt`; another one after each that the library ended."""
+
+    def __init__(self) -> None:
+        self._process: SpawnProcess | None = None
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """What a function of a module returns in that process.
+
+        Raises:
+            LibraryCrash: a signal ended the process.
+        """
+        if self._process is None:
+            self._connection, theirs = multiprocessing.Pipe()
+            self._process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs, str(fetched())))
+            self._process.start()
+            theirs.close()
+        assert self._connection is not None
+        self._connection.send((function, arguments))
+        try:
+            assert self._connection.poll(_SECONDS), f"no answer in {_SECONDS} s"
+            result: Result = self._connection.recv()
+        except (EOFError, ConnectionError) as error:
+            status = self._end()
+            assert status < 0, f"the process ended with {status}"
+            raise LibraryCrash(f"signal {-status}") from error
+        return result
+
+    def build(self, folder: Path, graph: bytes, profile: dict[str, Any] | None = None) -> Outcome:
+        """Have a graph built in an empty folder, with one profile or none."""
+        file, out = folder / "model.onnx", folder / "out"
+        out.mkdir(parents=True)
+        file.write_bytes(graph)
+        spec = BuildSpec.model_validate({"profiles": [{"name": "all", **profile}] if profile else []})
+        request = BuildRequest(
+            graph=str(file), out=str(out), spec=spec, gpu=gpu(), trtexec="", timing_cache="", deadline_seconds=120
+        )
+        try:
+            error, message = self.call(_build, request)
+        except LibraryCrash as crash:
+            error, message = str(crash), ""
+        return Outcome(error, message, out / "model.plan")
+
+    def _end(self) -> int:
+        """The exit status of the process, which ends with its connection if it has not."""
+        process, self._process = self._process, None
+        if process is None or self._connection is None:
+            return 0
+        self._connection.close()
+        process.join(_SECONDS)
+        return process.exitcode or 0
 
 
 def fetched() -> Path:
@@ -37,48 +128,31 @@ def fetched() -> Path:
                 subprocess.run([*pip, *WHEELS], check=True, stdout=subprocess.DEVNULL)
                 package = Path(folder, "tensorrt")
                 package.mkdir()
-                text = f'from tensorrt_rtx import *\n__version__ = "{_LIKE}"\n'
+                text = f'from tensorrt_rtx import *\n__version__ = "{API}"\n'
                 (package / "__init__.py").write_text(text)
                 Path(folder).rename(place)
                 Path(folder).mkdir()  # which goes with the block
     return place
 
 
-def build(request: BuildRequest) -> dict[str, Any]:
-    """Have a plan built by the real library: `error`, `message` and `remedy` of what it ended with.
-
-    The error of a process that the library ended is the signal, such as "signal 11".
-    """
-    done = subprocess.run(
-        [sys.executable, "-m", __name__],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(fetched()), os.environ.get("PYTHONPATH", "")])},
-        cwd=Path(__file__).parents[3],
-        input=request.model_dump_json(),
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-    )
-    if done.returncode < 0:
-        return {"error": f"signal {-done.returncode}", "message": done.stderr, "remedy": ""}
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert isinstance(found, dict)
-    return found
+def _serve(connection: Connection, folder: str) -> None:
+    """Call what comes in, until nobody asks any more."""
+    sys.path.insert(0, folder)
+    while True:
+        try:
+            function, arguments = connection.recv()
+        except EOFError:
+            return
+        connection.send(function(*arguments))
 
 
-def main() -> None:
-    """Build what standard input asks for."""
-    from plansmith.compilers.trt.api.building import build as build_plan
+def _build(request: BuildRequest) -> tuple[str, str]:
+    """The class and the message of the error that a build ends with."""
+    from plansmith.compilers.trt.api.building import build
     from plansmith.errors import PlansmithError
 
     try:
-        build_plan(BuildRequest.model_validate_json(sys.stdin.read()), lambda _: None)
-        found = {"error": "", "message": "", "remedy": ""}
+        build(request, lambda _: None)
     except PlansmithError as error:
-        found = {"error": type(error).__name__, "message": error.message, "remedy": error.remedy}
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+        return type(error).__name__, error.message
+    return "", ""
