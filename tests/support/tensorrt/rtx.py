@@ -106,6 +106,10 @@ class Library:
             error, message = str(crash), ""
         return Outcome(error, message, out / "model.plan")
 
+    def operators(self, names: list[str]) -> set[str]:
+        """Which of some operators its parser reads by itself."""
+        return self.call(_operators, names)
+
     def _end(self) -> int:
         """The exit status of the process, which ends with its connection if it has not."""
         process, self._process = self._process, None
@@ -156,3 +160,13 @@ def _build(request: BuildRequest) -> tuple[str, str]:
     except PlansmithError as error:
         return type(error).__name__, error.message
     return "", ""
+
+
+def _operators(names: list[str]) -> set[str]:
+    import tensorrt
+
+    from plansmith.compilers.trt.api.logger import logger
+
+    network = tensorrt.Builder(logger()).create_network(0)
+    parser = tensorrt.OnnxParser(network, logger())
+    return {name for name in names if parser.supports_operator(name)}

@@ -14,6 +14,7 @@ import onnx
 import pytest
 
 from plansmith.compilers import onnx_files
+from plansmith.compilers.precision.lint import parser_table
 from plansmith.compilers.precision.lint.linter import Finding
 from plansmith.compilers.trt.lint import lint_for_plan
 from plansmith.records.engine import OptimizationProfile
@@ -78,6 +79,10 @@ DIFFERENT = {
         "within: attends over cached keys",
         "within: gives its softmax a precision",
     ),
+}
+OPERATORS_DIFFERENT = {
+    "plugins of TensorRT": ("DFT", "DeformConv"),
+    "in no release notes of TensorRT until 11.5": ("CausalConvWithState", "LinearAttention"),
 }
 _REASONS = {case: reason for reason, cases in DIFFERENT.items() for case in cases}
 _CONTENTS = {"min": [1, 3, 4, 4], "opt": [2, 3, 4, 4], "max": [4, 3, 4, 4]}
@@ -148,3 +153,16 @@ def test_the_lint_refuses_what_the_library_refuses(case: str, library: Library, 
 
 def test_what_is_known_to_differ_is_a_graph_of_the_lints_tests() -> None:
     assert set(_REASONS) <= set(CASES)
+
+
+def test_the_table_of_operators_is_that_of_the_library(library: Library) -> None:
+    standard = {schema.name for schema in onnx.defs.get_all_schemas_with_history() if not schema.domain}
+    names = sorted(standard | {*parser_table._READ.split(), *parser_table._SINCE, *parser_table._OWN.split()})
+    version = parser_table.version_of(API)
+    ours = {
+        name
+        for name in names
+        if parser_table.is_own(name) or ((first := parser_table.since(name)) is not None and first <= version)
+    }
+    assert len(names) > 200
+    assert ours ^ library.operators(names) == {name for group in OPERATORS_DIFFERENT.values() for name in group}
