@@ -249,6 +249,81 @@ SINCE: tuple[tuple[str, str, str, int, str, str], ...] = (
         "11.1",
         "11.2",
     ),
+    (
+        "parser-constants",
+        "is Gemm of FLOAT16",
+        "(float16[N,4] x, float16[4,4] w) => (y) { y = Gemm<alpha=0.5>(x, w) }",
+        21,
+        "11.3",
+        "11.4",
+    ),
+    (
+        "parser-constants",
+        "is IsInf of BFLOAT16",
+        "(bfloat16[N,4] x) => (y) { y = IsInf<detect_negative=0>(x) }",
+        21,
+        "11.3",
+        "11.4",
+    ),
+    (
+        "parser-constants",
+        "is RNN of FLOAT16",
+        ("(float16[S,N,4] x, float16[1,2,4] w, float16[1,2,2] r) => (y) { y = RNN<hidden_size=2>(x, w, r) }"),
+        21,
+        "11.3",
+        "11.4",
+    ),
+    (
+        "refused-type",
+        "is STFT of FLOAT16",
+        "(float16[N,64] x) => (y) { s = Constant<value_int=8>() l = Constant<value=int64 {16}>() y = STFT(x, s, , l) }",
+        21,
+        "11.3",
+        "11.4",
+    ),
+    (
+        "refused-type",
+        "is GridSample of BFLOAT16",
+        "(bfloat16[N,3,8,8] x, bfloat16[N,4,4,2] g) => (y) { y = GridSample(x, g) }",
+        22,
+        "11.1",
+        "11.2",
+    ),
     ("opset", "9 to 23", "(float[N] x) => (y) { y = Relu(x) }", 24, "10.14", "10.15"),
     ("opset", "9 to 24", "(float[N] x) => (y) { y = Relu(x) }", 25, "11.4", "11.5"),
+)
+
+# What TensorRT takes under a condition: what the lint of plans says of it, and a graph.
+DOUBTFUL: tuple[tuple[str, str], ...] = (
+    (
+        "standard-plugin",
+        '(float[4] x, int64[2] i, float[2] u) => (y) { y = ScatterElements<reduction="add">(x, i, u) }',
+    ),
+    (
+        "standard-plugin",
+        (
+            "(float[2,3,8,8] x, float[3,4] r, int64[3] b) => (y)"
+            " { y = RoiAlign<output_height=2, output_width=2>(x, r, b) }"
+        ),
+    ),
+    (
+        "deciding-contents",
+        "(float n) => (y) { z = Constant<value=float {0}>() o = Constant<value=float {1}>() y = Range(z, n, o) }",
+    ),
+    ("uint8-inside", "(uint8[2,4] x) => (y) { y = Cast<to=7>(x) }"),
+    (
+        "computed-scale",
+        (
+            "(float[2,4] x) => (y) { s = ReduceMax<keepdims=0>(x) z = Constant<value=int8 {0}>()"
+            " q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) y = Relu(d) }"
+        ),
+    ),
+    (
+        "branch-names",
+        (
+            "(float[2,4] x, bool c) => (y) { y = If (c) <then_branch = t () => (a) { a = Relu(x) },"
+            " else_branch = e () => (a) { a = Neg(x) }> }"
+        ),
+    ),
+    ("double-precision", "(float[2] x) => (y) { z = Cast<to=11>(x) y = Cast<to=1>(z) }"),
 )

@@ -23,7 +23,7 @@ from plansmith.records.model import EngineKind
 from ....support.precision.given_files import right_graphs, with_mistake
 from ....support.precision.mistakes import MISTAKES
 from ....support.precision.planting import Mistake
-from ....support.precision.small_graphs import LIMITS, SINCE, graph
+from ....support.precision.small_graphs import DOUBTFUL, LIMITS, SINCE, graph
 from ....support.tensorrt.rtx import API, Library, Outcome
 
 pytestmark = [pytest.mark.services, pytest.mark.xdist_group("rtx")]
@@ -52,27 +52,12 @@ DIFFERENT = {
     "built, against NVIDIA's guide to explicit quantisation": (
         "fp8_beside_int8",
         "pooling_between_q_and_dq",
-        "scale_computed_from_the_input",
         "scale_per_channel_of_an_activation",
         "scales_per_input_channel",
     ),
     "built, and clients would have to send FP32 for FP64": ("clients_send_doubles",),
     "built, and ONNX's own checker refuses it": ("cast_behind_what_reads_it",),
-    "RTX 1.7.1 reads what TensorRT's release notes have since 11.5": (
-        "opset_that_tensorrt_does_not_read",
-        "since 11.5: 9 to 24",
-        "since 11.5: names no axes",
-    ),
-    "false positives": (
-        "bytes_that_become_integers",
-        "infinity_of_one_sign",
-        "product_with_a_factor",
-    ),
-    "a plugin of TensorRT, and RTX has no library of them": (
-        "since 11.2: before 11.2",
-        "within: convolves over more than two axes",
-        "within: pads one end more than the other",
-    ),
+    "RTX 1.7.1 reads what the release notes of TensorRT have since 11.5": ("since 11.5: names no axes",),
     "a build of Attention ends RTX's process on a CPU": (
         "since 10.14: before 10.14",
         "since 10.15: attends without an axis of heads",
@@ -85,6 +70,8 @@ OPERATORS_DIFFERENT = {
     "in no release notes of TensorRT until 11.5": ("CausalConvWithState", "LinearAttention"),
 }
 _REASONS = {case: reason for reason, cases in DIFFERENT.items() for case in cases}
+_MAY_FAIL = {"deciding-contents", "standard-plugin"}
+"""Warnings that TensorRT may refuse the graph."""
 _CONTENTS = {"min": [1, 3, 4, 4], "opt": [2, 3, 4, 4], "max": [4, 3, 4, 4]}
 """Of an input that holds a shape."""
 
@@ -109,6 +96,8 @@ def cases() -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
         yield f"within: {words}", partial(small, within)
     for _, words, text, opset, _, first in SINCE:
         yield f"since {first}: {words}", partial(small, text, opset)
+    for place, (finding, text) in enumerate(DOUBTFUL):
+        yield f"doubtful {place}: {finding}", partial(small, text)
 
 
 CASES = dict(cases())
@@ -145,9 +134,10 @@ def judged(library: Library, folder: Path, model: onnx.ModelProto) -> tuple[list
 @pytest.mark.parametrize("case", CASES)
 def test_the_lint_refuses_what_the_library_refuses(case: str, library: Library, tmp_path: Path) -> None:
     findings, outcome = judged(library, tmp_path, CASES[case]())
-    assert outcome.is_built or outcome.error in {"EngineError", "signal 11"}, outcome
     errors = [finding for finding in findings if finding.severity == "error"]
-    is_different = bool(errors) is outcome.is_built
+    may_fail = bool(errors) or any(finding.id in _MAY_FAIL for finding in findings)
+    assert outcome.is_built or may_fail or outcome.error in {"EngineError", "signal 11"}, outcome
+    is_different = bool(errors) if outcome.is_built else not may_fail
     assert is_different is (case in _REASONS), (errors, outcome, _REASONS.get(case))
 
 

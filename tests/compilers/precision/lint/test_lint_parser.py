@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from plansmith.compilers.precision.lint import operator_limits, parser_support
+from plansmith.compilers.precision.lint import operator_limits, parser_support, tensor_types
 from plansmith.compilers.precision.lint.linter import Finding, lint
 from plansmith.compilers.precision.lint.view import View
 from plansmith.records.model import EngineKind
@@ -15,7 +15,8 @@ from ....support.precision.small_graphs import LIMITS, SINCE, graph
 
 def findings(model: onnx.ModelProto, version: str = "", *, plugins: bool = False) -> list[Finding]:
     view = View(model, EngineKind.TENSORRT, tensorrt=version, plugins=plugins)
-    return [finding for rule in (*parser_support.RULES, *operator_limits.RULES) for finding in rule(view)]
+    rules = (*parser_support.RULES, *operator_limits.RULES, *tensor_types.RULES)
+    return [finding for rule in rules for finding in rule(view)]
 
 
 def opset_of(text: str) -> int:
@@ -26,7 +27,7 @@ def opset_of(text: str) -> int:
 def test_a_node_beyond_what_is_read_is_refused_and_one_within_is_not(words: str, beyond: str, within: str) -> None:
     found = findings(graph(beyond, opset_of(beyond)))
     assert any(f.id == "operator-limit" and f.words.startswith(words) and f.remedy for f in found)
-    assert findings(graph(within, opset_of(within))) == []
+    assert {f.id for f in findings(graph(within, opset_of(within)))} <= {"standard-plugin"}
 
 
 def test_there_is_a_graph_for_every_limit() -> None:
@@ -119,23 +120,6 @@ def test_constants_inside_of_a_branch_count_as_constants() -> None:
     assert lint(graph(text), engine=EngineKind.TENSORRT) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        (
-            (
-                "(float[N,4] x, bool c) => (y) { y = If (c) <then_branch = t () => (a) { a = Relu(x) },"
-                " else_branch = e () => (a) { a = Neg(x) }> }"
-            ),
-            "branch-names",
-        ),
-        ("(float[N] x) => (y) { z = Cast<to=11>(x) y = Cast<to=1>(z) }", "double-precision"),
-    ],
-)
-def test_what_is_doubtful_is_a_warning(text: str, found: str) -> None:
-    assert [(f.id, f.severity) for f in lint(graph(text), engine=EngineKind.TENSORRT)] == [(found, "warning")]
-
-
 def test_pixels_come_in_as_bytes_and_leave_as_bytes() -> None:
     text = "(uint8[N,4] x) => (y) { f = Cast<to=1>(x) z = Relu(f) y = Cast<to=2>(z) }"
     assert lint(graph(text), engine=EngineKind.TENSORRT) == []
@@ -147,6 +131,7 @@ def test_pixels_come_in_as_bytes_and_leave_as_bytes() -> None:
         "(float16[N,4] x, float16[4,4] w) => (y) { y = Gemm<transB=1>(x, w) }",
         "(float[N,4] x, float[4,4] w) => (y) { y = Gemm<alpha=0.5>(x, w) }",
         "(float16[N,4] x) => (y) { y = IsInf(x) }",
+        "(float[4] x, int64[2] i, float[2] u) => (y) { y = ScatterElements(x, i, u) }",
         "(int64 n) => (y) { o = Constant<value=int64 {1}>() y = Range(o, n, o) }",
     ],
 )
