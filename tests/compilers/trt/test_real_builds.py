@@ -101,3 +101,13 @@ def test_what_the_library_refuses_is_an_error_of_its_class(case: str, library: L
 
 def test_the_reason_of_the_parser_is_quoted(library: Library, tmp_path: Path) -> None:
     assert "does not support dilations other than 1" in library.build(tmp_path, dilated_pool()).message
+
+
+def test_a_timing_cache_that_the_library_empties_is_said_to_be_ignored(library: Library, tmp_path: Path) -> None:
+    cache = tmp_path / "timing.cache"
+    assert library.attach(cache) == ("started empty", [])
+    cache.write_bytes(b"of another time")
+    words, warnings = library.attach(cache)
+    assert words.startswith("ignored, as TensorRT cannot read it: ")
+    assert "driver" in words
+    assert len(warnings) == 1

@@ -110,6 +110,10 @@ class Library:
         """Which of some operators its parser reads by itself."""
         return self.call(_operators, names)
 
+    def attach(self, cache: Path) -> tuple[str, list[str]]:
+        """What becomes of a timing cache, and the warnings, where a build begins with it."""
+        return self.call(_attach, cache)
+
     def _end(self) -> int:
         """The exit status of the process, which ends with its connection if it has not."""
         process, self._process = self._process, None
@@ -170,3 +174,14 @@ def _operators(names: list[str]) -> set[str]:
     network = tensorrt.Builder(logger()).create_network(0)
     parser = tensorrt.OnnxParser(network, logger())
     return {name for name in names if parser.supports_operator(name)}
+
+
+def _attach(cache: Path) -> tuple[str, list[str]]:
+    import tensorrt
+
+    from plansmith.compilers.trt.api.logger import logger
+    from plansmith.compilers.trt.api.timing_cache import Measured
+
+    measured = Measured(cache)
+    measured.attach(tensorrt.Builder(logger()).create_builder_config())
+    return measured.words, measured.warnings
