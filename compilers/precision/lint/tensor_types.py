@@ -19,16 +19,13 @@ _ORT = "set engine: onnxruntime"
 _HALVES = ("FLOAT16", "BFLOAT16")
 _INTEGERS = ("INT32", "INT64")
 _LOW_BITS = ("FLOAT4E2M1", "FLOAT8E4M3FN", "INT4")
-_REDUCTIONS = tuple(
-    f"Reduce{k}" for k in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-)
-_NOT_IN_BF16 = ("DeformConv", "GRU", "GlobalLpPool", "LpPool", "Mish", "NonMaxSuppression", "NonZero", "RoiAlign")
+_NOT_IN_BF16 = ("DeformConv", "GRU", "GlobalLpPool", "LpPool", "Mish", "NonZero", "RoiAlign")
 # Operators, inputs, the types of these that their importers refuse where ONNX allows them, and until which version.
 # The release notes of 11.2 have GridSample.
 _REFUSED: tuple[tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...], Version | None], ...] = (
     (("MatMul", "Gemm", "Einsum"), (0,), _INTEGERS, None),
     (("PRelu",), (0, 1), _INTEGERS, None),
-    (_REDUCTIONS, (0,), ("BOOL",), None),
+    (("ReduceMax", "ReduceMin"), (0,), ("BOOL",), None),
     (("Range",), (0, 1, 2), _HALVES, None),
     (("DepthToSpace", "GridSample", "Resize", "SpaceToDepth"), (0,), ("BOOL",), None),
     (("STFT",), (0,), _HALVES, RTX_API),

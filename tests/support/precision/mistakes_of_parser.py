@@ -55,11 +55,6 @@ _TEXTS = (
         ),
     ),
     (
-        "gru_in_bf16",
-        "refused-type",
-        ("(bfloat16[S,N,4] x, bfloat16[1,6,4] w, bfloat16[1,6,2] r) => (y) { y = GRU<hidden_size=2>(x, w, r) }"),
-    ),
-    (
         "loop_that_grows",
         "loop-shape",
         (

@@ -293,6 +293,35 @@ SINCE: tuple[tuple[str, str, str, int, str, str], ...] = (
     ("opset", "9 to 24", "(float[N] x) => (y) { y = Relu(x) }", 25, "11.4", "11.5"),
 )
 
+# Types that ONNX allows for an operator and TensorRT does not: the operator, the type, a graph.
+REFUSED_TYPES: tuple[tuple[str, str, str], ...] = (
+    ("MatMul", "INT64", "(int64[2,4] x, int64[4,4] w) => (y) { y = MatMul(x, w) }"),
+    ("Gemm", "INT32", "(int32[2,4] x, int32[4,4] w) => (y) { y = Gemm(x, w) }"),
+    ("Einsum", "INT64", '(int64[2,4] x, int64[4,5] w) => (y) { y = Einsum<equation="bd,de->be">(x, w) }'),
+    ("PRelu", "INT64", "(int64[2,4] x, int64[4] s) => (y) { y = PRelu(x, s) }"),
+    ("ReduceMax", "BOOL", "(bool[2,4] x) => (y) { y = ReduceMax(x) }"),
+    ("ReduceMin", "BOOL", "(bool[2,4] x) => (y) { y = ReduceMin(x) }"),
+    ("DepthToSpace", "BOOL", "(bool[2,8,2,2] x) => (y) { y = DepthToSpace<blocksize=2>(x) }"),
+    ("SpaceToDepth", "BOOL", "(bool[2,8,2,2] x) => (y) { y = SpaceToDepth<blocksize=2>(x) }"),
+    ("GridSample", "BOOL", "(bool[2,3,8,8] x, float[2,4,4,2] g) => (y) { y = GridSample(x, g) }"),
+    ("Resize", "BOOL", "(bool[2,3,8,8] x) => (y) { f = Constant<value=float[4] {1,1,2,2}>() y = Resize(x, , f) }"),
+    (
+        "DeformConv",
+        "BFLOAT16",
+        "(bfloat16[2,3,8,8] x, bfloat16[2,3,1,1] w, bfloat16[2,2,8,8] o) => (y) { y = DeformConv(x, w, o) }",
+    ),
+    (
+        "GRU",
+        "BFLOAT16",
+        "(bfloat16[5,2,4] x, bfloat16[1,6,4] w, bfloat16[1,6,2] r) => (y) { y = GRU<hidden_size=2>(x, w, r) }",
+    ),
+    ("GlobalLpPool", "BFLOAT16", "(bfloat16[2,3,8,8] x) => (y) { y = GlobalLpPool(x) }"),
+    ("LpPool", "BFLOAT16", "(bfloat16[2,3,8,8] x) => (y) { y = LpPool<kernel_shape=[2,2]>(x) }"),
+    ("Mish", "BFLOAT16", "(bfloat16[2,4] x) => (y) { y = Mish(x) }"),
+    ("NonZero", "BFLOAT16", "(bfloat16[4] x) => (y) { y = NonZero(x) }"),
+    ("RoiAlign", "BFLOAT16", "(bfloat16[2,3,8,8] x, bfloat16[3,4] r, int64[3] b) => (y) { y = RoiAlign(x, r, b) }"),
+)
+
 # What TensorRT takes under a condition: what the lint of plans says of it, and a graph.
 DOUBTFUL: tuple[tuple[str, str], ...] = (
     (
@@ -324,6 +353,17 @@ DOUBTFUL: tuple[tuple[str, str], ...] = (
             "(float[2,4] x, bool c) => (y) { y = If (c) <then_branch = t () => (a) { a = Relu(x) },"
             " else_branch = e () => (a) { a = Neg(x) }> }"
         ),
+    ),
+    *(
+        (
+            "half-norm",
+            (
+                f"(float16[2,8] x, float16[8] w, float16[1] e) => (y) {{ a = Constant<value=int64[1] {{-1}}>()"
+                f" t = Constant<value=float16 {{16384}}>() p = {square} m = ReduceMean(p, a) s = Add(m, e) q = Sqrt(s)"
+                " d = Div(x, q) y = Mul(d, w) }"
+            ),
+        )
+        for square in ("Pow(x, t)", "Mul(x, x)")  # t is 2, by its bits
     ),
     ("double-precision", "(float[2] x) => (y) { z = Cast<to=11>(x) y = Cast<to=1>(z) }"),
 )

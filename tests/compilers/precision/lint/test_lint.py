@@ -76,6 +76,7 @@ def test_every_error_that_the_lint_knows_is_planted_at_least_once() -> None:
         "computed-scale",
         "double-precision",
         "half-infinite-mask",
+        "half-norm",
         "half-quantised",
         "library-plugin",
         "opset",

@@ -23,7 +23,7 @@ from plansmith.records.model import EngineKind
 from ....support.precision.given_files import right_graphs, with_mistake
 from ....support.precision.mistakes import MISTAKES
 from ....support.precision.planting import Mistake
-from ....support.precision.small_graphs import DOUBTFUL, LIMITS, SINCE, graph
+from ....support.precision.small_graphs import DOUBTFUL, LIMITS, REFUSED_TYPES, SINCE, graph
 from ....support.tensorrt.rtx import API, Library, Outcome
 
 pytestmark = [pytest.mark.services, pytest.mark.xdist_group("rtx")]
@@ -96,6 +96,8 @@ def cases() -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
         yield f"within: {words}", partial(small, within)
     for _, words, text, opset, _, first in SINCE:
         yield f"since {first}: {words}", partial(small, text, opset)
+    for operator, kind, text in REFUSED_TYPES:
+        yield f"{operator} of {kind}", partial(small, text, 22)
     for place, (finding, text) in enumerate(DOUBTFUL):
         yield f"doubtful {place}: {finding}", partial(small, text)
 

@@ -10,7 +10,7 @@ from plansmith.compilers.precision.lint.linter import Finding, lint
 from plansmith.compilers.precision.lint.view import View
 from plansmith.records.model import EngineKind
 
-from ....support.precision.small_graphs import LIMITS, SINCE, graph
+from ....support.precision.small_graphs import LIMITS, REFUSED_TYPES, SINCE, graph
 
 
 def findings(model: onnx.ModelProto, version: str = "", *, plugins: bool = False) -> list[Finding]:
@@ -63,6 +63,18 @@ def test_what_newer_versions_read_is_refused_for_older_ones_only(
     model = graph(text, opset)
     assert [f.id for f in findings(model, last) if words in f.words] == [kind]
     assert not [f for f in findings(model, first) if f.id == kind]
+
+
+@pytest.mark.parametrize(("operator", "kind", "text"), REFUSED_TYPES)
+def test_a_type_that_tensorrt_does_not_take_is_refused(operator: str, kind: str, text: str) -> None:
+    (finding,) = [f for f in findings(graph(text, 22)) if f.severity == "error"]
+    assert finding.id == "refused-type"
+    assert finding.words.startswith(f"is {operator} of {kind}, ")
+
+
+def test_there_is_a_graph_for_every_operator_and_a_type_of_it_that_is_refused() -> None:
+    refused = {operator for operators, _, _, until in tensor_types._REFUSED if until is None for operator in operators}
+    assert refused - {operator for operator, _, _ in REFUSED_TYPES} == {"Range"}  # of which ONNX has no such types
 
 
 def test_an_operator_that_onnx_will_have_is_unknown() -> None:
@@ -132,6 +144,10 @@ def test_pixels_come_in_as_bytes_and_leave_as_bytes() -> None:
         "(float[N,4] x, float[4,4] w) => (y) { y = Gemm<alpha=0.5>(x, w) }",
         "(float16[N,4] x) => (y) { y = IsInf(x) }",
         "(float[4] x, int64[2] i, float[2] u) => (y) { y = ScatterElements(x, i, u) }",
+        (
+            "(float16[2,8] x, float[1] e) => (y) { t = Constant<value=float {2}>() a = Constant<value=int64[1] {-1}>()"
+            " z = Cast<to=1>(x) p = Pow(z, t) m = ReduceMean(p, a) s = Add(m, e) q = Sqrt(s) y = Div(z, q) }"
+        ),
         "(int64 n) => (y) { o = Constant<value=int64 {1}>() y = Range(o, n, o) }",
     ],
 )
