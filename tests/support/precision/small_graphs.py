@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import onnx
 
+_OPSET = 21
+_OPSETS = {"Attention": 23, "TensorScatter": 24}
 
-def graph(text: str, opset: int = 21, domain: str = "") -> onnx.ModelProto:
-    """`(inputs) => (outputs) { nodes }` as a model, whose outputs have the types that ONNX finds."""
+
+def graph(text: str, opset: int = 0, domain: str = "") -> onnx.ModelProto:
+    """`(inputs) => (outputs) { nodes }` as a model, whose outputs have the types that ONNX finds.
+
+    For opset 0, of one that has its operators.
+    """
+    opset = opset or next((first for operator, first in _OPSETS.items() if operator in text), _OPSET)
     domains = f'"" : {opset}' + (f', "{domain}" : 1' if domain else "")
     model = onnx.parser.parse_model(f"<ir_version: 10, opset_import: [{domains}]> g {text}")
     return onnx.shape_inference.infer_shapes(model)
@@ -203,6 +210,20 @@ LIMITS: tuple[tuple[str, str, str], ...] = (
         "draws other than FP32 or FP16",
         "(float[N] x) => (y) { y = RandomNormalLike<dtype=16>(x) }",
         "(float[N] x) => (y) { y = RandomNormalLike<dtype=10>(x) }",
+    ),
+    *(
+        (words, beyond, "(float[1,2,8,4] c, float[1,2,1,4] u, int64[1] i) => (y) { y = TensorScatter(c, u, i) }")
+        for words, beyond in (
+            ("updates other than 4-D caches", "(float[2,8,4] c, float[2,8,4] u) => (y) { y = TensorScatter(c, u) }"),
+            (
+                "updates along another axis than the third",
+                "(float[1,2,8,4] c, float[1,2,8,4] u) => (y) { y = TensorScatter<axis=1>(c, u) }",
+            ),
+            (
+                "updates around the end",
+                '(float[1,2,8,4] c, float[1,2,8,4] u) => (y) { y = TensorScatter<mode="circular">(c, u) }',
+            ),
+        )
     ),
 )
 

@@ -76,10 +76,6 @@ _CONTENTS = {"min": [1, 3, 4, 4], "opt": [2, 3, 4, 4], "max": [4, 3, 4, 4]}
 """Of an input that holds a shape."""
 
 
-def small(text: str, opset: int = 0) -> onnx.ModelProto:
-    return graph(text, opset or (23 if "Attention" in text else 21))
-
-
 def planted(mistake: Mistake, right: dict[str, onnx.ModelProto]) -> onnx.ModelProto:
     return with_mistake(right[mistake.into], mistake)
 
@@ -92,14 +88,14 @@ def cases() -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
         if EngineKind.TENSORRT in mistake.engines:
             yield mistake.name, partial(planted, mistake, right)
     for words, beyond, within in LIMITS:
-        yield words, partial(small, beyond)
-        yield f"within: {words}", partial(small, within)
+        yield words, partial(graph, beyond)
+        yield f"within: {words}", partial(graph, within)
     for _, words, text, opset, _, first in SINCE:
-        yield f"since {first}: {words}", partial(small, text, opset)
+        yield f"since {first}: {words}", partial(graph, text, opset)
     for operator, kind, text in REFUSED_TYPES:
-        yield f"{operator} of {kind}", partial(small, text, 22)
+        yield f"{operator} of {kind}", partial(graph, text, 22)
     for place, (finding, text) in enumerate(DOUBTFUL):
-        yield f"doubtful {place}: {finding}", partial(small, text)
+        yield f"doubtful {place}: {finding}", partial(graph, text)
 
 
 CASES = dict(cases())
