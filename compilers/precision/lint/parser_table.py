@@ -44,7 +44,7 @@ _READ = """
     Unsqueeze Upsample Where Xor
 """
 
-# Operators that it builds with plugins of libnvinfer_plugin; so does ScatterElements with a reduction.
+# Operators that it builds with plugins of libnvinfer_plugin (onnxOpImporters.cpp; DFT: NVIDIA's release notes of 11.2).
 _BY_PLUGIN = frozenset({"DFT", "DeformConv", "RoiAlign"})
 
 # Operators of the parser's own, in any domain: those of NVIDIA's quantiser, and layers of TensorRT.
@@ -97,7 +97,7 @@ def since(operator: str) -> Version | None:
 
 
 def is_by_plugin(operator: str, reduction: str) -> bool:
-    """Whether the parser builds an operator of ONNX with a plugin of TensorRT's library of them."""
+    """Whether the parser builds an operator of ONNX with a plugin of TensorRT's library: some, or what reduces."""
     return operator in _BY_PLUGIN or (operator in {"Scatter", "ScatterElements"} and reduction != "none")
 
 
