@@ -7,7 +7,7 @@ Resize; the parser reads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Beyond = Callable[[View, onnx.NodeProto], bool]
 
 _LARGEST_K = 3840
+_REFUSED = "which TensorRT's parser does not read"
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,12 @@ class _Limit:
     is_beyond: Beyond
     words: str
     until: Version | None = None
-    outcome: str = "which TensorRT's parser does not read"
+    outcome: str = _REFUSED
+
+    @property
+    def is_of_every_parser(self) -> bool:
+        """Whether the parser of every version says so itself."""
+        return self.until is None and self.outcome == _REFUSED
 
 
 def _text(node: onnx.NodeProto, name: str, default: str) -> str:
@@ -207,8 +213,17 @@ _LIMITS = (
 
 
 def limits(view: View) -> Iterator[Finding]:
-    """Operators that the parser reads in part, also in branches and loops."""
-    for limit in _LIMITS if view.tensorrt else ():
+    """Operators that every parser reads in part, also in branches and loops."""
+    return _beyond(view, (limit for limit in _LIMITS if limit.is_of_every_parser))
+
+
+def other_limits(view: View) -> Iterator[Finding]:
+    """Operators that earlier parsers read in part, or that are read otherwise than ONNX means them."""
+    return _beyond(view, (limit for limit in _LIMITS if not limit.is_of_every_parser))
+
+
+def _beyond(view: View, limits: Iterable[_Limit]) -> Iterator[Finding]:
+    for limit in limits if view.tensorrt else ():
         if limit.until is not None and view.parser >= limit.until:
             continue
         for node in view.inside(*limit.op_types):
@@ -225,4 +240,4 @@ def ranks(view: View) -> Iterator[Finding]:
             yield Finding("many-axes", "error", node.name, words, "reshape with fewer axes in the model's code")
 
 
-RULES = (limits, ranks)
+RULES = (limits, other_limits, ranks)

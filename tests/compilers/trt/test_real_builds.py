@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from plansmith.compilers.trt.check.library import VERSION
 from plansmith.compilers.trt.inspection.header import read_header
 from plansmith.errors import EngineError
 
-from ...support.tensorrt.rtx import VERSION, Library
+from ...support.tensorrt.rtx import Library
 
 pytestmark = [pytest.mark.services, pytest.mark.xdist_group("rtx")]
 
@@ -56,6 +57,14 @@ def expanded() -> bytes:
     return model([helper.make_node("Expand", ["x", "shape"], ["y"])], {"x": (FLOAT, [1, 4]), "shape": (INT64, [2])})
 
 
+def suppressed() -> bytes:
+    """What the library's parser takes, and its builder has no kernel for."""
+    node = helper.make_node("NonMaxSuppression", ["boxes", "scores", "most"], ["y"], name="suppress")
+    return model(
+        [node], {"boxes": (FLOAT, [1, 6, 4]), "scores": (FLOAT, [1, 1, 6])}, INT64, most=np.array([3], np.int64)
+    )
+
+
 def moving(least: int, most: int, width: int = 4) -> dict[str, Any]:
     """A profile for x: shapes with these batches, of this width."""
     return {"shapes": {"x": {"min": [least, width], "opt": [least, width], "max": [most, width]}}}
@@ -74,8 +83,60 @@ def test_an_engine_of_rtx_is_named_where_a_plan_belongs(library: Library, tmp_pa
         read_header(outcome.plan)
 
 
+def test_every_profile_has_its_shapes_and_the_contents_of_shapes(library: Library, tmp_path: Path) -> None:
+    def contents(most: int) -> dict[str, Any]:
+        return {"shapes": {}, "values": {"shape": {"min": [1, 4], "opt": [2, 4], "max": [most, 4]}}}
+
+    outcome = library.build(tmp_path / "contents", expanded(), contents(8), contents(16))
+    assert outcome.is_built, outcome
+    outcome = library.build(tmp_path / "shapes", product(), moving(1, 8), moving(2, 16))
+    (x,) = [line for line in outcome.layers.splitlines() if line.startswith(" Name: x,")]
+    assert x.count("MinShape") == 2
+    for profile in (
+        "MinShape: [1,4], OptShape: [1,4], MaxShape: [8,4]",
+        "MinShape: [2,4], OptShape: [2,4], MaxShape: [16,4]",
+    ):
+        assert profile in x
+
+
+def test_a_graph_of_fixed_shapes_needs_no_profile(library: Library, tmp_path: Path) -> None:
+    weights = np.ones((4, 3), np.float32)
+    fixed = model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (FLOAT, [2, 4])}, w=weights)
+    assert library.build(tmp_path, fixed).is_built
+
+
+@pytest.mark.parametrize(
+    ("graph", "profiles", "says"),
+    [
+        (product, [], "x vary, and there is no profile"),
+        (product, [{"shapes": {}}], "profile profile 0 says nothing of the input x"),
+        (expanded, [{"shapes": {}}], "profile profile 0 says nothing of the contents of the shape shape"),
+    ],
+)
+def test_an_input_that_no_profile_covers_is_refused_and_given_no_shape(
+    graph: Callable[[], bytes], profiles: list[dict[str, Any]], says: str, library: Library, tmp_path: Path
+) -> None:
+    outcome = library.build(tmp_path, graph(), *profiles)
+    assert (outcome.error, says in outcome.message, outcome.is_built) == ("EngineError", True, False), outcome
+
+
+def test_a_build_tells_what_it_does_and_ends_when_nobody_listens(library: Library, tmp_path: Path) -> None:
+    outcome = library.build(tmp_path / "heard", product(), moving(1, 8))
+    assert outcome.progress[:2] == ("reading the graph", "building")
+    assert any(words.startswith("building: Building engine, ") for words in outcome.progress)
+    outcome = library.build(tmp_path / "unheard", product(), moving(1, 8), stop_at="building: ")
+    assert (outcome.error, outcome.is_built) == ("BrokenPipeError", False)
+
+
+def test_a_deadline_ends_a_build(library: Library, tmp_path: Path) -> None:
+    outcome = library.build(tmp_path, product(), moving(1, 8), seconds=0)
+    assert (outcome.error, "within 0 minutes" in outcome.message) == ("EngineError", True), outcome
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 REFUSED: dict[str, tuple[Callable[[], bytes], dict[str, Any] | None, str]] = {
     "an attribute": (dilated_pool, None, "does not take an unnamed MaxPool"),
+    "no kernel": (suppressed, None, "has no kernel for suppress"),
     "types": (mixed_integers, None, "add (Add) mixes Int64 and Int32"),
     "a range of another rank": (
         product,
@@ -94,7 +155,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], dict[str, Any] | None, str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_the_library_refuses_is_an_error_of_its_class(case: str, library: Library, tmp_path: Path) -> None:
     graph, profile, says = REFUSED[case]
-    outcome = library.build(tmp_path, graph(), profile)
+    outcome = library.build(tmp_path, graph(), *([profile] if profile else []))
     assert (outcome.error, says in outcome.message) == ("EngineError", True), outcome
     assert not outcome.is_built
 

@@ -7,6 +7,7 @@ a process of its own, as it may end its process.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,17 +16,18 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from plansmith.compilers.trt.check.library import DISTRIBUTIONS, VERSION
 from plansmith.records.engine import BuildRequest, BuildSpec
 from plansmith.system.files import locked
 
 from .builds import gpu
 
-VERSION = "1.7.1.116"
-WHEELS = tuple(f"tensorrt-rtx-cu12{part}=={VERSION}" for part in ("", "-bindings", "-libs"))
-API = "11.4.0.106"
-"""The TensorRT whose API it has."""
+if TYPE_CHECKING:
+    import pytest
+
+WHEELS = tuple(f"{name}=={VERSION}" for name in DISTRIBUTIONS)
 _CACHE = Path(sys.prefix) / "tensorrt-rtx"
 _SECONDS = 240
 
@@ -44,11 +46,15 @@ class Outcome:
         error: the class of the error, or the signal that ended the process, such as "signal 11".
         message: of the error.
         plan: the file, which may be there in spite of an error: looking at it takes a GPU.
+        progress: what the build said that it does.
+        layers: the library's own text on the layers, inputs and outputs of what it built.
     """
 
     error: str
     message: str
     plan: Path
+    progress: tuple[str, ...] = ()
+    layers: str = ""
 
     @property
     def is_built(self) -> bool:
@@ -91,20 +97,32 @@ class Library:
             raise LibraryCrash(f"signal {-status}") from error
         return result
 
-    def build(self, folder: Path, graph: bytes, profile: dict[str, Any] | None = None) -> Outcome:
-        """Have a graph built in an empty folder, with one profile or none."""
+    def build(
+        self, folder: Path, graph: bytes, *profiles: dict[str, Any], seconds: float = 120, stop_at: str = ""
+    ) -> Outcome:
+        """Have a graph built in an empty folder.
+
+        Args:
+            folder: takes the graph and the plan.
+            graph: the ONNX file.
+            profiles: that the plan is to have, in order.
+            seconds: what the build may take.
+            stop_at: a build that says so is told that nobody listens any more.
+        """
         file, out = folder / "model.onnx", folder / "out"
         out.mkdir(parents=True)
         file.write_bytes(graph)
-        spec = BuildSpec.model_validate({"profiles": [{"name": "all", **profile}] if profile else []})
+        named = [{"name": f"profile {number}", **profile} for number, profile in enumerate(profiles)]
+        spec = BuildSpec.model_validate({"profiles": named})
         request = BuildRequest(
-            graph=str(file), out=str(out), spec=spec, gpu=gpu(), trtexec="", timing_cache="", deadline_seconds=120
+            graph=str(file), out=str(out), spec=spec, gpu=gpu(), trtexec="", timing_cache="", deadline_seconds=seconds
         )
+        plan = out / "model.plan"
         try:
-            error, message = self.call(_build, request)
+            error, message, progress, layers = self.call(_build, request, stop_at)
         except LibraryCrash as crash:
-            error, message = str(crash), ""
-        return Outcome(error, message, out / "model.plan")
+            return Outcome(str(crash), "", plan)
+        return Outcome(error, message, plan, progress, layers)
 
     def operators(self, names: list[str]) -> set[str]:
         """Which of some operators its parser reads by itself."""
@@ -125,7 +143,7 @@ class Library:
 
 
 def fetched() -> Path:
-    """The folder that has the library as `tensorrt`; fetched from the package index by the first who asks."""
+    """The folder that has the library; fetched from the package index by the first who asks."""
     place = _CACHE / VERSION
     if place.is_dir():
         return place
@@ -134,18 +152,23 @@ def fetched() -> Path:
             with tempfile.TemporaryDirectory(dir=_CACHE) as folder:
                 pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder]
                 subprocess.run([*pip, *WHEELS], check=True, stdout=subprocess.DEVNULL)
-                package = Path(folder, "tensorrt")
-                package.mkdir()
-                text = f'from tensorrt_rtx import *\n__version__ = "{API}"\n'
-                (package / "__init__.py").write_text(text)
                 Path(folder).rename(place)
                 Path(folder).mkdir()  # which goes with the block
     return place
 
 
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this process, and those that it starts, find the library as if pip had installed it here."""
+    monkeypatch.syspath_prepend(str(fetched()))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(fetched()), os.environ.get("PYTHONPATH", "")]))
+
+
 def _serve(connection: Connection, folder: str) -> None:
     """Call what comes in, until nobody asks any more."""
+    from plansmith.compilers.trt.check.library import stand_in
+
     sys.path.insert(0, folder)
+    stand_in()
     while True:
         try:
             function, arguments = connection.recv()
@@ -154,16 +177,26 @@ def _serve(connection: Connection, folder: str) -> None:
         connection.send(function(*arguments))
 
 
-def _build(request: BuildRequest) -> tuple[str, str]:
-    """The class and the message of the error that a build ends with."""
+def _build(request: BuildRequest, stop_at: str) -> tuple[str, str, tuple[str, ...], str]:
+    """The class and the message of the error that a build ends with, what it said, and the layers of its plan."""
     from plansmith.compilers.trt.api.building import build
+    from plansmith.compilers.trt.api.logger import logger
     from plansmith.errors import PlansmithError
 
+    said, layers, failure = [], "", ("", "")
+
+    def progress(words: str) -> None:
+        nonlocal layers
+        said.append(words)
+        layers = logger().heard.layers
+        if stop_at and words.startswith(stop_at):
+            raise BrokenPipeError("nobody listens")
+
     try:
-        build(request, lambda _: None)
-    except PlansmithError as error:
-        return type(error).__name__, error.message
-    return "", ""
+        build(request, progress)
+    except (PlansmithError, BrokenPipeError) as error:
+        failure = type(error).__name__, str(error)
+    return *failure, tuple(said), layers
 
 
 def _operators(names: list[str]) -> set[str]:

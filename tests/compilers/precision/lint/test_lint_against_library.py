@@ -16,6 +16,7 @@ import pytest
 from plansmith.compilers import onnx_files
 from plansmith.compilers.precision.lint import parser_table
 from plansmith.compilers.precision.lint.linter import Finding
+from plansmith.compilers.trt.check.library import API
 from plansmith.compilers.trt.lint import lint_for_plan
 from plansmith.records.engine import OptimizationProfile
 from plansmith.records.model import EngineKind
@@ -24,7 +25,7 @@ from ....support.precision.given_files import right_graphs, with_mistake
 from ....support.precision.mistakes import MISTAKES
 from ....support.precision.planting import Mistake
 from ....support.precision.small_graphs import DOUBTFUL, LIMITS, REFUSED_TYPES, SINCE, graph
-from ....support.tensorrt.rtx import API, Library, Outcome
+from ....support.tensorrt.rtx import Library, Outcome
 
 pytestmark = [pytest.mark.services, pytest.mark.xdist_group("rtx")]
 
@@ -128,7 +129,7 @@ def profile_of(model: onnx.ModelProto) -> dict[str, Any] | None:
 def judged(library: Library, folder: Path, model: onnx.ModelProto) -> tuple[list[Finding], Outcome]:
     """What the lint finds in a graph for the TensorRT that the library is like, and what the library makes of it."""
     profile = profile_of(model)
-    outcome = library.build(folder, model.SerializeToString(), profile)
+    outcome = library.build(folder, model.SerializeToString(), *([profile] if profile else []))
     findings = lint_for_plan(
         folder / "model.onnx",
         profiles=[OptimizationProfile(name="all", **profile)] if profile else [],
