@@ -11,7 +11,7 @@ export DO_NOT_TRACK = 1
 # Much here starts interpreters: what the first has compiled of our modules is kept for the others.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo demo-int8 test test-journeys test-all test-changed servers debian test-gpu check docs bench soak messages
+.PHONY: help demo demo-int8 test test-journeys test-all test-changed servers debian test-gpu test-cuda check docs bench soak messages
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/  —/'
@@ -110,6 +110,11 @@ test-gpu:        ## the tests that need a GPU or TensorRT, which must be here; e
 test-gpu: $(VENV)/.served $(VENV)/.dali
 	PLANSMITH_REQUIRE_GPU=1 $(BIN)/python -m pytest -m "gpu or tensorrt" tests/gpu
 
+test-cuda:       ## of these, in at most ten minutes, what a GPU shows without TensorRT and Triton: export, lock, baselines
+test-cuda: $(VENV)/.installed
+	PLANSMITH_REQUIRE_GPU=1 timeout 600 $(BIN)/python -m pytest -m gpu tests/gpu/test_device.py tests/gpu/test_lock.py \
+		tests/gpu/test_baselines.py tests/compilers/export/test_exporting.py
+
 check:           ## style, imports, types, images
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -136,14 +141,15 @@ bench: $(VENV)/.served $(VENV)/.dali
 	$(BIN)/python -m benchmarks.deliveries
 	$(BIN)/python -m benchmarks.polling
 
-soak:            ## long rounds of kills (of Prefect's server and database, too), crowds, publications, hostile deliveries
+soak:            ## long rounds of kills, crowds, publications, hostile deliveries; every graph of the zoo's as a plan
 soak: $(VENV)/.served debian
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak/test_soak.py
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/stores/test_faults.py tests/stores/test_crowds.py \
 		tests/stores/test_kills.py
 	PLANSMITH_SOAK_PUBLICATIONS=50 $(BIN)/python -m pytest tests/triton/server/test_live.py
 	PLANSMITH_SOAK_ROUNDS=50 $(BIN)/python -m pytest tests/soak/test_kills.py
-	PLANSMITH_SOAK_DELIVERIES=10000 $(BIN)/python -m pytest tests/triggers/test_hostile.py
+	PLANSMITH_SOAK_DELIVERIES=10000 $(BIN)/python -m pytest tests/triggers/receiver/test_hostile.py
+	PLANSMITH_SOAK_BUILDS=1 $(BIN)/python -m pytest --timeout=1500 tests/compilers/trt/check/test_zoo_builds.py
 
 messages:        ## every message that the tests meet, to be read in one go
 messages: $(VENV)/.served
