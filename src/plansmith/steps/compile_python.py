@@ -31,7 +31,7 @@ def require_pytorch(spec: ModelSpec, scheme: Scheme) -> None:
             "engine python serves a PyTorch model, and an ONNX file is none",
             remedy="use --engine onnxruntime, or name the model that the file was exported from (hf:…, timm:…)",
         )
-    if spec.precision in {Precision.INT8, "auto"}:
+    if spec.precision in {Precision.INT8, Precision.FP8, "auto"}:
         raise EngineError(
             f"engine python serves the PyTorch model itself, which has no precision {spec.precision}",
             remedy="use --precision fp32, fp16 or bf16, or --engine onnxruntime",
