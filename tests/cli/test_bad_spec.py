@@ -61,9 +61,9 @@ OPTIONS = {
         {"model.onnx": "nobody reads it"},
     ),
     "BF16": _option("--precision", "bf16", says=("no BF16 kernels for a CPU", "--engine tensorrt")),
-    "FP8": _option("--precision", "fp8", says=("no FP8 kernels for a CPU", "--engine tensorrt")),
+    "FP8": _option("--precision", "fp8", says=("bert · lower: ", "no FP8 kernels for a CPU", "--engine tensorrt")),
     "FP8 in PyTorch": _option(
-        *("--engine", "python", "--precision", "fp8"), status=6, says=("no precision fp8", "fp32, fp16 or bf16")
+        *("--engine", "python", "--precision", "fp8"), status=6, says=("no precision fp8", "or --engine tensorrt")
     ),
     "INT8 for a GPU": _option(
         *("--precision", "int8", "--target", "triton-26.08"), status=6, says=("for which", "no INT8 kernels", "fp16")

@@ -133,7 +133,7 @@ def _as_it_is(
         precision = onnx.record.precision
         record = LoweredModel(components=onnx.record.components, precision=precision, recipe=None, trials=(), layers=())
         if precision is not Precision.FP32:
-            require_onnxruntime_kernels(precision, spec.engine, remedy="use --engine tensorrt")
+            require_onnxruntime_kernels(precision, spec.engine, model=spec.name, remedy="use --engine tensorrt")
             warnings, clock.cached = _check_given(stages, spec, onnx, data)
             stages.made["lower"] = record = record.model_copy(update={"warnings": warnings})
             if precision is not spec.precision:

@@ -20,7 +20,7 @@ def require_kernels(spec: ModelSpec, name: str, target: Target) -> None:
         EngineError: it has none on the target's GPUs.
     """
     remedy = "use --engine tensorrt, or --precision fp16"
-    require_onnxruntime_kernels(spec.precision, spec.engine, remedy=remedy)
+    require_onnxruntime_kernels(spec.precision, spec.engine, model=name, remedy=remedy)
     lowers = spec.precision in {Precision.INT8, "auto"}
     if lowers and spec.engine is EngineKind.ONNXRUNTIME and target.device == "gpu":
         raise EngineError(
@@ -32,15 +32,23 @@ def require_kernels(spec: ModelSpec, name: str, target: Target) -> None:
         )
 
 
-def require_onnxruntime_kernels(precision: Precision | Literal["auto"], engine: EngineKind, *, remedy: str) -> None:
+def require_onnxruntime_kernels(
+    precision: Precision | Literal["auto"], engine: EngineKind, *, model: str, remedy: str
+) -> None:
     """Refuse BF16 and FP8 for ONNX Runtime.
 
+    Args:
+        precision: of the graph.
+        engine: that runs it.
+        model: its name, for the message.
+        remedy: what to type next.
+
     Raises:
-        UsageError: the precision is one of them; `remedy` says what to type.
+        UsageError: the precision is one of them.
     """
     if engine is EngineKind.ONNXRUNTIME and precision in {Precision.BF16, Precision.FP8}:
         words = f"ONNX Runtime has no {precision.upper()} kernels for a CPU, where the release is checked"
-        raise UsageError(words, remedy=remedy, step="lower")
+        raise UsageError(words, remedy=remedy, model=model, step="lower")
 
 
 def require_available(spec: ModelSpec, reference: SourceReference, name: str, target: Target) -> None:
