@@ -209,11 +209,15 @@ def _high(graph: Graph, node: Weighted, form: Format) -> str:
 
 
 def _without_kernel(node: Weighted, shape: tuple[int, ...]) -> str:
-    """Why TensorRT does not compute a convolution in FP8 (its release notes, 10.16; RTX's support matrix, 1.7)."""
+    """Why a convolution gains nothing from FP8 in TensorRT; empty if it does.
+
+    By the release notes of TensorRT 10.16, and by the builder of TensorRT-RTX 1.7.1, which computes transposed ones and
+    those with large kernels in FP32.
+    """
     if node.op == "ConvTranspose":
         return "TensorRT has no transposed convolutions in FP8"
     if node.groups > 1:
-        return "TensorRT has no FP8 convolutions in groups"
+        return "TensorRT has no optimised FP8 convolutions in groups"
     if math.prod(shape[2:]) > _LARGEST_FP8_KERNEL and not node.is_product:
         return f"TensorRT has no FP8 convolutions with more than {_LARGEST_FP8_KERNEL} elements in a kernel"
     return ""
