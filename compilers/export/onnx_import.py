@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[np.generic]]
 
 _QUANTISING = ("QuantizeLinear", "Integer", "QLinear", "QAttention", "QGemm", "NBits")
-_LOST = {Precision.FP32: 1e-3, Precision.FP16: 1e-2, Precision.INT8: 0.1}
+_FP8 = ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")
+_LOST = {Precision.FP32: 1e-3, Precision.FP16: 1e-2, Precision.INT8: 0.1, Precision.FP8: 0.1}
 """How far a sample's answer may move with its neighbours, in parts of the largest."""
 
 _INITIALISERS_ARE_NO_INPUTS = 4
@@ -56,11 +57,15 @@ def require_servable(model: onnx.ModelProto, name: str) -> None:
 
 
 def detect_precision(model: onnx.ModelProto) -> Precision:
-    """What a graph is in: its integer operators, its weights and what it carries tell."""
+    """What a graph is in: its quantising operators, its weights and zero points, and what it carries tell."""
     import onnx
 
-    if any(word in node.op_type for node in onnx_files.all_nodes(model) for word in _QUANTISING):
-        return Precision.INT8
+    quantising = [n for n in onnx_files.all_nodes(model) if any(word in n.op_type for word in _QUANTISING)]
+    if quantising:
+        fp8 = {onnx.TensorProto.DataType.Value(name) for name in _FP8}
+        asked = {a.i for node in quantising for a in node.attribute if a.name == "output_dtype"}
+        stored = {t.data_type for t in external_data.tensors(model)}
+        return Precision.INT8 if fp8.isdisjoint(asked | stored) else Precision.FP8
     values = (v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output))
     found = {*values, *(t.data_type for t in external_data.tensors(model) if t.dims)}
     if onnx.TensorProto.BFLOAT16 in found:

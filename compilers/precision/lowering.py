@@ -13,6 +13,7 @@ from plansmith.compilers.onnxrt import clean
 from plansmith.compilers.precision import benchmark
 from plansmith.compilers.precision.candidate import Candidate
 from plansmith.compilers.precision.graph import Graph
+from plansmith.compilers.precision.int8.format import FP8, INT8
 from plansmith.compilers.precision.lowered_graph import (
     copy_unlowered,
     recipe_of,
@@ -20,7 +21,7 @@ from plansmith.compilers.precision.lowered_graph import (
     unlowered_recipe,
     write_lowered,
 )
-from plansmith.compilers.precision.opsets import modern
+from plansmith.compilers.precision.opsets import OLDEST, modern
 from plansmith.compilers.precision.search import Judges, Search, Subject, best_of
 from plansmith.compilers.precision.trials import LoweringTask, TrialJudge
 from plansmith.config.precision import LoweringRequest
@@ -82,7 +83,8 @@ class _Lowering:
         place = scratch / "clean"
         place.mkdir()
         self._fp32 = place / clean(task.component, task.folder, place).file
-        self._model = modern(onnx.load(self._fp32), task.middle_feed)
+        oldest = FP8.opset if task.request.precision is Precision.FP8 else OLDEST
+        self._model = modern(onnx.load(self._fp32), task.middle_feed, oldest)
         Graph(self._model)  # gives every node a name
         self._searches: dict[Precision, Search] = {}
         self._unfit: list[Trial] = []
@@ -146,17 +148,17 @@ class _Lowering:
         from plansmith.compilers.precision.int8 import onnxruntime_methods, tensorrt_method
 
         given = (self._model, self._task.calibration, self._task.request.options)
-        if precision is not Precision.INT8:
-            return method.methods(*given, precision=precision)
-        match self._task.request.engine:
-            case EngineKind.ONNXRUNTIME:
-                return onnxruntime_methods.methods(*given, mask_input=self._task.onnx.mask_input)
-            case EngineKind.TENSORRT:
-                return tensorrt_method.methods(*given, mask_input=self._task.onnx.mask_input)
-            case engine:
-                raise UsageError(
-                    f"there is no {precision} for engine {engine}", remedy="use --engine onnxruntime or tensorrt"
-                )
+        mask_input = self._task.onnx.mask_input
+        match precision, self._task.request.engine:
+            case Precision.FP16 | Precision.BF16, _:
+                return method.methods(*given, precision=precision)
+            case Precision.INT8, EngineKind.ONNXRUNTIME:
+                return onnxruntime_methods.methods(*given, mask_input=mask_input)
+            case Precision.INT8 | Precision.FP8, EngineKind.TENSORRT:
+                form = FP8 if precision is Precision.FP8 else INT8
+                return tensorrt_method.methods(*given, form=form, mask_input=mask_input)
+            case _, engine:
+                raise UsageError(f"there is no {precision} for engine {engine}", remedy="use --engine tensorrt")
 
     @property
     def _is_measurable(self) -> bool:

@@ -23,9 +23,7 @@ OLDEST = 13
 """The first opset whose QuantizeLinear has a scale per channel, and whose comparisons take all floating-point types."""
 
 WANTED = 17
-"""What an older graph is brought to: LayerNormalization is one operator from here on, and every target reads it."""
-
-REMEDY = "export it with opset 17 or newer"
+"""What an older graph is brought to at least: LayerNormalization is one operator from here on, all targets read it."""
 
 _SAME = 1e-4
 _ROWS = 2
@@ -33,8 +31,8 @@ _LARGE_BYTES = 1 << 20
 _IR_WITHOUT_DEFAULTS = 4
 
 
-def modern(model: onnx.ModelProto, feed: Arrays) -> onnx.ModelProto:
-    """A graph of the same numbers and names in opset 13 or newer; what is new enough is given back as it is.
+def modern(model: onnx.ModelProto, feed: Arrays, oldest: int = OLDEST) -> onnx.ModelProto:
+    """A graph of the same numbers and names in a newer opset; what is new enough is given back as it is.
 
     The converter knows most operators, but not all of them well: where it makes an Upsample that interpolates a Resize,
     for one, the numbers differ. So the two graphs' answers are compared.
@@ -43,36 +41,39 @@ def modern(model: onnx.ModelProto, feed: Arrays) -> onnx.ModelProto:
         model: with its weights in memory; changed in place where it is new enough, and empty of its largest weights
             for as long as an old one is being converted.
         feed: inputs to compare answers on.
+        oldest: the first opset that will do; an older graph is brought to it, or to `WANTED` if that is newer.
 
     Raises:
         ExportError: ONNX cannot convert the graph.
     """
     forget_defaults(model)
     version = _opset(model)
-    if version >= OLDEST:
+    if version >= oldest:
         return model
-    said = f"the graph is of opset {version}, which lowering cannot start from, and"
-    converted = _converted(model, said)
+    wanted = max(oldest, WANTED)
+    said = f"the graph is of opset {version}, which is below the {oldest} that lowering starts from, and"
+    remedy = f"export it with opset {wanted} or newer"
+    converted = _converted(model, wanted, said, remedy)
     few = next(small_feeds(model, [feed], _ROWS))
     try:
         apart = difference(model, converted, [few])
     except Exception as error:
         raise ExportError(
-            f"{said} ONNX Runtime refuses what ONNX converts it to: {first_line(error)}", remedy=REMEDY
+            f"{said} ONNX Runtime refuses what ONNX converts it to: {first_line(error)}", remedy=remedy
         ) from error
     if apart > _SAME:
-        raise ExportError(f"{said} ONNX converts it to one whose answers differ by {apart:.1g}", remedy=REMEDY)
+        raise ExportError(f"{said} ONNX converts it to one whose answers differ by {apart:.1g}", remedy=remedy)
     return converted
 
 
-def _converted(model: onnx.ModelProto, said: str) -> onnx.ModelProto:
+def _converted(model: onnx.ModelProto, wanted: int, said: str, remedy: str) -> onnx.ModelProto:
     import onnx
 
     large = _without_large(model)
     try:
-        converted = onnx.version_converter.convert_version(model, WANTED)
+        converted = onnx.version_converter.convert_version(model, wanted)
     except (onnx.version_converter.ConvertError, RuntimeError) as error:
-        raise ExportError(f"{said} ONNX cannot convert it: {_told(error)}", remedy=REMEDY) from error
+        raise ExportError(f"{said} ONNX cannot convert it: {_told(error)}", remedy=remedy) from error
     finally:
         _restore(model, large)
     _restore(converted, large)

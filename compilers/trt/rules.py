@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from plansmith.compilers.trt.formats import DLA_ONLY
@@ -31,6 +31,7 @@ from plansmith.records.model import Precision, Record
 from plansmith.system.gpu_catalog import is_kind, takes_newer_cuda
 
 _FIRST_GPU, _AMPERE = (7, 5), (8, 0)
+_FIRST_WITH: Mapping[str, tuple[int, ...]] = {Precision.BF16: _AMPERE, Precision.FP8: (8, 9)}
 _MOST_SHARED = 2**30
 _TAG = re.compile(r":(\d\d\.\d\d)-py3$")
 _NGC = "nvcr.io/nvidia"
@@ -68,7 +69,7 @@ def require_target(
     Raises:
         EngineError: names every reason why not.
     """
-    found = [*_target_problems(target), *_flag_problems(options, kinds)]
+    found = [*_target_problems(target), *_flag_problems(options, kinds, precision)]
     for kind in kinds:
         found += _kind_problems(kind, target, options, precision)
     if not found:
@@ -159,7 +160,15 @@ def _target_problems(target: Target) -> Iterator[_Problem]:
         )
 
 
-def _flag_problems(options: TensorRTOptions, kinds: Sequence[Gpu]) -> Iterator[_Problem]:
+def _flag_problems(
+    options: TensorRTOptions, kinds: Sequence[Gpu], precision: Precision | Literal["auto"]
+) -> Iterator[_Problem]:
+    first = _FIRST_WITH.get(precision, ())
+    if first > _AMPERE and options.hardware_compatibility == "ampere_plus":
+        yield (
+            f"plans for Ampere and later (ampere_plus) begin with 8.0, and {precision.upper()} with {dotted(first)}",
+            "set hardware_compatibility to same_compute_capability or none",
+        )
     for capability, count in Counter(kind.compute_capability for kind in kinds).items():
         if count > 1:
             names = " and ".join(kind.name for kind in kinds if kind.compute_capability == capability)
@@ -184,8 +193,10 @@ def _kind_problems(
     floor = max(_FIRST_GPU, numbers_of(target.min_compute_capability or "0"))
     if capability < floor:
         yield f"{has}, and {target.name} begins with {dotted(floor)}", "name a newer GPU under `gpus`"
-    if capability < _AMPERE and precision is Precision.BF16:
-        yield f"{has}, and BF16 begins with 8.0", "take --precision fp16, or name a newer GPU under `gpus`"
+    first = _FIRST_WITH.get(precision, ())
+    if capability < first:
+        words = f"{has}, and {precision.upper()} begins with {dotted(first)}"
+        yield words, "take --precision fp16, or name a newer GPU under `gpus`"
     if capability < _AMPERE and options.hardware_compatibility == "ampere_plus":
         yield (
             f"{has}, and plans for Ampere and later (ampere_plus) begin with 8.0",

@@ -43,7 +43,7 @@ SHAPES = {
 
 OPTIONS = {
     "an unknown engine": _option("--engine", "trt", says=("'--engine'", "'trt'", "'onnxruntime'", "--help")),
-    "an unknown precision": _option("--precision", "fp8", says=("'--precision'", "'fp8'", "'auto'", "--help")),
+    "an unknown precision": _option("--precision", "fp4", says=("'--precision'", "'fp4'", "'auto'", "--help")),
     "an unknown option": _option("--shape", "a=1", says=("--shape", "--help")),
     "a missing source": Refused((), 2, ("SOURCE|SPEC.yaml", "--help")),
     "an unknown target": _option("--target", "a-toaster", status=6, says=("no target 'a-toaster'", "local-cpu")),
@@ -60,7 +60,11 @@ OPTIONS = {
         ("an ONNX file is none", "--engine onnxruntime"),
         {"model.onnx": "nobody reads it"},
     ),
-    "BF16": _option("--precision", "bf16", status=6, says=("no BF16 kernels for a CPU", "--engine tensorrt")),
+    "BF16": _option("--precision", "bf16", says=("no BF16 kernels for a CPU", "--engine tensorrt")),
+    "FP8": _option("--precision", "fp8", says=("bert · lower: ", "no FP8 kernels for a CPU", "--engine tensorrt")),
+    "FP8 in PyTorch": _option(
+        *("--engine", "python", "--precision", "fp8"), status=6, says=("no precision fp8", "or --engine tensorrt")
+    ),
     "INT8 for a GPU": _option(
         *("--precision", "int8", "--target", "triton-26.08"), status=6, says=("for which", "no INT8 kernels", "fp16")
     ),
@@ -116,10 +120,10 @@ SPECS = {
     "a key that is a number": _yaml("source: hf:bert\n8: x\n", "model.yaml:2: '8': must be text"),
     "no source": _yaml("name: x\n", "'source' is missing"),
     "an unknown precision": _yaml(
-        "source: hf:bert\nprecision: fp8\n",
+        "source: hf:bert\nprecision: fp4\n",
         "1 problem(s)",
         "'precision': must be 'fp32',",
-        "'int8' or 'auto' (got 'fp8')",
+        "'int8' or 'auto' (got 'fp4')",
     ),
     "a name that leaves the repository": _yaml("source: hf:bert\nname: ../x\n", "model.yaml:2: 'name'", "'../x'"),
     "an unknown target": _yaml("source: hf:bert\ntarget: a-toaster\n", "no target 'a-toaster'", status=6),

@@ -1,4 +1,4 @@
-"""BERT-base, ResNet-50 and a ViT become plans in three precisions by both builders, and are what they say."""
+"""BERT-base, ResNet-50 and a ViT become plans in four precisions by both builders, and are what they say."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .subjects import subject
 pytestmark = pytest.mark.tensorrt
 
 MODELS = ("bert-base", "resnet50", "vit")
-PRECISIONS = {"fp32": "float32", "fp16": "float16", "int8": "int8"}
+PRECISIONS = {"fp32": "float32", "fp16": "float16", "int8": "int8", "fp8": "float8_e4m3fn"}
 CORNERS = {(corner, against) for corner in ("min", "opt", "max") for against in ("lowered", "fp32")}
 
 
@@ -33,6 +33,8 @@ def _layers(release: Release) -> list[dict[str, Any]]:
 def test_a_plan_is_of_this_tensorrt_for_this_gpu_in_its_precision_and_right(
     name: str, precision: str, builder: str, shared: Workshop, saved: Path, gpu: Device, figures: Figures
 ) -> None:
+    if precision == "fp8" and float(gpu.capability) < 8.9:
+        pytest.skip(f"{gpu.name} has no FP8")
     model = subject(name, saved)
     release = shared.compile(model, "--precision", precision, "--builder", builder)
     figures.add(name, release, gpu)
@@ -50,7 +52,7 @@ def test_a_plan_is_of_this_tensorrt_for_this_gpu_in_its_precision_and_right(
     layers = _layers(release)
     computing = {dtype for layer in layers if layer["computes"] for dtype in layer["dtypes"]}
     anywhere = {dtype for layer in layers for dtype in layer["dtypes"]}
-    assert PRECISIONS[precision] in (anywhere if precision == "int8" else computing)
+    assert PRECISIONS[precision] in (anywhere if precision in {"int8", "fp8"} else computing)
     assert precision != "fp32" or computing == {"float32"}
 
     assert (validation["verdict"], validation["ran"]) == ("passed", [gpu.capability])

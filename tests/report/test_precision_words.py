@@ -142,15 +142,6 @@ def test_a_recipe_names_the_most_frequent_operators_and_counts_the_others() -> N
     assert next(iter(recipe_lines(_lowered({})))) == "FP16"
 
 
-@pytest.mark.parametrize("engine", [EngineKind.TENSORRT, EngineKind.ONNXRUNTIME])
-def test_int8_for_tensorrt_says_why_its_file_is_no_smaller(engine: EngineKind) -> None:
-    lowered = _lowered({"Conv": 3}, precision=Precision.INT8)
-    assert lowered.recipe is not None
-    given = lowered.model_copy(update={"recipe": lowered.recipe.model_copy(update={"engine": engine})})
-    told = [line for line in recipe_lines(given) if "weights stay FP32 in the file" in line]
-    assert len(told) == (engine is EngineKind.TENSORRT)
-
-
 def test_a_measure_is_told_in_a_line_of_a_screen_and_an_agreement_without_a_1_of_fp32() -> None:
     accuracy = _metric("Spearman correlation")
     assert accuracy.words() == (

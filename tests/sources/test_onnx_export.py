@@ -187,6 +187,22 @@ LOWERED = {
 }
 
 
+FP8 = """g (float[N, 8] x) => (float[N, 4] y) {
+    q = QuantizeLinear <output_dtype = 17> (x, scale)
+    a = DequantizeLinear (q, scale)
+    b = DequantizeLinear (weight, scale)
+    y = MatMul (a, b)
+}"""
+
+
+@pytest.mark.parametrize("stored", ["float8_e4m3fn", "int8"])
+def test_a_file_with_fp8_pairs_is_fp8(stored: str, tmp_path: Path) -> None:
+    """Its codes are seen in what is stored, or in what a QuantizeLinear is told to make."""
+    weight = np.ones((8, 4)).astype(stored)
+    path = save(FP8, tmp_path, header='ir_version: 10, opset_import: ["": 21]', weight=weight, scale=np.float32(1))
+    assert take(path, tmp_path / "out").precision is Precision.FP8
+
+
 @pytest.mark.parametrize(("text", "weights", "precision"), LOWERED.values(), ids=LOWERED)
 def test_a_file_in_a_lower_precision_is_taken_as_it_is(
     text: str, weights: dict[str, Any], precision: Precision, tmp_path: Path

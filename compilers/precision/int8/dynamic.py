@@ -10,6 +10,7 @@ import numpy as np
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.int8 import qdq
 from plansmith.compilers.precision.int8.embedding_tables import Tables
+from plansmith.compilers.precision.int8.format import INT8
 from plansmith.compilers.precision.int8.nodes import Weighted, attribute
 from plansmith.records.model import Precision
 
@@ -132,7 +133,7 @@ class Dynamic:
 
             weight = graph.floats(node.weight)
             weight = weight if node.in_axis == 0 else np.ascontiguousarray(weight.T)
-            scale = qdq.scales(weight, axis=1, bits=self._bits)
+            scale = qdq.scales(weight, 1, INT8.narrowed(self._bits))
             source = next(n for n in self._model.graph.node if n.name == node.name)
             alpha = np.float32(attribute(source, "alpha", 1.0))
             quantised = qdq.quantise(weight, scale, axis=1)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from plansmith.compilers.precision.int8.format import Format
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -35,7 +37,7 @@ _SATURATION = 2.0
 class Histogram:
     """Magnitudes of a tensor's values but zeros, with the lowest and the highest value.
 
-    Zeros are left out: INT8 holds them exactly, whatever the range, and behind a Relu they would outweigh all else.
+    Zeros are left out: eight bits hold them exactly, and behind a Relu they would outweigh all else.
     """
 
     lowest: float = 0.0
@@ -81,29 +83,23 @@ class Range:
     high: float
     how: str
 
-    def symmetric(self) -> tuple[float, int]:
-        """Scale and zero point for signed bytes: zero is zero."""
-        return (max(-self.low, self.high) or 1.0) / 127, 0
 
-    def asymmetric(self) -> tuple[float, int]:
-        """Scale and zero point for unsigned bytes, from the lowest value to the highest."""
-        scale = (self.high - self.low or 1.0) / 255
-        return scale, round(-self.low / scale)
-
-
-def choose(histogram: Histogram, calibration: Calibration, *, symmetric: bool) -> Range:
-    """The range that a calibration takes.
+def choose(histogram: Histogram, calibration: Calibration, form: Format) -> Range:
+    """The range that a calibration takes for a format.
 
     "auto" takes the largest value, unless one of the others has at most half of its expected squared error: rounding is
     noise that evens out behind a sum, while saturation always hits the same values, the largest, in the same direction.
+    Entropy compares with steps of one size, and is for integers alone.
     """
-    limits = {"minmax": minmax, "percentile": percentile, "entropy": entropy}
+    limits = {"minmax": minmax, "percentile": percentile}
+    if not form.fraction_bits:
+        limits["entropy"] = entropy
     tried = limits if calibration == "auto" else {calibration: limits[calibration]}
     errors = {}
     for how, limit in tried.items():
         largest = min(limit(histogram), histogram.largest)
         found = Range(max(histogram.lowest, -largest), min(histogram.highest, largest), how)
-        errors[found] = expected_error(histogram, found, symmetric=symmetric) * (1 if how == "minmax" else _SATURATION)
+        errors[found] = expected_error(histogram, found, form) * (1 if how == "minmax" else _SATURATION)
     return min(errors, key=errors.__getitem__)
 
 
@@ -142,15 +138,16 @@ def entropy(histogram: Histogram) -> float:
     return float(best * histogram.width / _ENTROPY_BINS)
 
 
-def expected_error(histogram: Histogram, found: Range, *, symmetric: bool) -> float:
+def expected_error(histogram: Histogram, found: Range, form: Format) -> float:
     """Mean squared error of 8 bits with this range over the values seen: rounding within, saturation beyond."""
     if not histogram.counts.any():
         return 0.0
-    scale, _ = found.symmetric() if symmetric else found.asymmetric()
+    scale, _ = form.scale(found.low, found.high)
     width = histogram.width / BINS
     centres = (np.arange(BINS) + 0.5) * width
     kept = centres.clip(max=max(-found.low, found.high))
-    rounding = np.where(scale > 2 * width, np.square(kept - np.rint(kept / scale) * scale), scale**2 / 12)
+    steps = form.step(kept / scale) * scale
+    rounding = np.where(steps > 2 * width, np.square(kept - np.rint(kept / steps) * steps), steps**2 / 12)
     errors = np.where(centres > kept, np.square(centres - kept), rounding)
     return float(np.average(errors, weights=histogram.counts))
 

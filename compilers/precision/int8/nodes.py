@@ -1,4 +1,4 @@
-"""Which nodes of a graph have weights that INT8 can hold, and which stay high whatever the data say."""
+"""Which nodes of a graph have weights that eight bits can hold, and which stay high whatever the data say."""
 
 from __future__ import annotations
 

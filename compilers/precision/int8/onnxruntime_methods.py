@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.int8.dynamic import Dynamic
 from plansmith.compilers.precision.int8.embedding_tables import Tables
+from plansmith.compilers.precision.int8.format import INT8, UINT8
 from plansmith.compilers.precision.int8.nodes import (
     Weighted,
     find_heads,
@@ -67,6 +68,7 @@ def methods(
     found: list[Method] = [method for maker in wanted if (method := maker(source, nodes, kept)) is not None]
     if not found:
         raise nothing_to_lower(
+            INT8,
             "no product or convolution is left that gains from it"
             + ("" if options.quantisation == "auto" else f" with quantisation: {options.quantisation}"),
             "set quantisation: auto, or precision: fp32",
@@ -89,7 +91,7 @@ class _Source:
     def smoothed(self, nodes: Sequence[Weighted]) -> Smoothed:
         key = tuple(node.name for node in nodes if node.is_product)
         if key not in self._smoothed:
-            self._smoothed[key] = smooth(self.model, nodes, self.samples, symmetric=False, mask_input=self.mask_input)
+            self._smoothed[key] = smooth(self.model, nodes, self.samples, UINT8, mask_input=self.mask_input)
         return self._smoothed[key]
 
     def high(self, nodes: Sequence[Weighted], kept: Mapping[str, str]) -> dict[str, str]:

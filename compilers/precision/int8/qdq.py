@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from plansmith.compilers.precision.int8.format import INT8, Format
 
 if TYPE_CHECKING:
     import onnx
@@ -19,41 +21,37 @@ if TYPE_CHECKING:
 _SMALLEST_SCALE = float(np.finfo(np.float32).tiny) * 1e4
 
 
-def scales(weight: NDArray[np.floating], axis: int, *, bits: int = 8) -> NDArray[np.float32]:
-    """One scale a channel of this axis, such that its largest magnitude becomes the largest integer.
+def scales(weight: NDArray[np.floating], axis: int, form: Format = INT8) -> NDArray[np.float32]:
+    """One scale a channel of this axis, such that its largest magnitude becomes the largest code.
 
     Args:
         weight: any number of axes.
         axis: the one that numbers the channels.
-        bits: how many bits are used; 8 means -127 to 127.
+        form: that the weights will be stored in.
     """
     others = tuple(i for i in range(weight.ndim) if i != axis)
-    largest = np.abs(weight).max(axis=others)
-    found = largest / (2 ** (bits - 1) - 1)
+    found = np.abs(weight).max(axis=others) / form.largest
     # A channel of zeros: any scale gives zeros back, and 1 cannot overflow what divides by it.
     positive: NDArray[np.float32] = np.where(found > _SMALLEST_SCALE, found, 1.0).astype(np.float32)
     return positive
 
 
-def quantise(weight: NDArray[np.floating], scale: NDArray[np.float32], axis: int) -> NDArray[np.int8]:
-    """Round to the nearest integer of each channel's scale; ties to even, as QuantizeLinear does."""
-    shape = [1] * weight.ndim
-    shape[axis] = -1
-    integers: NDArray[np.int8] = np.rint(weight / scale.reshape(shape)).clip(-128, 127).astype(np.int8)
-    return integers
+def quantise(
+    weight: NDArray[np.floating], scale: NDArray[np.float32], axis: int, form: Format = INT8
+) -> NDArray[np.generic]:
+    """The codes of weights with a scale for each channel of this axis."""
+    return form.codes(weight / _along(scale, axis, weight.ndim))
 
 
-def rounded(weight: NDArray[np.float32], axis: int, *, bits: int = 8) -> NDArray[np.float32]:
-    """What comes back from INT8."""
-    scale = scales(weight, axis, bits=bits)
-    shape = [1] * weight.ndim
-    shape[axis] = -1
-    scale = scale.reshape(shape)
-    back: NDArray[np.float32] = np.rint(weight / scale) * scale
+def rounded(weight: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
+    """What comes back from INT8 with a scale for each channel of this axis."""
+    scale = scales(weight, axis)
+    back: NDArray[np.float32] = quantise(weight, scale, axis).astype(np.float32) * _along(scale, axis, weight.ndim)
     return back
 
 
-Bytes = Literal["signed", "unsigned"]
+def _along(scale: NDArray[np.float32], axis: int, ndim: int) -> NDArray[np.float32]:
+    return scale.reshape([-1 if i == axis else 1 for i in range(ndim)])
 
 
 class Pairs:
@@ -62,11 +60,11 @@ class Pairs:
     Args:
         graph: changed in place.
         ranges: what 8 bits cover, by tensor.
-        kind: signed bytes with zero point 0, or unsigned ones from the lowest value to the highest.
+        form: that activations are stored in.
     """
 
-    def __init__(self, graph: Graph, ranges: Mapping[str, Range], kind: Bytes) -> None:
-        self._graph, self._ranges, self._kind = graph, ranges, kind
+    def __init__(self, graph: Graph, ranges: Mapping[str, Range], form: Format) -> None:
+        self._graph, self._ranges, self._form = graph, ranges, form
         self._order = {node.name: place for place, node in enumerate(graph.model.graph.node)}
         self._before: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
         self._nodes = {node.name: node for node in graph.model.graph.node}
@@ -80,11 +78,10 @@ class Pairs:
         from onnx import helper
 
         found = self._ranges[tensor]
-        scale, zero = found.symmetric() if self._kind == "signed" else found.asymmetric()
+        scale, zero = self._form.scale(found.low, found.high)
         graph = self._graph
         scale_name = graph.add_initializer(f"{tensor}_scale", np.array(scale, np.float32))
-        dtype = np.int8 if self._kind == "signed" else np.uint8
-        zero_name = graph.add_initializer(f"{tensor}_zero_point", np.array(zero, dtype))
+        zero_name = graph.add_initializer(f"{tensor}_zero_point", np.array(zero, self._form.dtype))
         stored, back = graph.fresh(f"{tensor}_quantised"), graph.fresh(f"{tensor}_dequantised")
         first = min(takers, key=self._order.__getitem__)
         self._before[first] += [
@@ -105,44 +102,20 @@ class Pairs:
             self._reroute(taker, tensor, back)
         return back, scale_name
 
-    def weights_quantised_by_engine(self, node: Weighted) -> None:
-        """Weights as FP32 with a pair of their own, as TensorRT wants them."""
-        from onnx import helper
-
-        graph = self._graph
-        scale, zero = self._weight_scale(node, graph.floats(node.weight), bits=8)
-        stored, back = graph.fresh(f"{node.weight}_quantised"), graph.fresh(f"{node.weight}_dequantised")
-        self._before[node.name] += [
-            helper.make_node(
-                "QuantizeLinear",
-                [node.weight, scale, zero],
-                [stored],
-                name=graph.fresh(f"{node.name}_weight_QuantizeLinear"),
-                axis=node.out_axis,
-            ),
-            helper.make_node(
-                "DequantizeLinear",
-                [stored, scale, zero],
-                [back],
-                name=graph.fresh(f"{node.name}_weight_DequantizeLinear"),
-                axis=node.out_axis,
-            ),
-        ]
-        self._reroute(node.name, node.weight, back)
-
-    def weights_stored(self, node: Weighted, *, bits: int, bias_scale: float | None) -> None:
-        """Weights as INT8 with a DequantizeLinear, as ONNX Runtime wants them.
+    def weights(self, node: Weighted, form: Format, *, bias_scale: float | None = None) -> None:
+        """Weights as codes with a DequantizeLinear.
 
         Args:
             node: whose weights.
-            bits: how many bits of each byte are used.
+            form: that they are stored in.
             bias_scale: scale of the data, if the bias becomes INT32; None leaves it FP32.
         """
-        graph = self._graph
-        weight = graph.floats(node.weight)
-        scale, zero = self._weight_scale(node, weight, bits=bits)
-        factors = graph.floats(scale)
-        stored = graph.add_initializer(f"{node.weight}_int8", quantise(weight, factors, axis=node.out_axis))
+        graph, weight = self._graph, self._graph.floats(node.weight)
+        factors = scales(weight, node.out_axis, form)
+        codes = quantise(weight, factors, node.out_axis, form)
+        stored = graph.add_initializer(f"{node.weight}_{form.precision}", codes)
+        scale = graph.add_initializer(f"{node.weight}_scale", factors)
+        zero = graph.add_initializer(f"{node.weight}_zero_point", np.zeros(factors.shape, form.dtype))
         self._dequantise(node, node.weight, (stored, scale, zero), axis=node.out_axis)
         if bias_scale is None or not node.bias:
             return
@@ -161,13 +134,6 @@ class Pairs:
         """Put all of it into the graph."""
         self._graph.rewrite({name: [*new, self._nodes[name]] for name, new in self._before.items()})
         self._graph.drop_unused_initializers()
-
-    def _weight_scale(self, node: Weighted, weight: np.ndarray, *, bits: int) -> tuple[str, str]:
-        scale = scales(weight, axis=node.out_axis, bits=bits)
-        return (
-            self._graph.add_initializer(f"{node.weight}_scale", scale),
-            self._graph.add_initializer(f"{node.weight}_zero_point", np.zeros(scale.shape, np.int8)),
-        )
 
     def _dequantise(self, node: Weighted, old: str, inputs: Sequence[str], *, axis: int) -> None:
         from onnx import helper

@@ -1,4 +1,4 @@
-"""The FP32 graph that INT8 methods start from: weights constant, outliers migrated, answers unchanged."""
+"""The FP32 graph that INT8 and FP8 methods start from: weights constant, outliers migrated, answers unchanged."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from plansmith.compilers.precision.activations import difference
 from plansmith.compilers.precision.calibration import largest_feed, observe, small_feeds
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.int8 import smoothquant, smoothquant_graph
+from plansmith.compilers.precision.int8.format import Format
 from plansmith.compilers.precision.int8.nodes import Weighted, find_weighted, make_weights_constant
 from plansmith.compilers.precision.opsets import forget_defaults
 from plansmith.errors import ExportError
@@ -36,7 +37,7 @@ WIDENED = 1.5
 
 @dataclass(frozen=True)
 class Smoothed:
-    """A graph whose products are ready for INT8.
+    """A graph whose products are ready for eight bits.
 
     Attributes:
         model: computes what the given graph does.
@@ -65,8 +66,8 @@ def smooth(
     model: onnx.ModelProto,
     nodes: Sequence[Weighted],
     samples: StoredCases,
+    form: Format,
     *,
-    symmetric: bool,
     mask_input: str | None,
 ) -> Smoothed:
     """Migrate outliers of activations into weights wherever calibration data say that it helps.
@@ -75,7 +76,7 @@ def smooth(
         model: a prepared graph.
         nodes: those that are going to be lowered.
         samples: calibration data.
-        symmetric: how activations will be quantised.
+        form: that activations will be stored in.
         mask_input: the input that marks padding with 0.
     """
     import onnx
@@ -90,7 +91,7 @@ def smooth(
     channels = {group.data: smoothquant.Channels(quota=quota) for group in groups}
     padded = {group.data: smoothquant.Extent() for group in groups}
     observe(model, samples, channels, mask_input=mask_input, of_all=padded)
-    migrations = smoothquant.find_migrations(graph, groups, channels, symmetric=symmetric)
+    migrations = smoothquant.find_migrations(graph, groups, channels, form)
     how = "no outliers worth migrating"
     if migrations:
         places = smoothquant_graph.migrate(graph, migrations)
@@ -116,9 +117,9 @@ def again(model: onnx.ModelProto, nodes: Sequence[Weighted]) -> list[Weighted]:
     return [node for node in find_weighted(Graph(model))[0] if node.name in names]
 
 
-def nothing_to_lower(why: str, remedy: str) -> ExportError:
-    """INT8 was asked for, and the graph or the options leave nothing to it."""
-    return ExportError(f"nothing can be lowered to INT8: {why}", remedy=remedy)
+def nothing_to_lower(form: Format, why: str, remedy: str) -> ExportError:
+    """A format was asked for, and the graph or the options leave nothing to it."""
+    return ExportError(f"nothing can be lowered to {form.precision.upper()}: {why}", remedy=remedy)
 
 
 def _difference(before: onnx.ModelProto, after: onnx.ModelProto, samples: StoredCases) -> float:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from plansmith.compilers.precision.int8 import qdq
+from plansmith.compilers.precision.int8.format import Format
 from plansmith.compilers.precision.int8.nodes import Weighted
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def quota(groups: Sequence[Group], graph: Graph, batches: int) -> int:
 
 
 def find_migrations(
-    graph: Graph, groups: Sequence[Group], channels: Mapping[str, Channels], *, symmetric: bool
+    graph: Graph, groups: Sequence[Group], channels: Mapping[str, Channels], form: Format
 ) -> list[Migration]:
     """For every group the best divisors, where they are worth it.
 
@@ -135,17 +136,17 @@ def find_migrations(
         graph: with the weights.
         groups: what is looked at.
         channels: what was observed, by tensor.
-        symmetric: how the activations will be quantised: from -127 to 127, or from the lowest to the highest value.
+        form: that the activations will be stored in.
     """
     found = []
     for group in groups:
         seen = channels[group.data]
         weights = [_inputs_first(graph, member) for member in group.members]
-        before = _error(seen, weights, np.ones_like(seen.largest), symmetric=symmetric)
+        before = _error(seen, weights, np.ones_like(seen.largest), form)
         if before <= FINE:
             continue
         tried = [
-            (_error(seen, weights, divisors, symmetric=symmetric), how, divisors)
+            (_error(seen, weights, divisors, form), how, divisors)
             for how, divisors in _candidates(seen.largest, weights)
         ]
         after, how, divisors = min(tried, key=lambda t: t[0])
@@ -165,11 +166,10 @@ def _candidates(largest: Floats, weights: Sequence[Floats]) -> Iterator[tuple[st
         yield f"cap at quantile {cap}", np.maximum(largest / np.quantile(largest, cap), 1).astype(np.float32)
 
 
-def _error(seen: Channels, weights: Sequence[Floats], divisors: Floats, *, symmetric: bool) -> float:
+def _error(seen: Channels, weights: Sequence[Floats], divisors: Floats, form: Format) -> float:
     """Squared error of the products relative to each row's squared length, averaged; tiny rows count less."""
     rows = seen.rows
-    low, high = seen.divided(divisors)
-    quantised = _rounded(rows / divisors, low, high, symmetric=symmetric)
+    quantised = form.rounded(rows / divisors, *form.scale(*seen.divided(divisors)))
     total = 0.0
     for weight in weights:
         exact = rows @ weight
@@ -178,17 +178,6 @@ def _error(seen: Channels, weights: Sequence[Floats], divisors: Floats, *, symme
         errors = np.square(found - exact).sum(axis=1)
         total += float((errors / (lengths + _SMALL_ROWS * np.median(lengths) + np.finfo(np.float32).tiny)).mean())
     return total / len(weights)
-
-
-def _rounded(values: Floats, low: float, high: float, *, symmetric: bool) -> Floats:
-    if symmetric:
-        scale = max(-low, high) / 127 or 1.0
-        signed: Floats = (np.rint(values / scale).clip(-128, 127) * scale).astype(np.float32)
-        return signed
-    scale = (high - low) / 255 or 1.0
-    zero = round(-low / scale)
-    unsigned: Floats = (((np.rint(values / scale) + zero).clip(0, 255) - zero) * scale).astype(np.float32)
-    return unsigned
 
 
 def _inputs_first(graph: Graph, node: Weighted) -> Floats:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from plansmith.compilers.precision.calibration import observe
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.int8.embedding_tables import Tables
+from plansmith.compilers.precision.int8.format import INT8, UINT8
 from plansmith.compilers.precision.int8.histogram import Histogram, Range, choose, told
 from plansmith.compilers.precision.int8.nodes import Weighted
 from plansmith.compilers.precision.int8.qdq import Pairs
@@ -94,12 +95,13 @@ class Static:
         graph = Graph(model)
         lowered = [node for name, node in self._nodes.items() if name not in keep]
         plan = plan_pairs(graph, lowered)
-        pairs = Pairs(graph, self._ranges, "unsigned")
+        pairs = Pairs(graph, self._ranges, UINT8)
         for tensor, takers in plan.takers.items():
             pairs.activation(tensor, takers)
         for node in lowered:
-            bias_scale = self._ranges[node.data].asymmetric()[0] if node.op != "MatMul" else None
-            pairs.weights_stored(node, bits=self._bits, bias_scale=bias_scale)
+            found = self._ranges[node.data]
+            bias_scale = UINT8.scale(found.low, found.high)[0] if node.op != "MatMul" else None
+            pairs.weights(node, INT8.narrowed(self._bits), bias_scale=bias_scale)
         pairs.write()
         self._tables.lower(graph, keep)
         graph.drop_unused_initializers()
@@ -122,7 +124,7 @@ def measure(
     plan = plan_pairs(Graph(model), nodes)
     histograms = {tensor: Histogram() for tensor in plan.takers if tensor not in plan.same}
     observe(model, samples, histograms, mask_input=mask_input)
-    ranges = {tensor: choose(histogram, calibration, symmetric=False) for tensor, histogram in histograms.items()}
+    ranges = {tensor: choose(histogram, calibration, UINT8) for tensor, histogram in histograms.items()}
     for tensor in plan.same:
         source = tensor
         while source in plan.same:

@@ -1,23 +1,25 @@
-"""INT8 for TensorRT: explicit Q/DQ pairs, symmetric, where its fusions survive them.
+"""INT8 and FP8 for TensorRT: explicit Q/DQ, symmetric, where its fusions survive it.
 
-The rules (TensorRT documentation, "Working with quantized types"): every weighted operator takes its data and its
-weights through pairs and gives its output unquantised, so that bias and activation fuse into it; weights stay FP32
-before their pair; biases stay FP32. A residual sum is fused into the convolution that ends the branch if the other
-branch, the skip, comes through a pair.
+The rules (TensorRT documentation, "Explicit quantization"): every weighted operator takes its data through a pair and
+its weights, stored in eight bits, through a DequantizeLinear, and gives its output unquantised, so that bias and
+activation fuse into it; biases stay FP32. A residual sum is fused into the convolution that ends the branch if the
+other branch, the skip, comes through a pair.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plansmith.compilers.precision.calibration import observe
 from plansmith.compilers.precision.graph import Graph
+from plansmith.compilers.precision.int8.format import INT8, Format
 from plansmith.compilers.precision.int8.histogram import Histogram, Range, choose, told
 from plansmith.compilers.precision.int8.nodes import Weighted, find_heads, find_weighted, kept_by_spec
 from plansmith.compilers.precision.int8.qdq import Pairs
-from plansmith.compilers.precision.int8.smoothed_graph import again, nothing_to_lower, prepare, smooth
+from plansmith.compilers.precision.int8.smoothed_graph import Smoothed, again, nothing_to_lower, prepare, smooth
 from plansmith.records.model import Precision
 from plansmith.validation.coverage import UNTRIED_KERNELS
 
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from plansmith.compilers.precision.candidate import Method
     from plansmith.config.precision import LoweringOptions
     from plansmith.data.reference import StoredCases
+
+_LARGEST_FP8_KERNEL = 32
+"""Elements of a convolution's kernel up to which TensorRT computes in FP8 (its release notes, 10.16, limitations)."""
 
 _BESIDES = {
     "Softmax": "a softmax would use half of the codes",
@@ -39,7 +44,12 @@ _BESIDES = {
 
 
 def methods(
-    model: onnx.ModelProto, samples: StoredCases, options: LoweringOptions, *, mask_input: str | None = None
+    model: onnx.ModelProto,
+    samples: StoredCases,
+    options: LoweringOptions,
+    *,
+    form: Format = INT8,
+    mask_input: str | None = None,
 ) -> list[Method]:
     """The way to lower a graph for TensorRT; one, for TensorRT knows no scales per request.
 
@@ -47,31 +57,36 @@ def methods(
         model: the FP32 graph, with its weights in memory; not changed.
         samples: calibration data.
         options: what a person asks for.
+        form: INT8 or FP8.
         mask_input: the input that marks padding with 0; None where there is none.
 
     Raises:
         ExportError: nothing in the graph can be lowered, or only in a way that was not asked for.
     """
     if options.quantisation == "dynamic":
-        raise nothing_to_lower("TensorRT takes static scales only", "set quantisation: static")
+        raise nothing_to_lower(form, "TensorRT takes static scales only", "set quantisation: static")
+    if options.calibration == "entropy" and form.fraction_bits:
+        raise nothing_to_lower(form, "entropy calibration is for the even steps of INT8", "set calibration: auto")
     prepared = prepare(model)
     graph = Graph(prepared)
     nodes, kept = find_weighted(graph)
     kept |= {n.name: _BESIDES[n.op_type] for n in prepared.graph.node if n.op_type in _BESIDES}
-    kept |= {node.name: reason for node in nodes if (reason := _high(graph, node))}
+    kept |= {node.name: reason for node in nodes if (reason := _high(graph, node, form))}
     kept |= dict.fromkeys(find_heads(graph), "makes an output")
     kept |= kept_by_spec([node.name for node in nodes], options.keep)
     lowered = [node for node in nodes if node.name not in kept]
     if not lowered:
-        raise nothing_to_lower("every product and convolution stays high", "set precision: fp16")
-    smoothed = smooth(prepared, lowered, samples, symmetric=True, mask_input=mask_input)
+        raise nothing_to_lower(form, "every product and convolution stays high", "set precision: fp16")
+    smoothed = Smoothed(prepared, "none: FP8 rounds each value to its own magnitude")
+    if not form.fraction_bits:
+        smoothed = smooth(prepared, lowered, samples, form, mask_input=mask_input)
     lowered = again(smoothed.model, lowered)
     skips = residuals(Graph(smoothed.model), lowered)
     tensors = [*(node.data for node in lowered), *(found.skip for found in skips)]
     histograms = {name: Histogram() for name in tensors}
     observe(smoothed.model, samples, histograms, mask_input=mask_input)
-    ranges = {name: choose(histogram, options.calibration, symmetric=True) for name, histogram in histograms.items()}
-    return [Explicit(smoothed.model, lowered, skips, ranges, kept=kept, smoothing=smoothed.how)]
+    ranges = {name: choose(histogram, options.calibration, form) for name, histogram in histograms.items()}
+    return [Explicit(smoothed.model, lowered, skips, ranges, form=form, kept=kept, smoothing=smoothed.how)]
 
 
 @dataclass(frozen=True)
@@ -97,13 +112,10 @@ class Explicit:
         nodes: those that are lowered, as they stand in it.
         skips: the sums that they carry if all of them are.
         ranges: what 8 bits cover, by tensor.
+        form: INT8 or FP8.
         kept: nodes that stay high, with the reason.
         smoothing: what was migrated, in words.
     """
-
-    name = "INT8, explicit Q/DQ for TensorRT"
-    precision = Precision.INT8
-    not_validated: tuple[str, ...] = (UNTRIED_KERNELS[Precision.INT8],)
 
     def __init__(
         self,
@@ -112,16 +124,20 @@ class Explicit:
         skips: Sequence[Residual],
         ranges: Mapping[str, Range],
         *,
+        form: Format,
         kept: Mapping[str, str],
         smoothing: str,
     ) -> None:
-        self._model, self._skips, self._ranges = model, skips, ranges
+        self.precision = form.precision
+        self.name = f"{form.precision.upper()}, explicit Q/DQ for TensorRT"
+        self.not_validated: tuple[str, ...] = (UNTRIED_KERNELS[form.precision],)
+        self._model, self._skips, self._ranges, self._form = model, skips, ranges, form
         self._nodes = {node.name: node for node in nodes}
         self.kept = kept
         self.lowerable = tuple(self._nodes)
         self.settings: Mapping[str, str] = {
-            "activations": "signed 8 bits, zero point 0, a scale per tensor",
-            "weights": "signed 8 bits, zero point 0, a scale per output channel",
+            "activations": f"{form.words}, zero point 0, a scale per tensor",
+            "weights": f"{form.words}, zero point 0, a scale per output channel",
             "calibration": told(ranges),
             "smoothing": smoothing,
         }
@@ -141,11 +157,11 @@ class Explicit:
             # Only while the same convolution carries the sum: of another skip no range was measured.
             if found.carrier not in keep:
                 takers.setdefault(found.skip, []).append(found.add)
-        pairs = Pairs(graph, self._ranges, "signed")
+        pairs = Pairs(graph, self._ranges, self._form)
         for tensor, names in takers.items():
             pairs.activation(tensor, names)
         for node in lowered:
-            pairs.weights_quantised_by_engine(node)
+            pairs.weights(node, self._form)
         pairs.write()
         return model
 
@@ -179,14 +195,29 @@ def residuals(graph: Graph, lowered: Sequence[Weighted]) -> list[Residual]:
     return found
 
 
-def _high(graph: Graph, node: Weighted) -> str:
-    """Why a node with weights that INT8 could hold stays high for TensorRT; empty if it does not."""
+def _high(graph: Graph, node: Weighted, form: Format) -> str:
+    """Why a node with weights that eight bits could hold stays high for TensorRT; empty if it does not."""
     weight = graph.floats(node.weight)
     if node.op == "Conv" and node.groups > 1 and weight.shape[1] == 1:
-        return "depthwise: INT8 costs more accuracy there than it saves time"
+        return "depthwise: eight bits cost more accuracy there than they save time"
     if node.op == "ConvTranspose" and node.groups > 1:
         return "a transposed convolution in groups has no axis of output channels"
     inputs = weight.size // weight.shape[node.out_axis]
     if not node.is_product and min(inputs, weight.shape[node.out_axis]) < 16:
         return "too small to gain anything"
+    return _without_kernel(node, weight.shape) if form.precision is Precision.FP8 else ""
+
+
+def _without_kernel(node: Weighted, shape: tuple[int, ...]) -> str:
+    """Why a convolution gains nothing from FP8 in TensorRT; empty if it does.
+
+    By the release notes of TensorRT 10.16, and by the builder of TensorRT-RTX 1.7.1, which computes transposed ones and
+    those with large kernels in FP32.
+    """
+    if node.op == "ConvTranspose":
+        return "TensorRT has no transposed convolutions in FP8"
+    if node.groups > 1:
+        return "TensorRT has no optimised FP8 convolutions in groups"
+    if math.prod(shape[2:]) > _LARGEST_FP8_KERNEL and not node.is_product:
+        return f"TensorRT has no FP8 convolutions with more than {_LARGEST_FP8_KERNEL} elements in a kernel"
     return ""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plansmith.compilers.precision.int8.format import FP8, INT8, UINT8, Format
 from plansmith.compilers.precision.lint.view import Finding, View, operand
 
 if TYPE_CHECKING:
@@ -29,16 +30,17 @@ class _Count:
     clipped: int = 0
     vanished: int = 0
 
-    def add(self, values: NDArray[np.generic], scale: float, zero: int, codes: range) -> None:
+    def add(self, values: NDArray[np.generic], scale: float, zero: int, form: Format) -> None:
         import numpy as np
 
         levels = values.astype(np.float32).ravel() / np.float32(scale)
         nonzero = values.ravel() != 0
         self.values += levels.size
         self.others += int(nonzero.sum())
-        # Half a code beyond the last one is still rounded, as every other value is.
-        self.clipped += int(((levels + zero > codes[-1] + 0.5) | (levels + zero < codes[0] - 0.5)).sum())
-        self.vanished += int((nonzero & (np.abs(levels) < 0.5)).sum())
+        # Half a step beyond the last code is still rounded, as every other value is.
+        smallest, widest = form.step(np.array([0.0, form.largest])) / 2
+        self.clipped += int(((levels + zero > form.largest + widest) | (levels + zero < form.least - widest)).sum())
+        self.vanished += int((nonzero & (np.abs(levels) < smallest)).sum())
 
 
 def calibration(view: View) -> Iterator[Finding]:
@@ -67,14 +69,14 @@ def _judge(node: onnx.NodeProto, count: _Count) -> Iterator[Finding]:
         yield Finding("vanished-values", "error", node.name, words, remedy)
 
 
-def _parameters(view: View, node: onnx.NodeProto) -> tuple[float, int, range] | None:
-    """Scale, zero point and codes of a QuantizeLinear to eight bits with one scale."""
+def _parameters(view: View, node: onnx.NodeProto) -> tuple[float, int, Format] | None:
+    """Scale, zero point and format of a QuantizeLinear to eight bits with one scale."""
     scale = view.constant(operand(node, 1))
-    codes = {"INT8": range(-128, 128), "UINT8": range(256)}.get(view.dtype(node.output[0]))
+    form = {"INT8": INT8, "UINT8": UINT8, "FLOAT8E4M3FN": FP8}.get(view.dtype(node.output[0]))
     zero = view.constant(operand(node, 2)) if operand(node, 2) else None
-    if scale is None or scale.size != 1 or codes is None or not float(scale.ravel()[0]) > 0:
+    if scale is None or scale.size != 1 or form is None or not float(scale.ravel()[0]) > 0:
         return None
-    return float(scale.ravel()[0]), 0 if zero is None else int(zero.ravel()[0]), codes
+    return float(scale.ravel()[0]), 0 if zero is None else int(zero.ravel()[0]), form
 
 
 RULES = (calibration,)

@@ -38,7 +38,12 @@ __all__ = [
     "require_faster",
 ]
 
-HIGHER = {Precision.INT8: Precision.FP16, Precision.FP16: Precision.FP32, Precision.BF16: Precision.FP32}
+HIGHER = {
+    Precision.FP8: Precision.FP16,
+    Precision.INT8: Precision.FP16,
+    Precision.FP16: Precision.FP32,
+    Precision.BF16: Precision.FP32,
+}
 """The precision that a plan has to be faster than; FP32 has none above it."""
 
 _PLAN = "the plan"

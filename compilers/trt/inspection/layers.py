@@ -30,7 +30,12 @@ _DTYPES = {
 }
 _FP32 = "float32"
 _LOW = ("float4_e2m1fn", "int4", "float8_e4m3fn", "int8", "bfloat16", "float16")
-_ASKED = {Precision.FP16: "float16", Precision.BF16: "bfloat16", Precision.INT8: "int8"}
+_ASKED = {
+    Precision.FP16: "float16",
+    Precision.BF16: "bfloat16",
+    Precision.INT8: "int8",
+    Precision.FP8: "float8_e4m3fn",
+}
 
 # Kinds of layers that do nothing else; "correlation" is what Myelin, TensorRT's second compiler, calls a convolution.
 _COMPUTING = re.compile("conv|gemm|matrixmultiply|matmul|fullyconnected|correlation", re.IGNORECASE)

@@ -41,7 +41,9 @@ class LoweringOptions(Record):
     quantisation: Quantisation = Field(
         default="auto", description="For INT8: scales computed per request (dynamic) or once, from data (static)."
     )
-    calibration: Calibration = Field(default="auto", description="For INT8: how static scales follow from the data.")
+    calibration: Calibration = Field(
+        default="auto", description="For INT8 and FP8: how static scales follow from the data."
+    )
     accept: tuple[str, ...] = Field(
         default=(),
         description="Mistakes in a lowered graph that are no reason to refuse it, by the id that the refusal names in"

@@ -48,6 +48,7 @@ class Precision(StrEnum):
     FP32 = "fp32"
     FP16 = "fp16"
     BF16 = "bf16"
+    FP8 = "fp8"
     INT8 = "int8"
 
 

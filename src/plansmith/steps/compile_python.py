@@ -9,7 +9,7 @@ from plansmith.config.source_reference import Scheme, SourceReference
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EngineError, UsageError
 from plansmith.records.engine import Engine
-from plansmith.records.model import LoweredModel, OnnxModel, Precision, SourceModel
+from plansmith.records.model import EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
 from plansmith.steps.fetch import require_unchanged
 from plansmith.steps.runner import Finished, StageRunner
 
@@ -31,10 +31,11 @@ def require_pytorch(spec: ModelSpec, scheme: Scheme) -> None:
             "engine python serves a PyTorch model, and an ONNX file is none",
             remedy="use --engine onnxruntime, or name the model that the file was exported from (hf:…, timm:…)",
         )
-    if spec.precision in {Precision.INT8, "auto"}:
+    if spec.precision in {Precision.INT8, Precision.FP8, "auto"}:
+        engine = EngineKind.TENSORRT if spec.precision is Precision.FP8 else EngineKind.ONNXRUNTIME
         raise EngineError(
             f"engine python serves the PyTorch model itself, which has no precision {spec.precision}",
-            remedy="use --precision fp32, fp16 or bf16, or --engine onnxruntime",
+            remedy=f"use --precision fp32, fp16 or bf16, or --engine {engine}",
         )
 
 

@@ -13,6 +13,7 @@ from plansmith.errors import ExportError, GateError
 from plansmith.records.model import DataSet, Device, EngineKind, LoweredModel, OnnxModel, Precision
 from plansmith.report.text.precision import choice_words
 from plansmith.steps.cache import toolchain
+from plansmith.steps.requirements import require_onnxruntime_kernels
 from plansmith.steps.runner import Finished, StageRunner
 
 
@@ -39,6 +40,7 @@ def lower_graph(
 
     Raises:
         ExportError: nothing in the graph can be lowered.
+        UsageError: the file came in a precision that the engine has no kernels for.
         GateError: no recipe is accurate enough.
     """
     if spec.engine is EngineKind.PYTHON:
@@ -84,7 +86,7 @@ def _surroundings(spec: ModelSpec, autocast: str) -> dict[str, Any]:
     if spec.precision == "auto" or for_onnxruntime:
         # What is fastest, and how many bits a product of bytes may have, is this machine's to say.
         found["machine"] = machine()
-    if autocast and spec.precision is not Precision.INT8:
+    if autocast and spec.precision not in {Precision.INT8, Precision.FP8}:
         found["autocast"] = toolchain.environment(autocast)
     return found
 
@@ -131,6 +133,7 @@ def _as_it_is(
         precision = onnx.record.precision
         record = LoweredModel(components=onnx.record.components, precision=precision, recipe=None, trials=(), layers=())
         if precision is not Precision.FP32:
+            require_onnxruntime_kernels(precision, spec.engine, model=spec.name, remedy="use --engine tensorrt")
             warnings, clock.cached = _check_given(stages, spec, onnx, data)
             stages.made["lower"] = record = record.model_copy(update={"warnings": warnings})
             if precision is not spec.precision:

@@ -90,7 +90,7 @@ def _require_sense(spec: ModelSpec) -> None:
     if spec.precision is Precision.FP32:
         raise UsageError(
             "a model is exported in fp32, so that there is nothing to lower",
-            remedy="say what to lower it to: --precision int8, fp16, bf16 or auto",
+            remedy="say what to lower it to: --precision int8, fp8, fp16, bf16 or auto",
         )
     if spec.engine not in {EngineKind.ONNXRUNTIME, EngineKind.TENSORRT}:
         raise UsageError(
@@ -100,9 +100,5 @@ def _require_sense(spec: ModelSpec) -> None:
     if spec.precision == "auto" and spec.engine is not EngineKind.ONNXRUNTIME:
         raise UsageError(
             f"auto goes by speed, and {spec.engine} is not here to be timed",
-            remedy="choose --precision int8, fp16 or bf16, or --engine onnxruntime",
-        )
-    if spec.precision is Precision.BF16 and spec.engine is EngineKind.ONNXRUNTIME:
-        raise UsageError(
-            "ONNX Runtime has no BF16 kernels for a CPU", remedy="use --engine tensorrt, or --precision fp16"
+            remedy="choose --precision int8, fp8, fp16 or bf16, or --engine onnxruntime",
         )

@@ -31,6 +31,7 @@ _TWIN = "its accuracy is that of a graph that computes in FP32 and rounds every 
 UNTRIED_KERNELS = {
     Precision.FP16: f"the FP16 kernels of a GPU: a CPU has next to none, so {_TWIN}",
     Precision.BF16: f"the BF16 kernels: ONNX Runtime has none for a CPU, so {_TWIN}",
+    Precision.FP8: "TensorRT's own FP8 kernels and fusions: the pairs were run by ONNX Runtime",
     Precision.INT8: "TensorRT's own INT8 kernels and fusions: the pairs were run by ONNX Runtime",
 }
 """What a lowering for a GPU cannot try on a CPU; a plan that runs does."""

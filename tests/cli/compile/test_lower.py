@@ -131,6 +131,9 @@ REFUSED = {
     "BF16 for ONNX Runtime": Refused(
         ("lower", "hf:bert", "--precision", "bf16"), 2, ("no BF16 kernels for a CPU", "--engine tensorrt"), _MODEL
     ),
+    "FP8 for ONNX Runtime": Refused(
+        ("lower", "hf:bert", "--precision", "fp8"), 2, ("no FP8 kernels for a CPU", "--engine tensorrt"), _MODEL
+    ),
     "a choice by speed for TensorRT": Refused(
         ("lower", "hf:bert", "--precision", "auto", "--engine", "tensorrt"), 2, ("auto goes by speed",), _MODEL
     ),

@@ -106,6 +106,7 @@ def test_formats_of_outputs_that_are_not_known_yet_are_left_out_of_the_call_and_
         (("--target", "triton-77.03"), 6, "there is no target"),
         (("--target", "triton-26.03", "--precision", "auto"), 6, "precision auto goes by speed"),
         (("--target", "triton-26.03", "--gpu", "T4", "--precision", "bf16"), 6, "BF16 begins with 8.0"),
+        (("--target", "triton-26.03", "--gpu", "A10G", "--precision", "fp8"), 6, "FP8 begins with 8.9"),
     ],
 )
 def test_a_plan_that_cannot_be_built_is_refused_before_anything_is_done(

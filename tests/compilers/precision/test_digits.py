@@ -1,4 +1,4 @@
-"""A CNN and a ViT trained on digits keep their accuracy in INT8 and FP16, on 800 images that nothing looked at."""
+"""A CNN and a ViT trained on digits keep their accuracy in INT8, FP8 and FP16, on 800 images that nothing looked at."""
 
 from __future__ import annotations
 
@@ -53,6 +53,16 @@ def test_int8_is_within_one_point_of_top_1_and_the_samples_prove_it(
     assert logits.mean_cosine > 0.999
     assert logits.same_first is not None
     assert logits.same_first >= 1 - MOST_DISAGREEMENT
+
+
+def test_fp8_for_tensorrt_stays_within_its_limits(model: Prepared, tmp_path: Path) -> None:
+    lowered = model.lower("fp8", tmp_path / "lowered", engine=EngineKind.TENSORRT)
+    assert lowered.record.precision is Precision.FP8
+    assert lowered.record.components["model"].opset == 19, "exported in 18, which has no FP8"
+    assert lowered.record.recipe is not None
+    assert lowered.record.recipe.lowered in ({"Conv": 15}, {"MatMul": 8})
+    (logits,) = held_out(model.judge(lowered, tmp_path / "engine")).agreements
+    assert logits.mean_cosine > 0.99
 
 
 def test_nearly_all_convolutions_of_the_cnn_are_int8_and_its_file_is_a_third(cnn: Prepared, tmp_path: Path) -> None:

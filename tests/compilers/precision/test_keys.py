@@ -134,7 +134,7 @@ def test_only_what_a_processor_decides_is_lowered_again_on_another_one(
     assert made == times
 
 
-@pytest.mark.parametrize(("precision", "times"), [("fp16", 2), ("bf16", 2), ("int8", 1)])
+@pytest.mark.parametrize(("precision", "times"), [("fp16", 2), ("bf16", 2), ("int8", 1), ("fp8", 1)])
 def test_another_modelopt_behind_the_same_path_lowers_again(
     precision: str, times: int, steps: _Steps, tmp_path: Path
 ) -> None:

@@ -8,12 +8,16 @@ import pytest
 import yaml
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
+from plansmith.compilers.precision.int8 import tensorrt_method
+from plansmith.compilers.precision.int8.format import FP8
+from plansmith.config.precision import LoweringOptions
 from plansmith.records.model import EngineKind, Precision
 
 from ...support.cli.command import check_refusal
 from ...support.cli.in_process import InProcess
 from ...support.precision import lint_graphs, mistakes_of_parser
 from ...support.precision.given_files import asked, lay_out, right_graphs, with_mistake
+from ...support.precision.half_graphs import samples
 from ...support.precision.mistakes import MISTAKES
 from ...support.precision.planting import Mistake
 
@@ -45,6 +49,8 @@ def test_a_file_with_a_mistake_in_it_is_refused_with_the_node_and_what_to_do(
     wants = asked(mistake, engine)
     if mistake.name == "operator_that_tensorrt_lacks":  # FP32, which we lower ourselves
         wants["precision"] = Precision.FP16
+    elif mistake.name == "fp8_beside_int8":
+        wants["precision"] = Precision.FP8
     spec = lay_out(with_mistake(right[mistake.into], mistake), run.folder, **wants)
     answer = run("lower", spec, "--output", "out", "--json")
     status, words = OTHERWISE.get(mistake.name, (4, f"[{mistake.finding}]"))
@@ -66,6 +72,20 @@ def test_a_file_that_was_lowered_rightly_is_taken_and_its_gate_says_what_it_prov
     assert f"not validated: how far the file, which came in {precision}, is from the model" in answer.stdout
     manifest = next(run.folder.rglob("manifest.json")).read_text()
     assert f"how far the file, which came in {precision}, is from" in manifest
+
+
+def test_an_fp8_file_is_for_tensorrt_on_gpus_that_have_fp8(right: dict[str, onnx.ModelProto], run: InProcess) -> None:
+    plain = right["plain attention"]
+    cases = samples(run.folder, *lint_graphs.feeds_of(plain))
+    (method,) = tensorrt_method.methods(plain, cases, LoweringOptions(), form=FP8, mask_input="mask")
+    spec = lay_out(method.lower(()), run.folder)
+    answer = run("lower", spec, "--engine", "tensorrt", "--precision", "fp8", "--output", "out")
+    assert answer.status == 0, answer
+    assert "compared with the file itself, fp8 already, in ONNX Runtime" in answer.stdout
+    check_refusal(run("compile", spec, "--json"), 2, ("no FP8 kernels for a CPU", "--engine tensorrt"))
+    plan = ("compile", spec, "--engine", "tensorrt", "--target", "triton-26.03", "--dry-run", "--json", "--gpu")
+    check_refusal(run(*plan, "A10G"), 6, ("compute capability 8.6, and FP8 begins with 8.9",))
+    assert run(*plan, "L4").status == 0
 
 
 def test_a_plain_file_is_not_said_to_be_lowered(right: dict[str, onnx.ModelProto], run: InProcess) -> None:

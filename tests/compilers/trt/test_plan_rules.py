@@ -137,9 +137,16 @@ def test_every_problem_is_told_at_once() -> None:
 @pytest.mark.parametrize("precision", [*Precision, "auto"])
 def test_what_the_gpu_and_the_target_have_is_taken(precision: Precision | Literal["auto"]) -> None:
     given = options(memory_pools={"workspace": "23034M"}, formats={"x": "chw32"}, strip_weights=True, refit=True)
-    require_target(TRITON, given, precision, [L4, A100, H100])
+    require_target(TRITON, given, precision, [L4, H100])
     require_target(SAGEMAKER, options(hardware_compatibility="same_compute_capability"), Precision.INT8, [T4])
     require_target(NEWEST, options(), precision, [])
+
+
+def test_fp8_begins_with_ada() -> None:
+    found = refused(TRITON, options(), [A100], Precision.FP8)
+    assert "compute capability 8.0, and FP8 begins with 8.9" in found.message
+    found = refused(TRITON, options(hardware_compatibility="ampere_plus"), [L4], Precision.FP8)
+    assert "(ampere_plus) begin with 8.0, and FP8 with 8.9" in found.message
 
 
 def test_a_kind_below_the_targets_own_floor_is_refused() -> None:

@@ -148,14 +148,20 @@ def images(folder: Path, count: int = 3) -> StoredCases:
     return samples(folder, *feeds)
 
 
-def pair_before(lowered: onnx.ModelProto, node: str, place: int) -> tuple[onnx.NodeProto, onnx.NodeProto] | None:
-    """The QuantizeLinear and DequantizeLinear that an input comes through; None if it comes as it is."""
+def dequantizer_before(lowered: onnx.ModelProto, node: str, place: int) -> onnx.NodeProto | None:
+    """The DequantizeLinear that an input comes through; None if it comes as it is."""
     index = Graph(lowered)
     taker = next(n for n in lowered.graph.node if n.name == node)
     back = index.producer(taker.input[place])
-    if back is None or back.op_type != "DequantizeLinear":
+    return back if back is not None and back.op_type == "DequantizeLinear" else None
+
+
+def pair_before(lowered: onnx.ModelProto, node: str, place: int) -> tuple[onnx.NodeProto, onnx.NodeProto] | None:
+    """The QuantizeLinear and DequantizeLinear that an input comes through; None if it comes as it is."""
+    back = dequantizer_before(lowered, node, place)
+    if back is None:
         return None
-    stored = index.producer(back.input[0])
+    stored = Graph(lowered).producer(back.input[0])
     assert stored is not None
     assert stored.op_type == "QuantizeLinear"
     return stored, back

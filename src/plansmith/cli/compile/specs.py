@@ -24,7 +24,7 @@ _OPTIONS = (
     ),
     click.option(
         "--precision",
-        type=click.Choice(["auto", "fp32", "fp16", "bf16", "int8"]),
+        type=click.Choice(["auto", "fp32", "fp16", "bf16", "fp8", "int8"]),
         help="Precision of the graph; auto: the fastest that is accurate enough [fp32].",
     ),
     click.option(

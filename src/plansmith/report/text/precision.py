@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from plansmith.formatting import bytes_in_words
-from plansmith.records.model import EngineKind, LoweredModel, Precision, SpeedRatio
+from plansmith.records.model import LoweredModel, Precision, SpeedRatio
 from plansmith.records.validation import Evaluation, OutputAgreement, ValidationReport
 
 _MEASURED_AS = {
@@ -38,8 +38,6 @@ def recipe_lines(lowered: LoweredModel) -> Iterator[str]:
         return
     share = f", {chosen.file_bytes / lowered.fp32_bytes:.2f} of FP32" if lowered.fp32_bytes else ""
     yield f"{bytes_in_words(chosen.file_bytes)}{share}"
-    if recipe.precision is Precision.INT8 and recipe.engine is EngineKind.TENSORRT:
-        yield "  weights stay FP32 in the file: TensorRT makes bytes of them when it builds"
     if chosen.speed is not None:
         yield speed_words(chosen.speed)
         yield f"  {chosen.speed.setting}"

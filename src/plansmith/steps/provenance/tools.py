@@ -45,7 +45,8 @@ def tools_of(spec: ModelSpec, reference: SourceReference, relative_to: Path) -> 
         relative_to: the folder that paths in it start from.
     """
     found = dict(_tools(tuple(_parts(spec, reference))))
-    lowers = spec.precision not in {Precision.FP32, Precision.INT8} and spec.engine is not EngineKind.PYTHON
+    is_half = spec.precision not in {Precision.FP32, Precision.INT8, Precision.FP8}
+    lowers = is_half and spec.engine is not EngineKind.PYTHON
     if spec.lowering.autocast and lowers:
         found |= _environment(str((relative_to / spec.lowering.autocast).absolute()))
     if spec.engine is EngineKind.TENSORRT and not spec.tensorrt.gpus:

@@ -142,6 +142,7 @@ class PlanSteps:
             EnvironmentFault: nothing can be built here, and nothing is in the cache.
         """
         with self._stages.timed("compile") as clock:
+            rules.require_target(self._target, self._options, lowered.record.precision, self.known_kinds)
             component = lowered.record.components["model"]
             graph = self._prepared(onnx, lowered)
             clock.cached = graph.cached

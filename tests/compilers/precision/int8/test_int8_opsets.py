@@ -37,10 +37,10 @@ def test_a_file_of_an_old_opset_is_lowered(opset: int, precision: str, tmp_path:
     assert [v.name for v in made.graph.input] == ["x"]
 
 
-@pytest.mark.parametrize("opset", [7, *OLD])
+@pytest.mark.parametrize(("opset", "oldest"), [(7, 13), *((opset, 13) for opset in OLD), (9, 19), (17, 19)])
 @pytest.mark.parametrize("large_bytes", [64, 1 << 20])
 def test_names_answers_and_weights_stay_when_a_graph_is_converted(
-    opset: int, large_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opset: int, oldest: int, large_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opsets, "_LARGE_BYTES", large_bytes)
     old = onnx.load(_old(opset, tmp_path / "old.onnx"))
@@ -48,7 +48,8 @@ def test_names_answers_and_weights_stay_when_a_graph_is_converted(
     given = onnx.ModelProto()
     given.CopyFrom(old)
     feed = {"x": hand_made.rows()[:5]}
-    made = modern(given, feed)
+    made = modern(given, feed, oldest)
+    assert made.opset_import[0].version == max(oldest, opsets.WANTED)
     onnx.checker.check_model(made, full_check=True)
     assert {n.name for n in made.graph.node if n.name} == {n.name for n in old.graph.node if n.op_type != "Constant"}
     assert {t.name for t in old.graph.initializer} <= {t.name for t in made.graph.initializer}

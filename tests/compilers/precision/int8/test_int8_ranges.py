@@ -9,6 +9,7 @@ import pytest
 
 from plansmith.compilers.precision import calibration as observing
 from plansmith.compilers.precision.calibration import find_positions, largest_feed, observe, plan_walk, without_padding
+from plansmith.compilers.precision.int8.format import FP8, INT8, UINT8, Format
 from plansmith.compilers.precision.int8.histogram import (
     BINS,
     Histogram,
@@ -69,35 +70,38 @@ def test_zeros_behind_a_relu_do_not_move_the_entropy_limit() -> None:
 
 @pytest.mark.parametrize("calibration", ["minmax", "percentile", "entropy", "auto"])
 def test_a_tensor_of_zeros_has_a_scale_that_gives_zeros(calibration: str) -> None:
-    found = choose(_histogram(np.zeros(10)), calibration, symmetric=True)  # type: ignore[arg-type]
-    scale, zero = found.symmetric()
+    found = choose(_histogram(np.zeros(10)), calibration, INT8)  # type: ignore[arg-type]
+    scale, zero = INT8.scale(found.low, found.high)
     assert scale > 0
     assert zero == 0
 
 
 def test_auto_saturates_only_where_it_halves_the_error() -> None:
     bell = np.random.default_rng(0).normal(size=2_000_000)
-    assert choose(_histogram(bell[:20_000]), "auto", symmetric=True).how == "minmax"
+    assert choose(_histogram(bell[:20_000]), "auto", INT8).how == "minmax"
     outlier = _histogram(np.append(bell, 30.0))
-    found = choose(outlier, "auto", symmetric=True)
+    found = choose(outlier, "auto", INT8)
     assert found.how != "minmax"
     assert found.high < 10
-    everything = choose(outlier, "minmax", symmetric=True)
-    assert 2 * expected_error(outlier, found, symmetric=True) < expected_error(outlier, everything, symmetric=True)
+    everything = choose(outlier, "minmax", INT8)
+    assert 2 * expected_error(outlier, found, INT8) < expected_error(outlier, everything, INT8)
 
 
-def test_the_expected_error_is_that_of_rounding_by_hand() -> None:
-    values = np.random.default_rng(0).normal(size=200_000)
+@pytest.mark.parametrize("form", [INT8, FP8], ids=["int8", "fp8"])
+def test_the_expected_error_is_that_of_rounding(form: Format) -> None:
+    values = np.random.default_rng(0).normal(size=200_000).astype(np.float32)
     found = Range(-2.0, 2.0, "minmax")
-    scale, _ = found.symmetric()
-    assert scale == 2.0 / 127
-    by_hand = np.square(values - np.rint(values / scale).clip(-127, 127) * scale).mean()
-    assert expected_error(_histogram(values), found, symmetric=True) == pytest.approx(by_hand, rel=0.01)
+    scale, _ = form.scale(found.low, found.high)
+    assert scale == 2.0 / form.largest
+    rounded = form.rounded(values.clip(found.low, found.high), scale)
+    assert expected_error(_histogram(values), found, form) == pytest.approx(
+        np.square(values - rounded).mean(), rel=0.01
+    )
 
 
 def test_unsigned_bytes_reach_from_the_lowest_to_the_highest_value() -> None:
-    assert Range(-1.0, 3.0, "minmax").asymmetric() == (4 / 255, 64)
-    assert Range(0.0, 3.0, "minmax").asymmetric() == (3 / 255, 0)
+    assert UINT8.scale(-1.0, 3.0) == (4 / 255, 64)
+    assert UINT8.scale(0.0, 3.0) == (3 / 255, 0)
 
 
 def test_values_at_padding_are_left_out_whether_positions_are_one_axis_or_two() -> None:

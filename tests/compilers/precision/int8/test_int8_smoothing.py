@@ -12,6 +12,7 @@ import pytest
 
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.int8 import onnxruntime_methods, smoothquant, smoothquant_graph, tensorrt_method
+from plansmith.compilers.precision.int8.format import INT8, UINT8
 from plansmith.compilers.precision.int8.nodes import Weighted, find_weighted
 from plansmith.compilers.precision.int8.smoothed_graph import MARGIN, prepare, smooth
 from plansmith.compilers.precision.int8.smoothquant import Channels
@@ -32,7 +33,7 @@ NORMALISED = """(float[N, S, 64] x, int64[N, S] mask) => (float[N, S, 64] y) {
 
 def test_a_channel_of_outliers_is_folded_into_the_normalisation_that_makes_it(tmp_path: Path) -> None:
     model, cases = _outlier(), _noise(tmp_path)
-    smoothed = smooth(prepare(model), _products(model), cases, symmetric=True, mask_input=None)
+    smoothed = smooth(prepare(model), _products(model), cases, INT8, mask_input=None)
     assert [n.op_type for n in smoothed.model.graph.node] == [n.op_type for n in model.graph.node]
     assert "1 by the normalisation before it" in smoothed.how
     feed = next(iter(cases)).feed
@@ -60,7 +61,7 @@ def test_int8_is_much_nearer_with_the_outliers_migrated(tmp_path: Path, monkeypa
 def test_what_a_residual_sum_takes_too_is_divided_by_a_mul_for_the_products_alone(tmp_path: Path) -> None:
     text = NORMALISED.replace("y = Softplus (sum)", "z = Softplus (sum)  y = Add (z, n)")
     model, cases = _outlier(text), _noise(tmp_path)
-    smoothed = smooth(prepare(model), _products(model), cases, symmetric=False, mask_input=None)
+    smoothed = smooth(prepare(model), _products(model), cases, UINT8, mask_input=None)
     assert "1 by a Mul" in smoothed.how
     index = Graph(smoothed.model)
     assert [n.op_type for n in index.consumers("n")] == ["Mul", "Add"]
@@ -75,7 +76,7 @@ def test_outliers_of_an_attentions_context_go_into_the_columns_of_its_values(tmp
     wv = onnx.numpy_helper.to_array(weights["wv"]).copy()
     wv[:, 5] *= 200
     weights["wv"].CopyFrom(onnx.numpy_helper.from_array(wv, "wv"))
-    smoothed = smooth(prepare(model), _products(model), cases, symmetric=True, mask_input="attention_mask")
+    smoothed = smooth(prepare(model), _products(model), cases, INT8, mask_input="attention_mask")
     assert "1 by the columns of the value projection" in smoothed.how
     columns = np.abs(constants(smoothed.model)["wv"]).max(axis=0)
     assert columns[5] < 30 * np.median(columns)
@@ -118,7 +119,7 @@ def test_a_migration_that_changes_the_answers_of_the_first_or_the_longest_case_i
 
     monkeypatch.setattr(smoothquant_graph, "migrate", spoil)
     model = _outlier()
-    smoothed = smooth(prepare(model), _products(model), cases, symmetric=True, mask_input=None)
+    smoothed = smooth(prepare(model), _products(model), cases, INT8, mask_input=None)
     assert smoothed.how.startswith("left out: the smoothed FP32 graph differs by ")
     assert smoothed.model.graph.node == prepare(model).graph.node
     assert ("inf" in smoothed.how) == (divisor != 3)
@@ -126,7 +127,7 @@ def test_a_migration_that_changes_the_answers_of_the_first_or_the_longest_case_i
 
 def test_activations_without_outliers_are_left_alone(tmp_path: Path) -> None:
     model = _outlier(factor=1.0)
-    smoothed = smooth(prepare(model), _products(model), _noise(tmp_path), symmetric=False, mask_input=None)
+    smoothed = smooth(prepare(model), _products(model), _noise(tmp_path), UINT8, mask_input=None)
     assert smoothed.how == "no outliers worth migrating"
     assert smoothed.model.graph.node == model.graph.node
 
@@ -162,7 +163,7 @@ def test_a_channel_that_calibration_never_heard_is_not_blown_up() -> None:
     model = graph("(float[N, 64] x) => (float[N, 64] y) { y = MatMul (x, w) }", w=weight)
     index = Graph(model)
     groups = smoothquant.find_groups(index, find_weighted(index)[0])
-    (migration,) = smoothquant.find_migrations(index, groups, {"x": channels}, symmetric=False)
+    (migration,) = smoothquant.find_migrations(index, groups, {"x": channels}, UINT8)
     others = np.delete(migration.divisors, [5, 11])
     assert migration.divisors[5] > others.min() / 25
     assert migration.divisors[11] > 10 * others.max()

@@ -6,21 +6,34 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 
+from plansmith.compilers.precision import opsets
 from plansmith.compilers.precision.candidate import Method
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.int8 import tensorrt_method
+from plansmith.compilers.precision.int8.format import FP8, INT8, Format
 from plansmith.compilers.precision.lint.linter import lint
 from plansmith.config.precision import LoweringOptions
 from plansmith.errors import ExportError
 from plansmith.records.model import EngineKind
 
 from ....support.precision.half_graphs import graph, run, samples
-from ....support.precision.int8_graphs import axis, constants, encoder, images, pair_before, residual, tokens
+from ....support.precision.int8_graphs import (
+    axis,
+    constants,
+    dequantizer_before,
+    encoder,
+    images,
+    pair_before,
+    residual,
+    tokens,
+)
 
+ONE = "(float[N, 16] x) => (float[N, M] total) {{ y = {}  z = Sigmoid (y)  total = Mul (z, z) }}"
 PROJECTIONS = ["query", "key", "value", "projected", "up", "down"]
 
 
@@ -44,7 +57,7 @@ def test_every_product_with_weights_is_lowered_whatever_the_batch(transformer: M
     lowered = transformer.lower(())
     for name in PROJECTIONS:
         assert pair_before(lowered, name, 0) is not None
-        assert pair_before(lowered, name, 1) is not None
+        assert dequantizer_before(lowered, name, 1) is not None
 
 
 def test_attention_softmax_normalisation_and_head_stay_high_and_say_why(transformer: Method) -> None:
@@ -70,16 +83,60 @@ def test_all_zero_points_are_zero_and_signed(transformer: Method, network: Metho
         assert all(z.dtype == np.int8 and not z.any() for z in zeros)
 
 
-def test_weights_stay_fp32_before_a_pair_with_a_scale_per_output_channel(transformer: Method) -> None:
-    lowered = transformer.lower(())
-    values = constants(lowered)
-    pair = pair_before(lowered, "up", 1)
+@pytest.mark.parametrize(("form", "dtype"), [(INT8, np.dtype(np.int8)), (FP8, np.dtype(ml_dtypes.float8_e4m3fn))])
+def test_weights_are_stored_in_eight_bits_with_a_scale_per_output_channel(
+    form: Format, dtype: np.dtype[Any], tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    weight, x = (rng.normal(size=shape).astype(np.float32) for shape in ((16, 24), (4, 16)))
+    weight[:, 3] = 0
+    model = opsets.modern(graph(ONE.format("MatMul (x, w)"), w=weight), {"x": x}, form.opset)
+    (method,) = tensorrt_method.methods(model, samples(tmp_path, {"x": x}), LoweringOptions(), form=form)
+    lowered = method.lower(())
+    values, stored = constants(lowered), dequantizer_before(lowered, "y", 1)
+    assert stored is not None
+    codes, scale, zero = (values[name] for name in stored.input)
+    largest = np.abs(weight).max(axis=0)
+    np.testing.assert_array_equal(scale, np.where(largest > 0, largest / np.float32(form.largest), 1), strict=True)
+    levels = weight / scale
+    np.testing.assert_array_equal(codes, (np.rint(levels) if form is INT8 else levels).astype(dtype), strict=True)
+    np.testing.assert_array_equal(zero, np.zeros(24, dtype), strict=True)
+    assert axis(stored) == 1
+    pair = pair_before(lowered, "y", 0)
     assert pair is not None
-    weight, scale = values[pair[0].input[0]], values[pair[0].input[1]]
-    assert weight.dtype == np.float32
-    assert (weight.shape, scale.shape) == ((64, 256), (256,))
-    assert axis(pair[0]) == axis(pair[1]) == 1
-    np.testing.assert_allclose(scale, np.abs(weight).max(axis=0) / 127, rtol=1e-6)
+    assert values[pair[0].input[1]] == np.float32(np.abs(x).max() / form.largest)
+    assert values[pair[0].input[2]].dtype == dtype
+    (answer,) = run(lowered, tmp_path, {"x": x})
+    data = form.rounded(x, float(values[pair[0].input[1]]))
+    by_hand = data @ (codes.astype(np.float32) * scale)
+    np.testing.assert_allclose(answer, (1 / (1 + np.exp(-by_hand))) ** 2, atol=1e-5)
+
+
+HIGH_IN_FP8 = {
+    "ConvTranspose": ("ConvTranspose (x, w)", (16, 24, 3, 3), "transposed"),
+    "groups": ("Conv <group = 2> (x, w)", (24, 8, 3, 3), "in groups"),
+    "a large kernel": ("Conv <pads = [3, 3, 3, 3]> (x, w)", (24, 16, 7, 7), "more than 32 elements"),
+}
+
+
+@pytest.mark.parametrize("case", HIGH_IN_FP8)
+def test_convolutions_without_an_fp8_kernel_stay_high(case: str, tmp_path: Path) -> None:
+    node, shape, reason = HIGH_IN_FP8[case]
+    rng = np.random.default_rng(0)
+    w, v, x = (rng.normal(size=size).astype(np.float32) for size in (shape, (24, 24, 3, 3), (1, 16, 8, 8)))
+    nodes = f"y = {node}  r = Conv (y, v)  s = Relu (r)  z = Mul (s, s)"
+    model = graph(f"(float[N, 16, 8, 8] x) => (float[N, 24, H, W] z) {{ {nodes} }}", w=w, v=v)
+    (method,) = tensorrt_method.methods(model, samples(tmp_path, {"x": x}), LoweringOptions(), form=FP8)
+    assert method.lowerable == ("r",)
+    assert reason in method.kept["y"]
+
+
+def test_fp8_has_no_entropy_calibration(tmp_path: Path) -> None:
+    model = graph(ONE.format("MatMul (x, w)"), w=np.ones((16, 24), np.float32))
+    options = LoweringOptions(calibration="entropy")
+    with pytest.raises(ExportError, match="to FP8: entropy calibration") as caught:
+        tensorrt_method.methods(model, samples(tmp_path, {"x": np.ones((4, 16), np.float32)}), options, form=FP8)
+    assert caught.value.remedy == "set calibration: auto"
 
 
 @pytest.mark.parametrize(
@@ -104,10 +161,10 @@ def test_the_axis_of_the_scales_is_that_of_the_output_channels(
     x = rng.normal(size=(4, 16, 8) if "Conv" in node else (4, 16)).astype(np.float32)
     (method,) = tensorrt_method.methods(model, samples(tmp_path, {"x": x}), LoweringOptions())
     lowered = method.lower(())
-    pair = pair_before(lowered, "y", 1)
-    assert pair is not None
-    assert axis(pair[0]) == expected
-    assert constants(lowered)[pair[0].input[1]].shape == (24,)
+    stored = dequantizer_before(lowered, "y", 1)
+    assert stored is not None
+    assert axis(stored) == expected
+    assert constants(lowered)[stored.input[1]].shape == (24,)
 
 
 def test_biases_stay_fp32_without_a_pair(network: Method) -> None:

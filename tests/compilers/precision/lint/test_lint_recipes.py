@@ -11,6 +11,7 @@ import pytest
 from plansmith.compilers.precision.candidate import Method
 from plansmith.compilers.precision.fp16 import method as half
 from plansmith.compilers.precision.int8 import onnxruntime_methods, tensorrt_method
+from plansmith.compilers.precision.int8.format import FP8, INT8, Format
 from plansmith.compilers.precision.lint.linter import lint
 from plansmith.config.precision import LoweringOptions, Quantisation
 from plansmith.data.reference import StoredCases, store_case
@@ -49,11 +50,13 @@ def test_int8_for_onnx_runtime(name: str, quantisation: Quantisation, tmp_path: 
     check(onnxruntime_methods.methods(model, samples, options, mask_input=mask), EngineKind.ONNXRUNTIME, samples)
 
 
-def test_int8_for_tensorrt(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", [INT8, FP8], ids=["int8", "fp8"])
+def test_eight_bits_for_tensorrt(form: Format, tmp_path: Path) -> None:
     make, mask = GRAPHS["attention"]
     model = make()
     samples = calibration(model, tmp_path)
-    check(tensorrt_method.methods(model, samples, LoweringOptions(), mask_input=mask), EngineKind.TENSORRT, samples)
+    methods = tensorrt_method.methods(model, samples, LoweringOptions(), form=form, mask_input=mask)
+    check(methods, EngineKind.TENSORRT, samples)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
