@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.errors import EnvironmentFault, PlansmithError
-from plansmith.records.engine import BuildRequest, BuildSpec, Gpu, Plan
+from plansmith.records.engine import BuildCheck, BuildRequest, BuildSpec, CheckRequest, Gpu, Plan
 from plansmith.system import gpus
 from plansmith.system.memory import peak_bytes
 from plansmith.system.process import serve
@@ -84,6 +84,12 @@ def build(*, request: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
         graph = _part("onnx_files").describe(Path(told.graph))
         command = _part("trtexec.building").request_command(told, graph, plan.tensorrt)
     return {"plan": plan.model_dump(mode="json"), "peak_host_bytes": peak_bytes(), "command": command}
+
+
+def check_graph(*, request: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+    """Have TensorRT-RTX parse and build a graph: the `BuildCheck`."""
+    check: BuildCheck = _part("trt.check.graph").check_graph(CheckRequest.model_validate(request), progress)
+    return check.model_dump(mode="json")
 
 
 def refit(*, plan: str, graph: str, out: str, spec: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
@@ -170,7 +176,7 @@ def _say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-_FUNCTIONS = (find_trtexec, tensorrt_version, combine, build, refit)
+_FUNCTIONS = (find_trtexec, tensorrt_version, combine, build, check_graph, refit)
 
 
 def main(arguments: Sequence[str]) -> int:

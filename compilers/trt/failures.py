@@ -38,6 +38,11 @@ _CONSEQUENCES = re.compile(
     r"Failed to parse onnx file|Engine set up failed|Building engine failed|Parsing model failed"
     r"|Failed to create engine from model or file|Engine could not be created from network"
 )
+# What one library lacks, and another may have: an operator, or the plugin that it is.
+_ABSENT = (
+    "getPluginCreator could not find plugin|Plugin not found, are the plugin name|No (?:importer|op) registered"
+    "|Cannot find plugin|Unsupported reduction type"
+)
 _SELF = re.compile(r"&&&&|===|\s*-{1,2}\w|\s{8,}")
 
 
@@ -141,8 +146,7 @@ _CAUSES = (
         "let plansmith quantize it, with zero points of 0 and positive scales: precision: int8; " + _ASK_LINT,
     ),
     _cause(
-        r"getPluginCreator could not find plugin|Plugin not found, are the plugin name|UNSUPPORTED_NODE"
-        r"|No (?:importer|op) registered|UNSUPPORTED_GRAPH|Cannot find plugin",
+        rf"{_ABSENT}|UNSUPPORTED_(?:NODE|GRAPH)",
         "TensorRT's parser has no operator for {node}",
         "name its library under tensorrt: plugins, replace the operator in the model, or use engine: onnxruntime; "
         + _ASK_LINT,
@@ -255,6 +259,12 @@ def known_failure(log_text: str, *, what: str) -> PlansmithError | None:
                 said = cause.said.format(node=failed_node(lines), **fields)
                 return cause.kind(f"{what}: {said}:\n{_quoted(_reason(line, lines))}", remedy=cause.remedy)
     return _no_kernel(lines, what) or _no_memory(lines, what)
+
+
+def is_of_library(log_text: str) -> bool:
+    """Whether a library has no operator or no kernel for a node, which another library may have."""
+    lines = [line for line in read_lines(log_text) if _is_error(line)]
+    return any(re.search(_ABSENT, line.text) or _NO_KERNEL.search(line.text) for line in lines)
 
 
 def _without_late_cuda(lines: list[LogLine]) -> list[LogLine]:

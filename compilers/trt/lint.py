@@ -10,16 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plansmith.compilers.precision.lint import type_rules, value_rules
+from plansmith.compilers.precision.lint import control_flow, operator_limits, type_rules, value_rules
 from plansmith.compilers.precision.lint.linter import RULES, Finding, accept, refuse
+from plansmith.compilers.precision.lint.parser_table import version_of
 from plansmith.compilers.precision.lint.view import View
 from plansmith.compilers.trt import lint_shapes
+from plansmith.compilers.trt.check.library import API
 from plansmith.records.engine import OptimizationProfile
 from plansmith.records.model import Component, EngineKind, LoweredModel
 
 # What reads every weight has been done where a graph was lowered, and says nothing of one in FP32.
 _READING = (type_rules.constants, *value_rules.RULES)
 GRAPH_RULES = tuple(rule for rule in RULES if rule not in _READING)
+
+# What the parser and the builder say themselves: not asked where they took the graph. The other rules know of mistakes
+# that they make in silence, or of other versions.
+PARSER_RULES = (operator_limits.limits, operator_limits.ranks, *control_flow.RULES)
 
 
 def lint_for_plan(
@@ -29,6 +35,7 @@ def lint_for_plan(
     component: Component,
     tensorrt: str,
     plugins: bool = False,
+    built: bool = False,
 ) -> list[Finding]:
     """Look for what keeps TensorRT from making a right plan of a graph; errors first.
 
@@ -40,12 +47,15 @@ def lint_for_plan(
         component: the interface of the graph.
         tensorrt: the version of the target, such as "10.16" or "11.4.0.106".
         plugins: the build brings libraries of plugins.
+        built: TensorRT-RTX has built it.
     """
     import onnx
 
     model = onnx.load(path, load_external_data=False)
     view = View(model, EngineKind.TENSORRT, promised=component, tensorrt=tensorrt, plugins=plugins, folder=path.parent)
-    found = [finding for rule in GRAPH_RULES for finding in rule(view)]
+    same_parser = built and version_of(tensorrt)[0] == version_of(API)[0]
+    rules = [rule for rule in GRAPH_RULES if not (same_parser and rule in PARSER_RULES)]
+    found = [finding for rule in rules for finding in rule(view)]
     found += [finding for rule in lint_shapes.RULES for finding in rule(view, profiles)]
     foreign = {finding.id for finding in found} & {"foreign-operator", "library-plugin"}
     if foreign or plugins:  # ONNX cannot infer anything behind what it does not know
@@ -76,6 +86,7 @@ def lint_plan(
     accepted: Sequence[str],
     progress: Callable[[str], None],
     plugins: bool = False,
+    built: bool = False,
 ) -> dict[str, list[str]]:
     """Look for what TensorRT would refuse in a graph, in the heavy child, before a GPU is kept busy with it.
 
@@ -87,6 +98,7 @@ def lint_plan(
         accepted: findings, by their id, that are no reason to refuse it.
         progress: told what is done.
         plugins: the build brings libraries of plugins.
+        built: TensorRT-RTX has built it.
 
     Returns:
         What is doubtful and no reason to refuse it: `warnings`, a line each.
@@ -102,5 +114,6 @@ def lint_plan(
         component=component,
         tensorrt=tensorrt,
         plugins=plugins,
+        built=built,
     )
     return {"warnings": refuse_unparsable(findings, accepted, tensorrt=tensorrt)}

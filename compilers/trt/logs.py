@@ -16,7 +16,9 @@ _DATE = re.compile(r"^\s*\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\]\s*")
 # Who says which node it is: the parser's own summary, the importer, and the dump of the node that follows.
 _NAMED = re.compile(r"In node -?\d+ with name: (?P<name>.*?) and operator: (?P<operator>\S*) \(\w+\):")
 _IMPORTED = re.compile(r"While parsing node number \d+ \[(?P<operator>\S+)")
-_DUMPED_NAME = re.compile(r'^\s*(?:(?:ModelImporter\.cpp:\d+: )?name: "(?P<name>[^"]+)"|Node name: (?P<plain>\S+))')
+_DUMPED_NAME = re.compile(
+    r'^\s*(?:(?:ModelImporter\.cpp:\d+: )?name: "(?P<name>[^"]+)"|Node name: (?P<plain>\S.*?)\s*$)'
+)
 _UNTYPED = re.compile(r"getPluginCreator could not find plugin: (?P<operator>\S+)")
 _CHECKED = re.compile(r"No checker registered for op: (?P<operator>\w+)")
 _INVALID = re.compile(r"Invalid Node - (?P<name>\S+)")

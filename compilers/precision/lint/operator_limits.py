@@ -7,11 +7,11 @@ Resize; the parser reads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plansmith.compilers.precision.lint.parser_table import MOST_DIMS, Version
+from plansmith.compilers.precision.lint.parser_table import MOST_DIMS, Version, before
 from plansmith.compilers.precision.lint.view import Finding, View, attribute, operand
 
 if TYPE_CHECKING:
@@ -20,16 +20,31 @@ if TYPE_CHECKING:
     Beyond = Callable[[View, onnx.NodeProto], bool]
 
 _LARGEST_K = 3840
+_REFUSED = "which TensorRT's parser does not read"
 
 
 @dataclass(frozen=True)
 class _Limit:
-    """Of some operators: whether a node is beyond what is read, and how to say so; `until` a version that reads it."""
+    """Of some operators: whether a node is beyond what is read, and how to say so.
+
+    Attributes:
+        op_types: the operators.
+        is_beyond: whether a node is.
+        words: what such a node does.
+        until: the first version that reads it.
+        outcome: what the parser does with it.
+    """
 
     op_types: Sequence[str]
     is_beyond: Beyond
     words: str
     until: Version | None = None
+    outcome: str = _REFUSED
+
+    @property
+    def is_of_every_parser(self) -> bool:
+        """Whether the parser of every version says so itself."""
+        return self.until is None and self.outcome == _REFUSED
 
 
 def _text(node: onnx.NodeProto, name: str, default: str) -> str:
@@ -151,6 +166,7 @@ _REDUCTIONS = tuple(
 _POOLS = ("AveragePool", "LpPool", "MaxPool")
 _RECURRENT = ("GRU", "LSTM", "RNN")
 _RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+_IGNORED = "which TensorRT's parser ignores without a word: the plan would compute other numbers"
 _LIMITS = (
     _Limit(_POOLS, _is_dilated, "pools with dilations"),
     _Limit(("AveragePool", "MaxPool"), _ranks(0, 3, 4, 5), "pools over other than one, two or three axes"),
@@ -172,7 +188,7 @@ _LIMITS = (
     _Limit(_REDUCTIONS, _computes(1), "reduces over axes that are computed"),
     _Limit(("CumSum", "OneHot"), _varies(1), "takes an axis or depth that is computed"),
     _Limit(_RECURRENT, _is_not("input_forget", 0), "couples the input and forget gates"),
-    _Limit(_RECURRENT, _is_not("layout", 0), "takes the batch first"),
+    _Limit(_RECURRENT, _is_not("layout", 0), "takes the batch first", outcome=_IGNORED),
     _Limit(_RECURRENT, _directions_differ, "has other activations on the way back"),
     _Limit(("Attention",), _has_cache, "attends over cached keys, or caps its scores"),
     _Limit(("Attention",), _has("softmax_precision"), "gives its softmax a precision of its own"),
@@ -197,14 +213,22 @@ _LIMITS = (
 
 
 def limits(view: View) -> Iterator[Finding]:
-    """Operators that the parser reads in part, also in branches and loops."""
-    for limit in _LIMITS if view.tensorrt else ():
+    """Operators that every parser reads in part, also in branches and loops."""
+    return _beyond(view, (limit for limit in _LIMITS if limit.is_of_every_parser))
+
+
+def other_limits(view: View) -> Iterator[Finding]:
+    """Operators that earlier parsers read in part, or that are read otherwise than ONNX means them."""
+    return _beyond(view, (limit for limit in _LIMITS if not limit.is_of_every_parser))
+
+
+def _beyond(view: View, limits: Iterable[_Limit]) -> Iterator[Finding]:
+    for limit in limits if view.tensorrt else ():
         if limit.until is not None and view.parser >= limit.until:
             continue
-        since = f" before {limit.until[0]}.{limit.until[1]}" if limit.until else ""
         for node in view.inside(*limit.op_types):
             if limit.is_beyond(view, node):
-                words = f"{limit.words}, which TensorRT's parser does not read{since}"
+                words = f"{limit.words}, {limit.outcome}{before(limit.until)}"
                 yield Finding("operator-limit", "error", node.name, words, "set engine: onnxruntime")
 
 
@@ -216,4 +240,4 @@ def ranks(view: View) -> Iterator[Finding]:
             yield Finding("many-axes", "error", node.name, words, "reshape with fewer axes in the model's code")
 
 
-RULES = (limits, ranks)
+RULES = (limits, other_limits, ranks)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.compilers.precision.graph import subgraphs
 from plansmith.compilers.precision.lint import parser_table
-from plansmith.compilers.precision.lint.view import Finding, View
+from plansmith.compilers.precision.lint.view import Finding, View, attribute
 
 if TYPE_CHECKING:
     import onnx
@@ -39,7 +39,7 @@ def operators(view: View) -> Iterator[Finding]:
             words = f"is {node.op_type}, which TensorRT's parser does not read"
             yield Finding("integer-operator", "error", node.name, words, "use QuantizeLinear and DequantizeLinear")
         else:
-            yield from _unknown(view, node)
+            yield from _standard(view, node)
 
 
 def _foreign(view: View, node: onnx.NodeProto) -> Iterator[Finding]:
@@ -53,25 +53,33 @@ def _foreign(view: View, node: onnx.NodeProto) -> Iterator[Finding]:
         yield Finding("foreign-operator", "error", node.name, f"{words}, which only some runtimes have", remedy)
 
 
-def _unknown(view: View, node: onnx.NodeProto) -> Iterator[Finding]:
+def _standard(view: View, node: onnx.NodeProto) -> Iterator[Finding]:
     first = parser_table.since(node.op_type)
-    if (first is not None and first <= view.parser) or view.plugins:
+    is_read = first is not None and first <= view.parser
+    if is_read and parser_table.is_by_plugin(node.op_type, attribute(node, "reduction", b"none").decode()):
+        words = f"is {node.op_type}, which TensorRT builds with a plugin of libnvinfer_plugin"
+        remedy = "see that the target has that library, as NVIDIA's images do"
+        yield Finding("standard-plugin", "warning", node.name, words, remedy)
+    if is_read or view.plugins:
         return
     words, remedy = f"is {node.op_type}, which TensorRT's parser does not read", "set engine: onnxruntime"
     if first is not None:
-        words += f" before {first[0]}.{first[1]}"
+        words += parser_table.before(first)
         remedy = f"take a target with TensorRT {first[0]}.{first[1]} or newer, or {remedy}"
     yield Finding("unknown-operator", "error", node.name, words, remedy)
 
 
 def opset(view: View) -> Iterator[Finding]:
-    """The opsets that the engine reads; of TensorRT, where nobody said which, all known ones but the newest do."""
+    """The opsets that the engine reads; of TensorRT, where nobody said which, all known ones but the newest do.
+
+    TensorRT's parser looks at no opset, and reads operators as those that it knows are defined.
+    """
     if view.tensorrt:
         newest = parser_table.newest_opset(view.parser if view.parser_is_known else parser_table.COMMON)
         oldest, newest = parser_table.OLDEST_OPSET, min(view.max_opset or newest, newest)
         if not oldest <= view.opset <= newest:
-            words = f"is of opset {view.opset}; this TensorRT reads {oldest} to {newest}"
-            yield Finding("opset", "error", "", words, "export with an opset in between")
+            words = f"is of opset {view.opset}; this TensorRT knows the operators of {oldest} to {newest}"
+            yield Finding("opset", "warning", "", words, "export with an opset in between")
     elif view.max_opset is not None and not 1 <= view.opset <= view.max_opset:
         words = f"is of opset {view.opset}; {view.engine.value} reads 1 to {view.max_opset}"
         yield Finding("opset", "error", "", words, "export with an opset in between")

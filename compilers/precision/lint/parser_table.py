@@ -11,6 +11,8 @@ OLDEST_OPSET = 9
 
 Version = tuple[int, int]
 NEWEST: Version = (11, 5)
+# The version whose API TensorRT-RTX 1.7.1 has; its parser takes some things that the sources of 10.15 refuse.
+RTX_API: Version = (11, 4)
 COMMON: Version = (10, 15)
 
 # ONNX 1.18 (opset 23) from 10.11 on, the table of 10.15 and 11.2 ends at 24, 11.5 adds 25.
@@ -41,6 +43,9 @@ _READ = """
     Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu
     Unsqueeze Upsample Where Xor
 """
+
+# Operators that it builds with plugins of libnvinfer_plugin (onnxOpImporters.cpp; DFT: NVIDIA's release notes of 11.2).
+_BY_PLUGIN = frozenset({"DFT", "DeformConv", "RoiAlign"})
 
 # Operators of the parser's own, in any domain: those of NVIDIA's quantiser, and layers of TensorRT.
 _OWN = """
@@ -76,6 +81,11 @@ def version_of(text: str) -> Version:
     return (int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else 0) if text else NEWEST
 
 
+def before(version: Version | None) -> str:
+    """The end of a sentence on what a version is the first to read, such as " before 11.2"; empty for None."""
+    return f" before {version[0]}.{version[1]}" if version else ""
+
+
 def newest_opset(version: Version) -> int:
     """The newest opset of ONNX that a version's parser reads."""
     return next((opset for since, opset in _OPSETS if version >= since), _OPSETS[-1][1])
@@ -84,6 +94,11 @@ def newest_opset(version: Version) -> int:
 def since(operator: str) -> Version | None:
     """The first version that reads an operator of ONNX; None where no known one does."""
     return (10, 0) if operator in _READ.split() else _SINCE.get(operator)
+
+
+def is_by_plugin(operator: str, reduction: str) -> bool:
+    """Whether the parser builds an operator of ONNX with a plugin of TensorRT's library: some, or what reduces."""
+    return operator in _BY_PLUGIN or (operator in {"Scatter", "ScatterElements"} and reduction != "none")
 
 
 def is_own(operator: str) -> bool:

@@ -15,16 +15,16 @@ _EIGHT_BITS = ("INT8", "FLOAT8E4M3FN", "FLOAT8E5M2", "INT4", "FLOAT4E2M1")
 
 
 def missing_scale(view: View) -> Iterator[Finding]:
-    """A scale is required by ONNX; TensorRT takes it when it builds, so that it has to be constant."""
+    """A scale is required by ONNX; TensorRT's documentation wants what a builder can compute (IQuantizeLayer)."""
     for node in view.every(QUANTIZE, DEQUANTIZE):
         scale = operand(node, 1)
         known = scale and (view.graph.producer(scale) or scale in view.graph.inputs or view.is_constant(scale))
         if not known:
             words = f"has no scale{f': nothing makes {scale!r}' if scale else ''}"
             yield Finding("missing-scale", "error", node.name, words, "calibrate the tensor and give its scale")
-        elif view.tensorrt and not view.is_constant(scale):
-            words = f"takes its scale {scale!r} from another node"
-            yield Finding("computed-scale", "error", node.name, words, "use static quantisation for TensorRT")
+        elif view.tensorrt and not view.is_fixed(scale):
+            words = f"takes a scale that depends on the inputs ({scale!r}), which TensorRT may refuse"
+            yield Finding("computed-scale", "warning", node.name, words, "use static quantisation for TensorRT")
 
 
 def bad_scale(view: View) -> Iterator[Finding]:

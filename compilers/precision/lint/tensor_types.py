@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from plansmith.compilers.precision.lint.parser_table import TYPES
+from plansmith.compilers.precision.lint.parser_table import RTX_API, TYPES, Version, before
 from plansmith.compilers.precision.lint.view import DEQUANTIZE, QUANTIZE, Finding, View, attribute, operand
 
 if TYPE_CHECKING:
@@ -19,20 +19,18 @@ _ORT = "set engine: onnxruntime"
 _HALVES = ("FLOAT16", "BFLOAT16")
 _INTEGERS = ("INT32", "INT64")
 _LOW_BITS = ("FLOAT4E2M1", "FLOAT8E4M3FN", "INT4")
-_REDUCTIONS = tuple(
-    f"Reduce{k}" for k in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-)
-# Operators, inputs, and the types of these that their importers refuse where ONNX allows them.
-_REFUSED: tuple[tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...]], ...] = (
-    (("MatMul", "Gemm", "Einsum"), (0,), _INTEGERS),
-    (("PRelu",), (0, 1), _INTEGERS),
-    (_REDUCTIONS, (0,), ("BOOL",)),
-    (("Range",), (0, 1, 2), _HALVES),
-    (("DepthToSpace", "GridSample", "Resize", "SpaceToDepth"), (0,), ("BOOL",)),
-    (("STFT",), (0,), ("DOUBLE", *_HALVES)),
-    (("DeformConv", "GlobalLpPool", "LpPool"), (0,), ("BFLOAT16", "DOUBLE")),
-    (("GRU",), (0,), ("BFLOAT16",)),
-    (("GridSample", "Mish", "NonMaxSuppression", "NonZero", "RoiAlign"), (0,), ("BFLOAT16",)),
+_NOT_IN_BF16 = ("DeformConv", "GRU", "GlobalLpPool", "LpPool", "Mish", "NonZero", "RoiAlign")
+# Operators, inputs, the types of these that their importers refuse where ONNX allows them, and until which version.
+# The release notes of 11.2 have GridSample.
+_REFUSED: tuple[tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...], Version | None], ...] = (
+    (("MatMul", "Gemm", "Einsum"), (0,), _INTEGERS, None),
+    (("PRelu",), (0, 1), _INTEGERS, None),
+    (("ReduceMax", "ReduceMin"), (0,), ("BOOL",), None),
+    (("Range",), (0, 1, 2), _HALVES, None),
+    (("DepthToSpace", "GridSample", "Resize", "SpaceToDepth"), (0,), ("BOOL",), None),
+    (("STFT",), (0,), _HALVES, RTX_API),
+    (("GridSample",), (0,), ("BFLOAT16",), (11, 2)),
+    (_NOT_IN_BF16, (0,), ("BFLOAT16",), None),
 )
 
 
@@ -61,7 +59,7 @@ def kinds(view: View) -> Iterator[Finding]:
 
 
 def bytes_inside(view: View) -> Iterator[Finding]:
-    """UINT8 is for inputs, to be cast to FP32 or FP16 at once, and for outputs, cast from these."""
+    """UINT8 is for inputs, to be cast at once, and for outputs; of casts NVIDIA has FP32's and FP16's in writing."""
     if not view.tensorrt:
         return
     inputs, outputs = view.graph.inputs, view.graph.outputs
@@ -70,12 +68,17 @@ def bytes_inside(view: View) -> Iterator[Finding]:
             continue
         taken = [name for name in node.input if name and view.dtype(name) == "UINT8"]
         given = [name for name in node.output if name and view.dtype(name) == "UINT8"]
+        if not taken and not given:
+            continue
         is_entry = node.op_type == "Cast" and not given and all(name in inputs for name in taken)
         is_exit = node.op_type == "Cast" and not taken and all(name in outputs for name in given)
-        other = view.dtype(node.output[0] if taken else node.input[0]) if is_entry or is_exit else ""
-        if (taken or given) and other not in {"FLOAT", "FLOAT16"}:
+        other = view.dtype(node.output[0] if taken else node.input[0])
+        if not is_entry and not is_exit:
             words = f"works on UINT8 ({(taken or given)[0]!r}), which TensorRT has only at its inputs and outputs"
             yield Finding("uint8-inside", "error", node.name, words, "cast to FP32 or FP16 right behind the input")
+        elif other not in {"FLOAT", "FLOAT16"}:
+            words = f"casts between UINT8 and {other}, which TensorRT's documentation does not allow"
+            yield Finding("uint8-inside", "warning", node.name, words, "cast by way of FP32 or FP16")
 
 
 def doubles(view: View) -> Iterator[Finding]:
@@ -103,27 +106,32 @@ def low_casts(view: View) -> Iterator[Finding]:
 
 def refused_types(view: View) -> Iterator[Finding]:
     """Types that ONNX allows for an operator and TensorRT's importer of it does not."""
-    for op_types, places, refused in _REFUSED if view.tensorrt else ():
+    for op_types, places, refused, until in _REFUSED if view.tensorrt else ():
+        if until is not None and view.parser >= until:
+            continue
         for node in view.inside(*op_types):
             found = [view.dtype(operand(node, place)) for place in places if operand(node, place)]
             wrong = next((kind for kind in found if kind in refused), None)
             if wrong is not None:
-                words = f"is {node.op_type} of {wrong}, which TensorRT's parser refuses"
+                words = f"is {node.op_type} of {wrong}, which TensorRT's parser refuses{before(until)}"
                 yield Finding("refused-type", "error", node.name, words, "cast to FP32 before it in the model's code")
 
 
 def parser_constants(view: View) -> Iterator[Finding]:
     """Operators that the parser writes with constants in FP32: strongly typed layers take no FP16 beside these.
 
-    Gemm with factors, Celu, IsInf of one sign, MeanVarianceNormalization, RNN without a first state; the factor of
-    Mean is FP32 bits in a FP16 constant, so that the numbers are wrong.
+    Of the factor 1/n of Mean, it keeps the last two bytes of four: 0 for two inputs, -0.05 for three, -19.2 for five.
     """
-    if not view.tensorrt:
-        return
-    for node in view.inside(*_IN_FP32):
+    for node in view.inside(*_IN_FP32) if view.tensorrt else ():
         kind = view.dtype(node.input[0])
-        if kind in _HALVES and _IN_FP32[node.op_type](node):
-            words = f"is {node.op_type} of {kind}, to which TensorRT's parser adds FP32 constants"
+        concerns, until = _IN_FP32[node.op_type]
+        if kind in _HALVES and concerns(node) and (until is None or view.parser < until):
+            words = f"is {node.op_type} of {kind}, to which TensorRT's parser adds FP32 constants{before(until)}"
+            yield Finding("parser-constants", "error", node.name, words, "keep the node FP32")
+    for node in view.inside("Mean") if view.tensorrt else ():
+        kind = view.dtype(node.input[0])
+        if kind in _HALVES:
+            words = f"is Mean of {kind}, which a plan answers with wrong numbers, zeros for two inputs, without a word"
             yield Finding("parser-constants", "error", node.name, words, "keep the node FP32")
 
 
@@ -139,13 +147,13 @@ def _always(_: onnx.NodeProto) -> bool:
     return True
 
 
-_IN_FP32: dict[str, Callable[[onnx.NodeProto], bool]] = {
-    "Gemm": _has_factors,
-    "Celu": _always,
-    "IsInf": _looks_at_one_sign,
-    "Mean": _always,
-    "MeanVarianceNormalization": _always,
-    "RNN": lambda node: not operand(node, 5),
+# Which nodes of an operator, and until which version.
+_IN_FP32: dict[str, tuple[Callable[[onnx.NodeProto], bool], Version | None]] = {
+    "Celu": (_always, None),
+    "Gemm": (_has_factors, RTX_API),
+    "IsInf": (_looks_at_one_sign, RTX_API),
+    "MeanVarianceNormalization": (_always, None),
+    "RNN": (lambda node: not operand(node, 5), RTX_API),
 }
 
 RULES = (strings, kinds, bytes_inside, doubles, low_casts, refused_types, parser_constants)

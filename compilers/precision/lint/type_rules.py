@@ -170,6 +170,29 @@ def _guards(node: onnx.NodeProto, user: onnx.NodeProto) -> bool:
     return user.op_type != "Div" or operand(user, 1) == node.output[0]
 
 
+def norms(view: View) -> Iterator[Finding]:
+    """A norm that is written out squares in FP16, which ends at 65504 ("Detected layernorm nodes in FP16")."""
+    found = [node for node in view.every("ReduceMean") if view.tensorrt and _is_norm_in_half(view, node)]
+    if found:
+        others = f", like {len(found) - 1} others" if len(found) > 1 else ""
+        words = f"averages squares in FP16{others}, which are infinite for values from 256 on"
+        remedy = "keep it FP32, or export it as LayerNormalization or RMSNormalization"
+        yield Finding("half-norm", "warning", found[0].name, words, remedy)
+
+
+def _is_norm_in_half(view: View, mean: onnx.NodeProto) -> bool:
+    """Whether a root is taken of the mean of squares and an epsilon."""
+    square = view.graph.producer(mean.input[0])
+    if square is None or view.dtype(mean.input[0]) != "FLOAT16":
+        return False
+    exponent = view.constant(square.input[1]) if square.op_type == "Pow" else None
+    is_square = (square.op_type == "Mul" and square.input[0] == square.input[1]) or (
+        exponent is not None and bool((exponent == 2).all())
+    )
+    sums = [node for node in view.graph.consumers(mean.output[0]) if node.op_type == "Add"]
+    return is_square and any(user.op_type == "Sqrt" for add in sums for user in view.graph.consumers(add.output[0]))
+
+
 def _schema(node: onnx.NodeProto, view: View) -> onnx.defs.OpSchema | None:
     import onnx
 
@@ -182,4 +205,4 @@ def _schema(node: onnx.NodeProto, view: View) -> onnx.defs.OpSchema | None:
         return None
 
 
-RULES = (mixed_types, order, inference, interface, constants, casts, epsilons)
+RULES = (mixed_types, order, inference, interface, constants, casts, epsilons, norms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,12 +21,15 @@ from plansmith.compilers.trt.api.timing_cache import Measured, write_whole
 from plansmith.compilers.trt.failures import failure_of
 from plansmith.compilers.trt.inspection.layers import read_layers
 from plansmith.errors import EngineError
-from plansmith.records.engine import BuildRequest, Plan
+from plansmith.records.engine import BuildRequest, BuildSpec, Plan
 from plansmith.system.files import storage_errors, write_file
 
 _LAYERS = "layers.json"
 _PLAN = "model.plan"
 _WARNINGS_KEPT = 20
+_SOURCE_LINE = re.compile(r"^\w+\.cpp:\d+: ")
+# What the parser says of every graph that takes indices; that inputs have the dtype they had is checked elsewhere.
+_USUAL = re.compile(r"Make sure input .* has Int64 binding")
 
 
 def build(request: BuildRequest, progress: Callable[[str], None]) -> Plan:
@@ -48,7 +52,7 @@ def build(request: BuildRequest, progress: Callable[[str], None]) -> Plan:
     load_plugins(request.spec.plugins)
     watch, heard = Watch(progress, request.deadline_seconds), listen()
     measured = Measured(Path(request.timing_cache) if request.timing_cache and request.spec.timing_cache else None)
-    with _explained(request, watch, heard), gpu_needed():
+    with explained(f"building a plan of {Path(request.graph).name}", watch, heard), gpu_needed():
         _write_plan(request, watch, measured)
     seconds = time.monotonic() - begun
     progress("looking at what was built")
@@ -71,36 +75,58 @@ def build(request: BuildRequest, progress: Callable[[str], None]) -> Plan:
         layers_file=_LAYERS,
         log="build.log",
         reproduce="reproduce.sh",
-        warnings=(*measured.warnings, *_warnings(heard)),
+        warnings=(*measured.warnings, *warnings_of(heard)),
     )
 
 
 def _write_plan(request: BuildRequest, watch: Watch, measured: Measured) -> None:
     """The build itself; what it holds in memory is gone when it returns, and before the plan is opened."""
-    from polygraphy.backend.trt import EngineBytesFromNetwork
-
-    spec, kept = request.spec, []
+    kept = []
 
     def finish(config: Any) -> None:
         measured.attach(config)
         kept.append(config)
 
-    watch.say("reading the graph")
-    parsed = read_network(Path(request.graph))
-    set_formats(parsed.network, spec.formats)
-    config = config_for(spec, profiles_of(parsed.network, spec), monitor_of(watch), finish)
-    watch.say("building")
     try:
-        write_whole(EngineBytesFromNetwork(tuple(parsed), config)(), Path(request.out, _PLAN))
+        write_whole(serialized_plan(Path(request.graph), request.spec, watch, finish), Path(request.out, _PLAN))
     finally:
         # A build that is late leaves what it measured, so that the next one need not measure it again.
         if kept and (watch.is_late or Path(request.out, _PLAN).exists()):
             measured.save(kept[0])
 
 
+def serialized_plan(graph: Path, spec: BuildSpec, watch: Watch, finish: Callable[[Any], None]) -> Any:
+    """The bytes of a plan (`tensorrt.IHostMemory`).
+
+    Args:
+        graph: the ONNX file.
+        spec: what is asked for.
+        watch: follows the build, and ends it.
+        finish: given the `IBuilderConfig` last, before the build.
+    """
+    from polygraphy.backend.trt import EngineBytesFromNetwork
+
+    watch.say("reading the graph")
+    parsed = read_network(graph)
+    set_formats(parsed.network, spec.formats)
+    config = config_for(spec, profiles_of(parsed.network, spec), monitor_of(watch), finish)
+    watch.say("building")
+    return EngineBytesFromNetwork(tuple(parsed), config)()
+
+
 @contextmanager
-def _explained(request: BuildRequest, watch: Watch, heard: Heard) -> Iterator[None]:
-    """Why there is no plan: TensorRT and Polygraphy say only that there is none; the reason stands in the log."""
+def explained(what: str, watch: Watch, heard: Heard) -> Iterator[None]:
+    """Why there is no plan: TensorRT and Polygraphy say only that there is none; the reason stands in the log.
+
+    Args:
+        what: is being done, such as "building a plan of model.onnx".
+        watch: of the build.
+        heard: what TensorRT said since it began.
+
+    Raises:
+        EngineError: the graph, the spec or the deadline is the reason that there is no plan.
+        EnvironmentFault: a library, the GPU or memory is missing.
+    """
     from polygraphy.exception import PolygraphyException
 
     try:
@@ -110,12 +136,12 @@ def _explained(request: BuildRequest, watch: Watch, heard: Heard) -> Iterator[No
             raise watch.failure from error
         if watch.is_late:
             raise EngineError(
-                f"the plan was not built within {request.deadline_seconds / 60:.0f} minutes",
+                f"the plan was not built within {watch.seconds / 60:.0f} minutes",
                 remedy="give it more time (tensorrt: deadline_minutes), or less to do: fewer profiles, narrower shapes,"
                 " a lower tensorrt: optimization_level",
             ) from error
         said = heard.text if heard.errors else f"{heard.text}\n[E] {error}"
-        raise failure_of(said, what=f"building a plan of {Path(request.graph).name}") from error
+        raise failure_of(said, what=what) from error
 
 
 def _write_layers(inspection: Inspection, path: Path) -> None:
@@ -124,8 +150,8 @@ def _write_layers(inspection: Inspection, path: Path) -> None:
         write_file(path, json.dumps(layers), replace=True)
 
 
-def _warnings(heard: Heard) -> list[str]:
+def warnings_of(heard: Heard) -> list[str]:
     """TensorRT's own, each once; only so many, as some graphs have one for each of their weights."""
-    said = heard.warnings
+    said = [_SOURCE_LINE.sub("", warning) for warning in heard.warnings if not _USUAL.search(warning)]
     more = len(said) - _WARNINGS_KEPT
     return said[:_WARNINGS_KEPT] + ([f"{more} more warnings stand in the log"] if more > 0 else [])

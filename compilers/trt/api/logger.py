@@ -9,15 +9,21 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from plansmith.compilers.trt.inspection.verbose import TITLE
+
 # As trtexec marks them, so that one reader does for the logs of both builders.
 _LETTERS = {"INTERNAL_ERROR": "F", "ERROR": "E", "WARNING": "W", "INFO": "I"}
 
 
 @dataclass
 class Heard:
-    """The lines since somebody began to listen, without time, each with the letter of its severity."""
+    """The lines since somebody began to listen, without time, each with the letter of its severity.
+
+    `layers`: the verbose message with the layers of what was built, empty where there was none.
+    """
 
     lines: list[tuple[str, str]] = field(default_factory=list)
+    layers: str = ""
 
     @property
     def text(self) -> str:
@@ -67,6 +73,8 @@ def logger() -> Any:
             if letter is not None:
                 self.heard.lines.append((letter, msg))
                 _write(letter, msg)
+            elif msg.startswith(TITLE):
+                self.heard.layers = msg
 
     # Polygraphy's loaders make a logger of their own unless this one is there.
     util.TRT_LOGGER = made = Logger()

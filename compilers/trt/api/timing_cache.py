@@ -14,6 +14,8 @@ from typing import Any
 from plansmith.compilers.trt.api.logger import logger
 from plansmith.system.files import fsync_path, move_into_place, storage_errors
 
+_EMPTY = "Returning an empty timing cache"
+
 
 def write_whole(content: Any, path: Path) -> None:
     """Write what TensorRT gave (`IHostMemory`, or bytes) without a second copy of it in memory.
@@ -77,10 +79,17 @@ class Measured:
 
 
 def _attach(config: Any, content: bytes) -> str:
-    """Why TensorRT does not take a cache; "" where it does. None for a cache and False are its two ways to say no."""
+    """Why TensorRT does not take a cache; "" where it does.
+
+    It has three ways to say no: None for a cache, an empty one with a warning, and False when the cache is set.
+    """
+    heard = logger().heard
+    begun = len(heard.lines)
     cache = config.create_timing_cache(content)
-    if cache is None:
-        return "TensorRT cannot read it"
+    lines = heard.lines[begun:]
+    if cache is None or any(_EMPTY in line for _, line in lines):
+        errors = [line for letter, line in lines if letter in {"F", "E"}]
+        return ": ".join(["TensorRT cannot read it", *errors[:1]])
     if not config.set_timing_cache(cache, ignore_mismatch=False):
         return "it is of another TensorRT, GPU or driver"
     return ""

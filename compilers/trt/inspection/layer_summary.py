@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from plansmith.records.engine import LayerCount, LayerSummary, PlanLayer, dtypes_of
+from plansmith.records.engine import UNKNOWN, LayerCount, LayerSummary, PlanLayer, dtypes_of
 
 SLOWEST = 10
 """So many layers are named by how long they take, and as many of those above the asked precision."""
@@ -35,6 +36,7 @@ def summarise(layers: Sequence[PlanLayer], above: Sequence[PlanLayer] = (), *, m
             LayerCount(kind=kind, dtype=dtype, count=len(found), milliseconds=_together(found))
             for (kind, dtype), found in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
         ),
+        computing=dict(Counter(layer.operands or UNKNOWN for layer in layers if layer.computes).most_common()),
         above_count=len(above),
         above=tuple(above[:most]),
         slowest=tuple(sorted(timed, key=lambda layer: -(layer.milliseconds or 0.0))[:most]),

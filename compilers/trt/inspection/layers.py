@@ -9,6 +9,7 @@ https://docs.nvidia.com/deeplearning/tensorrt/11.0.0/api/migration/tensorrt-10x-
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -237,7 +238,7 @@ def _operands(entry: Mapping[str, Any], tactic: str) -> str:
     """The dtype of what a layer multiplies: of its weights, by the kernel's name, or of its inputs; empty if untold.
 
     Inputs that differ are operands beside scales, masks and the like: the lowest is what is multiplied. A layer that
-    reads FP32 and writes less may begin with a cast, so that nothing is known of it.
+    reads FP32 and writes less may begin with a cast or end with one: its largest constant, which is its weights, tells.
     """
     weights = entry.get("Weights")
     if isinstance(weights, dict) and (found := _dtype_in(str(weights.get("Type", "")))):
@@ -250,7 +251,10 @@ def _operands(entry: Mapping[str, Any], tactic: str) -> str:
     for dtype in _LOW:
         if dtype in read:
             return dtype
-    return _FP32 if _FP32 in read and written == {_FP32} else ""
+    if _FP32 in read and written == {_FP32}:
+        return _FP32
+    constants = [tensor for tensor in entry.get("Constants") or [] if len(tensor.get("Dimensions") or ()) > 1]
+    return _dtype(max(constants, key=lambda tensor: math.prod(tensor["Dimensions"]))) if constants else ""
 
 
 def _io_tensor(entry: Mapping[str, Any]) -> PlanTensor:

@@ -6,13 +6,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from plansmith.compilers.trt.inspection.header import read_header
 from plansmith.errors import UsageError, first_line
 from plansmith.records.engine import Engine
 from plansmith.records.model import Component, DataSet, LoweredModel, SourceModel, Tensor
 from plansmith.records.release import LOWERED_FILE, MANIFEST_FILE, LoweredGraph, Manifest, ReleasedModel
 from plansmith.records.validation import ValidationReport
 from plansmith.report.text.pipeline import pipeline_lines, script_lines
-from plansmith.report.text.plan import plan_lines
+from plansmith.report.text.plan import check_lines, plan_lines
 from plansmith.report.text.precision import (
     cosine_words,
     doubts,
@@ -25,14 +26,16 @@ from plansmith.triton.repository.release import read_manifest
 from plansmith.triton.repository.repository import ModelRepository
 
 _MOST_REASONS = 8
+_PLAN_SUFFIXES = (".plan", ".engine", ".trt")
 
 
 def explain(path: Path) -> dict[str, Any]:
-    """The facts of a manifest, ONNX file, lowered graph, release or repository, as nested JSON values.
+    """The facts of a manifest, ONNX file, plan, lowered graph, release or repository, as nested JSON values.
 
     Raises:
         UsageError: the path is none of these, or the record of a lowered graph is damaged.
         RepositoryError: a damaged manifest.
+        EngineError: a file named as a plan that is none.
     """
     if path.name == MANIFEST_FILE and path.is_file():
         return _release(read_manifest(path.parent), path.parent)
@@ -43,10 +46,12 @@ def explain(path: Path) -> dict[str, Any]:
         return _lowered_graph(lowered)
     if path.is_file() and path.suffix == ".onnx":
         return _graph(path)
+    if path.is_file() and path.suffix in _PLAN_SUFFIXES:
+        return {"plan": str(path), "TensorRT": read_header(path).tensorrt, "bytes": path.stat().st_size}
     if path.is_dir() and (repository := ModelRepository(path)).target() is not None:
         return _repository(repository)
     raise UsageError(
-        f"{path} is no manifest, ONNX file, lowered graph, release or repository of plansmith",
+        f"{path} is no manifest, ONNX file, plan, lowered graph, release or repository of plansmith",
         remedy="name one, for example artifacts/repository",
     )
 
@@ -102,6 +107,7 @@ def _lowered_graph(path: Path) -> dict[str, Any]:
         "lowering": _lowering(lowered),
         "interface": _interface(lowered.components["model"]),
         "gate": _gate(record.validation),
+        **({"build check": list(check_lines(record.build_check))} if record.build_check else {}),
         "files": [file for component in lowered.components.values() for file in component.files],
     }
 

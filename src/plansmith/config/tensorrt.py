@@ -30,6 +30,10 @@ class TensorRTOptions(BuildFlags):
         description="Optimization profiles by name, each with min:opt:max per input; one, of `shapes`, when left out.",
     )
     deadline_minutes: PositiveCount = Field(default=120, description="How long one build may take.")
+    check_build: Switch = Field(
+        default=False,
+        description="Have TensorRT-RTX parse and build the graph on the CPU first (extra `tensorrt-check`).",
+    )
     speed_check: Switch = Field(
         default=True, description="Refuse a plan that is not faster than the next higher precision."
     )

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from plansmith.records.fields import ByteCount, Count, NonNegativeCount, Switch
-from plansmith.records.model import Component, EngineKind, InputRange, Precision, Record
+from plansmith.records.model import Component, EngineKind, InputRange, KeptNode, Precision, Record
 
 Builder = Literal["api", "trtexec"]
 """Who builds a plan: TensorRT's Python API, or NVIDIA's program."""
@@ -136,6 +136,26 @@ class BuildRequest(Record):
     deadline_seconds: float
 
 
+class CheckRequest(Record):
+    """A graph to be parsed and built without a GPU, as it is told to the process that does it.
+
+    Attributes:
+        graph: the ONNX file, absolute.
+        spec: profiles and formats, and the flags that decide whether there can be a plan.
+        compute_capabilities: the kinds of GPU that it is built for.
+        precision: of the graph.
+        in_fp32: nodes that compute in FP32 on purpose.
+        deadline_seconds: what the build may take.
+    """
+
+    graph: str
+    spec: BuildSpec
+    compute_capabilities: tuple[str, ...]
+    precision: Precision
+    in_fp32: tuple[KeptNode, ...]
+    deadline_seconds: float
+
+
 class PlanTensor(Record):
     """An input or output as the plan itself has it: `dims` with -1 where they vary; `format` by TensorRT's words."""
 
@@ -181,13 +201,15 @@ class LayerCount(Record):
 class LayerSummary(Record):
     """What the layers of a plan come to; all of them stand in `Plan.layers_file`.
 
-    `counts`: the most frequent first; `above`: the first of the compute layers that are above the plan's precision, as
+    `counts`: the most frequent first; `computing`: how many of those that multiply matrices or convolve do so in each
+    dtype, the most frequent first; `above`: the first of the compute layers that are above the plan's precision, as
     the graph has them, of `above_count`; `slowest`: those that take longest, the slowest first; `milliseconds`: of all
     that were timed; none where none was.
     """
 
     layers: int
     counts: tuple[LayerCount, ...]
+    computing: dict[str, int] = Field(default_factory=dict)
     above_count: int = 0
     above: tuple[PlanLayer, ...] = ()
     slowest: tuple[PlanLayer, ...] = ()
@@ -228,10 +250,37 @@ class Plan(Record):
         return self.layers_file, self.log, self.reproduce, self.request
 
 
+class BuildCheck(Record):
+    """What another parser and builder than the target's made of a graph, on a CPU.
+
+    Attributes:
+        library: its name and version.
+        compute_capabilities: the kinds of GPU that it built for.
+        precision: of the graph.
+        verdict: "built", or "unknown" where the library could say nothing of the graph.
+        reason: why not.
+        seconds: of the build.
+        bytes: of what was built, and thrown away.
+        layers: what the layers of that come to; None where nothing tells.
+        warnings: the library's own, and layers of unknown precision.
+    """
+
+    library: str
+    compute_capabilities: tuple[str, ...]
+    precision: Precision
+    verdict: Literal["built", "unknown"]
+    reason: str
+    seconds: float
+    bytes: int
+    layers: LayerSummary | None
+    warnings: tuple[str, ...]
+
+
 class Engine(Record):
     """What compile made for one backend; `plans` of TensorRT by compute capability, and what they were built from.
 
-    The component of a plan has the interface of the graph and the plan's file.
+    The component of a plan has the interface of the graph and the plan's file. `build_check`: None where none was asked
+    for.
     """
 
     kind: EngineKind
@@ -240,6 +289,7 @@ class Engine(Record):
     options: dict[str, str]
     toolchain: dict[str, str]
     build: BuildSpec | None = None
+    build_check: BuildCheck | None = None
     plans: dict[str, Plan] = Field(default_factory=dict)
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from plansmith.records.destination import Publication
-from plansmith.records.engine import Engine
+from plansmith.records.engine import BuildCheck, Engine
 from plansmith.records.environment import PackedEnvironment
 from plansmith.records.model import (
     SCHEMA_VERSION,
@@ -197,6 +197,7 @@ class LoweredGraph(Record):
     lowered: LoweredModel
     data: DataSet | None
     validation: ValidationReport
+    build_check: BuildCheck | None = None
 
 
 MANIFEST_FILE = "manifest.json"

@@ -11,7 +11,7 @@ from plansmith.records.model import InputRange
 from plansmith.report import numbers
 from plansmith.report.facts import ReportFacts
 from plansmith.report.plan_accuracy import CornerTable, SpeedTable, corner_tables, speed_table
-from plansmith.report.text.plan import BUILDERS
+from plansmith.report.text.plan import BUILDERS, check_lines
 
 NOT_TOLD = "not told"
 
@@ -90,7 +90,7 @@ class PlanLayers:
 
 @dataclass(frozen=True)
 class PlanSection:
-    """All about the plans of an engine."""
+    """All about the plans of an engine; `check`: what another library made of the graph, if that was asked."""
 
     plans: tuple[PlanFacts, ...]
     profiles: tuple[ProfileRow, ...]
@@ -102,6 +102,7 @@ class PlanSection:
     several: bool
     limits_of: str
     ran: bool
+    check: tuple[str, ...]
 
 
 def plans_of(facts: ReportFacts) -> PlanSection | None:
@@ -127,6 +128,7 @@ def plans_of(facts: ReportFacts) -> PlanSection | None:
         several=len(engine.plans) > 1,
         limits_of=named.upper() if named else "",
         ran=bool(ran),
+        check=tuple(check_lines(engine.build_check)) if engine.build_check else (),
     )
 
 

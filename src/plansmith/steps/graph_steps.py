@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -10,7 +11,7 @@ from plansmith.compilers.precision.lint.parser_table import newest_opset, versio
 from plansmith.config.source_reference import parse_reference
 from plansmith.config.spec import ModelSpec
 from plansmith.config.target.targets import load_target, require_onnxruntime
-from plansmith.errors import GateError, SourceError
+from plansmith.errors import GateError, PlansmithError, SourceError
 from plansmith.records.model import DataSet, EngineKind, InputRange, LoweredModel, OnnxModel, SourceModel
 from plansmith.report import ReportFacts, unfinished, write
 from plansmith.sources.dataset import require_data
@@ -21,6 +22,7 @@ from plansmith.steps.fetch import fetch, require_unchanged
 from plansmith.steps.lower import lower_graph, require_lowered
 from plansmith.steps.runner import Finished, Listener, StageRunner
 from plansmith.steps.sample import take_samples
+from plansmith.steps.tensorrt.compile import PlanSteps
 from plansmith.steps.tensorrt.preview import profile_ranges
 from plansmith.system.digest import Digester
 
@@ -168,6 +170,20 @@ class GraphSteps:
         require = self._with_report(require_lowered)
         device = self.target.device
         return lower_graph(self._stages, self.spec, self._relative_to, onnx, data, device=device, require=require)
+
+    def _plan_steps(self) -> PlanSteps:
+        with self._locating("compile"):
+            return PlanSteps(
+                self._stages, self.spec, self.target, relative_to=self._relative_to, artifacts=self._artifacts
+            )
+
+    @contextmanager
+    def _locating(self, step: str) -> Iterator[None]:
+        """Errors outside of the steps say which one they are about."""
+        try:
+            yield
+        except PlansmithError as error:
+            raise error.located(model=self.name, step=step) from error.__cause__
 
     def _with_report(self, require: Callable[[R], None]) -> Callable[[R], None]:
         """The same check, which writes the HTML report of a refusal and names it as the log."""

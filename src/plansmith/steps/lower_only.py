@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import UsageError
-from plansmith.records.engine import Engine
+from plansmith.records.engine import BuildCheck, Engine
 from plansmith.records.model import DataSet, EngineKind, LoweredModel, Precision
 from plansmith.records.release import LOWERED_FILE, LoweredGraph
 from plansmith.records.validation import ValidationReport
@@ -16,10 +16,13 @@ from plansmith.steps.graph_steps import GraphSteps
 from plansmith.steps.requirements import require_kernels
 from plansmith.steps.runner import Finished
 from plansmith.steps.sample import needs_samples
+from plansmith.steps.tensorrt.compile import PlanSteps
 from plansmith.steps.validate import Judged, judge_engine
 from plansmith.system.files import fsync_tree, move_into_place
 from plansmith.system.temporary import scratch_folder
 from plansmith.validation.gate import require_passed
+
+_Made = tuple[Finished[LoweredModel], Finished[DataSet] | None, Finished[ValidationReport], BuildCheck | None]
 
 
 class GraphLowering(GraphSteps):
@@ -40,13 +43,15 @@ class GraphLowering(GraphSteps):
             raise UsageError(
                 f"{out} is there already", remedy="name another --output, or move it away", model=self.name
             )
-        lowered, data, validation = self._make()
+        plans = self._plan_steps() if self.spec.tensorrt.check_build else None
+        lowered, data, validation, check = self._make(plans)
         record = LoweredGraph(
             name=self.name,
             folder=str(out),
             lowered=lowered.record,
             data=data.record if data else None,
             validation=validation.record,
+            build_check=check,
         )
         out.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder("lower", out.parent) as scratch:
@@ -60,11 +65,12 @@ class GraphLowering(GraphSteps):
             move_into_place(made, out)
         return record
 
-    def _make(self) -> tuple[Finished[LoweredModel], Finished[DataSet] | None, Finished[ValidationReport]]:
+    def _make(self, plans: PlanSteps | None) -> _Made:
         source = self.fetch()
         onnx = self.export(source)
         data = self.sample(source, onnx) if needs_samples(self.spec, onnx.record) else None
         lowered = self.lower(onnx, data)
+        check = plans.check(onnx, lowered) if plans is not None else None
         # On a CPU, whatever will run it in the end: what is wrong here needs no GPU to show.
         engine = Engine(
             kind=EngineKind.ONNXRUNTIME,
@@ -76,7 +82,7 @@ class GraphLowering(GraphSteps):
         candidate = Finished(engine, lowered.folder, lowered.digest, lowered.cached)
         judged = Judged(candidate, onnx, lowered, data)
         report = judge_engine(self._stages, self.spec, judged, require=self._with_report(require_passed))
-        return lowered, data, report
+        return lowered, data, report, check
 
 
 def _require_sense(spec: ModelSpec) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from plansmith.compilers.trt.evaluation.baselines import HIGHER
 from plansmith.config.spec import ModelSpec
-from plansmith.errors import EngineError, ExportError, GateError, PlansmithError
-from plansmith.records.engine import Engine
+from plansmith.errors import EngineError, ExportError, GateError
+from plansmith.records.engine import BuildCheck, Engine
 from plansmith.records.model import DataSet, EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
 from plansmith.records.pipeline import Pipeline
 from plansmith.records.validation import ValidationReport
@@ -26,7 +25,6 @@ from plansmith.steps.release.package import require_servable
 from plansmith.steps.requirements import require_available
 from plansmith.steps.runner import Finished, Listener, StageRunner
 from plansmith.steps.sample import needs_samples
-from plansmith.steps.tensorrt.compile import PlanSteps
 from plansmith.steps.tensorrt.validate import JudgedPlans, judge_plans, require_plans
 from plansmith.steps.validate import Judged, judge_engine
 from plansmith.system.digest import Digester
@@ -102,6 +100,18 @@ class ModelSteps(GraphSteps):
         made = MadeModel(source, onnx, data, lowered, engine, validation, None)
         return replace(made, pipeline=perform(self.join, made)) if self.spec.pipeline else made
 
+    def check_build(self) -> BuildCheck:
+        """Make the graph, and have TensorRT-RTX parse and build it; nothing is built for a GPU.
+
+        Raises:
+            PlansmithError: located at the step that failed, or at the one that refuses the graph.
+        """
+        assert self._plans is not None
+        source = self.fetch()
+        onnx = self.export(source)
+        data = self.sample(source, onnx) if needs_samples(self.spec, onnx.record) else None
+        return self._plans.check(onnx, self.lower(onnx, data))
+
     def require_complete(self, made: MadeModel) -> None:
         """See that every plan is there: machines that share the cache each build their own.
 
@@ -110,20 +120,6 @@ class ModelSteps(GraphSteps):
         """
         if self._plans is not None:
             self._plans.require_complete(made.engine.record)
-
-    def _plan_steps(self) -> PlanSteps:
-        with self._locating("compile"):
-            return PlanSteps(
-                self._stages, self.spec, self.target, relative_to=self._relative_to, artifacts=self._artifacts
-            )
-
-    @contextmanager
-    def _locating(self, step: str) -> Iterator[None]:
-        """Errors outside of the steps say which one they are about."""
-        try:
-            yield
-        except PlansmithError as error:
-            raise error.located(model=self.name, step=step) from error.__cause__
 
     def compile(
         self, source: Finished[SourceModel], onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]

@@ -232,6 +232,12 @@ class Worker:
         return self._process.returncode is not None
 
     @property
+    def death(self) -> str:
+        """How the child ended: "signal SIGSEGV", "exit code 1"; only for one that is dead."""
+        status = self._process.returncode
+        return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+
+    @property
     def number(self) -> int:
         """The child's process number."""
         return self._process.pid
@@ -317,9 +323,8 @@ class Worker:
                 remedy=memory.REMEDY,
                 log=self._log,
             )
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
         return InternalError(
-            f"the worker ended {during} with {how}:\n{tail}",
+            f"the worker ended {during} with {self.death}:\n{tail}",
             remedy="read the log; if the model is sound, please report this",
             log=self._log,
         )

@@ -21,7 +21,7 @@ from plansmith.records.model import InputRange, LoweredModel, Precision
 from plansmith.steps.worker.__main__ import FUNCTIONS
 
 from ...support.precision import lint_graphs
-from ...support.precision.small_graphs import graph
+from ...support.precision.small_graphs import DOUBTFUL, graph
 
 RELU = "(float[batch,4] x) => (y) { y = Relu(x) }"
 RESHAPED = "(float[batch,4] x, int64[2] s) => (float[rows,columns] y) { y = Reshape(x, s) }"
@@ -153,6 +153,11 @@ def test_places_that_are_only_written_to_do_not_decide_an_outputs_length(tmp_pat
         " { i = NonZero(x) t = Transpose(i) y = ScatterND(x, t, u) }"
     )
     assert lint_of(graph(text), tmp_path, profile(x=fixed(1, 4), u=fixed(2))) == []
+
+
+@pytest.mark.parametrize(("finding", "text"), DOUBTFUL)
+def test_what_tensorrt_takes_under_a_condition_is_a_warning(finding: str, text: str, tmp_path: Path) -> None:
+    assert set(ids(lint_of(graph(text), tmp_path))) == {(finding, "warning")}
 
 
 def test_every_finding_on_shapes_has_a_test() -> None:

@@ -10,18 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from plansmith.compilers.trt.check.library import VERSION
 from plansmith.compilers.trt.inspection.header import read_header
 from plansmith.errors import EngineError
-from plansmith.records.engine import BuildRequest, BuildSpec
 
-from ...support.precision.small_graphs import LIMITS
-from ...support.precision.small_graphs import graph as small_graph
-from ...support.tensorrt import rtx
-from ...support.tensorrt.builds import gpu
+from ...support.tensorrt.rtx import Library
 
 pytestmark = [pytest.mark.services, pytest.mark.xdist_group("rtx")]
 
@@ -61,38 +57,86 @@ def expanded() -> bytes:
     return model([helper.make_node("Expand", ["x", "shape"], ["y"])], {"x": (FLOAT, [1, 4]), "shape": (INT64, [2])})
 
 
+def suppressed() -> bytes:
+    """What the library's parser takes, and its builder has no kernel for."""
+    node = helper.make_node("NonMaxSuppression", ["boxes", "scores", "most"], ["y"], name="suppress")
+    return model(
+        [node], {"boxes": (FLOAT, [1, 6, 4]), "scores": (FLOAT, [1, 1, 6])}, INT64, most=np.array([3], np.int64)
+    )
+
+
 def moving(least: int, most: int, width: int = 4) -> dict[str, Any]:
     """A profile for x: shapes with these batches, of this width."""
     return {"shapes": {"x": {"min": [least, width], "opt": [least, width], "max": [most, width]}}}
 
 
-def built(folder: Path, graph: bytes, profile: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What a build of a graph ended with."""
-    file, out = folder / "model.onnx", folder / "out"
-    file.write_bytes(graph)
-    out.mkdir()
-    spec = BuildSpec.model_validate({"profiles": [{"name": "all", **profile}] if profile else []})
-    request = BuildRequest(
-        graph=str(file), out=str(out), spec=spec, gpu=gpu(), trtexec="", timing_cache="", deadline_seconds=120
-    )
-    return rtx.build(request)
+def test_a_graph_with_a_moving_batch_becomes_a_plan(library: Library, tmp_path: Path) -> None:
+    outcome = library.build(tmp_path, product(), moving(1, 8))
+    assert outcome.plan.stat().st_size > 1000, outcome
+    assert outcome.error == "EnvironmentFault"
+    assert "driver" in outcome.message
 
 
-def test_a_graph_with_a_moving_batch_becomes_a_plan(tmp_path: Path) -> None:
-    found = built(tmp_path, product(), moving(1, 8))
-    assert (tmp_path / "out" / "model.plan").stat().st_size > 1000, found
-    assert found["error"] == "EnvironmentFault"
-    assert "driver" in found["message"]
+def test_an_engine_of_rtx_is_named_where_a_plan_belongs(library: Library, tmp_path: Path) -> None:
+    outcome = library.build(tmp_path, product(), moving(1, 8))
+    with pytest.raises(EngineError, match=rf"an engine of TensorRT-RTX {VERSION} for .* 8\.9, 12\.0.* no plan of"):
+        read_header(outcome.plan)
 
 
-def test_an_engine_of_rtx_is_named_where_a_plan_belongs(tmp_path: Path) -> None:
-    built(tmp_path, product(), moving(1, 8))
-    with pytest.raises(EngineError, match=rf"an engine of TensorRT-RTX {rtx.VERSION} for .* 8\.9, 12\.0.* no plan of"):
-        read_header(tmp_path / "out" / "model.plan")
+def test_every_profile_has_its_shapes_and_the_contents_of_shapes(library: Library, tmp_path: Path) -> None:
+    def contents(most: int) -> dict[str, Any]:
+        return {"shapes": {}, "values": {"shape": {"min": [1, 4], "opt": [2, 4], "max": [most, 4]}}}
+
+    outcome = library.build(tmp_path / "contents", expanded(), contents(8), contents(16))
+    assert outcome.is_built, outcome
+    outcome = library.build(tmp_path / "shapes", product(), moving(1, 8), moving(2, 16))
+    (x,) = [line for line in outcome.layers.splitlines() if line.startswith(" Name: x,")]
+    assert x.count("MinShape") == 2
+    for profile in (
+        "MinShape: [1,4], OptShape: [1,4], MaxShape: [8,4]",
+        "MinShape: [2,4], OptShape: [2,4], MaxShape: [16,4]",
+    ):
+        assert profile in x
+
+
+def test_a_graph_of_fixed_shapes_needs_no_profile(library: Library, tmp_path: Path) -> None:
+    weights = np.ones((4, 3), np.float32)
+    fixed = model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (FLOAT, [2, 4])}, w=weights)
+    assert library.build(tmp_path, fixed).is_built
+
+
+@pytest.mark.parametrize(
+    ("graph", "profiles", "says"),
+    [
+        (product, [], "x vary, and there is no profile"),
+        (product, [{"shapes": {}}], "profile profile 0 says nothing of the input x"),
+        (expanded, [{"shapes": {}}], "profile profile 0 says nothing of the contents of the shape shape"),
+    ],
+)
+def test_an_input_that_no_profile_covers_is_refused_and_given_no_shape(
+    graph: Callable[[], bytes], profiles: list[dict[str, Any]], says: str, library: Library, tmp_path: Path
+) -> None:
+    outcome = library.build(tmp_path, graph(), *profiles)
+    assert (outcome.error, says in outcome.message, outcome.is_built) == ("EngineError", True, False), outcome
+
+
+def test_a_build_tells_what_it_does_and_ends_when_nobody_listens(library: Library, tmp_path: Path) -> None:
+    outcome = library.build(tmp_path / "heard", product(), moving(1, 8))
+    assert outcome.progress[:2] == ("reading the graph", "building")
+    assert any(words.startswith("building: Building engine, ") for words in outcome.progress)
+    outcome = library.build(tmp_path / "unheard", product(), moving(1, 8), stop_at="building: ")
+    assert (outcome.error, outcome.is_built) == ("BrokenPipeError", False)
+
+
+def test_a_deadline_ends_a_build(library: Library, tmp_path: Path) -> None:
+    outcome = library.build(tmp_path, product(), moving(1, 8), seconds=0)
+    assert (outcome.error, "within 0 minutes" in outcome.message) == ("EngineError", True), outcome
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 REFUSED: dict[str, tuple[Callable[[], bytes], dict[str, Any] | None, str]] = {
     "an attribute": (dilated_pool, None, "does not take an unnamed MaxPool"),
+    "no kernel": (suppressed, None, "has no kernel for suppress"),
     "types": (mixed_integers, None, "add (Add) mixes Int64 and Int32"),
     "a range of another rank": (
         product,
@@ -109,57 +153,22 @@ REFUSED: dict[str, tuple[Callable[[], bytes], dict[str, Any] | None, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_the_library_refuses_is_an_error_of_its_class(case: str, tmp_path: Path) -> None:
+def test_what_the_library_refuses_is_an_error_of_its_class(case: str, library: Library, tmp_path: Path) -> None:
     graph, profile, says = REFUSED[case]
-    found = built(tmp_path, graph(), profile)
-    assert (found["error"], says in found["message"]) == ("EngineError", True), found
-    assert not (tmp_path / "out" / "model.plan").exists()
+    outcome = library.build(tmp_path, graph(), *([profile] if profile else []))
+    assert (outcome.error, says in outcome.message) == ("EngineError", True), outcome
+    assert not outcome.is_built
 
 
-def test_the_reason_of_the_parser_is_quoted(tmp_path: Path) -> None:
-    assert "does not support dilations other than 1" in built(tmp_path, dilated_pool())["message"]
+def test_the_reason_of_the_parser_is_quoted(library: Library, tmp_path: Path) -> None:
+    assert "does not support dilations other than 1" in library.build(tmp_path, dilated_pool()).message
 
 
-# The lint against the library: what differs, and why.
-_DIFFERENT = {
-    "takes the batch first": "built, with the attribute ignored: other numbers without a word",
-    "convolves over more than two axes": "DeformConv is a plugin that RTX does not have",
-    "pads one end more than the other": "the same",
-    "attends over cached keys": "a build of Attention ends the process on a CPU (signal 11)",
-    "gives its softmax a precision": "the same",
-}
-_CONTENTS = {"min": [1, 3, 4, 4], "opt": [2, 3, 4, 4], "max": [4, 3, 4, 4]}
-"""Of an input that holds a shape."""
-
-
-def profile_of(graph: onnx.ModelProto) -> dict[str, Any] | None:
-    """A profile in which what varies is 1, 2 and 4; None for a graph whose shapes are all fixed."""
-    shapes: dict[str, Any] = {}
-    values: dict[str, Any] = {}
-    for entry in graph.graph.input:
-        kind = entry.type.tensor_type
-        dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
-        if None in dims:
-            sizes = {"min": 1, "opt": 2, "max": 4}
-            shapes[entry.name] = {key: [size if dim is None else dim for dim in dims] for key, size in sizes.items()}
-        elif kind.elem_type == INT64 and dims == [len(_CONTENTS["min"])]:
-            values[entry.name] = _CONTENTS
-    return {"shapes": shapes, "values": values} if shapes or values else None
-
-
-def refused_by_the_library(folder: Path, text: str) -> bool:
-    """Whether the parser or the builder refuses a graph in ONNX's text form."""
-    folder.mkdir()
-    graph = small_graph(text, 23 if "Attention" in text else 21)
-    found = built(folder, graph.SerializeToString(), profile_of(graph))
-    is_built = (folder / "out" / "model.plan").exists()
-    assert is_built or found["error"] in {"EngineError", "signal 11"}, found
-    return not is_built
-
-
-@pytest.mark.parametrize(("words", "beyond", "within"), LIMITS, ids=[words for words, _, _ in LIMITS])
-def test_what_the_lint_refuses_is_what_the_library_refuses(
-    words: str, beyond: str, within: str, tmp_path: Path
-) -> None:
-    found = (refused_by_the_library(tmp_path / "beyond", beyond), refused_by_the_library(tmp_path / "within", within))
-    assert (found == (True, False)) is (words not in _DIFFERENT), (found, _DIFFERENT.get(words))
+def test_a_timing_cache_that_the_library_empties_is_said_to_be_ignored(library: Library, tmp_path: Path) -> None:
+    cache = tmp_path / "timing.cache"
+    assert library.attach(cache) == ("started empty", [])
+    cache.write_bytes(b"of another time")
+    words, warnings = library.attach(cache)
+    assert words.startswith("ignored, as TensorRT cannot read it: ")
+    assert "driver" in words
+    assert len(warnings) == 1

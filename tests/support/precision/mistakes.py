@@ -34,13 +34,6 @@ def missing_scale(graph: Graph) -> None:
     initializers.remove(next(t for t in initializers if t.name == "pool_x_scale"))
 
 
-@_mistake("attention", "computed-scale", *TENSORRT)
-def scale_computed_from_the_input(graph: Graph) -> None:
-    graph.replace([], [helper.make_node("ReduceMax", ["gamma"], ["normal_range"], "range", keepdims=0)])
-    for node in (node_of(graph, "normal_Q"), node_of(graph, "normal_DQ")):
-        node.input[1] = "normal_range"
-
-
 @_mistake("cnn", "bad-scale", *BOTH)
 def channel_of_scale_zero(graph: Graph) -> None:
     give(graph, "conv1_w_scale", np.where(np.arange(8) == 2, 0, value_of(graph, "conv1_w_scale")).astype(np.float32))

@@ -18,18 +18,16 @@ _TEXTS = (
     ("short_integers", "tensor-type", "(int16[N] x) => (y) { y = Cast<to=1>(x) }"),
     ("short_integers_inside", "tensor-type", "(float[N] x) => (y) { z = Cast<to=5>(x) y = Cast<to=1>(z) }"),
     ("bytes_that_are_moved", "uint8-inside", "(uint8[N,4] x) => (y) { z = Transpose(x) y = Cast<to=1>(z) }"),
-    ("bytes_that_become_integers", "uint8-inside", "(uint8[N,4] x) => (y) { y = Cast<to=7>(x) }"),
     ("clients_send_doubles", "double-interface", "(double[N] x) => (y) { y = Cast<to=1>(x) }"),
     ("cast_to_eight_bits", "low-cast", "(float[N] x) => (y) { z = Cast<to=17>(x) y = Cast<to=1>(z) }"),
     ("product_of_integers", "refused-type", "(int64[N,4] x, int64[4,4] w) => (y) { y = MatMul(x, w) }"),
     ("range_in_half", "refused-type", "(float16 x) => (y) { o = Constant<value=float16 {1}>() y = Range(o, x, o) }"),
-    (
-        "product_with_a_factor",
-        "parser-constants",
-        ("(float16[N,4] x, float16[4,4] w) => (y) { y = Gemm<alpha=0.5>(x, w) }"),
-    ),
     ("mean_in_half", "parser-constants", "(float16[N,4] x) => (y) { y = Mean(x, x) }"),
-    ("infinity_of_one_sign", "parser-constants", "(float16[N,4] x) => (y) { y = IsInf<detect_negative=0>(x) }"),
+    (
+        "normalisation_in_half",
+        "parser-constants",
+        "(float16[N,3,4,4] x) => (y) { y = MeanVarianceNormalization(x) }",
+    ),
     (
         "branches_of_other_ranks",
         "branch-ranks",
@@ -55,11 +53,6 @@ _TEXTS = (
             "(float[4] x) => (y) { n = Constant<value=int64 {3}>() y = Loop (n, , x)"
             " <body = b (int64 i, bool k, float[4] v) => (bool k2, float[4] v2) { k2 = Identity(k) v2 = Relu(v) }> }"
         ),
-    ),
-    (
-        "gru_in_bf16",
-        "refused-type",
-        ("(bfloat16[S,N,4] x, bfloat16[1,6,4] w, bfloat16[1,6,2] r) => (y) { y = GRU<hidden_size=2>(x, w, r) }"),
     ),
     (
         "loop_that_grows",

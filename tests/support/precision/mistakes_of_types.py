@@ -38,11 +38,6 @@ def operator_of_one_runtime_alone(graph: Graph) -> None:
     )
 
 
-@_mistake("cnn", "opset", *TENSORRT)
-def opset_that_tensorrt_does_not_read(graph: Graph) -> None:
-    graph.model.opset_import[0].version = 25
-
-
 @_mistake("cnn", "operator-limit", *TENSORRT)
 def pooling_with_dilations(graph: Graph) -> None:
     node_of(graph, "pool").attribute.append(helper.make_attribute("dilations", [2, 2]))

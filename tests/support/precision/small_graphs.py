@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import onnx
 
+_OPSET = 21
+_OPSETS = {"Attention": 23, "TensorScatter": 24}
 
-def graph(text: str, opset: int = 21, domain: str = "") -> onnx.ModelProto:
-    """`(inputs) => (outputs) { nodes }` as a model, whose outputs have the types that ONNX finds."""
+
+def graph(text: str, opset: int = 0, domain: str = "") -> onnx.ModelProto:
+    """`(inputs) => (outputs) { nodes }` as a model, whose outputs have the types that ONNX finds.
+
+    For opset 0, of one that has its operators.
+    """
+    opset = opset or next((first for operator, first in _OPSETS.items() if operator in text), _OPSET)
     domains = f'"" : {opset}' + (f', "{domain}" : 1' if domain else "")
     model = onnx.parser.parse_model(f"<ir_version: 10, opset_import: [{domains}]> g {text}")
     return onnx.shape_inference.infer_shapes(model)
@@ -170,7 +177,7 @@ LIMITS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "takes other than 4-D images",
-        "(float[N,8,2] x) => (y) { y = DepthToSpace<blocksize=2>(x) }",
+        "(float[N,8,2] x) => (float[N,C,L] y) { y = DepthToSpace<blocksize=2>(x) }",
         "(float[N,8,2,2] x) => (y) { y = DepthToSpace<blocksize=2>(x) }",
     ),
     (
@@ -203,6 +210,20 @@ LIMITS: tuple[tuple[str, str, str], ...] = (
         "draws other than FP32 or FP16",
         "(float[N] x) => (y) { y = RandomNormalLike<dtype=16>(x) }",
         "(float[N] x) => (y) { y = RandomNormalLike<dtype=10>(x) }",
+    ),
+    *(
+        (words, beyond, "(float[1,2,8,4] c, float[1,2,1,4] u, int64[1] i) => (y) { y = TensorScatter(c, u, i) }")
+        for words, beyond in (
+            ("updates other than 4-D caches", "(float[2,8,4] c, float[2,8,4] u) => (y) { y = TensorScatter(c, u) }"),
+            (
+                "updates along another axis than the third",
+                "(float[1,2,8,4] c, float[1,2,8,4] u) => (y) { y = TensorScatter<axis=1>(c, u) }",
+            ),
+            (
+                "updates around the end",
+                '(float[1,2,8,4] c, float[1,2,8,4] u) => (y) { y = TensorScatter<mode="circular">(c, u) }',
+            ),
+        )
     ),
 )
 
@@ -249,6 +270,121 @@ SINCE: tuple[tuple[str, str, str, int, str, str], ...] = (
         "11.1",
         "11.2",
     ),
+    (
+        "parser-constants",
+        "is Gemm of FLOAT16",
+        "(float16[N,4] x, float16[4,4] w) => (y) { y = Gemm<alpha=0.5>(x, w) }",
+        21,
+        "11.3",
+        "11.4",
+    ),
+    (
+        "parser-constants",
+        "is IsInf of BFLOAT16",
+        "(bfloat16[N,4] x) => (y) { y = IsInf<detect_negative=0>(x) }",
+        21,
+        "11.3",
+        "11.4",
+    ),
+    (
+        "parser-constants",
+        "is RNN of FLOAT16",
+        ("(float16[S,N,4] x, float16[1,2,4] w, float16[1,2,2] r) => (y) { y = RNN<hidden_size=2>(x, w, r) }"),
+        21,
+        "11.3",
+        "11.4",
+    ),
+    (
+        "refused-type",
+        "is STFT of FLOAT16",
+        "(float16[N,64] x) => (y) { s = Constant<value_int=8>() l = Constant<value=int64 {16}>() y = STFT(x, s, , l) }",
+        21,
+        "11.3",
+        "11.4",
+    ),
+    (
+        "refused-type",
+        "is GridSample of BFLOAT16",
+        "(bfloat16[N,3,8,8] x, bfloat16[N,4,4,2] g) => (y) { y = GridSample(x, g) }",
+        22,
+        "11.1",
+        "11.2",
+    ),
     ("opset", "9 to 23", "(float[N] x) => (y) { y = Relu(x) }", 24, "10.14", "10.15"),
     ("opset", "9 to 24", "(float[N] x) => (y) { y = Relu(x) }", 25, "11.4", "11.5"),
+)
+
+# Types that ONNX allows for an operator and TensorRT does not: the operator, the type, a graph.
+REFUSED_TYPES: tuple[tuple[str, str, str], ...] = (
+    ("MatMul", "INT64", "(int64[2,4] x, int64[4,4] w) => (y) { y = MatMul(x, w) }"),
+    ("Gemm", "INT32", "(int32[2,4] x, int32[4,4] w) => (y) { y = Gemm(x, w) }"),
+    ("Einsum", "INT64", '(int64[2,4] x, int64[4,5] w) => (y) { y = Einsum<equation="bd,de->be">(x, w) }'),
+    ("PRelu", "INT64", "(int64[2,4] x, int64[4] s) => (y) { y = PRelu(x, s) }"),
+    ("ReduceMax", "BOOL", "(bool[2,4] x) => (y) { y = ReduceMax(x) }"),
+    ("ReduceMin", "BOOL", "(bool[2,4] x) => (y) { y = ReduceMin(x) }"),
+    ("DepthToSpace", "BOOL", "(bool[2,8,2,2] x) => (y) { y = DepthToSpace<blocksize=2>(x) }"),
+    ("SpaceToDepth", "BOOL", "(bool[2,8,2,2] x) => (y) { y = SpaceToDepth<blocksize=2>(x) }"),
+    ("GridSample", "BOOL", "(bool[2,3,8,8] x, float[2,4,4,2] g) => (y) { y = GridSample(x, g) }"),
+    ("Resize", "BOOL", "(bool[2,3,8,8] x) => (y) { f = Constant<value=float[4] {1,1,2,2}>() y = Resize(x, , f) }"),
+    (
+        "DeformConv",
+        "BFLOAT16",
+        "(bfloat16[2,3,8,8] x, bfloat16[2,3,1,1] w, bfloat16[2,2,8,8] o) => (y) { y = DeformConv(x, w, o) }",
+    ),
+    (
+        "GRU",
+        "BFLOAT16",
+        "(bfloat16[5,2,4] x, bfloat16[1,6,4] w, bfloat16[1,6,2] r) => (y) { y = GRU<hidden_size=2>(x, w, r) }",
+    ),
+    ("GlobalLpPool", "BFLOAT16", "(bfloat16[2,3,8,8] x) => (y) { y = GlobalLpPool(x) }"),
+    ("LpPool", "BFLOAT16", "(bfloat16[2,3,8,8] x) => (y) { y = LpPool<kernel_shape=[2,2]>(x) }"),
+    ("Mish", "BFLOAT16", "(bfloat16[2,4] x) => (y) { y = Mish(x) }"),
+    ("NonZero", "BFLOAT16", "(bfloat16[4] x) => (y) { y = NonZero(x) }"),
+    ("RoiAlign", "BFLOAT16", "(bfloat16[2,3,8,8] x, bfloat16[3,4] r, int64[3] b) => (y) { y = RoiAlign(x, r, b) }"),
+)
+
+# What TensorRT takes under a condition: what the lint of plans says of it, and a graph.
+DOUBTFUL: tuple[tuple[str, str], ...] = (
+    (
+        "standard-plugin",
+        '(float[4] x, int64[2] i, float[2] u) => (y) { y = ScatterElements<reduction="add">(x, i, u) }',
+    ),
+    (
+        "standard-plugin",
+        (
+            "(float[2,3,8,8] x, float[3,4] r, int64[3] b) => (y)"
+            " { y = RoiAlign<output_height=2, output_width=2>(x, r, b) }"
+        ),
+    ),
+    (
+        "deciding-contents",
+        "(float n) => (y) { z = Constant<value=float {0}>() o = Constant<value=float {1}>() y = Range(z, n, o) }",
+    ),
+    ("uint8-inside", "(uint8[2,4] x) => (y) { y = Cast<to=7>(x) }"),
+    (
+        "computed-scale",
+        (
+            "(float[2,4] x) => (y) { s = ReduceMax<keepdims=0>(x) z = Constant<value=int8 {0}>()"
+            " q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) y = Relu(d) }"
+        ),
+    ),
+    (
+        "branch-names",
+        (
+            "(float[2,4] x, bool c) => (y) { y = If (c) <then_branch = t () => (a) { a = Relu(x) },"
+            " else_branch = e () => (a) { a = Neg(x) }> }"
+        ),
+    ),
+    *(
+        (
+            "half-norm",
+            (
+                f"(float16[2,8] x, float16[8] w, float16[1] e) => (y) {{ a = Constant<value=int64[1] {{-1}}>()"
+                f" t = Constant<value=float16 {{16384}}>() p = {square} m = ReduceMean(p, a) s = Add(m, e) q = Sqrt(s)"
+                " d = Div(x, q) y = Mul(d, w) }"
+            ),
+        )
+        for square in ("Pow(x, t)", "Mul(x, x)")  # t is 2, by its bits
+    ),
+    ("double-precision", "(float[2] x) => (y) { z = Cast<to=11>(x) y = Cast<to=1>(z) }"),
 )

@@ -1,32 +1,149 @@
 """TensorRT-RTX's real parser and builder in place of TensorRT: they need neither a GPU nor a driver.
 
-Its API is that of TensorRT 11.4, with the same names and integers; what it builds is a plan for RTX alone. A build is
-done in a process of its own, as the library may end its process: `python -m tests.support.tensorrt.rtx` reads a
-`BuildRequest` as JSON on standard input and writes what came of it.
+Its API is that of TensorRT 11.4, with the same names and integers; what it builds is a plan for RTX alone. It works in
+a process of its own, as it may end its process.
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from plansmith.records.engine import BuildRequest
+from plansmith.compilers.trt.check.library import DISTRIBUTIONS, VERSION
+from plansmith.records.engine import BuildRequest, BuildSpec
 from plansmith.system.files import locked
 
-VERSION = "1.7.1.116"
-WHEELS = tuple(f"tensorrt-rtx-cu12{part}=={VERSION}" for part in ("", "-bindings", "-libs"))
+from .builds import gpu
+
+if TYPE_CHECKING:
+    import pytest
+
+WHEELS = tuple(f"{name}=={VERSION}" for name in DISTRIBUTIONS)
 _CACHE = Path(sys.prefix) / "tensorrt-rtx"
-_LIKE = "11.4.0.106"
 _SECONDS = 240
+
+Result = TypeVar("Result")
+
+
+class LibraryCrash(Exception):
+    """The library ended its process: by which signal."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a build ended with.
+
+    Attributes:
+        error: the class of the error, or the signal that ended the process, such as "signal 11".
+        message: of the error.
+        plan: the file, which may be there in spite of an error: looking at it takes a GPU.
+        progress: what the build said that it does.
+        layers: the library's own text on the layers, inputs and outputs of what it built.
+    """
+
+    error: str
+    message: str
+    plan: Path
+    progress: tuple[str, ...] = ()
+    layers: str = ""
+
+    @property
+    def is_built(self) -> bool:
+        """Whether the library took the graph."""
+        return self.plan.exists()
+
+
+class Library:
+    """A process that has the library as `tensorrt`; another one after each that the library ended."""
+
+    def __init__(self) -> None:
+        self._process: SpawnProcess | None = None
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """What a function of a module returns in that process.
+
+        Raises:
+            LibraryCrash: a signal ended the process.
+        """
+        if self._process is None:
+            self._connection, theirs = multiprocessing.Pipe()
+            self._process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs, str(fetched())))
+            self._process.start()
+            theirs.close()
+        assert self._connection is not None
+        self._connection.send((function, arguments))
+        try:
+            assert self._connection.poll(_SECONDS), f"no answer in {_SECONDS} s"
+            result: Result = self._connection.recv()
+        except (EOFError, ConnectionError) as error:
+            status = self._end()
+            assert status < 0, f"the process ended with {status}"
+            raise LibraryCrash(f"signal {-status}") from error
+        return result
+
+    def build(
+        self, folder: Path, graph: bytes, *profiles: dict[str, Any], seconds: float = 120, stop_at: str = ""
+    ) -> Outcome:
+        """Have a graph built in an empty folder.
+
+        Args:
+            folder: takes the graph and the plan.
+            graph: the ONNX file.
+            profiles: that the plan is to have, in order.
+            seconds: what the build may take.
+            stop_at: a build that says so is told that nobody listens any more.
+        """
+        file, out = folder / "model.onnx", folder / "out"
+        out.mkdir(parents=True)
+        file.write_bytes(graph)
+        named = [{"name": f"profile {number}", **profile} for number, profile in enumerate(profiles)]
+        spec = BuildSpec.model_validate({"profiles": named})
+        request = BuildRequest(
+            graph=str(file), out=str(out), spec=spec, gpu=gpu(), trtexec="", timing_cache="", deadline_seconds=seconds
+        )
+        plan = out / "model.plan"
+        try:
+            error, message, progress, layers = self.call(_build, request, stop_at)
+        except LibraryCrash as crash:
+            return Outcome(str(crash), "", plan)
+        return Outcome(error, message, plan, progress, layers)
+
+    def operators(self, names: list[str]) -> set[str]:
+        """Which of some operators its parser reads by itself."""
+        return self.call(_operators, names)
+
+    def attach(self, cache: Path) -> tuple[str, list[str]]:
+        """What becomes of a timing cache, and the warnings, where a build begins with it."""
+        return self.call(_attach, cache)
+
+    def _end(self) -> int:
+        """The exit status of the process, which ends with its connection if it has not."""
+        process, self._process = self._process, None
+        if process is None or self._connection is None:
+            return 0
+        self._connection.close()
+        process.join(_SECONDS)
+        return process.exitcode or 0
 
 
 def fetched() -> Path:
-    """The folder that has the library as `tensorrt`; fetched from the package index by the first who asks."""
+    """The folder that has the library; fetched from the package index by the first who asks."""
     place = _CACHE / VERSION
     if place.is_dir():
         return place
@@ -35,50 +152,69 @@ def fetched() -> Path:
             with tempfile.TemporaryDirectory(dir=_CACHE) as folder:
                 pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder]
                 subprocess.run([*pip, *WHEELS], check=True, stdout=subprocess.DEVNULL)
-                package = Path(folder, "tensorrt")
-                package.mkdir()
-                text = f'from tensorrt_rtx import *\n__version__ = "{_LIKE}"\n'
-                (package / "__init__.py").write_text(text)
                 Path(folder).rename(place)
                 Path(folder).mkdir()  # which goes with the block
     return place
 
 
-def build(request: BuildRequest) -> dict[str, Any]:
-    """Have a plan built by the real library: `error`, `message` and `remedy` of what it ended with.
-
-    The error of a process that the library ended is the signal, such as "signal 11".
-    """
-    done = subprocess.run(
-        [sys.executable, "-m", __name__],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(fetched()), os.environ.get("PYTHONPATH", "")])},
-        cwd=Path(__file__).parents[3],
-        input=request.model_dump_json(),
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-    )
-    if done.returncode < 0:
-        return {"error": f"signal {-done.returncode}", "message": done.stderr, "remedy": ""}
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert isinstance(found, dict)
-    return found
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this process, and those that it starts, find the library as if pip had installed it here."""
+    monkeypatch.syspath_prepend(str(fetched()))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(fetched()), os.environ.get("PYTHONPATH", "")]))
 
 
-def main() -> None:
-    """Build what standard input asks for."""
-    from plansmith.compilers.trt.api.building import build as build_plan
+def _serve(connection: Connection, folder: str) -> None:
+    """Call what comes in, until nobody asks any more."""
+    from plansmith.compilers.trt.check.library import stand_in
+
+    sys.path.insert(0, folder)
+    stand_in()
+    while True:
+        try:
+            function, arguments = connection.recv()
+        except EOFError:
+            return
+        connection.send(function(*arguments))
+
+
+def _build(request: BuildRequest, stop_at: str) -> tuple[str, str, tuple[str, ...], str]:
+    """The class and the message of the error that a build ends with, what it said, and the layers of its plan."""
+    from plansmith.compilers.trt.api.building import build
+    from plansmith.compilers.trt.api.logger import logger
     from plansmith.errors import PlansmithError
 
+    said, layers, failure = [], "", ("", "")
+
+    def progress(words: str) -> None:
+        nonlocal layers
+        said.append(words)
+        layers = logger().heard.layers
+        if stop_at and words.startswith(stop_at):
+            raise BrokenPipeError("nobody listens")
+
     try:
-        build_plan(BuildRequest.model_validate_json(sys.stdin.read()), lambda _: None)
-        found = {"error": "", "message": "", "remedy": ""}
-    except PlansmithError as error:
-        found = {"error": type(error).__name__, "message": error.message, "remedy": error.remedy}
-    print(json.dumps(found))
+        build(request, progress)
+    except (PlansmithError, BrokenPipeError) as error:
+        failure = type(error).__name__, str(error)
+    return *failure, tuple(said), layers
 
 
-if __name__ == "__main__":
-    main()
+def _operators(names: list[str]) -> set[str]:
+    import tensorrt
+
+    from plansmith.compilers.trt.api.logger import logger
+
+    network = tensorrt.Builder(logger()).create_network(0)
+    parser = tensorrt.OnnxParser(network, logger())
+    return {name for name in names if parser.supports_operator(name)}
+
+
+def _attach(cache: Path) -> tuple[str, list[str]]:
+    import tensorrt
+
+    from plansmith.compilers.trt.api.logger import logger
+    from plansmith.compilers.trt.api.timing_cache import Measured
+
+    measured = Measured(cache)
+    measured.attach(tensorrt.Builder(logger()).create_builder_config())
+    return measured.words, measured.warnings

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from plansmith.config.loader import SpecFile
     from plansmith.config.multi_target import NamedSpec
     from plansmith.config.spec import ModelSpec
+    from plansmith.records.engine import BuildCheck
 
 _EPILOG = """\
 \b
@@ -28,6 +29,7 @@ Examples:
   plansmith compile hf:sentence-transformers/all-MiniLM-L6-v2 --name minilm
   plansmith compile hf:./my-bert --shapes "input_ids=1x1:8x64:32x256"
   plansmith compile timm:resnet18 --random-weights --dry-run
+  plansmith compile timm:resnet18 --engine tensorrt --gpu L4 --dry-run --check-build
   plansmith compile mlflow:models:/ranker@champion
   plansmith compile s3://models/team/ranker
   plansmith compile onnx:model.onnx --name detector
@@ -47,7 +49,9 @@ Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or 
 @click.option("--model", "models", metavar="NAME", multiple=True, help="Compile this model of a spec only; repeatable.")
 @compile_options
 @click.option("--track", is_flag=True, help="Run it as a flow run of the configured Prefect API.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Say what would be done, and do nothing; with --check-build, make the graph for it."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
 @click.option("--quiet", is_flag=True, help="Print no progress; notices and errors stay.")
 def compile_command(
@@ -70,7 +74,7 @@ def compile_command(
     if track and dry_run:
         raise click.UsageError("a dry run does nothing that could be tracked: leave out --track or --dry-run")
     file, base = read_given(source, options, models)
-    manner = _Manner(base, track=track, dry_run=dry_run, quiet=quiet or dry_run)
+    manner = _Manner(base, track=track, dry_run=dry_run, quiet=quiet)
     if file.several:
         _compile_several(file, manner, as_json)
         return
@@ -105,9 +109,10 @@ def _compile(spec: ModelSpec, manner: _Manner) -> Planned | Compiled:
 
     _say_name(spec, manner.base)
     if manner.dry_run:
+        check = _check_build(spec, manner)
         with Compilation(spec, relative_to=manner.base, dry=True) as compilation:
             plan = compilation.plan_here(lambda line: click.echo(f"plansmith: {line}", err=True))
-            return Planned(compilation.name, plan, compilation.builds(), compilation.publications())
+            return Planned(compilation.name, plan, compilation.builds(), compilation.publications(), check)
     with TerminalProgress(quiet=manner.quiet) as listener:
         if manner.track:
             from plansmith.flows.local import tracked
@@ -115,6 +120,21 @@ def _compile(spec: ModelSpec, manner: _Manner) -> Planned | Compiled:
             return Compiled(*tracked.track(spec, manner.base, listener), listener.steps)
         with Compilation(spec, relative_to=manner.base, listener=listener) as compilation:
             return Compiled(*compilation.run(), listener.steps)
+
+
+def _check_build(spec: ModelSpec, manner: _Manner) -> BuildCheck | None:
+    """Make the graph of a dry run, and have it built without a GPU, where that is asked for."""
+    from plansmith.cli.compile.progress import TerminalProgress
+    from plansmith.records.model import EngineKind
+    from plansmith.steps.model_steps import ModelSteps
+
+    if not spec.tensorrt.check_build or spec.engine is not EngineKind.TENSORRT:
+        return None
+    with (
+        TerminalProgress(quiet=manner.quiet) as listener,
+        ModelSteps(spec, relative_to=manner.base, listener=listener) as steps,
+    ):
+        return steps.check_build()
 
 
 def _say_name(spec: ModelSpec, base: Path) -> None:

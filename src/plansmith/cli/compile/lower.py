@@ -20,10 +20,11 @@ Examples:
   plansmith lower hf:./my-bert --precision int8 --data sentences.txt
   plansmith lower timm:./my-vit --precision fp16 --data images/ --output my-vit-fp16
   plansmith lower hf:./my-bert --precision int8 --engine tensorrt --data sentences.txt
+  plansmith lower timm:./my-vit --precision fp16 --engine tensorrt --target triton-26.05 --check-build
   plansmith lower spec.yaml --json
 
-Exit codes: 2 usage or spec, 3 source or data, 4 export or lowering, 5 not accurate enough, 9 something missing on
-this machine, 130 interrupted.
+Exit codes: 2 usage or spec, 3 source or data, 4 export or lowering, 5 not accurate enough, 6 refused by --check-build,
+9 something missing on this machine, 130 interrupted.
 """
 
 
@@ -68,11 +69,14 @@ def lower_command(
 def _show(made: LoweredGraph) -> None:
     from plansmith.cli.text import echo_lines, program, short
     from plansmith.records.release import LOWERED_FILE
+    from plansmith.report.text.plan import check_lines
 
     recipe, folder = made.lowered.recipe, Path(made.folder)
     engine = f" for {recipe.engine}" if recipe is not None else ""
     click.echo(f"{made.name}: {made.lowered.precision} graph{engine}, gate {made.validation.verdict}")
     echo_lines(f"  {line}" for line in accuracy_lines(made.lowered, made.validation))
+    if made.build_check is not None:
+        echo_lines(f"  {line}" for line in check_lines(made.build_check))
     graph = folder / made.lowered.components["model"].file
     click.echo(f"  graph       {short(graph.absolute())}")
     click.echo(f"  record      {short((folder / LOWERED_FILE).absolute())}")

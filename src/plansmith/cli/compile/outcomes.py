@@ -16,7 +16,7 @@ from plansmith.formatting import bytes_in_words
 if TYPE_CHECKING:
     from plansmith.errors import PlansmithError
     from plansmith.records.destination import Publication
-    from plansmith.records.engine import BuildSpec, OptimizationProfile
+    from plansmith.records.engine import BuildCheck, BuildSpec, OptimizationProfile
     from plansmith.records.model import LoweredModel
     from plansmith.records.release import Manifest, Package, PublishedVersion, ReleasedModel, StepRecord
     from plansmith.records.validation import ValidationReport
@@ -125,26 +125,35 @@ _BACKENDS = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT", "python": "P
 
 @dataclass(frozen=True)
 class Planned:
-    """What a dry run found; `builds`: what the build of a TensorRT plan would be told."""
+    """What a dry run found; `builds`: what the build of a TensorRT plan would be told; `check`: of its graph."""
 
     name: str
     plan: dict[str, str]
     builds: BuildOutlook | None
     publications: tuple[Publication, ...] = ()
+    check: BuildCheck | None = None
 
     def document(self) -> dict[str, Any]:
         """The outcome as JSON-ready fields."""
-        build = {"build": self.builds.model_dump(mode="json")} if self.builds else {}
+        build: dict[str, Any] = {"build": self.builds.model_dump(mode="json")} if self.builds else {}
+        if self.check is not None:
+            build["build_check"] = self.check.model_dump(mode="json")
         publications = [one.model_dump() for one in self.publications]
         return {"name": self.name, "plan": self.plan, **build, "publications": publications}
 
     def show(self) -> None:
         """Print it."""
-        click.echo(f"{self.name}: nothing was done; a compile would")
+        done = "nothing was done" if self.check is None else "the graph was made and checked, and nothing else done"
+        click.echo(f"{self.name}: {done}; a compile would")
         for step, what in self.plan.items():
             click.echo(f"  {step:<13}{what}")
         if self.builds is not None:
             click.echo("\n".join(build_lines(self.builds)))
+        if self.check is not None:
+            from plansmith.cli.text import echo_lines
+            from plansmith.report.text.plan import check_lines
+
+            echo_lines(check_lines(self.check))
         for one in self.publications:
             click.echo(f"  would be {publication_words(one)}")
 
@@ -243,6 +252,7 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
         "script": manifest.script and manifest.script.model_dump(),
         "members": {member.part: member.model for member in manifest.package.members},
         "lowering": manifest.lowered and _lowering(manifest.lowered),
+        "build_check": manifest.engine.build_check and manifest.engine.build_check.model_dump(),
         "plans": {capability: plan.model_dump() for capability, plan in manifest.engine.plans.items()},
         "ran": list(manifest.validation.ran),
         "at_corners": [corner.model_dump() for corner in manifest.validation.at_corners],

@@ -28,6 +28,11 @@ _OPTIONS = (
         help="Precision of the graph; auto: the fastest that is accurate enough [fp32].",
     ),
     click.option(
+        "--check-build/--no-check-build",
+        default=None,
+        help="Have TensorRT-RTX parse and build the graph on this CPU, before a GPU is kept busy with it [off].",
+    ),
+    click.option(
         "--data",
         metavar="PATH",
         shell_complete=complete_file,
@@ -75,7 +80,7 @@ _OPTIONS = (
 )
 
 
-_TENSORRT = {"builder": "builder", "gpus": "gpus"}
+_TENSORRT = {"builder": "builder", "check_build": "check_build", "gpus": "gpus"}
 """Options of the command line that stand under `tensorrt` in a spec, by the names that they have there."""
 
 
@@ -85,7 +90,31 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_given(source: str, options: dict[str, Any], models: tuple[str, ...] = ()) -> tuple[SpecFile, Path]:
-    """The models of a command line, and the folder that their source directories are relative to."""
+    """The models of a command line, and the folder that their source directories are relative to.
+
+    Raises:
+        UsageError: what is wrong with a spec or with what was typed.
+    """
+    file, folder = _read_given(source, options, models)
+    if options.get("check_build"):
+        _require_tensorrt(file)
+    return file, folder
+
+
+def _require_tensorrt(file: SpecFile) -> None:
+    from plansmith.errors import UsageError
+    from plansmith.records.model import EngineKind
+
+    for model in file.models:
+        if model.spec.engine is not EngineKind.TENSORRT:
+            raise UsageError(
+                f"--check-build is for engine tensorrt, and this is for {model.spec.engine}",
+                remedy="add --engine tensorrt, or leave out --check-build",
+                model=model.label,
+            )
+
+
+def _read_given(source: str, options: dict[str, Any], models: tuple[str, ...]) -> tuple[SpecFile, Path]:
     from plansmith.config.loader import SpecFile, name_of, read_specs
     from plansmith.config.multi_target import NamedSpec, for_targets, without_targets
     from plansmith.config.spec import make_spec
@@ -132,7 +161,7 @@ def given_values(options: dict[str, Any]) -> dict[str, Any]:
     require_text(*(text for text in texts if isinstance(text, str)))
     if "shapes" in given:
         given["shapes"] = parse_shapes(given["shapes"])
-    if tensorrt := {key: given.pop(option) for option, key in _TENSORRT.items() if given.get(option)}:
+    if tensorrt := {key: given.pop(option) for option, key in _TENSORRT.items() if option in given}:
         given["tensorrt"] = tensorrt
     if "pipeline" in given:
         given["pipeline"] = {} if given["pipeline"] else None

@@ -18,7 +18,16 @@ from plansmith.triton.server.installation import has_gpu
 _HEAVY_AT_ONCE = 2
 _HEAVY = {*libraries.IMPORTED, "prefect_server"} - {"huggingface_hub", "jinja2"}
 """What takes seconds to import, which a deep examination alone does."""
-_PROBED = (*libraries.IMPORTED, "prefect", "prefect_server", "gpus", "tensorrt", "boto3", "mlflow")
+_PROBED = (
+    *libraries.IMPORTED,
+    "prefect",
+    "prefect_server",
+    "gpus",
+    "tensorrt",
+    "tensorrt_rtx_bindings",
+    "boto3",
+    "mlflow",
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ def examine(
         *machine.machine_findings(),
         *gpus.gpu_findings(probes["gpus"], probes["torch"], present=has_gpu()),
         gpus.tensorrt_finding(probes["tensorrt"]),
+        gpus.check_library_finding(probes["tensorrt_rtx_bindings"]),
         gpus.trtexec_finding(trtexec, answers.trtexec),
         *services.prefect_findings(
             probes["prefect"],

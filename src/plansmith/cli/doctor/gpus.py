@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plansmith.cli.doctor.children import Ended, Probed
 from plansmith.cli.doctor.findings import Finding, Severity
+from plansmith.compilers.trt.check import library
 from plansmith.compilers.trtexec.output import banner_version
 from plansmith.formatting import bytes_in_words
 from plansmith.records.engine import Gpu
@@ -48,6 +49,21 @@ def tensorrt_finding(tensorrt: Probed) -> Finding:
         return Finding(AREA, "tensorrt", Severity.OPTIONAL, "not installed", _FOR_TENSORRT, "pip install tensorrt")
     remedy = "pip install --force-reinstall tensorrt"
     return Finding(AREA, "tensorrt", Severity.WARNING, f"does not work: {tensorrt.broken}", _FOR_TENSORRT, remedy)
+
+
+def check_library_finding(rtx: Probed) -> Finding:
+    """TensorRT-RTX, whose parser and builder need no GPU."""
+    name, needed_for = "tensorrt-rtx", "graphs checked without a GPU (--check-build)"
+    if rtx.facts is not None:
+        found = str(rtx.facts["version"])
+        if found == library.VERSION:
+            return Finding(AREA, name, Severity.OK, found)
+        words = f"{found}; checks are known for {library.VERSION}"
+        return Finding(AREA, name, Severity.WARNING, words, needed_for, library.INSTALL)
+    if rtx.is_absent:
+        return Finding(AREA, name, Severity.OPTIONAL, "not installed", needed_for, library.INSTALL)
+    remedy = library.INSTALL.replace("install", "install --force-reinstall")
+    return Finding(AREA, name, Severity.WARNING, f"does not work: {rtx.broken}", needed_for, remedy)
 
 
 def trtexec_finding(program: str | None, ended: Ended | None) -> Finding:

@@ -111,6 +111,15 @@ def tensorrt(*, online: bool) -> Facts:
     return {"version": library.__version__}
 
 
+def tensorrt_rtx_bindings(*, online: bool) -> Facts:
+    """TensorRT-RTX; importing it loads its libraries."""
+    del online
+    from plansmith.compilers.trt.check.library import BINDINGS
+
+    library = importlib.import_module(BINDINGS)
+    return {"version": library.__version__}
+
+
 def prefect(*, online: bool) -> Facts:
     """Prefect and the API it is configured for, by environment or profile; asked for its health, then with credentials.
 
@@ -204,6 +213,7 @@ PROBES: dict[str, Callable[..., Facts]] = {
     "huggingface_hub": huggingface_hub,
     "gpus": gpus,
     "tensorrt": tensorrt,
+    "tensorrt_rtx_bindings": tensorrt_rtx_bindings,
     "prefect": prefect,
     "prefect_server": prefect_server,
     "boto3": boto3,

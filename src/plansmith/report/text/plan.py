@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from plansmith.formatting import bytes_in_words, seconds_in_words
-from plansmith.records.engine import Engine, LayerSummary, Plan
+from plansmith.records.engine import BuildCheck, Engine, LayerSummary, Plan
 from plansmith.records.model import Precision
 from plansmith.records.validation import AGAINST, Against, BaselineSpeed, PlanSpeed, ValidationReport, baseline_name
 from plansmith.report.text.precision import cosine_words
@@ -14,8 +14,27 @@ from plansmith.report.text.precision import cosine_words
 BUILDERS = {"api": "TensorRT's Python API", "trtexec": "trtexec"}
 
 
+def check_lines(check: BuildCheck) -> Iterator[str]:
+    """What TensorRT-RTX made of the graph on a CPU, with the precision of its layers and its warnings."""
+    yield check_words(check)
+    if check.layers is not None:
+        yield from (f"  {line}" for line in layer_lines(check.layers, check.precision))
+    yield from (f"  {line}" for line in check.warnings)
+
+
+def check_words(check: BuildCheck) -> str:
+    """Whether the graph was built, and by what."""
+    kinds = ", ".join(check.compute_capabilities)
+    judge = f"{check.library}'s parser and builder, not the target's"
+    if check.verdict == "unknown":
+        return f"not checked by {judge}: {check.reason}"
+    return f"built for compute capability {kinds} in {seconds_in_words(check.seconds)} by {judge}"
+
+
 def plan_lines(engine: Engine, validation: ValidationReport) -> Iterator[str]:
     """Every plan with what it holds, how near it is and how fast; nothing for an engine that has none."""
+    if engine.build_check is not None:
+        yield from check_lines(engine.build_check)
     for capability, plan in engine.plans.items():
         yield f"plan for compute capability {capability}: {built_words(plan)}"
         if (summary := validation.layers.get(capability, plan.layer_summary)) is not None:
@@ -44,7 +63,9 @@ def built_words(plan: Plan) -> str:
 def layer_lines(layers: LayerSummary, precision: Precision) -> Iterator[str]:
     """How many layers there are, which came out in a higher precision, and which one takes longest."""
     time = f", {milliseconds(layers.milliseconds)} together" if layers.milliseconds is not None else ""
-    yield f"{layers.layers} layers{time}"
+    dtypes = ", ".join(f"{count} in {dtype}" for dtype, count in layers.computing.items())
+    multiply = f", of which {sum(layers.computing.values())} multiply or convolve: {dtypes}" if dtypes else ""
+    yield f"{layers.layers} layers{time}{multiply}"
     if layers.above_count:
         named = ", ".join(layer.name for layer in layers.above[:3])
         more = ", …" if layers.above_count > len(layers.above[:3]) else ""

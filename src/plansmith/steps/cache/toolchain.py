@@ -150,10 +150,19 @@ _CODE = {
     ),
     "plan_lint": (
         "compilers/precision",
+        "compilers/trt/check/library.py",
         "compilers/trt/lint.py",
         "compilers/trt/lint_shapes.py",
         "compilers/shape_inputs.py",
         *_GRAPH_CODE,
+    ),
+    "plan_check": (
+        "compilers/trt/api",
+        "compilers/trt/build_worker.py",
+        "compilers/trt/check",
+        "compilers/trt/failures.py",
+        "compilers/trt/inspection",
+        "steps/tensorrt/graph.py",
     ),
     "plan_graph": (
         "compilers/precision",
@@ -288,6 +297,7 @@ _TOOLS = {
     "sample": (*_EXPORT_TOOLS, "pillow", "pyarrow"),
     "lower": (_ONNXRUNTIME, "onnx", "polygraphy", "numpy"),
     "plan_lint": ("onnx", "numpy"),
+    "plan_check": ("tensorrt-rtx-cu12-bindings", "tensorrt-rtx-cu12-libs", "polygraphy"),
     "plan_graph": (_ONNXRUNTIME, "onnx"),
     "plan": (),
     "compile": (_ONNXRUNTIME, "onnx"),

@@ -101,7 +101,8 @@ def _parts(spec: ModelSpec, reference: SourceReference) -> Iterator[tuple[str, t
         yield "lower", ("lower",)
     builds_plan = spec.engine is EngineKind.TENSORRT
     ending = "_python" if is_python else ""
-    yield "compile", ("plan_graph", "plan_lint", "plan") if builds_plan else (f"compile{ending}",)
+    plan_tools = ("plan_graph", "plan_lint", "plan", *(["plan_check"] if spec.tensorrt.check_build else []))
+    yield "compile", plan_tools if builds_plan else (f"compile{ending}",)
     yield "validate", ("measure",) if builds_plan else (f"validate{ending}",)
     if spec.pipeline is not None:
         yield "join", ("join",)

@@ -10,20 +10,20 @@ from typing import Any
 
 from plansmith.compilers.trt import rules
 from plansmith.compilers.trt.build import build_plan, probe, refit_plan
-from plansmith.compilers.trt.formats import require_formats
+from plansmith.compilers.trt.check.library import require_installed
 from plansmith.compilers.trt.inspection.header import read_header
 from plansmith.compilers.trt.inspection.layer_summary import stored_layers, summarise
 from plansmith.compilers.trt.inspection.layers import layers_above, require_precision
-from plansmith.compilers.trt.profiles import profiles_of
 from plansmith.compilers.trt.timing_cache import TimingCaches
 from plansmith.config.spec import ModelSpec
 from plansmith.config.target.targets import Target
 from plansmith.errors import EngineError, EnvironmentFault, PlansmithError
-from plansmith.records.engine import BuildMachine, BuildRequest, BuildSpec, Engine, Gpu, Plan
-from plansmith.records.model import Component, EngineKind, KeptNode, LoweredModel, OnnxModel
+from plansmith.records.engine import BuildCheck, BuildMachine, BuildRequest, BuildSpec, Engine, Gpu, Plan
+from plansmith.records.model import Component, EngineKind, LoweredModel, OnnxModel
 from plansmith.steps.cache.local import Entry
 from plansmith.steps.cache.shared_timing import SharedTimingCaches
 from plansmith.steps.runner import Finished, StageRunner, WouldRun
+from plansmith.steps.tensorrt.graph import PlanGraph, prepare_graph
 from plansmith.system import gpus
 from plansmith.system.files import link_or_copy
 from plansmith.system.gpu_catalog import find_kind, kind_of
@@ -77,6 +77,8 @@ class PlanSteps:
                 raise EngineError(f"the plugin library {plugin} is not there", remedy="correct tensorrt: plugins")
         self._named = tuple(find_kind(name, gpus.visible_gpus()) for name in self._options.gpus)
         rules.require_target(target, self._options, spec.precision, self._named)
+        if spec.tensorrt.check_build:
+            require_installed()
 
     @cached_property
     def known_kinds(self) -> tuple[Gpu, ...]:
@@ -118,6 +120,18 @@ class PlanSteps:
         if len(refusals) == len(self.kinds):
             raise refusals[0]
 
+    def check(self, onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]) -> BuildCheck:
+        """Have the graph parsed and built without a GPU; only where the spec asks for it.
+
+        Raises:
+            PlansmithError: as for `prepare_graph`.
+        """
+        with self._stages.timed("check_build") as clock:
+            graph = self._prepared(onnx, lowered)
+            clock.cached = graph.cached
+        assert graph.check is not None
+        return graph.check
+
     def compile(self, onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]) -> Finished[Engine]:
         """Build the plans; those for other kinds of GPU come from the cache, or are missing in the result.
 
@@ -130,18 +144,15 @@ class PlanSteps:
         with self._stages.timed("compile") as clock:
             rules.require_target(self._target, self._options, lowered.record.precision, self.known_kinds)
             component = lowered.record.components["model"]
-            graph, clock.cached = self._graph(lowered)
-            held = graph.record["shape_inputs"]
-            build = self._options.build_spec(profiles_of(self._options, component.inputs, onnx.record.axes, held))
-            require_formats(build.formats, (*component.inputs, *component.outputs))
-            self._lint(graph, lowered.record, build)
+            graph = self._prepared(onnx, lowered)
+            clock.cached = graph.cached
             if self._stages.dry and not self.known_kinds:
                 raise WouldRun("compile")
             built: dict[str, _Built] = {}
             refusals = []
             for kind in self.kinds:
                 try:
-                    built[kind.compute_capability], cached = self._plan(graph, build, kind)
+                    built[kind.compute_capability], cached = self._plan(graph, kind)
                     clock.cached &= cached
                 except _NotHere as problem:
                     refusals.append(problem.refusal)
@@ -151,9 +162,10 @@ class PlanSteps:
                 again = "run the same command there, with the same --artifacts or --shared-cache"
                 self._stages.notice(f"{refusal.message}; {again}")
             built = {cc: replace(one, plan=self._as_asked(one, graph, lowered.record)) for cc, one in built.items()}
-            entry = self._combined(lowered.record, component, build, built)
+            entry = self._combined(lowered.record, component, graph.build, built)
             # The libraries of plugins are keyed by content, and each machine has its own paths to them.
-            record = Engine.model_validate(entry.record).model_copy(update={"build": build})
+            own = {"build": graph.build, "build_check": graph.check}
+            record = Engine.model_validate(entry.record).model_copy(update=own)
             self._stages.made["compile"] = record
         return Finished(record, entry.folder, entry.digest, clock.cached)
 
@@ -187,40 +199,19 @@ class PlanSteps:
             f" Triton's, which has the libraries: pip install --no-deps {_bindings(self._target)}",
         )
 
-    def _graph(self, lowered: Finished[LoweredModel]) -> tuple[Entry, bool]:
-        """The graph as TensorRT gets it, and its inputs that hold a shape."""
+    def _prepared(self, onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]) -> PlanGraph:
+        return prepare_graph(
+            *(self._stages, self._spec, self._target, self._options, onnx.record, lowered), kinds=self.known_kinds
+        )
 
-        def prepare(out: Path) -> Any:
-            record = lowered.record.model_dump(mode="json")
-            return self._stages.heavy("plan_graph", lowered=record, folder=str(lowered.folder), out=str(out))
-
-        return self._stages.entry("compile", [lowered.digest], {"of": "graph"}, prepare, tools="plan_graph")
-
-    def _lint(self, graph: Entry, lowered: LoweredModel, build: BuildSpec) -> None:
-        """Refuse what TensorRT's parser would refuse, before a GPU is kept busy with it."""
-        looked_at = lowered.model_copy(update={"components": {"model": Component.model_validate(_component(graph))}})
-        parameters = {
-            "profiles": [profile.model_dump(mode="json") for profile in build.profiles],
-            "tensorrt": self._target.tensorrt,
-            "plugins": bool(build.plugins),
-            "accepted": list(self._spec.lowering.accept),
-        }
-
-        def look(_: Path) -> Any:
-            record = looked_at.model_dump(mode="json")
-            return self._stages.heavy("lint_plan", lowered=record, folder=str(graph.folder), **parameters)
-
-        told, _ = self._stages.entry("compile", [graph.digest], {"of": "lint", **parameters}, look, tools="plan_lint")
-        for warning in told.record["warnings"]:
-            self._stages.notice(warning)
-
-    def _plan(self, graph: Entry, build: BuildSpec, kind: Gpu) -> tuple[_Built, bool]:
+    def _plan(self, graph: PlanGraph, kind: Gpu) -> tuple[_Built, bool]:
         """The plan for a kind of GPU, with its weights in it.
 
         Raises:
             _NotHere: it is not in the cache, and cannot be built on this machine.
         """
         place = {"tensorrt": self._target.tensorrt, "gpu": kind.name, "compute_capability": kind.compute_capability}
+        build = graph.build
         flags = build.model_dump(mode="json", exclude={"plugins"})
         plugins = [self._stages.digester.file(Path(plugin), foreign=True) for plugin in build.plugins]
         parameters = {**place, "build": flags, "plugins": plugins, "builder": self._options.builder}
@@ -234,7 +225,7 @@ class PlanSteps:
                 self._stages.notice(notice)
             self._stages.end_worker()  # the model's memory is the builder's now
             request = BuildRequest(
-                graph=str(graph.folder / _component(graph)["file"]),
+                graph=str(graph.file),
                 out=str(out),
                 spec=build,
                 gpu=choice.gpu,
@@ -251,7 +242,9 @@ class PlanSteps:
             )
             return plan.model_dump(mode="json")
 
-        entry, cached = self._stages.entry("compile", [graph.digest], {"of": "plan", **parameters}, make, tools="plan")
+        entry, cached = self._stages.entry(
+            "compile", [graph.entry.digest], {"of": "plan", **parameters}, make, tools="plan"
+        )
         plan = Plan.model_validate(entry.record)
         for warning in () if cached else plan.warnings:
             self._stages.notice(warning)
@@ -267,7 +260,7 @@ class PlanSteps:
                 link_or_copy(entry.folder / file, out / file)
             refit_plan(
                 entry.folder / plan.file,
-                graph.folder / _component(graph)["file"],
+                graph.file,
                 out / plan.file,
                 spec=build,
                 gpu=here,
@@ -278,18 +271,17 @@ class PlanSteps:
             size = (out / plan.file).stat().st_size
             return plan.model_copy(update={"refitted": True, "bytes": size}).model_dump(mode="json")
 
-        inputs = [entry.digest, graph.digest]
+        inputs = [entry.digest, graph.entry.digest]
         whole, refitted = self._stages.entry("compile", inputs, {"of": "refitted plan"}, restore, tools="plan")
         return _Built(whole, Plan.model_validate(whole.record)), cached and refitted
 
-    def _as_asked(self, built: _Built, graph: Entry, lowered: LoweredModel) -> Plan:
+    def _as_asked(self, built: _Built, graph: PlanGraph, lowered: LoweredModel) -> Plan:
         """Hold what was built against what was asked for: the version in its header, the precision of its layers."""
         plan, folder = built.plan, built.entry.folder
         header = read_header(folder / plan.file)
         rules.require_header(header, self._target, self._options)
         layers = stored_layers(folder / plan.layers_file)
-        kept = tuple(KeptNode.model_validate(node) for node in graph.record["in_fp32"])
-        untold = require_precision(layers, lowered.precision, kept)
+        untold = require_precision(layers, lowered.precision, graph.in_fp32)
         summary = summarise(layers, layers_above(layers, lowered.precision))
         return plan.model_copy(
             update={
@@ -346,9 +338,3 @@ def _placed(plan: Plan, compute_capability: str, *, alone: bool) -> Plan:
     placed = {field: f"{PLANS_FOLDER}/{compute_capability}/{getattr(plan, field)}" for field in fields}
     name = plan.file if alone else f"{Path(plan.file).stem}_sm{_sm(compute_capability)}.plan"
     return plan.model_copy(update={"file": name, **placed})
-
-
-def _component(graph: Entry) -> dict[str, Any]:
-    """The graph's own record, of the entry that holds it."""
-    found: dict[str, Any] = graph.record["component"]
-    return found

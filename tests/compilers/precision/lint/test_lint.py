@@ -72,15 +72,24 @@ def test_every_error_that_the_lint_knows_is_planted_at_least_once() -> None:
     folder = Path(str(lint_module.__file__)).parent
     known = {i for file in folder.glob("*.py") for i in re.findall(r'Finding\("([a-z0-9-]+)"', file.read_text())}
     warnings = {
-        "half-quantised",
-        "half-infinite-mask",
-        "torn-fusion",
-        "library-plugin",
         "branch-names",
+        "computed-scale",
         "double-precision",
+        "half-infinite-mask",
+        "half-norm",
+        "half-quantised",
+        "library-plugin",
+        "opset",
+        "standard-plugin",
+        "torn-fusion",
     }
     assert len(known) > 30
     assert known - warnings == {mistake.finding for mistake in MISTAKES}
+
+
+def test_an_opset_that_onnx_runtime_does_not_read_is_an_error(right: dict[str, onnx.ModelProto]) -> None:
+    found = lint(right["plain cnn"], engine=EngineKind.ONNXRUNTIME, max_opset=lint_graphs.OPSET - 1)
+    assert [(f.id, f.severity) for f in found] == [("opset", "error")]
 
 
 def test_the_lint_changes_nothing(right: dict[str, onnx.ModelProto]) -> None:

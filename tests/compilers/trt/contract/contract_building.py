@@ -5,8 +5,6 @@ The fakes check how TensorRT is called; what they answer is made up, and no test
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import tensorrt
 from plansmith.compilers.trt.api.building import build
 from plansmith.errors import EngineError, PlansmithError
 
-from ....support.tensorrt.made_up import EVERYTHING, NOTHING, SHORT, MadeUp, request_for
+from ....support.tensorrt.made_up import EVERYTHING, NOTHING, MadeUp, request_for
 
 FLAG = tensorrt.BuilderFlag
 NO_KERNEL = "Error Code 10: Internal Error (Could not find any implementation for node {x}.)"
@@ -62,41 +60,11 @@ def test_a_build_with_everything_asked_for_sets_it_by_name(gpu: MadeUp, tmp_path
     assert type(plan).model_validate_json(plan.model_dump_json()) == plan
 
 
-def test_profiles_hold_shapes_and_the_contents_of_shape_tensors(gpu: MadeUp, tmp_path: Path) -> None:
-    build(request_for(tmp_path, EVERYTHING), lambda _: None)
-    shapes = gpu.named("set_shape")
-    assert [given["input"] for given in shapes] == ["ids", "x[0]", "fixed"] * 2
-    assert shapes[1] == {"input": "x[0]", "min": (1, 3), "opt": (4, 3), "max": (8, 3)}
-    assert tuple(shapes[2]["max"]) == (2, 2)
-    contents = {"input": "size", "min": (8, 8), "opt": (16, 16), "max": (32, 32)}
-    assert gpu.named("set_shape_input") == [contents] * 2
-    assert len(gpu.named("add_optimization_profile")) == 2
-
-
-def test_a_graph_of_fixed_shapes_needs_no_profile_and_tf32_can_be_switched_off(gpu: MadeUp, tmp_path: Path) -> None:
+def test_tf32_can_be_switched_off(gpu: MadeUp, tmp_path: Path) -> None:
     gpu.tensors[:3] = [gpu.tensors[3]] * 3
     build(request_for(tmp_path, NOTHING.model_copy(update={"tf32": False, "refit": True})), lambda _: None)
-    assert gpu.named("add_optimization_profile") == []
     assert gpu.named("clear_flag") == [{"flag": FLAG.TF32}]
     assert gpu.flags() == {FLAG.REFIT}
-
-
-@pytest.mark.parametrize("missing", ["ids", "size"])
-def test_an_input_that_no_profile_covers_is_refused_instead_of_being_given_a_shape(
-    gpu: MadeUp, missing: str, tmp_path: Path
-) -> None:
-    left = SHORT.model_copy(
-        update={
-            "shapes": {name: one for name, one in SHORT.shapes.items() if name != missing},
-            "values": {name: one for name, one in SHORT.values.items() if name != missing},
-        }
-    )
-    with pytest.raises(EngineError, match=f"profile short says nothing of .* {missing}") as raised:
-        build(request_for(tmp_path, EVERYTHING.model_copy(update={"profiles": (left,)})), lambda _: None)
-    assert raised.value.remedy
-    with pytest.raises(EngineError, match="there is no profile"):
-        build(request_for(tmp_path, NOTHING), lambda _: None)
-    assert gpu.named("build_serialized_network") == []
 
 
 def test_a_missing_plugin_is_refused_before_anything_is_built(gpu: MadeUp, tmp_path: Path) -> None:
@@ -106,31 +74,6 @@ def test_a_missing_plugin_is_refused_before_anything_is_built(gpu: MadeUp, tmp_p
         with pytest.raises(EngineError, match=problem) as raised:
             build(request_for(tmp_path, EVERYTHING.model_copy(update={"plugins": (str(library),)})), lambda _: None)
         assert raised.value.remedy
-    assert gpu.named("build_serialized_network") == []
-
-
-def test_a_build_that_gives_nothing_raises_with_what_tensorrt_said(gpu: MadeUp, tmp_path: Path) -> None:
-    def fail(_network: object, _config: object) -> None:
-        gpu.log("WARNING", "a warning")
-        gpu.log("ERROR", NO_KERNEL)
-
-    gpu.say(Builder={"build_serialized_network": fail})
-    with pytest.raises(PlansmithError, match=r"building a plan of model.onnx: (.|\n)*node \{x\}") as raised:
-        build(request_for(tmp_path, EVERYTHING), lambda _: None)
-    assert raised.value.remedy
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_graph_that_cannot_be_read_raises_with_what_the_parser_said(gpu: MadeUp, tmp_path: Path) -> None:
-    def refuse(_path: str) -> bool:
-        gpu.log("ERROR", 'ModelImporter.cpp:949: While parsing node number 3 [NonMaxSuppression -> "kept"]:')
-        return False
-
-    gpu.say(OnnxParser={"parse_from_file": refuse, "num_errors": 0})
-    with pytest.raises(PlansmithError, match="NonMaxSuppression") as raised:
-        build(request_for(tmp_path, EVERYTHING), lambda _: None)
-    assert raised.value.remedy
-    assert gpu.named("parse_from_file") == [{"model": "/graph/model.onnx"}]
     assert gpu.named("build_serialized_network") == []
 
 
@@ -161,56 +104,21 @@ def test_warnings_of_tensorrt_are_in_the_plan_each_once(gpu: MadeUp, tmp_path: P
     assert warnings[-1] == "10 more warnings stand in the log"
 
 
-def building_in_threads(gpu: MadeUp, until: Callable[[Any], bool]) -> Callable[..., Any]:
-    """A builder that reports its steps from three threads, and gives up when a step says so."""
-
-    def build(_network: object, _config: object) -> Any:
+def test_what_a_build_measured_up_to_its_deadline_is_kept(gpu: MadeUp, tmp_path: Path) -> None:
+    def late(_network: object, _config: object) -> Any:
         (monitor,) = (given["value"] for given in gpu.named("progress_monitor"))
-        monitor.phase_start("Building Engine", None, 3)
-        monitor.phase_start("Timing graph nodes", "Building Engine", 300)
-        went_on: list[bool] = []
-        work = [threading.Thread(target=lambda: went_on.append(until(monitor))) for _ in range(3)]
-        for thread in work:
-            thread.start()
-        for thread in work:
-            thread.join()
-        monitor.phase_finish("Timing graph nodes")
-        return gpu.memory(b"plan") if all(went_on) else None
+        monitor.phase_start("Building engine", None, 3)
+        goes_on = monitor.step_complete("Building engine", 0)
+        monitor.phase_finish("Building engine")
+        return gpu.memory(b"plan") if goes_on else None
 
-    return build
-
-
-def test_progress_comes_from_several_threads_and_is_thinned_out(gpu: MadeUp, tmp_path: Path) -> None:
-    words: list[str] = []
-    steps = building_in_threads(
-        gpu, lambda monitor: all(monitor.step_complete("Timing graph nodes", n) for n in range(300))
-    )
-    gpu.say(Builder={"build_serialized_network": steps})
-    build(request_for(tmp_path, EVERYTHING), words.append)
-    told = [one for one in words if one.startswith("building: ")]
-    assert 1 <= len(told) < 100
-
-
-def test_the_deadline_ends_a_build_and_what_was_measured_is_kept(gpu: MadeUp, tmp_path: Path) -> None:
-    steps = building_in_threads(gpu, lambda monitor: monitor.step_complete("Timing graph nodes", 0))
-    gpu.say(Builder={"build_serialized_network": steps})
+    gpu.say(Builder={"build_serialized_network": late})
     request = request_for(tmp_path, EVERYTHING, seconds=0, timing_cache=str(tmp_path / "cache"))
     with pytest.raises(EngineError, match="within 0 minutes") as raised:
         build(request, lambda _: None)
     assert "tensorrt: deadline_minutes" in raised.value.remedy
     assert (tmp_path / "cache").read_bytes() == b"measured"
     assert not (tmp_path / "model.plan").exists()
-
-
-def test_what_progress_raises_ends_the_build_and_comes_out(gpu: MadeUp, tmp_path: Path) -> None:
-    def hang_up(words: str) -> None:
-        if words.startswith("building: "):
-            raise BrokenPipeError
-
-    steps = building_in_threads(gpu, lambda monitor: monitor.step_complete("Timing graph nodes", 0))
-    gpu.say(Builder={"build_serialized_network": steps})
-    with pytest.raises(BrokenPipeError):
-        build(request_for(tmp_path, EVERYTHING), hang_up)
 
 
 def test_the_timing_cache_is_started_from_and_written_back(gpu: MadeUp, tmp_path: Path) -> None:

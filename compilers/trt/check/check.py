@@ -1,0 +1,63 @@
+"""The check of a graph by TensorRT-RTX, on the parent's side: in a child, as the library may end its process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from plansmith.compilers.trt.build import WORKER_MODULE
+from plansmith.compilers.trt.check.library import NAME, require_installed
+from plansmith.errors import EngineError, InternalError, PlansmithError
+from plansmith.formatting import seconds_in_words
+from plansmith.records.engine import BuildCheck, CheckRequest
+from plansmith.system.process import Worker
+
+# A build inside of Myelin cannot be ended from inside the child; this much after the deadline it is killed.
+_GRACE_SECONDS = 5.0
+_NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def check_build(request: CheckRequest, *, log: Path, progress: Callable[[str], None]) -> BuildCheck:
+    """Have a graph parsed and built; a library that crashes or does not end says nothing of the graph.
+
+    Args:
+        request: the graph, and what decides the build.
+        log: takes all that the library says.
+        progress: told what is being done.
+
+    Raises:
+        EngineError: the graph or its profiles are refused, or do not become what was asked.
+        EnvironmentFault: the library is not here or does not load, or there is not enough memory.
+    """
+    require_installed()
+    with Worker(WORKER_MODULE, log, progress, environment=_NO_GPU) as worker:
+        most = request.deadline_seconds + _GRACE_SECONDS
+        try:
+            with worker.limited(most):
+                return BuildCheck.model_validate(worker.call("check_graph", request=request.model_dump(mode="json")))
+        except EngineError as error:
+            raise EngineError(
+                error.message,
+                remedy=f"{error.remedy}; or, as {NAME} stands in for the target's TensorRT, leave out --check-build",
+                log=error.log,
+            ) from error
+        except PlansmithError as error:
+            if worker.is_out_of_time:
+                return _unknown(request, f"it was ended after {seconds_in_words(most)}", most)
+            if isinstance(error, InternalError) and worker.is_dead:
+                return _unknown(request, f"the library crashed ({worker.death}); the graph is {request.graph}", 0.0)
+            raise
+
+
+def _unknown(request: CheckRequest, reason: str, seconds: float) -> BuildCheck:
+    return BuildCheck(
+        library=NAME,
+        compute_capabilities=request.compute_capabilities,
+        precision=request.precision,
+        verdict="unknown",
+        reason=reason,
+        seconds=seconds,
+        bytes=0,
+        layers=None,
+        warnings=(),
+    )

@@ -1,0 +1,63 @@
+"""A graph parsed and built by TensorRT-RTX, in the process that stands in for TensorRT with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from plansmith.compilers.trt.api.building import explained, serialized_plan, warnings_of
+from plansmith.compilers.trt.api.logger import listen
+from plansmith.compilers.trt.api.progress import Watch
+from plansmith.compilers.trt.check.library import NAME, build_for, stand_in
+from plansmith.compilers.trt.failures import is_of_library
+from plansmith.compilers.trt.inspection.layer_summary import summarise
+from plansmith.compilers.trt.inspection.layers import layers_above, read_layers, require_precision
+from plansmith.compilers.trt.inspection.verbose import inspector_json
+from plansmith.errors import EngineError
+from plansmith.records.engine import BuildCheck, CheckRequest
+
+
+def check_graph(request: CheckRequest, progress: Callable[[str], None]) -> BuildCheck:
+    """Have a graph parsed and built; what was built is thrown away.
+
+    Args:
+        request: the graph, and what decides the build.
+        progress: told what is being done.
+
+    Raises:
+        EngineError: the parser or the builder refuses the graph or its profiles, or layers came out in FP32 although
+            less was asked.
+        EnvironmentFault: the library does not load, or there is not enough memory.
+    """
+    begun = time.monotonic()
+    stand_in()
+    watch, heard = Watch(progress, request.deadline_seconds), listen()
+    size, reason = 0, ""
+    try:
+        with explained(f"{NAME} on {Path(request.graph).name}", watch, heard):
+            size = memoryview(_plan(request, watch)).nbytes
+    except EngineError as error:
+        if not (watch.is_late or is_of_library(heard.text)):
+            raise
+        reason = error.message
+    layers = read_layers(inspector_json(heard.layers)) if heard.layers else ()
+    untold = require_precision(layers, request.precision, request.in_fp32) if layers else ()
+    return BuildCheck(
+        library=NAME,
+        compute_capabilities=request.compute_capabilities,
+        precision=request.precision,
+        verdict="unknown" if reason else "built",
+        reason=reason,
+        seconds=time.monotonic() - begun,
+        bytes=size,
+        layers=summarise(layers, layers_above(layers, request.precision)) if layers else None,
+        warnings=(*warnings_of(heard), *untold),
+    )
+
+
+def _plan(request: CheckRequest, watch: Watch) -> Any:
+    return serialized_plan(
+        Path(request.graph), request.spec, watch, lambda config: build_for(config, request.compute_capabilities)
+    )

@@ -1,0 +1,171 @@
+"""The check of a graph by TensorRT-RTX: what it says of a graph that it takes or refuses, and of its own end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from plansmith.compilers.trt.check import library
+from plansmith.compilers.trt.check.check import check_build
+from plansmith.errors import EngineError, EnvironmentFault
+from plansmith.records.engine import BuildCheck, BuildSpec, CheckRequest
+from plansmith.records.model import KeptNode, Precision
+
+from ....support.tensorrt import rtx
+
+pytestmark = [pytest.mark.services, pytest.mark.xdist_group("rtx")]
+
+FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
+
+
+@pytest.fixture
+def rtx_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library, for this process and for those that it starts."""
+    rtx.install(monkeypatch)
+
+
+def graph(nodes: list[Any], weights: dict[str, Any], dtype: int = HALF, opset: int = 17) -> bytes:
+    """A graph from x to y, whose first axis varies and whose others are 8."""
+    made = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", dtype, ["batch", 8, 8, 8])],
+        [helper.make_tensor_value_info("y", dtype, None)],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    return bytes(model.SerializeToString())
+
+
+def convolution(dtype: Any = np.float16, name: str = "conv") -> bytes:
+    weights = {"w": np.ones((8, 8, 3, 3), dtype)}
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], name=name, pads=[1, 1, 1, 1])
+    return graph([conv], weights, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+
+def checked(folder: Path, content: bytes, **changed: Any) -> BuildCheck:
+    """What a check says of a graph."""
+    file = folder / "model.onnx"
+    file.write_bytes(content)
+    shapes = {"x": {key: [size, 8, 8, 8] for key, size in (("min", 1), ("opt", 2), ("max", 4))}}
+    request = CheckRequest(
+        graph=str(file),
+        spec=BuildSpec.model_validate({"profiles": [{"name": "all", "shapes": shapes}]}),
+        compute_capabilities=("8.9",),
+        precision=Precision.FP16,
+        in_fp32=(),
+        deadline_seconds=60,
+    ).model_copy(update=changed)
+    return check_build(request, log=folder / "check.log", progress=lambda _: None)
+
+
+@pytest.mark.usefixtures("rtx_installed")
+def test_layers_are_told_with_what_they_compute_in(tmp_path: Path) -> None:
+    found = checked(tmp_path, convolution())
+    assert (found.library, found.verdict) == (f"TensorRT-RTX {library.VERSION}", "built")
+    assert found.layers is not None
+    assert [c.count for c in found.layers.counts if (c.kind, c.dtype) == ("correlation", "float16")] == [1]
+
+
+@pytest.mark.usefixtures("rtx_installed")
+def test_several_kinds_of_gpu_are_built_for_at_once(tmp_path: Path) -> None:
+    found = checked(tmp_path, convolution(), compute_capabilities=("8.0", "12.0"))
+    assert (found.verdict, found.compute_capabilities) == ("built", ("8.0", "12.0"))
+
+
+@pytest.mark.usefixtures("rtx_installed")
+def test_layers_in_fp32_are_refused_unless_they_are_to_be(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="1 of 1 layers of the plan that compute came out in FP32, and FP16 was ask"):
+        checked(tmp_path, convolution(np.float32))
+    kept = (KeptNode(node="conv", op_type="Conv", reason="FP32 in the graph"),)
+    with pytest.raises(EngineError, match="no layer of the plan computes in FP16"):
+        checked(tmp_path, convolution(np.float32), in_fp32=kept)
+
+
+@pytest.mark.usefixtures("rtx_installed")
+def test_a_refusal_names_the_node_and_who_refuses(tmp_path: Path) -> None:
+    pool = helper.make_node("MaxPool", ["x"], ["y"], name="räume / 部屋", kernel_shape=[2, 2], dilations=[2, 2])
+    with pytest.raises(
+        EngineError, match=r"TensorRT-RTX 1\.7\.1\.116 on model\.onnx: .*räume / 部屋 \(MaxPool\)"
+    ) as refused:
+        checked(tmp_path, graph([pool], {}))
+    assert "leave out --check-build" in refused.value.remedy
+
+
+@pytest.mark.usefixtures("rtx_installed")
+def test_a_node_is_known_by_a_name_in_any_alphabet(tmp_path: Path) -> None:
+    name = "block, Dimensions: [1] / 畳み込み"
+    kept = (KeptNode(node=name, op_type="Conv", reason="FP32 in the graph"),)
+    conv = helper.make_node("Conv", ["x", "w"], ["h"], name=name, pads=[1, 1, 1, 1])
+    cast = helper.make_node("Cast", ["h"], ["c"], to=HALF)
+    second = helper.make_node("Conv", ["c", "v"], ["d"], name="second", pads=[1, 1, 1, 1])
+    back = helper.make_node("Cast", ["d"], ["y"], to=FLOAT)
+    weights = {"w": np.ones((8, 8, 3, 3), np.float32), "v": np.ones((8, 8, 3, 3), np.float16)}
+    found = checked(tmp_path, graph([conv, cast, second, back], weights, FLOAT), in_fp32=kept)
+    assert found.verdict == "built"
+    assert found.layers is not None
+    assert [layer.nodes[0] for layer in found.layers.above] == [name]
+
+
+def attention() -> bytes:
+    return graph([helper.make_node("Attention", ["x", "x", "x"], ["y"], name="attend")], {}, opset=23)
+
+
+def deformed() -> bytes:
+    weights = {"w": np.ones((8, 8, 1, 1), np.float16), "offset": np.zeros((1, 2, 8, 8), np.float16)}
+    return graph([helper.make_node("DeformConv", ["x", "w", "offset"], ["y"], name="deform")], weights, opset=19)
+
+
+def scattered() -> bytes:
+    weights = {"indices": np.zeros((1, 8, 8, 8), np.int64)}
+    nodes = [helper.make_node("ScatterElements", ["x", "indices", "x"], ["y"], name="scatter", reduction="add")]
+    return graph(nodes, weights, opset=18)
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (attention, "crashed (signal SIGSEGV)"),
+        (deformed, "no operator for deform (DeformConv)"),
+        (scattered, "Unsupported reduction type"),
+    ],
+    ids=["a crash", "a plugin that it lacks", "what a plugin does"],
+)
+@pytest.mark.usefixtures("rtx_installed")
+def test_what_the_library_cannot_do_says_nothing_of_the_graph(
+    made: Callable[[], bytes], reason: str, tmp_path: Path
+) -> None:
+    found = checked(tmp_path, made())
+    assert (found.verdict, reason in found.reason) == ("unknown", True), found.reason
+
+
+@pytest.mark.usefixtures("rtx_installed")
+def test_a_check_that_lasts_too_long_says_nothing_of_the_graph(tmp_path: Path) -> None:
+    found = checked(tmp_path, convolution(), deadline_seconds=0)
+    assert (found.verdict, found.reason) == ("unknown", "the plan was not built within 0 minutes")
+
+
+def _without(folder: Path, left_out: str) -> Path:
+    """The library's packages in a folder, but for what has a text in its name."""
+    for path in rtx.fetched().rglob("*"):
+        copy = folder / path.relative_to(rtx.fetched())
+        if path.is_file() and left_out not in path.name:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.symlink_to(path)
+    return folder
+
+
+def test_a_library_without_its_parser_is_an_error_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _without(tmp_path / "rtx", "onnxparser")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    with pytest.raises(EnvironmentFault, match=r"TensorRT-RTX .* does not load: .*onnxparser"):
+        checked(tmp_path, convolution())

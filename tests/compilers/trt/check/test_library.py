@@ -1,0 +1,42 @@
+"""Whether TensorRT-RTX is here, and what it builds for."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from plansmith.compilers.trt.check import library
+from plansmith.errors import EnvironmentFault
+
+from ....support.source import ROOT
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [("1.6.1.120", r"is known for .*1\.7\.1\.116, and 1\.6\.1\.120 is inst"), ("", "not installed")],
+)
+def test_another_library_is_refused_before_any_work(
+    version: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in library.DISTRIBUTIONS if version else ():
+        folder = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(EnvironmentFault, match=says) as refused:
+        library.require_installed()
+    assert "pip install 'plansmith[tensorrt-check]'" in refused.value.remedy
+
+
+def test_the_extra_brings_the_version_that_checks_are_known_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["tensorrt-check"] == [f"{name}=={library.VERSION}" for name in library.DISTRIBUTIONS]
+
+
+@pytest.mark.parametrize(
+    ("target", "built"), [("7.5", "8.0"), ("8.0", "8.0"), ("9.0", "8.9"), ("10.0", "8.9"), ("12.0", "12.0")]
+)
+def test_a_kind_of_gpu_is_stood_for_by_the_next_lower_one(target: str, built: str) -> None:
+    assert library.nearest(target) == built

@@ -1,0 +1,78 @@
+"""The zoo's graphs in every precision, made by the product and built by TensorRT-RTX; what differs, and why."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from plansmith.config.spec import ModelSpec
+from plansmith.errors import PlansmithError
+from plansmith.fleet.zoo.entries import Entry, read_list, shipped_list
+from plansmith.fleet.zoo.save import save
+from plansmith.records.model import EngineKind
+from plansmith.steps.model_steps import ModelSteps
+
+from ....support.tensorrt import rtx
+
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.xdist_group("rtx")]
+
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+OF_ALL = (
+    *("audio-spectrogram-transformer", "bert", "bloom", "clip", "convnext", "deberta-v2", "detr", "dpt", "fnet"),
+    *("funnel", "gemma3_text", "gpt2", "llama", "longformer", "mamba", "mask2former", "modernbert", "patchtst"),
+    *("qwen3_moe", "segformer", "swinv2", "t5", "timm:convnext_atto_rms", "timm:gcvit_xxtiny", "timm:halonet_h1"),
+    *("timm:maxvit_pico_rw_256", "timm:mobilenetv3_small_050", "vit", "videomae", "wav2vec2", "whisper", "xlnet"),
+)
+USUAL = ("bert", "convnext", "t5")
+"""Of each kind one; `make soak` takes them all."""
+
+DIFFERENT: dict[tuple[str, str], str] = {}
+"""What is not made or not built, by model and precision: what the error says, as a pattern."""
+
+
+def entries() -> dict[str, Entry]:
+    """The first entry of the zoo for each name."""
+    found: dict[str, Entry] = {}
+    for entry in read_list(shipped_list()):
+        found.setdefault(entry.model_type or f"timm:{entry.timm}", entry)
+    names = OF_ALL if os.environ.get("PLANSMITH_SOAK_BUILDS") else USUAL
+    return {name: found[name] for name in names}
+
+
+@pytest.mark.parametrize(("name", "entry"), entries().items(), ids=list(entries()))
+def test_the_graphs_of_a_model_become_plans(
+    name: str, entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rtx.install(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    save(entry, tmp_path / "model")
+    found = {precision: ended(f"{entry.scheme}:./model", precision, tmp_path) for precision in PRECISIONS}
+    assert not {
+        precision: (said, expected)
+        for precision, said in found.items()
+        if not re.fullmatch(expected := DIFFERENT.get((name, precision), ""), said)
+    }
+
+
+def ended(source: str, precision: str, folder: Path) -> str:
+    """Why a graph was not made or not built; empty where it was."""
+    spec = ModelSpec.model_validate(
+        {
+            "source": source,
+            "engine": EngineKind.TENSORRT,
+            "precision": precision,
+            "target": "triton-26.10",
+            "artifacts": str(folder / "artifacts"),
+            "tensorrt": {"check_build": True, "gpus": ["L4"]},
+        }
+    )
+    try:
+        with ModelSteps(spec, relative_to=folder) as steps:
+            check = steps.check_build()
+    except PlansmithError as error:
+        return f"{error.step}: {error.message}"
+    return check.reason

@@ -1,0 +1,57 @@
+"""From a source to a plan by a real parser and builder, TensorRT-RTX's on a CPU: a transformer and a CNN."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ..support.cli.command import CommandLine
+from ..support.real_sentences import real_sentences
+from ..support.tensorrt import rtx
+
+pytestmark = pytest.mark.services
+
+SHAPES = "1x4:2x16:4x32"
+OUTPUTS = ("last_hidden_state", "sentence_embedding")
+LOOSE = {"quantile_relative": 10.0, "min_cosine": 0.8}
+"""So few sentences make a poor INT8; how near a good one is, others say."""
+CALIBRATION, EVALUATION = 16, 16
+
+
+COMPUTING = {
+    "fp16": {"minilm": {"float16": 30}, "resnet": {"float16": 16}},
+    "int8": {"minilm": {"int8": 24, "float32": 12}, "resnet": {"int8": 15, "float32": 1}},
+}
+"""How many layers of each plan multiply or convolve in what."""
+
+
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    """One folder for all: a model is exported once."""
+    return CommandLine(tmp_path_factory.mktemp("checked"))
+
+
+@pytest.fixture(scope="module")
+def spec(terminal: CommandLine, minilm_folder: Path) -> Path:
+    """MiniLM and a small ResNet, for TensorRT."""
+    (terminal.folder / "sentences.txt").write_text("\n".join(real_sentences()[: CALIBRATION + EVALUATION]))
+    sentences = {"path": "sentences.txt", "calibration": CALIBRATION, "evaluation": EVALUATION}
+    source = {"source": f"hf:{minilm_folder}", "shapes": {"input_ids": SHAPES}, "data": sentences}
+    minilm = {"name": "minilm", **source, "tolerances": dict.fromkeys(OUTPUTS, LOOSE)}
+    models = [minilm, {"name": "resnet", "source": "timm:test_resnet", "random_weights": True}]
+    tensorrt = {"check_build": True, "gpus": ["L4"]}
+    defaults = {"engine": "tensorrt", "target": "triton-26.10", "tensorrt": tensorrt, "lowering": {"budget": 0}}
+    path = terminal.folder / "spec.yaml"
+    path.write_text(yaml.safe_dump({"defaults": defaults, "models": models}))
+    return path
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_what_is_lowered_becomes_a_plan_that_computes_so(
+    precision: str, terminal: CommandLine, spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rtx.install(monkeypatch)
+    found = terminal.document("compile", str(spec), "--precision", precision, "--dry-run")
+    assert {m["name"]: m["build_check"]["layers"]["computing"] for m in found["models"]} == COMPUTING[precision]
