@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from plansmith.compilers.trt.inspection.layer_summary import summarise
-from plansmith.records.engine import BuildSpec, Engine, Gpu, OptimizationProfile, Plan, PlanLayer, PlanTensor
+from plansmith.records.engine import (
+    BuildCheck,
+    BuildSpec,
+    Engine,
+    Gpu,
+    OptimizationProfile,
+    Plan,
+    PlanLayer,
+    PlanTensor,
+)
 from plansmith.records.model import EngineKind, InputRange, Precision, SpeedRatio
 from plansmith.records.validation import (
     Against,
@@ -64,8 +73,24 @@ def engine() -> Engine:
             "options": {},
             "toolchain": {"tensorrt": "10.16.1.11"},
             "build": BuildSpec(profiles=profiles, optimization_level=4, memory_pools={"workspace": 4 << 30}),
+            "build_check": check(),
             "plans": {"8.9": plan(L4, 43.2, 184.3), "8.0": plan(A100, 44.1, 212.0)},
         }
+    )
+
+
+def check() -> BuildCheck:
+    found = layers()
+    return BuildCheck(
+        library="TensorRT-RTX 1.7.1.116",
+        compute_capabilities=("8.9", "8.0"),
+        precision=Precision.FP16,
+        verdict="built",
+        reason="",
+        seconds=1.9,
+        bytes=44 * parts.MEGABYTE,
+        layers=summarise(found, [layer for layer in found if "pooler" in layer.name]),
+        warnings=("Detected layernorm nodes in FP16.",),
     )
 
 
@@ -111,6 +136,7 @@ def layers() -> list[PlanLayer]:
             dtypes=(dtype,),
             tactic=tactic if kind == "gemm" else "",
             computes=kind == "gemm",
+            operands=dtype if kind == "gemm" else "",
             milliseconds=took,
         )
         for name, kind, dtype, took in named
