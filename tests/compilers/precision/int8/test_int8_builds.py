@@ -1,4 +1,4 @@
-"""Graphs in INT8 and FP8 are built by a real parser and builder, those of TensorRT-RTX, which need no GPU."""
+"""Graphs in INT8 and FP8 are built by a real parser and builder, those of TensorRT-RTX, and compute in eight bits."""
 
 from __future__ import annotations
 
@@ -11,55 +11,49 @@ import pytest
 from plansmith.compilers.precision import opsets
 from plansmith.compilers.precision.int8 import tensorrt_method
 from plansmith.compilers.precision.int8.format import FP8, INT8, Format
+from plansmith.compilers.trt.inspection.layers import nodes_in_fp32, read_layers, require_precision
+from plansmith.compilers.trt.inspection.verbose import inspector_json
 from plansmith.config.precision import LoweringOptions
 from plansmith.data.reference import StoredCases
-from plansmith.records.engine import BuildRequest, BuildSpec
 
 from ....support.precision.half_graphs import Arrays, samples
 from ....support.precision.int8_graphs import encoder, images, residual, tokens
 from ....support.real_sentences import real_sentences
-from ....support.tensorrt import rtx
-from ....support.tensorrt.builds import gpu
+from ....support.tensorrt.rtx import Library
 
 pytestmark = [pytest.mark.services, pytest.mark.xdist_group("rtx")]
 
 FORMATS = pytest.mark.parametrize("form", [INT8, FP8], ids=["int8", "fp8"])
 
 
-def require_plan(model: onnx.ModelProto, cases: StoredCases, form: Format, folder: Path) -> None:
-    """Lower all of a graph that can be lowered, and have it built for the first of these samples."""
-    model = opsets.modern(model, next(iter(cases)).feed, form.opset)
+def in_eight_bits(model: onnx.ModelProto, cases: StoredCases, form: Format, folder: Path, library: Library) -> int:
+    """How many layers of the plan compute in a format, of a graph that was lowered to it; none does so in FP32."""
+    feed = next(iter(cases)).feed
+    model = opsets.modern(model, feed, form.opset)
     mask = next((v.name for v in model.graph.input if v.name == "attention_mask"), None)
     (method,) = tensorrt_method.methods(model, cases, LoweringOptions(), form=form, mask_input=mask)
-    onnx.save(method.lower(()), folder / "model.onnx")
-    (folder / "out").mkdir()
-    shapes = {name: dict.fromkeys(("min", "opt", "max"), value.shape) for name, value in next(iter(cases)).feed.items()}
-    request = BuildRequest(
-        graph=str(folder / "model.onnx"),
-        out=str(folder / "out"),
-        spec=BuildSpec.model_validate({"profiles": [{"name": "all", "shapes": shapes}]}),
-        gpu=gpu(),
-        trtexec="",
-        timing_cache="",
-        deadline_seconds=120,
-    )
-    found = rtx.build(request)
-    assert (folder / "out" / "model.plan").is_file(), found
+    shapes = {name: dict.fromkeys(("min", "opt", "max"), value.shape) for name, value in feed.items()}
+    found = library.build(folder / "build", method.lower(()).SerializeToString(), {"shapes": shapes})
+    assert found.is_built, found
+    layers = read_layers(inspector_json(found.layers))
+    require_precision(layers, form.precision, nodes_in_fp32(folder / "build" / "model.onnx"))
+    return sum(layer.operands == form.dtype.name for layer in layers)
 
 
 @FORMATS
-def test_a_transformer_becomes_a_plan(form: Format, tmp_path: Path) -> None:
-    require_plan(encoder(), tokens(tmp_path), form, tmp_path)
+def test_the_projections_of_a_transformer(form: Format, library: Library, tmp_path: Path) -> None:
+    assert in_eight_bits(encoder(), tokens(tmp_path), form, tmp_path, library) == 4, "one for query, key and value"
 
 
 @FORMATS
-def test_a_residual_network_becomes_a_plan(form: Format, tmp_path: Path) -> None:
-    require_plan(residual(), images(tmp_path), form, tmp_path)
+def test_the_convolutions_of_a_residual_network(form: Format, library: Library, tmp_path: Path) -> None:
+    assert in_eight_bits(residual(), images(tmp_path), form, tmp_path, library) == 5
 
 
 @pytest.mark.slow
-def test_minilm_in_fp8_becomes_a_plan(cleaned: Path, tmp_path: Path) -> None:
-    require_plan(onnx.load(cleaned), samples(tmp_path, _feed(real_sentences()[:8])), FP8, tmp_path)
+def test_the_projections_of_minilm(cleaned: Path, library: Library, tmp_path: Path) -> None:
+    cases = samples(tmp_path, _feed(real_sentences()[:8]))
+    assert in_eight_bits(onnx.load(cleaned), cases, FP8, tmp_path, library) == 6 * 4
 
 
 def _feed(sentences: tuple[str, ...]) -> Arrays:
