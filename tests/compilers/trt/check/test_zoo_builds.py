@@ -19,7 +19,7 @@ from ....support.tensorrt import rtx
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.xdist_group("rtx")]
 
-PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8")
 OF_ALL = (
     *("audio-spectrogram-transformer", "bert", "bloom", "clip", "convnext", "deberta-v2", "detr", "dpt", "fnet"),
     *("funnel", "gemma3_text", "gpt2", "llama", "longformer", "mamba", "mask2former", "modernbert", "patchtst"),
