@@ -29,6 +29,8 @@ _STARVED = re.compile(
     r"OutOfMemory|out of memory|insufficient memory|Device memory is insufficient|could not be allocated"
     r"|allocator error allocating"
 )
+# `new` of C++, and buffers of the host that a plan is put together in.
+_HOST = re.compile("bad_alloc|bad allocation|HostBuffer::allocate")
 _SKIPPED = re.compile(r"resizePhysical|[Ss]kipping tactic|Tactic Device request|Requested amount of GPU memory")
 # What fails on a machine without a driver, after whatever else went wrong: a cause only where nothing else is one.
 _CUDA_CALL = re.compile(r"checkMacros\.cpp::catchCudaError")
@@ -118,8 +120,9 @@ _CAUSES = (
     ),
     _cause(
         r"Failed to open file: (?P<file>\S*)|Failed to import initializer",
-        "the weights that lie beside the graph are not there",
-        "compile the model again, so that the graph gets its weights' files back; they must lie in the graph's folder",
+        "the weights that lie beside the graph cannot be read",
+        "see that they lie in the graph's folder, and that the machine has the memory for them; if they are gone,"
+        " compile the model again",
     ),
     _cause(
         r"Input file cannot be found|Could not open file (?P<file>\S+\.onnx)|Failed to parse ONNX model from file",
@@ -307,7 +310,7 @@ def _no_kernel(lines: Sequence[LogLine], what: str) -> PlansmithError | None:
 def _no_memory(lines: Sequence[LogLine], what: str) -> PlansmithError | None:
     """No memory, of the machine or of the GPU; a kernel that was skipped for it is no failure."""
     errors = [line.text for line in lines if _is_error(line)]
-    host = next((text for text in errors if "bad_alloc" in text or "bad allocation" in text), None)
+    host = next((text for text in errors if _HOST.search(text)), None)
     if host is not None:
         return EnvironmentFault(
             f"{what}: the machine's memory is not enough:\n{_quoted(host)}", remedy=HOST_MEMORY_REMEDY

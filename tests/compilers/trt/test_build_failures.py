@@ -55,7 +55,12 @@ CASES: dict[str, tuple[str, type[PlansmithError], str, str]] = {
         "LD_LIBRARY_PATH",
     ),
     "the same at its start": (logs.LIBRARY_MISSING_AT_START, EnvironmentFault, "libnvinfer.so.10", "LD_LIBRARY_PATH"),
-    "external weights": (logs.EXTERNAL_WEIGHTS_MISSING, EngineError, "weights that lie beside", "compile the model"),
+    "external weights": (
+        logs.EXTERNAL_WEIGHTS_MISSING,
+        EngineError,
+        "weights that lie beside",
+        "in the graph's folder",
+    ),
     "the graph": (logs.GRAPH_MISSING, EnvironmentFault, "cannot be opened", "compile the model"),
     "a name in a profile": (logs.UNKNOWN_NAME, EngineError, "the input images", "plansmith inspect"),
     "no profile": (logs.NO_PROFILE, EngineError, "profiles do not fit", "tensorrt: profiles"),
@@ -145,6 +150,7 @@ ON_A_CPU: dict[str, tuple[str, type[PlansmithError], str, str]] = {
         "loop without condition": (EngineError, "Node input was not registered", "onnxruntime"),
         "format": (EngineError, "the memory format of x holds no Float", "tensorrt: formats"),
         "workspace too small": (EnvironmentFault, "Requested size was 91310080", "raise it above that size"),
+        "no memory": (EnvironmentFault, "the machine's memory is not enough", "--shapes"),
     }.items()
 }
 ALL = CASES | BY_SOURCE | ON_A_CPU

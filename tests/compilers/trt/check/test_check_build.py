@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -149,6 +150,28 @@ def test_what_the_library_cannot_do_says_nothing_of_the_graph(
 def test_a_check_that_lasts_too_long_says_nothing_of_the_graph(tmp_path: Path) -> None:
     found = checked(tmp_path, convolution(), deadline_seconds=0)
     assert (found.verdict, found.reason) == ("unknown", "the plan was not built within 0 minutes")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("rtx_installed")
+def test_weights_of_more_than_two_gigabytes_beside_the_graph_are_read(tmp_path: Path) -> None:
+    side, count = 12288, 4
+    model = onnx.ModelProto.FromString(convolution())
+    model.graph.ClearField("node")
+    model.graph.ClearField("initializer")
+    for number in range(count):
+        held = {"location": "weights", "offset": number * side**2 * 4, "length": side**2 * 4}
+        tensor = model.graph.initializer.add(name=f"w{number}", data_type=FLOAT, dims=[side, side], data_location=1)
+        for key, value in held.items():
+            tensor.external_data.add(key=key, value=str(value))
+        model.graph.node.append(helper.make_node("MatMul", [f"h{number}", f"w{number}"], [f"h{number + 1}"]))
+    for tensors, name in ((model.graph.input, "h0"), (model.graph.output, f"h{count}")):
+        del tensors[:]
+        tensors.append(helper.make_tensor_value_info(name, FLOAT, [1, side]))
+    with (tmp_path / "weights").open("wb") as zeros:
+        zeros.truncate(count * side**2 * 4)
+    found = checked(tmp_path, model.SerializeToString(), spec=BuildSpec(profiles=()), precision=Precision.FP32)
+    assert (found.verdict, found.layers and found.layers.computing) == ("built", {"float32": count})
 
 
 def _without(folder: Path, left_out: str) -> Path:
