@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from plansmith.compilers.trt.api.builder_config import config_for
-from plansmith.compilers.trt.api.inspect import Inspection, inspect
+from plansmith.compilers.trt.api.inspect import inspect
 from plansmith.compilers.trt.api.logger import Heard, listen
 from plansmith.compilers.trt.api.network import profiles_of, read_network, set_formats
 from plansmith.compilers.trt.api.plugins import load_plugins
@@ -21,10 +21,10 @@ from plansmith.compilers.trt.api.timing_cache import Measured, write_whole
 from plansmith.compilers.trt.failures import failure_of
 from plansmith.compilers.trt.inspection.layers import read_layers
 from plansmith.errors import EngineError
-from plansmith.records.engine import BuildRequest, BuildSpec, Plan
+from plansmith.records.engine import BuildRequest, BuildSpec, Plan, PlanLayer
 from plansmith.system.files import storage_errors, write_file
 
-_LAYERS = "layers.json"
+LAYERS_FILE = "layers.json"
 _PLAN = "model.plan"
 _WARNINGS_KEPT = 20
 _SOURCE_LINE = re.compile(r"^\w+\.cpp:\d+: ")
@@ -59,7 +59,7 @@ def build(request: BuildRequest, progress: Callable[[str], None]) -> Plan:
     plan = Path(request.out, _PLAN)
     spec = request.spec
     inspection = inspect(plan, plugins=spec.plugins, version_compatible=spec.version_compatible)
-    _write_layers(inspection, plan.with_name(_LAYERS))
+    write_layers(read_layers(inspection.layers), plan.with_name(LAYERS_FILE))
     return Plan(
         file=_PLAN,
         bytes=plan.stat().st_size,
@@ -72,7 +72,7 @@ def build(request: BuildRequest, progress: Callable[[str], None]) -> Plan:
         timing_cache=measured.words,
         tensors=inspection.tensors,
         profile_bytes=inspection.profile_bytes,
-        layers_file=_LAYERS,
+        layers_file=LAYERS_FILE,
         log="build.log",
         reproduce="reproduce.sh",
         warnings=(*measured.warnings, *warnings_of(heard)),
@@ -144,10 +144,14 @@ def explained(what: str, watch: Watch, heard: Heard) -> Iterator[None]:
         raise failure_of(said, what=what) from error
 
 
-def _write_layers(inspection: Inspection, path: Path) -> None:
-    layers = [layer.model_dump(mode="json") for layer in read_layers(inspection.layers)]
+def write_layers(layers: Sequence[PlanLayer], path: Path) -> None:
+    """Write all that is told of layers, as JSON.
+
+    Raises:
+        RepositoryError: the disk is full.
+    """
     with storage_errors(path.parent):
-        write_file(path, json.dumps(layers), replace=True)
+        write_file(path, json.dumps([layer.model_dump(mode="json") for layer in layers]), replace=True)
 
 
 def warnings_of(heard: Heard) -> list[str]:

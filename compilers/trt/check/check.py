@@ -59,5 +59,6 @@ def _unknown(request: CheckRequest, reason: str, seconds: float) -> BuildCheck:
         seconds=seconds,
         bytes=0,
         layers=None,
+        layers_file="",
         warnings=(),
     )

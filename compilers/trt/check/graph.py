@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from plansmith.compilers.trt.api.building import explained, serialized_plan, warnings_of
+from plansmith.compilers.trt.api.building import LAYERS_FILE, explained, serialized_plan, warnings_of, write_layers
 from plansmith.compilers.trt.api.logger import listen
 from plansmith.compilers.trt.api.progress import Watch
 from plansmith.compilers.trt.check.library import NAME, build_for, stand_in
@@ -43,6 +43,8 @@ def check_graph(request: CheckRequest, progress: Callable[[str], None]) -> Build
             raise
         reason = error.message
     layers = read_layers(inspector_json(heard.layers)) if heard.layers else ()
+    if layers:
+        write_layers(layers, Path(request.out, LAYERS_FILE))
     untold = require_precision(layers, request.precision, request.in_fp32) if layers else ()
     return BuildCheck(
         library=NAME,
@@ -53,6 +55,7 @@ def check_graph(request: CheckRequest, progress: Callable[[str], None]) -> Build
         seconds=time.monotonic() - begun,
         bytes=size,
         layers=summarise(layers, layers_above(layers, request.precision)) if layers else None,
+        layers_file=LAYERS_FILE if layers else "",
         warnings=(*warnings_of(heard), *untold),
     )
 

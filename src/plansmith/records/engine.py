@@ -141,6 +141,7 @@ class CheckRequest(Record):
 
     Attributes:
         graph: the ONNX file, absolute.
+        out: a folder, absolute; takes what is told of the layers.
         spec: profiles and formats, and the flags that decide whether there can be a plan.
         compute_capabilities: the kinds of GPU that it is built for.
         precision: of the graph.
@@ -149,6 +150,7 @@ class CheckRequest(Record):
     """
 
     graph: str
+    out: str
     spec: BuildSpec
     compute_capabilities: tuple[str, ...]
     precision: Precision
@@ -262,6 +264,7 @@ class BuildCheck(Record):
         seconds: of the build.
         bytes: of what was built, and thrown away.
         layers: what the layers of that come to; None where nothing tells.
+        layers_file: all of them, as `PlanLayer`s in JSON; empty where nothing tells.
         warnings: the library's own, and layers of unknown precision.
     """
 
@@ -273,6 +276,7 @@ class BuildCheck(Record):
     seconds: float
     bytes: int
     layers: LayerSummary | None
+    layers_file: str
     warnings: tuple[str, ...]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import UsageError
-from plansmith.records.engine import BuildCheck, Engine
+from plansmith.records.engine import Engine
 from plansmith.records.model import DataSet, EngineKind, LoweredModel, Precision
 from plansmith.records.release import LOWERED_FILE, LoweredGraph
 from plansmith.records.validation import ValidationReport
@@ -17,12 +17,13 @@ from plansmith.steps.requirements import require_kernels
 from plansmith.steps.runner import Finished
 from plansmith.steps.sample import needs_samples
 from plansmith.steps.tensorrt.compile import PlanSteps
+from plansmith.steps.tensorrt.graph import PlanGraph
 from plansmith.steps.validate import Judged, judge_engine
 from plansmith.system.files import fsync_tree, move_into_place
 from plansmith.system.temporary import scratch_folder
 from plansmith.validation.gate import require_passed
 
-_Made = tuple[Finished[LoweredModel], Finished[DataSet] | None, Finished[ValidationReport], BuildCheck | None]
+_Made = tuple[Finished[LoweredModel], Finished[DataSet] | None, Finished[ValidationReport], PlanGraph | None]
 
 
 class GraphLowering(GraphSteps):
@@ -44,14 +45,14 @@ class GraphLowering(GraphSteps):
                 f"{out} is there already", remedy="name another --output, or move it away", model=self.name
             )
         plans = self._plan_steps() if self.spec.tensorrt.check_build else None
-        lowered, data, validation, check = self._make(plans)
+        lowered, data, validation, graph = self._make(plans)
         record = LoweredGraph(
             name=self.name,
             folder=str(out),
             lowered=lowered.record,
             data=data.record if data else None,
             validation=validation.record,
-            build_check=check,
+            build_check=graph.check if graph is not None else None,
         )
         out.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder("lower", out.parent) as scratch:
@@ -60,6 +61,8 @@ class GraphLowering(GraphSteps):
             for component in record.lowered.components.values():
                 for file in component.files:
                     shutil.copyfile(lowered.folder / file, made / file)
+            if graph is not None and graph.layers_file is not None:
+                shutil.copyfile(graph.layers_file, made / graph.layers_file.name)
             (made / LOWERED_FILE).write_text(record.model_dump_json(indent=2))
             fsync_tree(made)
             move_into_place(made, out)
@@ -70,7 +73,7 @@ class GraphLowering(GraphSteps):
         onnx = self.export(source)
         data = self.sample(source, onnx) if needs_samples(self.spec, onnx.record) else None
         lowered = self.lower(onnx, data)
-        check = plans.check(onnx, lowered) if plans is not None else None
+        graph = plans.check(onnx, lowered) if plans is not None else None
         # On a CPU, whatever will run it in the end: what is wrong here needs no GPU to show.
         engine = Engine(
             kind=EngineKind.ONNXRUNTIME,
@@ -82,7 +85,7 @@ class GraphLowering(GraphSteps):
         candidate = Finished(engine, lowered.folder, lowered.digest, lowered.cached)
         judged = Judged(candidate, onnx, lowered, data)
         report = judge_engine(self._stages, self.spec, judged, require=self._with_report(require_passed))
-        return lowered, data, report, check
+        return lowered, data, report, graph
 
 
 def _require_sense(spec: ModelSpec) -> None:

@@ -101,7 +101,7 @@ class ModelSteps(GraphSteps):
         return replace(made, pipeline=perform(self.join, made)) if self.spec.pipeline else made
 
     def check_build(self) -> BuildCheck:
-        """Make the graph, and have TensorRT-RTX parse and build it; nothing is built for a GPU.
+        """Make the graph, and have TensorRT-RTX parse and build it, as the spec asks for; nothing is built for a GPU.
 
         Raises:
             PlansmithError: located at the step that failed, or at the one that refuses the graph.
@@ -110,7 +110,9 @@ class ModelSteps(GraphSteps):
         source = self.fetch()
         onnx = self.export(source)
         data = self.sample(source, onnx) if needs_samples(self.spec, onnx.record) else None
-        return self._plans.check(onnx, self.lower(onnx, data))
+        check = self._plans.check(onnx, self.lower(onnx, data)).check
+        assert check is not None
+        return check
 
     def require_complete(self, made: MadeModel) -> None:
         """See that every plan is there: machines that share the cache each build their own.

@@ -90,6 +90,7 @@ def check() -> BuildCheck:
         seconds=1.9,
         bytes=44 * parts.MEGABYTE,
         layers=summarise(found, [layer for layer in found if "pooler" in layer.name]),
+        layers_file="layers.json",
         warnings=("Detected layernorm nodes in FP16.",),
     )
 

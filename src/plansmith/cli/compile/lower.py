@@ -79,5 +79,7 @@ def _show(made: LoweredGraph) -> None:
         echo_lines(f"  {line}" for line in check_lines(made.build_check))
     graph = folder / made.lowered.components["model"].file
     click.echo(f"  graph       {short(graph.absolute())}")
+    if made.build_check is not None and made.build_check.layers_file:
+        click.echo(f"  layers      {short((folder / made.build_check.layers_file).absolute())}")
     click.echo(f"  record      {short((folder / LOWERED_FILE).absolute())}")
     click.echo(f"Next: {program()} inspect {short(folder.absolute())}")

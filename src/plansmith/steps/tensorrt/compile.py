@@ -18,7 +18,7 @@ from plansmith.compilers.trt.timing_cache import TimingCaches
 from plansmith.config.spec import ModelSpec
 from plansmith.config.target.targets import Target
 from plansmith.errors import EngineError, EnvironmentFault, PlansmithError
-from plansmith.records.engine import BuildCheck, BuildMachine, BuildRequest, BuildSpec, Engine, Gpu, Plan
+from plansmith.records.engine import BuildMachine, BuildRequest, BuildSpec, Engine, Gpu, Plan
 from plansmith.records.model import Component, EngineKind, LoweredModel, OnnxModel
 from plansmith.steps.cache.local import Entry
 from plansmith.steps.cache.shared_timing import SharedTimingCaches
@@ -120,7 +120,7 @@ class PlanSteps:
         if len(refusals) == len(self.kinds):
             raise refusals[0]
 
-    def check(self, onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]) -> BuildCheck:
+    def check(self, onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]) -> PlanGraph:
         """Have the graph parsed and built without a GPU; only where the spec asks for it.
 
         Raises:
@@ -129,8 +129,7 @@ class PlanSteps:
         with self._stages.timed("check_build") as clock:
             graph = self._prepared(onnx, lowered)
             clock.cached = graph.cached
-        assert graph.check is not None
-        return graph.check
+        return graph
 
     def compile(self, onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]) -> Finished[Engine]:
         """Build the plans; those for other kinds of GPU come from the cache, or are missing in the result.

@@ -33,13 +33,21 @@ _CHECKED_FLAGS = ("formats", "profiles", "tf32")
 class PlanGraph:
     """A graph that is ready for TensorRT, and what its plan is built with.
 
-    `check`: None where none was asked for; `cached`: nothing had to be done.
+    `check`: None where none was asked for; `check_folder`: where its files lie; `cached`: nothing had to be done.
     """
 
     entry: Entry
     build: BuildSpec
-    check: BuildCheck | None
     cached: bool
+    check: BuildCheck | None = None
+    check_folder: Path | None = None
+
+    @property
+    def layers_file(self) -> Path | None:
+        """All layers of what the check built, as JSON; None where nothing tells."""
+        if self.check is None or self.check_folder is None or not self.check.layers_file:
+            return None
+        return self.check_folder / self.check.layers_file
 
     @property
     def file(self) -> Path:
@@ -88,19 +96,20 @@ def prepare_graph(
     entry, cached = _ready(stages, lowered)
     build = options.build_spec(profiles_of(options, component.inputs, onnx.axes, entry.record["shape_inputs"]))
     require_formats(build.formats, (*component.inputs, *component.outputs))
-    graph = PlanGraph(entry, build, None, cached)
+    graph = PlanGraph(entry, build, cached)
     if not options.check_build:
         _lint(stages, spec, target, graph, lowered.record)
         return graph
     try:
-        check, checked = _check(stages, graph, lowered.record, options, kinds)
+        found, checked = _check(stages, graph, lowered.record, options, kinds)
     except EngineError:
         _lint(stages, spec, target, graph, lowered.record)  # which may say better what is wrong
         raise
+    check = BuildCheck.model_validate(found.record)
     _lint(stages, spec, target, graph, lowered.record, check)
     if not checked:
         stages.notice(check_words(check))
-    return PlanGraph(entry, build, check, cached and checked)
+    return PlanGraph(entry, build, cached and checked, check, found.folder)
 
 
 def _ready(stages: StageRunner, lowered: Finished[LoweredModel]) -> tuple[Entry, bool]:
@@ -141,25 +150,24 @@ def _lint(
 
 def _check(
     stages: StageRunner, graph: PlanGraph, lowered: LoweredModel, options: TensorRTOptions, kinds: Sequence[Gpu]
-) -> tuple[BuildCheck, bool]:
+) -> tuple[Entry, bool]:
     """Have the graph parsed and built without a GPU."""
     library.require_installed()
     request = CheckRequest(
         graph=str(graph.file),
+        out="",
         spec=BuildSpec(**{name: getattr(graph.build, name) for name in _CHECKED_FLAGS}),
         compute_capabilities=library.nearest_of(tuple(kind.compute_capability for kind in kinds)),
         precision=lowered.precision,
         in_fp32=graph.in_fp32,
         deadline_seconds=min(options.deadline_minutes, _CHECK_MINUTES) * _SECONDS_PER_MINUTE,
     )
-    parameters = request.model_dump(mode="json", exclude={"graph"})
+    parameters = {"of": "check", **request.model_dump(mode="json", exclude={"graph", "out"})}
 
-    def check(_: Path) -> Any:
+    def check(out: Path) -> Any:
         stages.end_worker()  # the model's memory is the builder's now
-        found = check_build(request, log=stages.log_file("check"), progress=stages.progress)
+        asked = request.model_copy(update={"out": str(out)})
+        found = check_build(asked, log=stages.log_file("check"), progress=stages.progress)
         return found.model_dump(mode="json")
 
-    entry, cached = stages.entry(
-        "compile", [graph.entry.digest], {"of": "check", **parameters}, check, tools="plan_check"
-    )
-    return BuildCheck.model_validate(entry.record), cached
+    return stages.entry("compile", [graph.entry.digest], parameters, check, tools="plan_check")

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from plansmith.compilers.trt.check import library
 from plansmith.compilers.trt.check.check import check_build
+from plansmith.compilers.trt.inspection.layer_summary import stored_layers
 from plansmith.errors import EngineError, EnvironmentFault
 from plansmith.records.engine import BuildCheck, BuildSpec, CheckRequest
 from plansmith.records.model import KeptNode, Precision
@@ -57,6 +58,7 @@ def checked(folder: Path, content: bytes, **changed: Any) -> BuildCheck:
     shapes = {"x": {key: [size, 8, 8, 8] for key, size in (("min", 1), ("opt", 2), ("max", 4))}}
     request = CheckRequest(
         graph=str(file),
+        out=str(folder),
         spec=BuildSpec.model_validate({"profiles": [{"name": "all", "shapes": shapes}]}),
         compute_capabilities=("8.9",),
         precision=Precision.FP16,
@@ -72,6 +74,8 @@ def test_layers_are_told_with_what_they_compute_in(tmp_path: Path) -> None:
     assert (found.library, found.verdict) == (f"TensorRT-RTX {library.VERSION}", "built")
     assert found.layers is not None
     assert [c.count for c in found.layers.counts if (c.kind, c.dtype) == ("correlation", "float16")] == [1]
+    (layer,) = [layer for layer in stored_layers(tmp_path / found.layers_file) if layer.computes]
+    assert (layer.nodes, layer.operands, layer.dtypes) == (("conv",), "float16", ("float16",))
 
 
 @pytest.mark.usefixtures("rtx_installed")

@@ -67,7 +67,7 @@ def ended(source: str, precision: str, folder: Path) -> str:
             "precision": precision,
             "target": "triton-26.10",
             "artifacts": str(folder / "artifacts"),
-            "tensorrt": {"check_build": True, "gpus": ["L4"]},
+            "tensorrt": {"check_build": True, "gpus": ["L4"], "deadline_minutes": 1},
         }
     )
     try:
