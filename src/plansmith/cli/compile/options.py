@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from plansmith.cli.compile.specs import source_options
-from plansmith.cli.options import complete_file, complete_folder, complete_gpu
+from plansmith.cli.options import complete_file, complete_folder
 
 _NAME = click.option("--name", help="Name of the model in Triton; made from the source when left out.")
 _OPTIONS = (
@@ -24,14 +24,6 @@ _OPTIONS = (
         "--builder",
         type=click.Choice(["auto", "api", "trtexec"]),
         help="Who builds a TensorRT plan; auto: the Python API where it is there [auto].",
-    ),
-    click.option(
-        "--gpu",
-        "gpus",
-        metavar="NAME",
-        multiple=True,
-        shell_complete=complete_gpu,
-        help="Kind of GPU that a TensorRT plan is for, such as L4; repeatable [this machine's].",
     ),
     click.option(
         "--pipeline/--no-pipeline",

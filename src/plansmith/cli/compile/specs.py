@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.options import complete_file, complete_folder, complete_target
+from plansmith.cli.options import complete_file, complete_folder, complete_gpu, complete_target
 from plansmith.cli.text import require_text
 
 if TYPE_CHECKING:
@@ -26,6 +26,14 @@ _OPTIONS = (
         "--precision",
         type=click.Choice(["auto", "fp32", "fp16", "bf16", "fp8", "int8"]),
         help="Precision of the graph; auto: the fastest that is accurate enough [fp32].",
+    ),
+    click.option(
+        "--gpu",
+        "gpus",
+        metavar="NAME",
+        multiple=True,
+        shell_complete=complete_gpu,
+        help="Kind of GPU that a TensorRT plan is for, such as L4; repeatable [this machine's].",
     ),
     click.option(
         "--check-build/--no-check-build",

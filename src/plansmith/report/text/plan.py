@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from plansmith.formatting import bytes_in_words, seconds_in_words
-from plansmith.records.engine import BuildCheck, Engine, LayerSummary, Plan
+from plansmith.records.engine import UNKNOWN, BuildCheck, Engine, LayerSummary, Plan
 from plansmith.records.model import Precision
 from plansmith.records.validation import AGAINST, Against, BaselineSpeed, PlanSpeed, ValidationReport, baseline_name
 from plansmith.report.text.precision import cosine_words
@@ -63,7 +63,9 @@ def built_words(plan: Plan) -> str:
 def layer_lines(layers: LayerSummary, precision: Precision) -> Iterator[str]:
     """How many layers there are, which came out in a higher precision, and which one takes longest."""
     time = f", {milliseconds(layers.milliseconds)} together" if layers.milliseconds is not None else ""
-    dtypes = ", ".join(f"{count} in {dtype}" for dtype, count in layers.computing.items())
+    dtypes = ", ".join(
+        f"{n} {'untold' if dtype == UNKNOWN else f'in {dtype}'}" for dtype, n in layers.computing.items()
+    )
     multiply = f", of which {sum(layers.computing.values())} multiply or convolve: {dtypes}" if dtypes else ""
     yield f"{layers.layers} layers{time}{multiply}"
     if layers.above_count:
