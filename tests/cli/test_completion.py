@@ -29,6 +29,7 @@ COMMANDS = [
         "pull",
         "report",
         "rollback",
+        "sagemaker",
         "schema",
         "serve",
         "serve-env",

@@ -25,8 +25,8 @@ from plansmith.triton.server.server import TritonServer
 from ..support.triton.clients import Clients
 from ..support.triton.followed import Followed
 from ..support.triton.pipelines import publish_pipeline
+from ..support.triton.scripted import SCRIPT, publish_scripted, write_scripted
 from ..support.triton.versions import MODEL
-from .scripted import SCRIPT, publish_scripted, write_scripted
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("scripts")]
 

@@ -30,6 +30,7 @@ from plansmith.cli.runs.flows import flows_group
 from plansmith.cli.runs.status import status_command
 from plansmith.cli.runs.submit import submit_command
 from plansmith.cli.runs.zoo import zoo_command
+from plansmith.cli.sagemaker.sagemaker import sagemaker_group
 from plansmith.cli.serve.check import check_command
 from plansmith.cli.serve.serve import serve_command
 from plansmith.cli.serve.serve_env import serve_env_group
@@ -95,6 +96,7 @@ for command in (
     pull_command,
     report_command,
     rollback_command,
+    sagemaker_group,
     schema_command,
     serve_command,
     serve_env_group,

@@ -20,8 +20,8 @@ from plansmith.triton.repository.repository import ModelRepository
 from ...support.faults.packages import TARGET
 from ...support.faults.wholeness import repository_problems, shown_parts
 from ...support.triton.pipelines import NUMBER_PART, SUPPORT_FILE, publish_draft, publish_pipeline, write_pipeline
+from ...support.triton.scripted import publish_scripted
 from ...support.triton.versions import MODEL, release
-from ..scripted import publish_scripted
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from plansmith.errors import RepositoryError
 from plansmith.records.release import Manifest, Member
@@ -130,7 +130,8 @@ class ModelMembers:
         with staging_folder(self._staging) as staged:
             for name, path in files.items():
                 link_or_copy(path, staged / name)
-            _keep_bytecode_out(staged)
+            for name in bytecode_stops(files):
+                (staged / name).touch()
             fsync_tree(staged)
             move_into_place(staged, fresh)
         make_younger(fresh, made)
@@ -175,14 +176,13 @@ def require_named(model: str, members: Iterable[Member]) -> tuple[Member, ...]:
     return found
 
 
-def _keep_bytecode_out(folder: Path) -> None:
-    """Put a file where Python would make the folder of its bytecode, which it then does without.
+def bytecode_stops(files: Iterable[str]) -> list[str]:
+    """Empty files to put beside those of a part, where Python would make the folder of its bytecode.
 
-    Triton takes that folder for a change: it would load a part again that came with the rehearsal of its ensemble, or
-    that stays from one version to the next.
+    Triton takes that folder for a change: it would load a part again that came with the rehearsal of its ensemble, that
+    stays from one version to the next, or that another ensemble of an endpoint has by the same name.
     """
-    for source in {path.parent for path in folder.rglob("*.py")}:
-        (source / "__pycache__").touch()
+    return sorted({str(PurePosixPath(name).parent / "__pycache__") for name in files if name.endswith(".py")})
 
 
 def is_part(place: Path) -> bool:

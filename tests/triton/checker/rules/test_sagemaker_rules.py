@@ -40,6 +40,16 @@ def test_several_models_need_the_name_of_one(written: Written) -> None:
     assert findings(written.root) == []
 
 
+def test_default_model_among_several_ensembles(written: Written) -> None:
+    """It is the one that no other asks; an archive of both is none for a multi-model endpoint."""
+    single(written)
+    written.add("inner", ensemble_of("m", "m"), EMPTY)
+    written.add("outer", ensemble_of("inner", "m"), EMPTY)
+    remedies = {found.rule: found.remedy for found in findings(written.root, sagemaker=True)}
+    assert "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME=outer " in remedies["sagemaker.default-model"]
+    assert remedies["sagemaker.ensemble"] == "make an archive for each ensemble"
+
+
 def test_several_models_without_an_ensemble_are_no_archive_of_many(written: Written) -> None:
     single(written)
     single(written, "n")

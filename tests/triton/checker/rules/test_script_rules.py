@@ -12,7 +12,7 @@ from plansmith.triton.checker.checker import check_package, check_repository
 from plansmith.triton.repository.repository import ModelRepository
 
 from ....support.checker.backend_rules import broken, findings
-from ...scripted import publish_scripted, write_scripted
+from ....support.triton.scripted import publish_scripted, write_scripted
 from .test_ensemble_rules import FIRST, MODEL, SECOND, changed
 
 if TYPE_CHECKING:

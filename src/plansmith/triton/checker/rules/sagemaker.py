@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from plansmith.compilers.trt.inspection.header import read_header
@@ -16,6 +16,7 @@ from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
 from plansmith.triton.checker.rules.backends import plan_file, tensorrt
 from plansmith.triton.checker.rules.ensemble.rules import is_ensemble
 from plansmith.triton.checker.versions import is_plain
+from plansmith.triton.repository.ensembles import steps_of
 
 _SERVE = "docker/sagemaker/serve of github.com/triton-inference-server/server"
 _FRONT_END = "src/sagemaker_server.cc of github.com/triton-inference-server/server"
@@ -125,17 +126,23 @@ def check_whole(surroundings: Surroundings) -> Iterator[Finding]:
     models = {name: model for name, model in surroundings.models.items() if name not in strays}
     ensembles = [m for m in models.values() if m.config is not None and is_ensemble(m.config)]
     if len(models) > 1:
-        named = ensembles[0].name if len(ensembles) == 1 else next(iter(models))
         yield SEVERAL.broken(
             f"there are {len(models)} models, and the start script loads one",
             model="",
             place=".",
-            remedy=f"set SAGEMAKER_TRITON_DEFAULT_MODEL_NAME={named} in the endpoint's environment",
+            remedy=f"set SAGEMAKER_TRITON_DEFAULT_MODEL_NAME={_default_model(models)} in the endpoint's environment",
         )
         yield from _of_many(models, ensembles)
     if len(models) > _MOST_MODELS:
         said = f"there are {len(models)} models, which are loaded and unloaded together"
         yield MANY.broken(said, model="", place=".", remedy="make smaller ensembles, each with an archive of its own")
+
+
+def _default_model(models: Mapping[str, ModelFolder]) -> str:
+    """The model that a client asks: one that asks others, and that no other asks."""
+    steps = {name: steps_of(model.config) - {name} for name, model in models.items()}
+    asked = set().union(*steps.values())
+    return min(models, key=lambda name: (name in asked, not steps[name]))
 
 
 def _of_many(models: dict[str, ModelFolder], ensembles: list[ModelFolder]) -> Iterator[Finding]:
@@ -150,6 +157,10 @@ def _of_many(models: dict[str, ModelFolder], ensembles: list[ModelFolder]) -> It
                 line=model.line_of("platform"),
                 remedy='write platform: "ensemble", with a colon and these quotes',
             )
+    if len(seen) > 1:
+        names = ", ".join(model.name for model in seen)
+        said = f"a multi-model endpoint takes one of the ensembles {names} by chance"
+        yield ENSEMBLE.broken(said, model="", place=".", remedy="make an archive for each ensemble")
     if not ensembles:
         said = "none of the models is an ensemble, so that a multi-model endpoint takes one of them by chance"
         yield ENSEMBLE.broken(

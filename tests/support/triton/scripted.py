@@ -13,9 +13,9 @@ from plansmith.triton.config.model_config import text_of
 from plansmith.triton.config.script import Chain, ChainStep, write_script
 from plansmith.triton.repository.repository import ModelRepository, Servers
 
-from ..support.faults.packages import file_entries
-from ..support.triton.pipelines import publish_draft, write_pipeline
-from ..support.triton.versions import INTERFACE, MODEL
+from ..faults.packages import file_entries
+from .pipelines import publish_draft, write_pipeline
+from .versions import INTERFACE, MODEL
 
 SCRIPT = """
 def answer(inputs, models):

@@ -1,0 +1,1 @@
+"""Releases on Amazon SageMaker: archives that its Triton containers load."""

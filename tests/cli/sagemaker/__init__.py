@@ -1,0 +1,1 @@
+"""`plansmith sagemaker` as a person types it."""

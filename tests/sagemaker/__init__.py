@@ -1,0 +1,1 @@
+"""Archives for SageMaker: their bytes, their layout, and how a container starts with them."""

@@ -1,0 +1,1 @@
+"""Releases as SageMaker serves them."""
