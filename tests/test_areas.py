@@ -11,9 +11,9 @@ from .areas import Outcome, areas, areas_of, table
 @pytest.mark.parametrize(
     ("changed", "within", "without"),
     [
-        ("src/plansmith/stores/backend/folder.py", {"stores", "fleet", "flows", "cli"}, {"data", "triggers"}),
+        ("src/plansmith/stores/backend/folder.py", {"stores", "fleet", "flows", "cli", "triggers"}, {"data"}),
         ("compilers/export/export.py", {"compilers", "steps"}, {"data", "triggers"}),
-        ("src/plansmith/report/templates/report.html", {"report", "cli"}, {"triggers", "data"}),
+        ("src/plansmith/report/templates/report.html", {"report", "cli"}, {"data"}),
         ("tests/support/triggers/inboxes.py", {"triggers"}, {"stores", "triton"}),
         ("configs/targets/local-cpu.yaml", {"config"}, {"data"}),
         ("docker/Dockerfile", {"docker"}, {"stores"}),
