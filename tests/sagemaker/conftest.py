@@ -1,8 +1,9 @@
-"""AWS on this machine, for archives on their way into S3."""
+"""AWS and Triton on this machine."""
 
 from __future__ import annotations
 
 from ..support.servers.aws_server import aws, s3_server
 from ..support.stores.s3 import plain_client, s3, seen
+from ..support.triton.installed import installation, site
 
-__all__ = ["aws", "plain_client", "s3", "s3_server", "seen"]
+__all__ = ["aws", "installation", "plain_client", "s3", "s3_server", "seen", "site"]

@@ -52,10 +52,12 @@ class Start:
     Attributes:
         arguments: of the server, without ports.
         variables: of the environment, which Triton's front end reads.
+        model: the default model; empty for a multi-model endpoint.
     """
 
     arguments: tuple[str, ...]
     variables: Mapping[str, str]
+    model: str = ""
 
 
 def single_model_start(folder: Path, environment: Mapping[str, str]) -> Start:
@@ -71,7 +73,7 @@ def single_model_start(folder: Path, environment: Mapping[str, str]) -> Start:
     """
     model = default_model(folder, environment)
     variables = _front_end_variables(environment, ping="ready") | {DEFAULT_MODEL: model}
-    return Start((*_arguments(environment), f"--load-model={model}"), variables)
+    return Start((*_arguments(environment), f"--load-model={model}"), variables, model)
 
 
 def multi_model_start(environment: Mapping[str, str]) -> Start:

@@ -31,10 +31,13 @@ def test_one_archive(run: InProcess) -> None:
     first, *lines = answer.stdout.splitlines()
     assert first.startswith("artifacts/sagemaker/whole-1-")
     assert (run.folder / first).is_file()
-    assert [line.split()[0] for line in lines] == [*("release", "models", "size", "SHA-256", "served", "set", "Next:")]
+    assert [line.split()[0] for line in lines] == [
+        *("release", "models", "size", "SHA-256", "served", "set", "Next:", "the")
+    ]
     assert "whole and 2 more" in lines[1]
-    assert "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME=whole" in lines[-2]
-    assert lines[-1] == "Next: the same command with --upload s3://BUCKET/PREFIX"
+    assert "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME=whole" in lines[-3]
+    assert lines[-2].endswith(f" serve --sagemaker --repository {first}")
+    assert lines[-1] == "      the same command with --upload s3://BUCKET/PREFIX sends it"
     assert answer.stderr == ""
     again = run("sagemaker", "package", "whole")
     assert "was there already" in again.stdout

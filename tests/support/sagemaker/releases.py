@@ -72,13 +72,13 @@ def publish_python(
 
 
 def publish_ensemble(
-    repository: ModelRepository, folder: Path, model: str, *, script: bool = False
+    repository: ModelRepository, folder: Path, model: str, *, script: bool = False, target: str = TARGET
 ) -> PublishedVersion:
     """Publish an ensemble of two programs, or a script that asks them; it answers the number of its version."""
     number = _next_number(repository, model)
     package = folder / f"{model}-{number}"
     draft = (write_scripted if script else write_pipeline)(package, number, model=model)
-    return publish_draft(repository, package, draft.model_copy(update={"target": TARGET}))
+    return publish_draft(repository, package, draft.model_copy(update={"target": target}))
 
 
 def publish_plans(

@@ -344,6 +344,9 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
         click.echo(f"  report      {short(page)}")
     where = "on a machine with a GPU, " if device == "gpu" else ""
     click.echo(f"Next: {where}{program()} serve {published.name} --repository {short(Path(published.repository))}")
+    if target.flavour == "sagemaker":
+        repository = short(Path(published.repository))
+        click.echo(f"      {program()} sagemaker package {published.name} --repository {repository}")
     click.echo(f"      {program()} inspect {release}")
 
 

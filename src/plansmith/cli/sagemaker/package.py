@@ -13,7 +13,7 @@ import click
 from plansmith.cli.options import complete_file, complete_model, complete_target, repository_option
 from plansmith.cli.store.completion import complete_served
 from plansmith.cli.store.options import Reach, reach_options
-from plansmith.cli.text import count, echo_lines, require_text, short, table, without_empty_columns
+from plansmith.cli.text import count, echo_lines, program, require_text, short, table, without_empty_columns
 from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
@@ -189,7 +189,8 @@ def _lines(
     elif uploads:
         lines.append(f"Next: a model of SageMaker with ModelDataUrl={uploads[0].uri}")
     else:
-        lines.append("Next: the same command with --upload s3://BUCKET/PREFIX")
+        lines.append(f"Next: {program()} serve --sagemaker --repository {short(Path(archives[0].file).absolute())}")
+        lines.append("      the same command with --upload s3://BUCKET/PREFIX sends it")
     return lines
 
 

@@ -111,7 +111,7 @@ def check_command(
             "name a repository: a folder of models, or an archive of one", remedy="plansmith check artifacts/repository"
         )
     chosen: Target | None = load_target(target) if target is not None else None
-    with _opened(repository) as root:
+    with opened(repository) as root:
         given = [word for argument in arguments for word in _words(argument)]
         findings = check_repository(root, models=models, target=chosen, sagemaker=sagemaker, arguments=given)
         checked = list(models) or sorted(folder.name for folder in root.iterdir() if folder.is_dir())
@@ -133,8 +133,8 @@ def _words(argument: str) -> list[str]:
 
 
 @contextmanager
-def _opened(repository: Path) -> Iterator[Path]:
-    """The folder that is checked: the repository itself, or what an archive of it holds."""
+def opened(repository: Path) -> Iterator[Path]:
+    """The folder of a repository: itself, or what an archive of it holds."""
     if not repository.is_file():
         yield repository
         return

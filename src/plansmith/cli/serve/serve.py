@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -43,11 +43,21 @@ def _bytes(context: click.Context, parameter: click.Parameter, value: str | None
 
 @click.command("serve", short_help="Run Triton on a model repository until Ctrl-C.")
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_model)
-@repository_option("Where the models are.")
+@repository_option("Where the models are; or an archive of them, such as model.tar.gz.")
 @click.option("--tritonserver", type=click.Path(path_type=Path), help="The server; found when left out.")
 @click.option("--http-port", type=_PORT, default=8000, show_default=True, metavar="PORT", help="0 for any free one.")
 @click.option("--grpc-port", type=_PORT, default=8001, show_default=True, metavar="PORT", help="0 for any free one.")
 @click.option("--metrics-port", type=_PORT, default=8002, show_default=True, metavar="PORT", help="0 for any free one.")
+@click.option("--sagemaker", is_flag=True, help="Start SageMaker's front end, as its containers do.")
+@click.option(
+    "--sagemaker-port",
+    type=_PORT,
+    default=8080,
+    show_default=True,
+    metavar="PORT",
+    envvar="SAGEMAKER_BIND_TO_PORT",
+    help="0 for any free one.",
+)
 @click.option("--follow", is_flag=True, help="Take up what is published and let go of what is removed, meanwhile.")
 @click.option(
     "--memory",
@@ -64,6 +74,8 @@ def serve_command(
     http_port: int,
     grpc_port: int,
     metrics_port: int,
+    sagemaker: bool,
+    sagemaker_port: int,
     follow: bool,
     memory_bytes: int | None,
 ) -> None:
@@ -72,57 +84,129 @@ def serve_command(
     With --follow it starts with no model, takes up what is shown one by one, and prints a line for each that serves, is
     published, exchanged or removed; a version that does not load leaves the one before serving.
 
+    With --sagemaker it serves one model as an endpoint of SageMaker, /ping and /invocations, and reads the variables of
+    the endpoint: SAGEMAKER_TRITON_DEFAULT_MODEL_NAME and the like. With SAGEMAKER_MULTI_MODEL=true it starts with none,
+    and POST /models loads the folder of an unpacked archive. This front end listens on all addresses of the machine.
+
     \b
     plansmith serve
     plansmith serve minilm --repository /srv/models --http-port 9000
     plansmith serve --follow --memory 8G
+    plansmith serve --sagemaker --repository model.tar.gz
     """
+    from plansmith.cli.serve.front_end import is_multi_model
+    from plansmith.errors import UsageError
+
+    chosen = [port for port in (http_port, grpc_port, metrics_port, sagemaker_port if sagemaker else 0) if port]
+    if len(set(chosen)) < len(chosen):
+        raise UsageError("two of the ports are the same", remedy="give different ones, or 0 for any free one")
+    multi_model = sagemaker and is_multi_model()
+    if sagemaker and follow:
+        raise UsageError("an endpoint of SageMaker does not follow a repository", remedy="leave out --follow")
+    if multi_model and models:
+        raise UsageError("a multi-model endpoint starts with no model", remedy=f"leave out {' '.join(models)}")
+    if sagemaker and len(models) > 1:
+        raise UsageError(
+            f"an endpoint of SageMaker serves one model, and not {', '.join(models)}",
+            remedy="name one; or set SAGEMAKER_MULTI_MODEL=true, for one that loads archives by POST /models",
+        )
+    settings: dict[str, Any] = {
+        "ports": (http_port, grpc_port, metrics_port),
+        "sagemaker_port": sagemaker_port if sagemaker else None,
+        "memory_bytes": memory_bytes,
+    }
+    with _folder(repository, multi_model=multi_model) as folder:
+        _serve(repository, folder, models, tritonserver, settings, follow=follow, may_be_empty=follow or multi_model)
+
+
+@contextmanager
+def _folder(repository: Path, *, multi_model: bool) -> Iterator[Path]:
+    """The folder that Triton reads: the repository, what an archive of it holds, or an empty one."""
+    from plansmith.cli.serve.check import opened
+    from plansmith.errors import RepositoryError
+
+    if multi_model:
+        with tempfile.TemporaryDirectory(prefix="plansmith-sagemaker-") as folder:
+            yield Path(folder)
+    elif repository.exists():
+        with opened(repository) as root:
+            yield root
+    else:
+        raise RepositoryError(f"{repository} does not exist", remedy="compile a model into it first, or check the path")
+
+
+def _serve(
+    repository: Path,
+    folder: Path,
+    models: tuple[str, ...],
+    tritonserver: Path | None,
+    settings: dict[str, Any],
+    *,
+    follow: bool,
+    may_be_empty: bool,
+) -> None:
+    """Run Triton on a folder until it ends, or Ctrl-C ends it.
+
+    Args:
+        repository: as it was typed.
+        folder: what Triton reads of it.
+        models: those to serve; all when empty.
+        tritonserver: the server; found when None.
+        settings: of `TritonServer`.
+        follow: take up what is published.
+        may_be_empty: whether it starts without a model.
+    """
+    from plansmith.cli.serve.front_end import front_end_start
     from plansmith.cli.serve.server_needs import needs_of, obstacles
-    from plansmith.errors import RepositoryError, UsageError
+    from plansmith.errors import RepositoryError
     from plansmith.triton.repository.nesting import require_alone
     from plansmith.triton.repository.repository import ModelRepository
     from plansmith.triton.server.installation import find_installation
     from plansmith.triton.server.python_stub import other_pythons
     from plansmith.triton.server.server import TritonServer
 
-    chosen = [port for port in (http_port, grpc_port, metrics_port) if port]
-    if len(set(chosen)) < len(chosen):
-        raise UsageError("two of the ports are the same", remedy="give three different ones, or 0 for any free one")
-    if not repository.is_dir():
-        raise RepositoryError(f"{repository} does not exist", remedy="compile a model into it first, or check the path")
-    opened = ModelRepository(repository)
+    opened = ModelRepository(folder)
     require_alone(opened.root)
     with suppress(RepositoryError):  # a repository that cannot be written is served as it stands
         opened.settle_all()
     present = opened.served_models()
     missing = sorted(set(models) - set(present))
-    if (missing or not present) and not follow:
+    if (missing or not present) and not may_be_empty:
         raise RepositoryError(
             f"{repository} has no model {', '.join(missing)}" if missing else f"{repository} holds no model",
             remedy=f"choose from: {', '.join(present)}" if present else "plansmith compile a model into it first",
         )
+    is_endpoint = settings["sagemaker_port"] is not None
+    start = front_end_start(opened, models) if is_endpoint else None
     installation = find_installation(tritonserver)
     served = [model for model in models or present if model not in missing]
     needs = needs_of(installation, opened, served)
-    if follow:  # what is published meanwhile may bring its environment for any of them
+    if follow or start is not None:  # what is published meanwhile, or lies in an archive, may bring its environment
         needs = replace(needs, pythons=tuple(other_pythons(installation)))
+    if start is not None:
+        served = [start.model] if start.model else []
+        needs = replace(needs, arguments=start.arguments)
+        settings["variables"] = start.variables
     server = TritonServer(
-        repository,
+        folder,
         installation,
-        log_file(opened.root),
+        log_file(repository.resolve()),
         site=needs.site,
         dali_site=needs.dali_site,
-        models=[] if follow else served,  # the follower loads each by itself: one that never loads holds up no other
+        # The follower loads each by itself, so that one that never loads holds up no other; the start script names one.
+        models=served if start is None and not follow else [],
         deadline_seconds=_LOAD_SECONDS,
-        ports=(http_port, grpc_port, metrics_port),
         arguments=needs.arguments,
-        memory_bytes=memory_bytes,
         pythons=needs.pythons,
+        **settings,
     )
     with server:
-        what = f"follows {opened.root}" if follow else f"serves {', '.join(served)}"
-        _announce(server, what, served, needs.arguments, stand_in=needs.site is not None)
+        if follow:
+            what = f"follows {opened.root}"
+        else:
+            what = f"serves {', '.join(served)}" if served else "is a multi-model endpoint"
         try:
+            _announce(server, what, served, needs.arguments, stand_in=needs.site is not None)
             if follow:
                 follower = _follower(server, opened, models, obstacles(installation, opened, needs))
                 status: int | None = _follow(server, follower)
@@ -160,7 +244,11 @@ def _announce(
     if stand_in:
         click.echo("  ONNX models answer through plansmith's stand-in backend")
     if arguments:
-        click.echo(f"  with     {shlex.join(arguments)}, as its plans need")
+        why = "as SageMaker's start script does" if server.sagemaker_url else "as its plans need"
+        click.echo(f"  with     {shlex.join(arguments)}, {why}")
+    if server.sagemaker_url:
+        path = "/invocations" if models else "/models"
+        click.echo(f"  endpoint http://{server.sagemaker_url}{path}, on all addresses of this machine")
     click.echo(f"  HTTP     http://{server.http_url}{f'/v2/models/{models[0]}' if models else ''}")
     click.echo(f"  gRPC     grpc://{server.grpc_url}")
     click.echo(f"  metrics  http://{server.metrics_url}/metrics")

@@ -14,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 from plansmith.config.python import OWNER_VARIABLE, SITE_VARIABLE
@@ -111,7 +112,9 @@ class TritonServer:
         exit_on_error: a model that does not load is an error; otherwise the repository index says what happened.
         deadline_seconds: how long loading may take.
         ports: of HTTP, gRPC and metrics; 0 for any free one.
+        sagemaker_port: of SageMaker's front end, which listens on all addresses; None for no such front end.
         arguments: what to start the server with besides.
+        variables: of the server's environment, besides those of this process.
         library_folders: where libraries lie that the arguments name without a folder, as those of plugins.
         memory_bytes: what the server and its Python models may hold together; they are ended where it is more.
         pythons: what the environments that models bring are for, such as "3.12"; entering the block raises an
@@ -121,6 +124,7 @@ class TritonServer:
         http_url: such as "127.0.0.1:8000", as the other two.
         grpc_url: where gRPC is answered.
         metrics_url: where Prometheus metrics are.
+        sagemaker_url: where SageMaker's front end answers; empty without one.
         log: the log file.
         version: what the running server says it is.
     """
@@ -137,13 +141,16 @@ class TritonServer:
         exit_on_error: bool = True,
         deadline_seconds: float = 60,
         ports: tuple[int, int, int] = (0, 0, 0),
+        sagemaker_port: int | None = None,
         arguments: Sequence[str] = (),
+        variables: Mapping[str, str] = MappingProxyType({}),
         library_folders: Sequence[Path] = (),
         memory_bytes: int | None = None,
         pythons: Collection[str] = (),
     ) -> None:
         self.log = log
         self.version = ""
+        self.sagemaker_url = ""
         self._repository = repository.absolute()
         self._installation = installation
         self._site = site
@@ -151,8 +158,9 @@ class TritonServer:
         self._models = tuple(models)
         self._exit_on_error = exit_on_error
         self._deadline_seconds = deadline_seconds
-        self._wanted_ports = ports
+        self._wanted_ports = (*ports, *(() if sagemaker_port is None else (sagemaker_port,)))
         self._arguments = tuple(arguments)
+        self._variables = dict(variables)
         self._library_folders = tuple(library_folders)
         self._memory_bytes = memory_bytes
         self._pythons = tuple(dict.fromkeys(pythons))
@@ -177,7 +185,8 @@ class TritonServer:
                     return self
                 attempt.close()
         raise EnvironmentFault(
-            f"other programs took the ports {self.http_url}, {self.grpc_url} and {self.metrics_url} first",
+            "other programs took the ports"
+            f" {', '.join(filter(None, (self.http_url, self.grpc_url, self.metrics_url, self.sagemaker_url)))} first",
             remedy="try again, or give other ports",
             log=self.log,
             transient=True,
@@ -222,7 +231,8 @@ class TritonServer:
     def _launch(self, scratch: Path, undo: ExitStack) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         ports = _free_ports(self._wanted_ports)
-        self.http_url, self.grpc_url, self.metrics_url = (f"{HOST}:{port}" for port in ports)
+        self.http_url, self.grpc_url, self.metrics_url, *front_end = (f"{HOST}:{port}" for port in ports)
+        self.sagemaker_url = "".join(front_end)
         with self.log.open("wb") as log:
             group = ProcessGroup(GRACE_SECONDS)
             undo.callback(group.end)
@@ -235,7 +245,7 @@ class TritonServer:
             self._limit = undo.enter_context(MemoryLimit(group.number, self._memory_bytes))
 
     def _command(self, scratch: Path, ports: Sequence[int]) -> list[str]:
-        http_port, grpc_port, metrics_port = ports
+        http_port, grpc_port, metrics_port, *sagemaker_ports = ports
         flags = {
             "id": self._token,
             "model-repository": scratch / _REPOSITORY,
@@ -253,6 +263,8 @@ class TritonServer:
             "exit-on-error": str(self._exit_on_error).lower(),
         }
         loads = [f"--load-model={name}" for name in with_members(self._repository, self._models)]
+        for port in sagemaker_ports:
+            flags |= {"allow-sagemaker": "true", "sagemaker-port": port}
         return [
             str(self._installation.binary),
             *(f"--{key}={value}" for key, value in flags.items()),
@@ -269,7 +281,7 @@ class TritonServer:
         programs = ":".join([str(Path(sys.base_prefix) / "bin"), os.environ.get("PATH", os.defpath)])
         packages = {SITE_VARIABLE: ":".join(map(str, python_site(self._installation)))}
         own = {"LD_LIBRARY_PATH": ":".join(folders), "PATH": programs, OWNER_VARIABLE: self._token}
-        return {**packages, **os.environ, **own}
+        return {**packages, **os.environ, **self._variables, **own}
 
     def _is_ready(self) -> bool:
         """Wait until the server answers; False when another program took one of its ports."""

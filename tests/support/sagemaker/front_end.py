@@ -1,0 +1,147 @@
+"""SageMaker's front end of the Triton on this machine, and what it is sent."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any
+
+from plansmith.sagemaker.archives import plan_archives, write_archive
+from plansmith.sagemaker.selection import PackageRequest
+from plansmith.sagemaker.start_script import multi_model_start, single_model_start
+from plansmith.triton.checker.archive import unpacked
+from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.server import TritonServer
+
+START_SECONDS = 600
+"""How long a front end may take to start or to answer, on a machine that does much else."""
+
+TARGET_HEADER = "X-Amzn-SageMaker-Target-Model"
+
+BODY = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 1], "data": [0, 0]}]}).encode()
+"""Two rows, for every model here."""
+
+
+@dataclass(frozen=True)
+class FrontEndAnswer:
+    """The answer to one request."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """What Triton says is wrong."""
+        return str(self.document["error"])
+
+
+@dataclass(frozen=True)
+class FrontEnd:
+    """A client of the front end.
+
+    Attributes:
+        address: host and port.
+        log: of the server.
+    """
+
+    address: str
+    log: Path
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> FrontEndAnswer:
+        """Send one request, whatever comes of it."""
+        connection = http.client.HTTPConnection(self.address, timeout=START_SECONDS)
+        try:
+            connection.request(method, path, body or None, {"Content-Type": content_type, **headers})
+            response = connection.getresponse()
+            return FrontEndAnswer(response.status, response.headers.get("Content-Type", ""), response.read())
+        finally:
+            connection.close()
+
+    def load(self, name: str, folder: Path, *, target_model: str = "") -> FrontEndAnswer:
+        """Load the one model, or the ensemble, of an unpacked archive under a name, which is a hash in SageMaker."""
+        body = json.dumps({"model_name": name, "url": str(folder.absolute())}).encode()
+        return self.ask("POST", "/models", body, headers={TARGET_HEADER: target_model} if target_model else {})
+
+    def unload(self, name: str, *, target_model: str = "") -> FrontEndAnswer:
+        """Unload a model with its members."""
+        return self.ask("DELETE", f"/models/{name}", headers={TARGET_HEADER: target_model} if target_model else {})
+
+    def invoke(self, name: str, body: bytes = BODY, **options: Any) -> FrontEndAnswer:
+        """Ask one model of many."""
+        return self.ask("POST", f"/models/{name}/invoke", body, **options)
+
+    def models(self) -> dict[str, str]:
+        """The folders of the models that the front end lists, by name; what it lists as nothing is left out."""
+        return {one["modelName"]: one["modelUrl"] for one in self.ask("GET", "/models").document["models"] if one}
+
+
+@contextmanager
+def front_end(
+    folder: Path | None,
+    installation: Installation,
+    log: Path,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    site: Path | None = None,
+) -> Iterator[FrontEnd]:
+    """Triton, started as a container starts it.
+
+    Args:
+        folder: an unpacked archive; None for a multi-model endpoint.
+        installation: the server.
+        log: takes what it prints.
+        environment: the endpoint's.
+        site: of the stand-in for ONNX Runtime.
+    """
+    with ExitStack() as undo:
+        root = folder or Path(undo.enter_context(TemporaryDirectory()))
+        start = multi_model_start(environment) if folder is None else single_model_start(root, environment)
+        server = undo.enter_context(
+            TritonServer(
+                root,
+                installation,
+                log,
+                site=site,
+                models=(),
+                deadline_seconds=START_SECONDS,
+                sagemaker_port=0,
+                arguments=start.arguments,
+                variables=start.variables,
+            )
+        )
+        yield FrontEnd(server.sagemaker_url, log)
+
+
+@contextmanager
+def unpacked_archives(repository: ModelRepository, folder: Path, request: PackageRequest) -> Iterator[dict[str, Path]]:
+    """What the archives of releases unpack to, by their names."""
+    with ExitStack() as undo:
+        archives = [Path(write_archive(plan).file) for plan in plan_archives(repository, request, folder / "archives")]
+        yield {archive.name: undo.enter_context(unpacked(archive, folder)) for archive in archives}
+
+
+def number_in(answer: FrontEndAnswer) -> int:
+    """The number that a model answered, in every row of every output."""
+    assert answer.status == 200, answer
+    (found,) = {float(value) for output in answer.document["outputs"] for value in output["data"]}
+    return int(found)
