@@ -29,8 +29,13 @@ OF_ALL = (
 USUAL = ("bert", "convnext", "t5")
 """Of each kind one; `make soak` takes them all."""
 
-DIFFERENT: dict[tuple[str, str], str] = {}
-"""What is not made or not built, by model and precision: what the error says, as a pattern."""
+DIFFERENT = {
+    "dpt": "shape.cpp:175|codeGenerator.cpp|type.cpp",  # RTX's compiler fails within, on sizes or types
+    "fnet": "no operator for node_DFT_21",  # a plugin of TensorRT's
+    "qwen3_moe": "Unsupported reduction type",  # likewise, of ScatterElements
+    "xlnet": "EyeLike makes an identity of a size that varies",  # the lint says so, and so does the parser
+}
+"""What is said of the models whose graphs are not built, and why."""
 
 
 def entries() -> dict[str, Entry]:
@@ -51,15 +56,13 @@ def test_the_graphs_of_a_model_become_plans(
     (tmp_path / "model").mkdir()
     save(entry, tmp_path / "model")
     found = {precision: ended(f"{entry.scheme}:./model", precision, tmp_path) for precision in PRECISIONS}
-    assert not {
-        precision: (said, expected)
-        for precision, said in found.items()
-        if not re.fullmatch(expected := DIFFERENT.get((name, precision), ""), said)
-    }
+    expected = DIFFERENT.get(name, "")
+    assert bool(found["fp32"]) is bool(expected), found
+    assert not {precision: said for precision, said in found.items() if said and not re.search(expected or "$^", said)}
 
 
 def ended(source: str, precision: str, folder: Path) -> str:
-    """Why a graph was not made or not built; empty where it was."""
+    """Why a graph was not built; empty where it was, or where none was made: that others judge."""
     spec = ModelSpec.model_validate(
         {
             "source": source,
@@ -74,5 +77,5 @@ def ended(source: str, precision: str, folder: Path) -> str:
         with ModelSteps(spec, relative_to=folder) as steps:
             check = steps.check_build()
     except PlansmithError as error:
-        return f"{error.step}: {error.message}"
+        return error.message if error.step == "check_build" else ""
     return check.reason
