@@ -38,7 +38,7 @@ def check_build(request: CheckRequest, *, log: Path, progress: Callable[[str], N
         except EngineError as error:
             raise EngineError(
                 error.message,
-                remedy=f"{error.remedy}; or, as {NAME} stands in for the target's TensorRT, leave out --check-build",
+                remedy=f"{error.remedy}; or, as {NAME} stands in for the target's TensorRT, leave out check_build",
                 log=error.log,
             ) from error
         except PlansmithError as error:
@@ -53,6 +53,7 @@ def _unknown(request: CheckRequest, reason: str, seconds: float) -> BuildCheck:
     return BuildCheck(
         library=NAME,
         compute_capabilities=request.compute_capabilities,
+        in_place_of=request.in_place_of,
         precision=request.precision,
         verdict="unknown",
         reason=reason,

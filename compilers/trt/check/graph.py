@@ -49,6 +49,7 @@ def check_graph(request: CheckRequest, progress: Callable[[str], None]) -> Build
     return BuildCheck(
         library=NAME,
         compute_capabilities=request.compute_capabilities,
+        in_place_of=request.in_place_of,
         precision=request.precision,
         verdict="unknown" if reason else "built",
         reason=reason,

@@ -21,6 +21,7 @@ API = "11.4.0.106"
 
 DISTRIBUTIONS = ("tensorrt-rtx-cu12-bindings", "tensorrt-rtx-cu12-libs")
 BINDINGS = "tensorrt_rtx_bindings"
+_AGAIN = "pip install --force-reinstall 'plansmith[tensorrt-check]'"
 INSTALL = "pip install 'plansmith[tensorrt-check]'"
 
 # Of the compute capabilities that it builds for; 7.5, which lacks FP32 products in it, is left out.
@@ -46,12 +47,12 @@ def require_installed() -> None:
     if not found:
         raise EnvironmentFault(
             f"check_build has the graph built by {NAME}, which is not installed",
-            remedy=f"{INSTALL}, or leave out --check-build",
+            remedy=f"{INSTALL}, or leave out check_build",
         )
     if found != VERSION:
         raise EnvironmentFault(
             f"check_build is known for {NAME}, and {found} is installed",
-            remedy=f"{INSTALL}, or leave out --check-build",
+            remedy=f"{INSTALL}, or leave out check_build",
         )
 
 
@@ -75,7 +76,7 @@ def stand_in() -> None:
     try:
         bindings = importlib.import_module(BINDINGS)
     except (ImportError, OSError, RuntimeError) as error:
-        raise EnvironmentFault(f"{NAME} does not load: {first_line(error)}", remedy=INSTALL) from error
+        raise EnvironmentFault(f"{NAME} does not load: {first_line(error)}", remedy=_AGAIN) from error
     module = ModuleType("tensorrt")
     vars(module).update({name: value for name, value in vars(bindings).items() if name[:2] != "__"})
     vars(module)["__version__"] = API

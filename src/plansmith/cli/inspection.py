@@ -108,7 +108,10 @@ def _lowered_graph(path: Path) -> dict[str, Any]:
         "interface": _interface(lowered.components["model"]),
         "gate": _gate(record.validation),
         **({"build check": list(check_lines(record.build_check))} if record.build_check else {}),
-        "files": [file for component in lowered.components.values() for file in component.files],
+        "files": [
+            *(file for component in lowered.components.values() for file in component.files),
+            *([record.build_check.layers_file] if record.build_check and record.build_check.layers_file else []),
+        ],
     }
 
 

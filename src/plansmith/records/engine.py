@@ -144,6 +144,7 @@ class CheckRequest(Record):
         out: a folder, absolute; takes what is told of the layers.
         spec: profiles and formats, and the flags that decide whether there can be a plan.
         compute_capabilities: the kinds of GPU that it is built for.
+        in_place_of: those of the target that the library does not know.
         precision: of the graph.
         in_fp32: nodes that compute in FP32 on purpose.
         deadline_seconds: what the build may take.
@@ -153,6 +154,7 @@ class CheckRequest(Record):
     out: str
     spec: BuildSpec
     compute_capabilities: tuple[str, ...]
+    in_place_of: tuple[str, ...]
     precision: Precision
     in_fp32: tuple[KeptNode, ...]
     deadline_seconds: float
@@ -258,6 +260,7 @@ class BuildCheck(Record):
     Attributes:
         library: its name and version.
         compute_capabilities: the kinds of GPU that it built for.
+        in_place_of: those of the target that it does not know, for which the nearest of them stand.
         precision: of the graph.
         verdict: "built", or "unknown" where the library could say nothing of the graph.
         reason: why not.
@@ -270,6 +273,7 @@ class BuildCheck(Record):
 
     library: str
     compute_capabilities: tuple[str, ...]
+    in_place_of: tuple[str, ...]
     precision: Precision
     verdict: Literal["built", "unknown"]
     reason: str

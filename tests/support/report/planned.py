@@ -84,6 +84,7 @@ def check() -> BuildCheck:
     return BuildCheck(
         library="TensorRT-RTX 1.7.1.116",
         compute_capabilities=("8.9", "8.0"),
+        in_place_of=("9.0",),
         precision=Precision.FP16,
         verdict="built",
         reason="",

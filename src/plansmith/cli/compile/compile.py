@@ -109,8 +109,8 @@ def _compile(spec: ModelSpec, manner: _Manner) -> Planned | Compiled:
 
     _say_name(spec, manner.base)
     if manner.dry_run:
-        check = _check_build(spec, manner)
         with Compilation(spec, relative_to=manner.base, dry=True) as compilation:
+            check = _check_build(spec, manner)
             plan = compilation.plan_here(lambda line: click.echo(f"plansmith: {line}", err=True))
             return Planned(compilation.name, plan, compilation.builds(), compilation.publications(), check)
     with TerminalProgress(quiet=manner.quiet) as listener:

@@ -45,8 +45,10 @@ def front_end_start(repository: ModelRepository, models: Sequence[str]) -> Start
     if is_multi_model():
         return multi_model_start(environment)
     served = repository.served_models()
-    if models or len(served) == 1:
-        environment[DEFAULT_MODEL] = (*models, *served)[0]
+    if models:
+        environment[DEFAULT_MODEL] = models[0]
+    elif len(served) == 1 and not environment.get(DEFAULT_MODEL):
+        environment[DEFAULT_MODEL] = served[0]
     if not environment.get(DEFAULT_MODEL):
         raise RepositoryError(
             f"there are {len(served)} models, and an endpoint serves one: {', '.join(served)}",

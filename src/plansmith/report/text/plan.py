@@ -28,6 +28,7 @@ def check_words(check: BuildCheck) -> str:
     judge = f"{check.library}'s parser and builder, not the target's"
     if check.verdict == "unknown":
         return f"not checked by {judge}: {check.reason}"
+    kinds += f" (in place of {', '.join(check.in_place_of)})" if check.in_place_of else ""
     return f"built for compute capability {kinds} in {seconds_in_words(check.seconds)} by {judge}"
 
 
@@ -69,7 +70,7 @@ def layer_lines(layers: LayerSummary, precision: Precision) -> Iterator[str]:
     multiply = f", of which {sum(layers.computing.values())} multiply or convolve: {dtypes}" if dtypes else ""
     yield f"{layers.layers} layers{time}{multiply}"
     if layers.above_count:
-        named = ", ".join(layer.name for layer in layers.above[:3])
+        named = ", ".join((*layer.nodes, layer.name)[0] for layer in layers.above[:3])
         more = ", …" if layers.above_count > len(layers.above[:3]) else ""
         stay = "layer stays" if layers.above_count == 1 else "layers stay"
         yield f"{layers.above_count} compute {stay} above {precision}, as in the graph: {named}{more}"

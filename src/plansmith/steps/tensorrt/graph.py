@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from plansmith.compilers.trt.profiles import profiles_of
 from plansmith.config.spec import ModelSpec
 from plansmith.config.target.targets import Target
 from plansmith.config.tensorrt import TensorRTOptions
-from plansmith.errors import EngineError
+from plansmith.errors import EngineError, ExportError
 from plansmith.records.engine import BuildCheck, BuildSpec, CheckRequest, Gpu
 from plansmith.records.model import Component, KeptNode, LoweredModel, OnnxModel
 from plansmith.report.text.plan import check_words
@@ -102,14 +102,22 @@ def prepare_graph(
         return graph
     try:
         found, checked = _check(stages, graph, lowered.record, options, kinds)
-    except EngineError:
-        _lint(stages, spec, target, graph, lowered.record)  # which may say better what is wrong
-        raise
+    except EngineError as error:
+        raise _with_lint(error, lambda: _lint(stages, spec, target, graph, lowered.record)) from error
     check = BuildCheck.model_validate(found.record)
     _lint(stages, spec, target, graph, lowered.record, check)
-    if not checked:
+    if not checked and check.verdict == "unknown":
         stages.notice(check_words(check))
     return PlanGraph(entry, build, cached and checked, check, found.folder)
+
+
+def _with_lint(refusal: EngineError, lint: Callable[[], None]) -> EngineError:
+    """A refusal with what the lint knows of the same graph, where it knows anything."""
+    try:
+        lint()
+    except ExportError as known:
+        return EngineError(f"{refusal.message}\n{known.message}", remedy=known.remedy, log=refusal.log)
+    return refusal
 
 
 def _ready(stages: StageRunner, lowered: Finished[LoweredModel]) -> tuple[Entry, bool]:
@@ -153,11 +161,13 @@ def _check(
 ) -> tuple[Entry, bool]:
     """Have the graph parsed and built without a GPU."""
     library.require_installed()
+    wanted = tuple(kind.compute_capability for kind in kinds)
     request = CheckRequest(
         graph=str(graph.file),
         out="",
         spec=BuildSpec(**{name: getattr(graph.build, name) for name in _CHECKED_FLAGS}),
-        compute_capabilities=library.nearest_of(tuple(kind.compute_capability for kind in kinds)),
+        compute_capabilities=library.nearest_of(wanted),
+        in_place_of=tuple(sorted(set(wanted) - set(library.nearest_of(wanted)))),
         precision=lowered.precision,
         in_fp32=graph.in_fp32,
         deadline_seconds=min(options.deadline_minutes, _CHECK_MINUTES) * _SECONDS_PER_MINUTE,

@@ -61,6 +61,7 @@ def checked(folder: Path, content: bytes, **changed: Any) -> BuildCheck:
         out=str(folder),
         spec=BuildSpec.model_validate({"profiles": [{"name": "all", "shapes": shapes}]}),
         compute_capabilities=("8.9",),
+        in_place_of=(),
         precision=Precision.FP16,
         in_fp32=(),
         deadline_seconds=60,
@@ -100,7 +101,7 @@ def test_a_refusal_names_the_node_and_who_refuses(tmp_path: Path) -> None:
         EngineError, match=r"TensorRT-RTX 1\.7\.1\.116 on model\.onnx: .*räume / 部屋 \(MaxPool\)"
     ) as refused:
         checked(tmp_path, graph([pool], {}))
-    assert "leave out --check-build" in refused.value.remedy
+    assert "leave out check_build" in refused.value.remedy
 
 
 @pytest.mark.usefixtures("rtx_installed")
