@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx
 import pytest
 import yaml
+from onnx import TensorProto, helper
 
 from ..support.cli.command import CommandLine
 from ..support.real_sentences import real_sentences
@@ -55,3 +57,30 @@ def test_what_is_lowered_becomes_a_plan_that_computes_so(
     rtx.install(monkeypatch)
     found = terminal.document("compile", str(spec), "--precision", precision, "--dry-run")
     assert {m["name"]: m["build_check"]["layers"]["computing"] for m in found["models"]} == COMPUTING[precision]
+
+
+def test_a_check_that_says_nothing_is_done_again(terminal: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    rtx.install(monkeypatch)
+    nodes = [
+        helper.make_node("Sub", ["x", "x"], ["zero"]),
+        helper.make_node("Cast", ["zero"], ["indices"], to=TensorProto.INT64),
+        helper.make_node("ScatterElements", ["x", "indices", "x"], ["y"], axis=1, reduction="add"),
+    ]
+    sides = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 8])] for name in "xy"]
+    opsets = [helper.make_opsetid("", 18)]
+    graph = helper.make_graph(nodes, "scatter", *sides)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), terminal.folder / "scatter.onnx")
+    arguments = (
+        "onnx:scatter.onnx",
+        "--engine",
+        "tensorrt",
+        "--target",
+        "triton-26.10",
+        "--gpu",
+        "L4",
+        "--check-build",
+        "--dry-run",
+    )
+    checks = [terminal.document("compile", *arguments)["build_check"] for _ in range(2)]
+    assert [check["verdict"] for check in checks] == ["unknown", "unknown"]
+    assert checks[0]["seconds"] != checks[1]["seconds"], "the first was kept"

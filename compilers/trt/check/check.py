@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plansmith.compilers.trt.build import WORKER_MODULE
-from plansmith.compilers.trt.check.library import NAME, require_installed
+from plansmith.compilers.trt.check.library import NAME
 from plansmith.errors import EngineError, InternalError, PlansmithError
 from plansmith.formatting import seconds_in_words
 from plansmith.records.engine import BuildCheck, CheckRequest
@@ -27,9 +27,8 @@ def check_build(request: CheckRequest, *, log: Path, progress: Callable[[str], N
 
     Raises:
         EngineError: the graph or its profiles are refused, or do not become what was asked.
-        EnvironmentFault: the library is not here or does not load, or there is not enough memory.
+        EnvironmentFault: the library does not load, or there is not enough memory.
     """
-    require_installed()
     with Worker(WORKER_MODULE, log, progress, environment=_NO_GPU) as worker:
         most = request.deadline_seconds + _GRACE_SECONDS
         try:
@@ -58,8 +57,4 @@ def _unknown(request: CheckRequest, reason: str, seconds: float) -> BuildCheck:
         verdict="unknown",
         reason=reason,
         seconds=seconds,
-        bytes=0,
-        layers=None,
-        layers_file="",
-        warnings=(),
     )

@@ -13,8 +13,8 @@ from plansmith.compilers.trt.api.progress import Watch
 from plansmith.compilers.trt.check.library import NAME, build_for, stand_in
 from plansmith.compilers.trt.failures import is_of_library
 from plansmith.compilers.trt.inspection.layer_summary import summarise
-from plansmith.compilers.trt.inspection.layers import layers_above, read_layers, require_precision
-from plansmith.compilers.trt.inspection.verbose import inspector_json
+from plansmith.compilers.trt.inspection.layers import layers_above, layers_of, require_precision
+from plansmith.compilers.trt.inspection.verbose import inspector_document
 from plansmith.errors import EngineError
 from plansmith.records.engine import BuildCheck, CheckRequest
 
@@ -42,7 +42,7 @@ def check_graph(request: CheckRequest, progress: Callable[[str], None]) -> Build
         if not (watch.is_late or is_of_library(heard.text)):
             raise
         reason = error.message
-    layers = read_layers(inspector_json(heard.layers)) if heard.layers else ()
+    layers = layers_of(inspector_document(heard.layers)) if heard.layers and not reason else ()
     if layers:
         write_layers(layers, Path(request.out, LAYERS_FILE))
     untold = require_precision(layers, request.precision, request.in_fp32) if layers else ()

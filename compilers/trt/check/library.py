@@ -21,8 +21,8 @@ API = "11.4.0.106"
 
 DISTRIBUTIONS = ("tensorrt-rtx-cu12-bindings", "tensorrt-rtx-cu12-libs")
 BINDINGS = "tensorrt_rtx_bindings"
-_AGAIN = "pip install --force-reinstall 'plansmith[tensorrt-check]'"
 INSTALL = "pip install 'plansmith[tensorrt-check]'"
+REINSTALL = "pip install --force-reinstall 'plansmith[tensorrt-check]'"
 
 # Of the compute capabilities that it builds for; 7.5, which lacks FP32 products in it, is left out.
 _CAPABILITIES = ("8.0", "8.6", "8.9", "12.0", "12.1")
@@ -30,9 +30,9 @@ _USUAL = "8.9"
 
 
 def installed() -> str:
-    """The version that is installed, empty for none; nothing is imported."""
+    """The version that is installed, or both where its parts differ; empty for none. Nothing is imported."""
     try:
-        return min(version(name) for name in DISTRIBUTIONS)
+        return " and ".join(sorted({version(name) for name in DISTRIBUTIONS}))
     except PackageNotFoundError:
         return ""
 
@@ -76,7 +76,7 @@ def stand_in() -> None:
     try:
         bindings = importlib.import_module(BINDINGS)
     except (ImportError, OSError, RuntimeError) as error:
-        raise EnvironmentFault(f"{NAME} does not load: {first_line(error)}", remedy=_AGAIN) from error
+        raise EnvironmentFault(f"{NAME} does not load: {first_line(error)}", remedy=REINSTALL) from error
     module = ModuleType("tensorrt")
     vars(module).update({name: value for name, value in vars(bindings).items() if name[:2] != "__"})
     vars(module)["__version__"] = API

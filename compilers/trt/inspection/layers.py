@@ -83,7 +83,12 @@ def read_layers(text: str) -> tuple[PlanLayer, ...]:
     Raises:
         EngineError: it is no JSON of an inspector.
     """
-    layers = _document(text).get("Layers") or []
+    return layers_of(_document(text))
+
+
+def layers_of(document: Mapping[str, Any]) -> tuple[PlanLayer, ...]:
+    """As `read_layers`, of the JSON as it was parsed."""
+    layers = document.get("Layers") or []
     return tuple(
         _layer(entry) if isinstance(entry, dict) else PlanLayer(name=str(entry), kind="", inputs=(), dtypes=())
         for entry in layers

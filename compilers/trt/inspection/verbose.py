@@ -31,15 +31,13 @@ _IO_TENSOR = re.compile(
 _PROFILE_FORMAT = re.compile(r"Format: (.*?) \}")
 
 
-def inspector_json(message: str) -> str:
-    """The message as `read_layers` and `read_tensors` take it; lines that cannot be read are layers of a name alone."""
+def inspector_document(message: str) -> dict[str, Any]:
+    """The inspector's JSON, parsed, made of the message; lines that cannot be read are layers of a name alone."""
     layers, _, tensors = message.removeprefix(TITLE).partition("\n\nI/O Tensors:\n")
-    return json.dumps(
-        {
-            "Layers": [_layer(line) for line in layers.splitlines() if line],
-            "I/O Tensors": [_io_tensor(found) for line in tensors.splitlines() if (found := _IO_TENSOR.match(line))],
-        }
-    )
+    return {
+        "Layers": [_layer(line) for line in layers.splitlines() if line],
+        "I/O Tensors": [_io_tensor(found) for line in tensors.splitlines() if (found := _IO_TENSOR.match(line))],
+    }
 
 
 def _layer(line: str) -> dict[str, Any] | str:

@@ -262,9 +262,9 @@ class BuildCheck(Record):
         compute_capabilities: the kinds of GPU that it built for.
         in_place_of: those of the target that it does not know, for which the nearest of them stand.
         precision: of the graph.
-        verdict: "built", or "unknown" where the library could say nothing of the graph.
-        reason: why not.
+        verdict: "built", or "unknown" where the library could say nothing of the graph, this time.
         seconds: of the build.
+        reason: why it could not.
         bytes: of what was built, and thrown away.
         layers: what the layers of that come to; None where nothing tells.
         layers_file: all of them, as `PlanLayer`s in JSON; empty where nothing tells.
@@ -276,12 +276,12 @@ class BuildCheck(Record):
     in_place_of: tuple[str, ...]
     precision: Precision
     verdict: Literal["built", "unknown"]
-    reason: str
     seconds: float
-    bytes: int
-    layers: LayerSummary | None
-    layers_file: str
-    warnings: tuple[str, ...]
+    reason: str = ""
+    bytes: int = 0
+    layers: LayerSummary | None = None
+    layers_file: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 class Engine(Record):

@@ -62,8 +62,7 @@ def check_library_finding(rtx: Probed) -> Finding:
         return Finding(AREA, name, Severity.WARNING, words, needed_for, library.INSTALL)
     if rtx.is_absent:
         return Finding(AREA, name, Severity.OPTIONAL, "not installed", needed_for, library.INSTALL)
-    remedy = library.INSTALL.replace("install", "install --force-reinstall")
-    return Finding(AREA, name, Severity.WARNING, f"does not work: {rtx.broken}", needed_for, remedy)
+    return Finding(AREA, name, Severity.WARNING, f"does not work: {rtx.broken}", needed_for, library.REINSTALL)
 
 
 def trtexec_finding(program: str | None, ended: Ended | None) -> Finding:

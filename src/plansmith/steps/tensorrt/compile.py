@@ -23,7 +23,7 @@ from plansmith.records.model import Component, EngineKind, LoweredModel, OnnxMod
 from plansmith.steps.cache.local import Entry
 from plansmith.steps.cache.shared_timing import SharedTimingCaches
 from plansmith.steps.runner import Finished, StageRunner, WouldRun
-from plansmith.steps.tensorrt.graph import PlanGraph, prepare_graph
+from plansmith.steps.tensorrt.graph import GraphSteps, PlanGraph
 from plansmith.system import gpus
 from plansmith.system.files import link_or_copy
 from plansmith.system.gpu_catalog import find_kind, kind_of
@@ -62,6 +62,7 @@ class PlanSteps:
 
     Raises:
         EngineError: the target can have no such plan.
+        EnvironmentFault: a check is asked for, and its library is not here.
     """
 
     def __init__(self, stages: StageRunner, spec: ModelSpec, target: Target, *, relative_to: Path, artifacts: Path):
@@ -69,6 +70,7 @@ class PlanSteps:
         self._spec = spec
         self._target = target
         self._options = spec.tensorrt.found_from(relative_to)
+        self._graphs = GraphSteps(stages, spec, target, self._options)
         timing = artifacts / "cache" / "timing"
         shared = stages.shared
         self._caches = SharedTimingCaches(timing, shared.place) if shared is not None else TimingCaches(timing)
@@ -124,7 +126,7 @@ class PlanSteps:
         """Have the graph parsed and built without a GPU; only where the spec asks for it.
 
         Raises:
-            PlansmithError: as for `prepare_graph`.
+            PlansmithError: as for `GraphSteps.prepare`.
         """
         with self._stages.timed("check_build") as clock:
             graph = self._prepared(onnx, lowered)
@@ -199,9 +201,7 @@ class PlanSteps:
         )
 
     def _prepared(self, onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]) -> PlanGraph:
-        return prepare_graph(
-            *(self._stages, self._spec, self._target, self._options, onnx.record, lowered), kinds=self.known_kinds
-        )
+        return self._graphs.prepare(onnx.record, lowered, self.known_kinds)
 
     def _plan(self, graph: PlanGraph, kind: Gpu) -> tuple[_Built, bool]:
         """The plan for a kind of GPU, with its weights in it.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from plansmith.compilers.trt.check import library
 from plansmith.compilers.trt.check.check import check_build
+from plansmith.compilers.trt.check.library import nearest_of
 from plansmith.compilers.trt.formats import require_formats
 from plansmith.compilers.trt.profiles import profiles_of
 from plansmith.config.spec import ModelSpec
@@ -33,7 +33,12 @@ _CHECKED_FLAGS = ("formats", "profiles", "tf32")
 class PlanGraph:
     """A graph that is ready for TensorRT, and what its plan is built with.
 
-    `check`: None where none was asked for; `check_folder`: where its files lie; `cached`: nothing had to be done.
+    Attributes:
+        entry: the graph, in the cache.
+        build: profiles and flags.
+        cached: nothing had to be done.
+        check: None where none was asked for.
+        check_folder: where its files lie; None where the library could say nothing.
     """
 
     entry: Entry
@@ -65,119 +70,122 @@ class PlanGraph:
         return tuple(KeptNode.model_validate(node) for node in self.entry.record["in_fp32"])
 
 
-def prepare_graph(
-    stages: StageRunner,
-    spec: ModelSpec,
-    target: Target,
-    options: TensorRTOptions,
-    onnx: OnnxModel,
-    lowered: Finished[LoweredModel],
-    *,
-    kinds: Sequence[Gpu],
-) -> PlanGraph:
-    """Make a graph ready, and refuse what TensorRT would refuse, before a GPU is kept busy with it.
+class _Unknown(Exception):
+    """A check that says nothing of the graph: on another machine, or with more time, it may, so it is not cached."""
+
+    def __init__(self, check: BuildCheck) -> None:
+        super().__init__(check.reason)
+        self.check = check
+
+
+class GraphSteps:
+    """Makes the graphs of one compile ready for TensorRT.
 
     Args:
         stages: the compile's steps.
         spec: what is wanted.
         target: the runtime that will serve the plan.
         options: of the spec, with absolute paths.
-        onnx: the exported graph.
-        lowered: what becomes the plan.
-        kinds: of GPU that the plan is for, as far as they are known.
-
-    Raises:
-        ExportError: TensorRT's parser does not read the graph.
-        UsageError: profiles that the graph cannot have.
-        EngineError: formats that its inputs and outputs cannot have; or the check refuses the graph.
-        EnvironmentFault: a check is asked for, and its library is not here.
     """
-    component = lowered.record.components["model"]
-    entry, cached = _ready(stages, lowered)
-    build = options.build_spec(profiles_of(options, component.inputs, onnx.axes, entry.record["shape_inputs"]))
-    require_formats(build.formats, (*component.inputs, *component.outputs))
-    graph = PlanGraph(entry, build, cached)
-    if not options.check_build:
-        _lint(stages, spec, target, graph, lowered.record)
+
+    def __init__(self, stages: StageRunner, spec: ModelSpec, target: Target, options: TensorRTOptions) -> None:
+        self._stages = stages
+        self._accepted = spec.lowering.accept
+        self._target = target
+        self._options = options
+
+    def prepare(self, onnx: OnnxModel, lowered: Finished[LoweredModel], kinds: Sequence[Gpu]) -> PlanGraph:
+        """Make a graph ready, and refuse what TensorRT would refuse, before a GPU is kept busy with it.
+
+        Args:
+            onnx: the exported graph.
+            lowered: what becomes the plan.
+            kinds: of GPU that the plan is for, as far as they are known.
+
+        Raises:
+            ExportError: TensorRT's parser does not read the graph.
+            UsageError: profiles that the graph cannot have.
+            EngineError: formats that its inputs and outputs cannot have; or the check refuses the graph.
+            EnvironmentFault: there is not enough memory for a check, or its library does not load.
+        """
+        component, record = lowered.record.components["model"], lowered.record
+        entry, cached = self._ready(lowered)
+        profiles = profiles_of(self._options, component.inputs, onnx.axes, entry.record["shape_inputs"])
+        graph = PlanGraph(entry, self._options.build_spec(profiles), cached)
+        require_formats(graph.build.formats, (*component.inputs, *component.outputs))
+        if self._options.check_build:
+            try:
+                graph = self._checked(graph, record, kinds)
+            except EngineError as error:
+                raise self._with_lint(error, graph, record) from error
+        for warning in self._lint(graph, record):
+            self._stages.notice(warning)
+        if graph.check is not None and graph.check.verdict == "unknown":
+            self._stages.notice(check_words(graph.check))
         return graph
-    try:
-        found, checked = _check(stages, graph, lowered.record, options, kinds)
-    except EngineError as error:
-        raise _with_lint(error, lambda: _lint(stages, spec, target, graph, lowered.record)) from error
-    check = BuildCheck.model_validate(found.record)
-    _lint(stages, spec, target, graph, lowered.record, check)
-    if not checked and check.verdict == "unknown":
-        stages.notice(check_words(check))
-    return PlanGraph(entry, build, cached and checked, check, found.folder)
 
+    def _ready(self, lowered: Finished[LoweredModel]) -> tuple[Entry, bool]:
+        """The graph as TensorRT gets it, and its inputs that hold a shape."""
 
-def _with_lint(refusal: EngineError, lint: Callable[[], None]) -> EngineError:
-    """A refusal with what the lint knows of the same graph, where it knows anything."""
-    try:
-        lint()
-    except ExportError as known:
-        return EngineError(f"{refusal.message}\n{known.message}", remedy=known.remedy, log=refusal.log)
-    return refusal
+        def prepare(out: Path) -> Any:
+            record = lowered.record.model_dump(mode="json")
+            return self._stages.heavy("plan_graph", lowered=record, folder=str(lowered.folder), out=str(out))
 
+        return self._stages.entry("compile", [lowered.digest], {"of": "graph"}, prepare, tools="plan_graph")
 
-def _ready(stages: StageRunner, lowered: Finished[LoweredModel]) -> tuple[Entry, bool]:
-    """The graph as TensorRT gets it, and its inputs that hold a shape."""
+    def _lint(self, graph: PlanGraph, lowered: LoweredModel) -> tuple[str, ...]:
+        """Refuse what TensorRT's parser would refuse or get wrong; the warnings of what it may."""
+        record = lowered.model_copy(update={"components": {"model": graph.component}}).model_dump(mode="json")
+        parameters = {
+            "profiles": [profile.model_dump(mode="json") for profile in graph.build.profiles],
+            "tensorrt": self._target.tensorrt,
+            "plugins": bool(graph.build.plugins),
+            "accepted": list(self._accepted),
+            "built": graph.check is not None and graph.check.verdict == "built",
+        }
 
-    def prepare(out: Path) -> Any:
-        record = lowered.record.model_dump(mode="json")
-        return stages.heavy("plan_graph", lowered=record, folder=str(lowered.folder), out=str(out))
+        def look(_: Path) -> Any:
+            return self._stages.heavy("lint_plan", lowered=record, folder=str(graph.entry.folder), **parameters)
 
-    return stages.entry("compile", [lowered.digest], {"of": "graph"}, prepare, tools="plan_graph")
+        inputs = [graph.entry.digest]
+        linted, _ = self._stages.entry("compile", inputs, {"of": "lint", **parameters}, look, tools="plan_lint")
+        return tuple(linted.record["warnings"])
 
+    def _with_lint(self, refusal: EngineError, graph: PlanGraph, lowered: LoweredModel) -> EngineError:
+        """A refusal with what the lint knows of the same graph, which it would refuse without the check as well."""
+        try:
+            self._lint(graph, lowered)
+        except ExportError as known:
+            return EngineError(f"{refusal.message}\n{known.message}", remedy=known.remedy, log=refusal.log)
+        return refusal
 
-def _lint(
-    stages: StageRunner,
-    spec: ModelSpec,
-    target: Target,
-    graph: PlanGraph,
-    lowered: LoweredModel,
-    check: BuildCheck | None = None,
-) -> None:
-    """Refuse what TensorRT's parser would refuse or get wrong."""
-    record = lowered.model_copy(update={"components": {"model": graph.component}}).model_dump(mode="json")
-    parameters = {
-        "profiles": [profile.model_dump(mode="json") for profile in graph.build.profiles],
-        "tensorrt": target.tensorrt,
-        "plugins": bool(graph.build.plugins),
-        "accepted": list(spec.lowering.accept),
-        "built": check is not None and check.verdict == "built",
-    }
+    def _checked(self, graph: PlanGraph, lowered: LoweredModel, kinds: Sequence[Gpu]) -> PlanGraph:
+        """Have the graph parsed and built without a GPU."""
+        capabilities = tuple(kind.compute_capability for kind in kinds)
+        stand_ins = nearest_of(capabilities)
+        request = CheckRequest(
+            graph=str(graph.file),
+            out="",
+            spec=BuildSpec(**{name: getattr(graph.build, name) for name in _CHECKED_FLAGS}),
+            compute_capabilities=stand_ins,
+            in_place_of=tuple(sorted(set(capabilities) - set(stand_ins))),
+            precision=lowered.precision,
+            in_fp32=graph.in_fp32,
+            deadline_seconds=min(self._options.deadline_minutes, _CHECK_MINUTES) * _SECONDS_PER_MINUTE,
+        )
+        parameters = {"of": "check", **request.model_dump(mode="json", exclude={"graph", "out"})}
 
-    def look(_: Path) -> Any:
-        return stages.heavy("lint_plan", lowered=record, folder=str(graph.entry.folder), **parameters)
+        def check(out: Path) -> Any:
+            self._stages.end_worker()  # the model's memory is the builder's now
+            asked = request.model_copy(update={"out": str(out)})
+            check = check_build(asked, log=self._stages.log_file("check"), progress=self._stages.progress)
+            if check.verdict == "unknown":
+                raise _Unknown(check)
+            return check.model_dump(mode="json")
 
-    found, _ = stages.entry("compile", [graph.entry.digest], {"of": "lint", **parameters}, look, tools="plan_lint")
-    for warning in found.record["warnings"]:
-        stages.notice(warning)
-
-
-def _check(
-    stages: StageRunner, graph: PlanGraph, lowered: LoweredModel, options: TensorRTOptions, kinds: Sequence[Gpu]
-) -> tuple[Entry, bool]:
-    """Have the graph parsed and built without a GPU."""
-    library.require_installed()
-    wanted = tuple(kind.compute_capability for kind in kinds)
-    request = CheckRequest(
-        graph=str(graph.file),
-        out="",
-        spec=BuildSpec(**{name: getattr(graph.build, name) for name in _CHECKED_FLAGS}),
-        compute_capabilities=library.nearest_of(wanted),
-        in_place_of=tuple(sorted(set(wanted) - set(library.nearest_of(wanted)))),
-        precision=lowered.precision,
-        in_fp32=graph.in_fp32,
-        deadline_seconds=min(options.deadline_minutes, _CHECK_MINUTES) * _SECONDS_PER_MINUTE,
-    )
-    parameters = {"of": "check", **request.model_dump(mode="json", exclude={"graph", "out"})}
-
-    def check(out: Path) -> Any:
-        stages.end_worker()  # the model's memory is the builder's now
-        asked = request.model_copy(update={"out": str(out)})
-        found = check_build(asked, log=stages.log_file("check"), progress=stages.progress)
-        return found.model_dump(mode="json")
-
-    return stages.entry("compile", [graph.entry.digest], parameters, check, tools="plan_check")
+        try:
+            entry, cached = self._stages.entry("compile", [graph.entry.digest], parameters, check, tools="plan_check")
+        except _Unknown as unknown:
+            return replace(graph, check=unknown.check, cached=False)
+        built = BuildCheck.model_validate(entry.record)
+        return replace(graph, check=built, check_folder=entry.folder, cached=graph.cached and cached)

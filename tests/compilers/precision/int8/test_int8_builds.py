@@ -11,8 +11,8 @@ import pytest
 from plansmith.compilers.precision import opsets
 from plansmith.compilers.precision.int8 import tensorrt_method
 from plansmith.compilers.precision.int8.format import FP8, INT8, Format
-from plansmith.compilers.trt.inspection.layers import nodes_in_fp32, read_layers, require_precision
-from plansmith.compilers.trt.inspection.verbose import inspector_json
+from plansmith.compilers.trt.inspection.layers import layers_of, nodes_in_fp32, require_precision
+from plansmith.compilers.trt.inspection.verbose import inspector_document
 from plansmith.config.precision import LoweringOptions
 from plansmith.data.reference import StoredCases
 
@@ -35,7 +35,7 @@ def in_eight_bits(model: onnx.ModelProto, cases: StoredCases, form: Format, fold
     shapes = {name: dict.fromkeys(("min", "opt", "max"), value.shape) for name, value in feed.items()}
     found = library.build(folder / "build", method.lower(()).SerializeToString(), {"shapes": shapes})
     assert found.is_built, found
-    layers = read_layers(inspector_json(found.layers))
+    layers = layers_of(inspector_document(found.layers))
     require_precision(layers, form.precision, nodes_in_fp32(folder / "build" / "model.onnx"))
     return sum(layer.operands == form.dtype.name for layer in layers)
 

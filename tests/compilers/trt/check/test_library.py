@@ -14,13 +14,17 @@ from ....support.source import ROOT
 
 
 @pytest.mark.parametrize(
-    ("version", "says"),
-    [("1.6.1.120", r"is known for .*1\.7\.1\.116, and 1\.6\.1\.120 is inst"), ("", "not installed")],
+    ("versions", "says"),
+    [
+        (("1.6.1.120", "1.6.1.120"), r"is known for .*1\.7\.1\.116, and 1\.6\.1\.120 is inst"),
+        (("1.7.1.116", "1.8.0.10"), r"1\.7\.1\.116 and 1\.8\.0\.10 is installed"),
+        ((), "not installed"),
+    ],
 )
 def test_another_library_is_refused_before_any_work(
-    version: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    versions: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in library.DISTRIBUTIONS if version else ():
+    for name, version in zip(library.DISTRIBUTIONS, versions, strict=False):
         folder = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
