@@ -18,7 +18,6 @@ _QUOTED_CHARACTERS = 300
 _LAST_ERRORS = 3
 
 _LOOK_UP = "what each release needs: plansmith targets"
-_ASK_LINT = "list all that TensorRT refuses in the graph: plansmith inspect"
 _DEVICE_MEMORY_REMEDY = (
     "end what else holds the GPU's memory (nvidia-smi), lower tensorrt: memory_pools: {workspace: 2G}, or make the"
     " largest shape smaller (--shapes)"
@@ -133,26 +132,25 @@ _CAUSES = (
     _cause(
         r"(?:incompatible types|are of types) (?P<one>Int64|Int32) and (?P<other>Int64|Int32)",
         "{node} mixes {one} and {other}, which TensorRT 10 and later keep apart",
-        f"cast one of its inputs in the model, so that both have one type; {_ASK_LINT}",
+        "cast one of its inputs in the model, so that both have one type",
     ),
     _cause(
         r"(?:incompatible (?:input )?types|are of types) (?P<one>\w+) and (?P<other>\w+)"
         r"|element type \((?P<low>\w+)\) differs from input \d's element type \((?P<high>\w+)\)",
         "{node} mixes types, which a strongly typed network does not take",
-        "lower the model with plansmith, which casts where types meet, or cast in the model; " + _ASK_LINT,
+        "lower the model with plansmith, which casts where types meet, or cast in the model",
     ),
     _cause(
         r"Quantized constant \(.*\) is only allowed before DQ|has type \w+ but must have type FP8"
         r"|shiftIsAllZeros|[Nn]on-zero zero point|[Ss]cale coefficients must all be positive"
         r"|QuantDequantLinearHelper|Unsupported.*(?:Quantize|Dequantize)Linear",
         "TensorRT cannot take the quantization at {node}",
-        "let plansmith quantize it, with zero points of 0 and positive scales: precision: int8; " + _ASK_LINT,
+        "let plansmith quantize it, with zero points of 0 and positive scales: precision: int8",
     ),
     _cause(
         rf"{_ABSENT}|UNSUPPORTED_(?:NODE|GRAPH)",
         "TensorRT's parser has no operator for {node}",
-        "name its library under tensorrt: plugins, replace the operator in the model, or use engine: onnxruntime; "
-        + _ASK_LINT,
+        "name its library under tensorrt: plugins, replace the operator in the model, or use engine: onnxruntime",
     ),
     _cause(
         r'Cannot find input tensor with name "(?P<input>[^"]*)"',
@@ -193,7 +191,7 @@ _CAUSES = (
         r"While parsing node number|INVALID_(?:NODE|GRAPH|VALUE)|Invalid Node|In node -?\d+ with name"
         r"|ModelImporter\.cpp:\d+: ERROR",
         "TensorRT's parser does not take {node}",
-        f"change it in the model, or use engine: onnxruntime; {_ASK_LINT}",
+        "change it in the model, or use engine: onnxruntime",
     ),
     _cause(
         r"(?i)timing cache.*\bmiss|\bmiss\w*\b.*timing cache|not (?:found|present) in (?:the )?timing cache",

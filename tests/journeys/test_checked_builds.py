@@ -66,9 +66,9 @@ def test_a_check_that_says_nothing_is_done_again(terminal: CommandLine, monkeypa
         helper.make_node("Cast", ["zero"], ["indices"], to=TensorProto.INT64),
         helper.make_node("ScatterElements", ["x", "indices", "x"], ["y"], axis=1, reduction="add"),
     ]
-    sides = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 8])] for name in "xy"]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 8]) for name in "xy")
     opsets = [helper.make_opsetid("", 18)]
-    graph = helper.make_graph(nodes, "scatter", *sides)
+    graph = helper.make_graph(nodes, "scatter", [x], [y])
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), terminal.folder / "scatter.onnx")
     arguments = (
         "onnx:scatter.onnx",

@@ -32,6 +32,8 @@ from plansmith.triton.repository.repository import ModelRepository
 
 SUFFIX = ".tar.gz"
 
+_OTHER_ARCHIVES = {".gz", ".tar", ".tgz", ".zip"}
+
 _MOST_SHOWN = 8
 
 
@@ -112,6 +114,11 @@ def plan_archives(repository: ModelRepository, request: PackageRequest, output: 
     if request.multi_model and output.name.endswith(SUFFIX):
         raise UsageError(
             f"{output} is one file, and a multi-model endpoint takes one for each model", remedy="name a folder"
+        )
+    if output.suffix in _OTHER_ARCHIVES and not output.name.endswith(SUFFIX):
+        raise UsageError(
+            f"{output} is no name of an archive that SageMaker takes",
+            remedy=f"let it end in {SUFFIX}; or name a folder",
         )
     return [_plan(releases, request, output) for releases in select_releases(repository, request)]
 

@@ -38,7 +38,7 @@ UNKNOWN = {
     "a version": Refused(("validate", "tiny@9"), 7, ("tiny has no version '9'", "its versions: 1")),
     "a version that is no number": Refused(("validate", "tiny@x"), 7, ("tiny has no version 'x'",)),
     "a folder that is no release": Refused(("validate", "./artifacts"), 7, ("'./artifacts'", "tiny")),
-    "a repository": Refused(("validate", "tiny", "--repository", "none"), 7, ("none has no model 'tiny'",)),
+    "a repository": Refused(("validate", "tiny", "--repository", "none"), 7, ("there is no model repository",)),
     "a path to inspect": Refused(("inspect", "missing"), 2, ("missing is no manifest", "artifacts/repository")),
     "a folder to inspect": Refused(("inspect", "artifacts"), 2, ("artifacts is no manifest", "artifacts/repository")),
     "a file to inspect": Refused(("inspect", "notes.txt"), 2, ("notes.txt is no manifest",), {"notes.txt": "x"}),

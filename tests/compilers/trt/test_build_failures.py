@@ -21,7 +21,7 @@ CASES: dict[str, tuple[str, type[PlansmithError], str, str]] = {
         logs.NO_PLUGIN_BY_THE_PARSER,
         EngineError,
         "/dense_motion_network/GridSample (GridSample3D)",
-        "plansmith inspect",
+        "tensorrt: plugins",
     ),
     "a plugin that is gone": (
         logs.NO_PLUGIN_CREATOR,
@@ -110,7 +110,7 @@ BY_SOURCE: dict[str, tuple[str, type[PlansmithError], str, str]] = {
         ),
         EngineError,
         "mixes types",
-        "plansmith inspect",
+        "lower the model with plansmith",
     ),
     "a miss in the timing cache (words of NvInfer.h on the flag)": (
         "[E] Error[1]: Error Code 1: a tactic being timed is not present in the timing cache\n",

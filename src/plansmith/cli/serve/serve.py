@@ -158,28 +158,15 @@ def _serve(
     """
     from plansmith.cli.serve.front_end import front_end_start
     from plansmith.cli.serve.server_needs import needs_of, obstacles
-    from plansmith.errors import RepositoryError
-    from plansmith.triton.repository.nesting import require_alone
     from plansmith.triton.repository.repository import ModelRepository
     from plansmith.triton.server.installation import find_installation
     from plansmith.triton.server.python_stub import other_pythons
     from plansmith.triton.server.server import TritonServer
 
     opened = ModelRepository(folder)
-    require_alone(opened.root)
-    with suppress(RepositoryError):  # a repository that cannot be written is served as it stands
-        opened.settle_all()
-    present = opened.served_models()
-    missing = sorted(set(models) - set(present))
-    if (missing or not present) and not may_be_empty:
-        raise RepositoryError(
-            f"{repository} has no model {', '.join(missing)}" if missing else f"{repository} holds no model",
-            remedy=f"choose from: {', '.join(present)}" if present else "plansmith compile a model into it first",
-        )
-    is_endpoint = settings["sagemaker_port"] is not None
-    start = front_end_start(opened, models) if is_endpoint else None
+    served = _served_models(opened, models, repository, may_be_empty=may_be_empty)
+    start = front_end_start(opened, models) if settings["sagemaker_port"] is not None else None
     installation = find_installation(tritonserver)
-    served = [model for model in models or present if model not in missing]
     needs = needs_of(installation, opened, served)
     if follow or start is not None:  # what is published meanwhile, or lies in an archive, may bring its environment
         needs = replace(needs, pythons=tuple(other_pythons(installation)))
@@ -217,6 +204,33 @@ def _serve(
             return
     assert status is not None
     raise server.obituary(status, "while it served")
+
+
+def _served_models(
+    opened: ModelRepository, models: Sequence[str], repository: Path, *, may_be_empty: bool
+) -> list[str]:
+    """The models of a repository that are served, which it must have unless it may be empty.
+
+    Args:
+        opened: the repository, which is settled where it can be written.
+        models: those that were typed; all when empty.
+        repository: as it was typed.
+        may_be_empty: leave out what is not there.
+    """
+    from plansmith.errors import RepositoryError
+    from plansmith.triton.repository.nesting import require_alone
+
+    require_alone(opened.root)
+    with suppress(RepositoryError):  # a repository that cannot be written is served as it stands
+        opened.settle_all()
+    present = opened.served_models()
+    missing = sorted(set(models) - set(present))
+    if (missing or not present) and not may_be_empty:
+        raise RepositoryError(
+            f"{repository} has no model {', '.join(missing)}" if missing else f"{repository} holds no model",
+            remedy=f"choose from: {', '.join(present)}" if present else "plansmith compile a model into it first",
+        )
+    return [model for model in models or present if model not in missing]
 
 
 def _follower(server: TritonServer, opened: ModelRepository, models: tuple[str, ...], needs: Needs) -> Follower:

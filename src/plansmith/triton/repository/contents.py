@@ -132,6 +132,11 @@ class Holdings:
         """
         model, _, version = text.partition("@")
         numbers = self.versions(model)
+        if not numbers and not self.root.is_dir():
+            raise RepositoryError(
+                f"there is no model repository {self.root}",
+                remedy="name one with --repository, or compile a model into it first",
+            )
         if not numbers:
             known = self.models()
             remedy = f"name one of its models: {', '.join(known)}" if known else "compile a model into it first"
