@@ -5,7 +5,7 @@ They are evaluated by the server, so that they work when every worker is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.events.schemas.automations import Automation, AutomationCore
+    from prefect.events.schemas.automations import Automation, AutomationCore, EventTrigger
 
 HEARTBEAT = "prefect.flow-run.heartbeat"
 PUBLISHED = "plansmith.release.published"
@@ -35,6 +35,8 @@ _PUT_BACK = tuple(f"prefect.flow-run.{state}" for state in _BACK)
 _RUNS = "prefect.flow-run.*"
 _TELLS = "notify"
 """What Prefect calls the ability of a block to send a text to people."""
+
+_DESCRIPTION = "Made by plansmith flows."
 
 _COMPARED = ("description", "tags", "trigger", "actions")
 
@@ -154,16 +156,39 @@ def publication_automation(service: str, block: str, document: UUID) -> Automati
     )
 
 
-def apply_automations(client: SyncPrefectClient, config: ServiceConfig, *, dry_run: bool) -> Iterator[Change]:
+def run_automation(service: str, flow: str, deployment: UUID) -> AutomationCore:
+    """Runs a deployment of the service when one of its runs has published a version."""
+    from prefect.events.actions import RunDeployment
+    from prefect.events.schemas.automations import AutomationCore
+
+    return AutomationCore(
+        name=f"{service}: {flow} after a publication",
+        description=_DESCRIPTION,
+        tags=[service_tag(service)],
+        trigger=_trigger(service, expect={PUBLISHED}, match={"prefect.resource.id": f"{RELEASES}*"}),
+        actions=[RunDeployment(source="selected", deployment_id=deployment, parameters=None, job_variables=None)],
+    )
+
+
+def apply_automations(
+    client: SyncPrefectClient, config: ServiceConfig, after_publication: Mapping[str, UUID], *, dry_run: bool
+) -> Iterator[Change]:
     """Make, change, leave or remove the automations of a service, and say which.
 
     One that was switched off in Prefect's pages stays off; those that are not the service's are not looked at.
+
+    Args:
+        client: of the server.
+        config: the service.
+        after_publication: the deployments that run after a publication, by flow.
+        dry_run: whether to say only what would be done.
 
     Raises:
         UsageError: a block is not there, or tells nobody; nothing was changed.
     """
     present = {one.name: one for one in client.read_automations() if service_tag(config.name) in one.tags}
-    for wanted in _automations(client, config):
+    runs = [run_automation(config.name, flow, deployment) for flow, deployment in after_publication.items()]
+    for wanted in (*_automations(client, config), *runs):
         outcome = _applied(client, wanted, present.pop(wanted.name, None), dry_run=dry_run)
         yield Change(what="automation", name=wanted.name, outcome=outcome)
     for name, found in present.items():
@@ -241,22 +266,29 @@ def _notification(
     body: str,
 ) -> AutomationCore:
     from prefect.events.actions import SendNotification
-    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
-    from prefect.events.schemas.events import ResourceSpecification
+    from prefect.events.schemas.automations import AutomationCore
 
     return AutomationCore(
         name=name,
-        description="Made by plansmith flows.",
+        description=_DESCRIPTION,
         tags=[service_tag(service)],
-        trigger=EventTrigger(
-            expect=expect,
-            match=ResourceSpecification(match),
-            match_related=ResourceSpecification(_tagged(service)),
-            posture=Posture.Reactive,
-            threshold=1,
-            within=timedelta(0),
-        ),
+        trigger=_trigger(service, expect=expect, match=match),
         actions=[SendNotification(block_document_id=document, subject=subject, body=body)],
+    )
+
+
+def _trigger(service: str, *, expect: set[str], match: dict[str, str | list[str]]) -> EventTrigger:
+    """Each event of the service's runs, as it comes."""
+    from prefect.events.schemas.automations import EventTrigger, Posture
+    from prefect.events.schemas.events import ResourceSpecification
+
+    return EventTrigger(
+        expect=expect,
+        match=ResourceSpecification(match),
+        match_related=ResourceSpecification(_tagged(service)),
+        posture=Posture.Reactive,
+        threshold=1,
+        within=timedelta(0),
     )
 
 

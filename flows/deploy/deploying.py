@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from plansmith.config.service.service import SERVED, FlowDeployment, FlowSchedule, Pool, ServiceConfig
 from plansmith.errors import UsageError
@@ -55,7 +56,8 @@ def deploy(config: ServiceConfig, only: Sequence[str] = (), *, dry_run: bool = F
         # Others are removed last: what failed before left them as they were.
         labels = {one.label for one in deployments_of(config)}
         changes += _remove_others(client, config.name, labels, only, dry_run=dry_run)
-        changes += apply_automations(client, config, dry_run=dry_run)
+        after_publication = run_after_publication(client, config, deployments_of(config), dry_run=dry_run)
+        changes += apply_automations(client, config, after_publication, dry_run=dry_run)
         crashed = () if dry_run else tuple(crash_silent_runs(client, [service_tag(config.name)]))
         there = [name for name in pools if not dry_run or name not in missing]
         return Deployed(changes=tuple(changes), unattended=tuple(unattended(client, there)), crashed=crashed)
@@ -116,6 +118,27 @@ def own_deployment(client: SyncPrefectClient, service: str, label: str) -> Deplo
         f"the deployment {label} is there already and {whose}",
         remedy=f"{other}, or remove it: prefect deployment delete {label}",
     )
+
+
+def run_after_publication(
+    client: SyncPrefectClient, config: ServiceConfig, deployments: Iterable[FlowDeployment], *, dry_run: bool = False
+) -> dict[str, UUID]:
+    """The deployments that are to run after a publication, by flow; those that are there.
+
+    Args:
+        client: of the server.
+        config: the service.
+        deployments: of it.
+        dry_run: any identifier stands for a deployment that is not there yet.
+    """
+    wanted = [one for one in deployments if one.flow in config.flows and config.flows[one.flow].after_publication]
+    ids = {}
+    for one in wanted:
+        if (found := own_deployment(client, config.name, one.label)) is not None:
+            ids[one.flow] = found.id
+        elif dry_run:
+            ids[one.flow] = uuid4()
+    return ids
 
 
 def _applied(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from plansmith.config.service.service import (
+    DEPLOY_ENDPOINTS,
     SERVED,
     FlowDeployment,
     FlowSchedule,
@@ -41,6 +42,7 @@ _WORDS: dict[str, str] = {
     "refresh": "Look for newer models, data and tools, and compile what they change.",
     "verify": "Compare what is published with its digests, and ask servers for it.",
     "collect": "Remove what retention says nobody needs.",
+    DEPLOY_ENDPOINTS: "Deploy the endpoints of SageMaker that differ from their files.",
 }
 
 
@@ -86,7 +88,8 @@ def deployments_of(config: ServiceConfig, *, served: bool = False) -> tuple[Flow
     pools = [SERVED] if served else list(config.pools)
     models = [_deployment(config, ONE_MODEL, pool, FlowSettings()) for pool in pools]
     whole = []
-    for flow in get_args(ScheduledFlow):
+    flows: list[ScheduledFlow] = [one for one in get_args(ScheduledFlow) if one != DEPLOY_ENDPOINTS or config.endpoints]
+    for flow in flows:
         settings = config.flow(flow)
         whole.append(_deployment(config, flow, SERVED if served else settings.pool, settings))
     return (*models, *whole)
@@ -133,6 +136,8 @@ def _given(config: ServiceConfig, flow: str, *, served: bool) -> dict[str, Any]:
     specs = {"specs": list(config.specs)}
     if flow == ONE_MODEL:
         return {}
+    if flow == DEPLOY_ENDPOINTS:
+        return {"endpoints": list(config.endpoints)}
     if flow in FLEETS:
         return specs if served else {**specs, "pools": config.pool_of_target}
     # What runs of the fleet put somewhere else than its specs say is looked for there.

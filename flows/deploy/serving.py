@@ -16,8 +16,8 @@ import httpx
 
 from plansmith.config.service.service import FlowDeployment, ServiceConfig
 from plansmith.errors import EnvironmentFault, UsageError, first_line
-from plansmith.flows.deploy.automations import apply_automations
-from plansmith.flows.deploy.deploying import SLUG, own_deployment, remove_schedules
+from plansmith.flows.deploy.automations import apply_automations, require_blocks
+from plansmith.flows.deploy.deploying import SLUG, own_deployment, remove_schedules, run_after_publication
 from plansmith.flows.deploy.deployments import environment_of, service_tag
 from plansmith.flows.deploy.silent_runs import crash_silent_runs
 from plansmith.flows.prefect_api.api import CHANGING_RETRIES, asking, require_api
@@ -107,6 +107,9 @@ def _serve(
             runner.add_deployment(_served(one))
         with asking(url, retries=CHANGING_RETRIES) as client:
             remove_schedules(client, deployments)
+            after_publication = run_after_publication(client, config, deployments)
+            for _ in apply_automations(client, config, after_publication, dry_run=False):
+                pass
         told = asyncio.run(_until_told(runner, partial(ready, url), tell))
     if told != signal.SIGINT:
         sys.exit(_EXIT_SIGNALLED + told)
@@ -115,7 +118,7 @@ def _serve(
 def _prepare(
     client: SyncPrefectClient, config: ServiceConfig, deployments: Sequence[FlowDeployment], tell: Callable[[str], None]
 ) -> None:
-    """See that the deployments are the service's, say which of them somebody serves, and make the automations."""
+    """See that the deployments are the service's and that its blocks are there; say what somebody else serves."""
     from prefect.client.schemas.objects import DeploymentStatus
 
     present = [own_deployment(client, config.name, one.label) for one in deployments]
@@ -124,8 +127,7 @@ def _prepare(
             f"the service {config.name} was served a minute ago or less: where another machine still does so, each run"
             " is taken up by one of the two, in its own directory"
         )
-    for _ in apply_automations(client, config, dry_run=False):
-        pass
+    require_blocks(client, config)
     for name in crash_silent_runs(client, [service_tag(config.name)]):
         tell(f"{name} had not been heard of for too long, and counts as crashed now")
 

@@ -1,4 +1,7 @@
-"""One run of a deployment at a time, where two would do the same work twice: the later one ends at once.
+"""One run of a deployment at a time, where two would do the same work twice.
+
+Of a flow that looks for work, the later run ends at once. One that is told of work waits for the earlier one, which may
+not have seen it; of several that wait, the last one does the work of all.
 
 This stands in place of a limit of the deployment: Prefect's engine ends a healthy run whose slot's lease is gone, as it
 is with a server that kept its leases in memory and was restarted (prefect.flow_engine, `maintain_concurrency_lease`).
@@ -6,6 +9,7 @@ is with a server that kept its leases in memory and was restarted (prefect.flow_
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 
 SKIPPED = "Skipped"
 
+_LOOK_SECONDS = 5
+
 
 def skipped() -> State[Any] | None:
     """The state in which the current flow run is to end because another does the same; None where it is to go on.
@@ -52,6 +58,33 @@ def skipped() -> State[Any] | None:
     return Completed(name=SKIPPED, message=words)
 
 
+def superseded() -> State[Any] | None:
+    """Wait until no earlier run of the deployment runs; the state in which to end where a later one waits as well.
+
+    Raises:
+        EnvironmentFault: the Prefect API was away for too long.
+    """
+    log = get_run_logger()
+    run, waits_for = UUID(flow_run.get_id()), ""
+
+    def ask() -> tuple[FlowRun | None, FlowRun | None]:
+        with get_client(sync_client=True) as client:
+            return earlier_run(client, run), later_run(client, run)
+
+    while True:
+        earlier, later = patiently(ask, log.warning)
+        if earlier is None:
+            return None
+        if later is not None:
+            words = f"skipped: {later.name} waits as well, and does what this run would"
+            log.info("%s", words)
+            return Completed(name=SKIPPED, message=words)
+        if waits_for != str(earlier.id):
+            waits_for = str(earlier.id)
+            log.info("waiting for %s: %s", earlier.name, url_for(earlier) or earlier.id)
+        time.sleep(_LOOK_SECONDS)
+
+
 def earlier_run(client: SyncPrefectClient, run: UUID) -> FlowRun | None:
     """The run of the same deployment, with the same parameters, that was running before a run was; None without one.
 
@@ -61,14 +94,25 @@ def earlier_run(client: SyncPrefectClient, run: UUID) -> FlowRun | None:
         client: of the API.
         run: one that is running.
     """
+    this, others = _runs_beside(client, run)
+    return min((one for one in others if _began(one) < _began(this)), key=_began, default=None)
+
+
+def later_run(client: SyncPrefectClient, run: UUID) -> FlowRun | None:
+    """As `earlier_run`, the last one that began to run after a run did."""
+    this, others = _runs_beside(client, run)
+    return max((one for one in others if _began(one) > _began(this)), key=_began, default=None)
+
+
+def _runs_beside(client: SyncPrefectClient, run: UUID) -> tuple[FlowRun, list[FlowRun]]:
+    """A run, and those of the same deployment and with the same parameters that are running, perhaps with itself."""
     this = client.read_flow_run(run)
     if this.deployment_id is None:
-        return None
+        return this, []
     running = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING])))
     its_own = DeploymentFilter(id=DeploymentFilterId(any_=[this.deployment_id]))
     found = client.read_flow_runs(flow_run_filter=running, deployment_filter=its_own)
-    before = [one for one in found if one.parameters == this.parameters and _began(one) < _began(this)]
-    return min(before, key=_began, default=None)
+    return this, [one for one in found if one.parameters == this.parameters]
 
 
 def _began(run: FlowRun) -> tuple[str, str]:

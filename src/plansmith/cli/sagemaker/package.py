@@ -110,36 +110,39 @@ def package_command(
     from plansmith.triton.repository.repository import ModelRepository
 
     require_text(*models, str(output))
-    objects = _bucket(upload, reach)
+    if upload is None and reach.given:
+        raise UsageError(f"{reach.options} is for --upload", remedy="pass --upload s3://BUCKET/PREFIX")
+    objects = archive_bucket(upload, reach) if upload is not None else None
     request = PackageRequest(releases=models, target=load_target(target) if target else None, **options)
     plans = plan_archives(ModelRepository(repository), request, output)
     if dry_run:
         archives = [plan.archive for plan in plans]
         uploads = [plan_upload(objects, archive) for archive in archives] if objects else []
     else:
-        archives = _write(plans, quiet=quiet or as_json)
-        uploads = _upload(archives, objects, quiet=quiet or as_json) if objects else []
+        archives = write_archives(plans, quiet=quiet or as_json)
+        uploads = upload_archives(archives, objects, quiet=quiet or as_json) if objects else []
     if as_json:
         click.echo(json.dumps(_document(archives, uploads, plans, dry_run=dry_run)))
     else:
         echo_lines(_lines(archives, uploads, plans, dry_run=dry_run))
 
 
-def _bucket(upload: str | None, reach: Reach) -> S3Objects | None:
-    """The prefix that archives are sent to; None for none."""
+def archive_bucket(upload: str, reach: Reach) -> S3Objects:
+    """The prefix that archives are sent to.
+
+    Raises:
+        UsageError: it is none.
+    """
     from plansmith.stores.backend.s3 import S3Objects
 
-    if upload is None:
-        if reach.given:
-            raise UsageError(f"{reach.options} is for --upload", remedy="pass --upload s3://BUCKET/PREFIX")
-        return None
     place = reach.place(upload, "--upload")
     if not place.is_s3:
         raise UsageError(f"--upload {upload} is a folder", remedy="write s3://BUCKET/PREFIX; or --output for a folder")
     return S3Objects(place, Path.cwd())
 
 
-def _write(plans: Sequence[ArchivePlan], *, quiet: bool) -> list[Archive]:
+def write_archives(plans: Sequence[ArchivePlan], *, quiet: bool) -> list[Archive]:
+    """Make archives, with a line of progress."""
     from plansmith.cli.store.transfers import transfer_line
     from plansmith.sagemaker.archives import write_archive
 
@@ -147,7 +150,8 @@ def _write(plans: Sequence[ArchivePlan], *, quiet: bool) -> list[Archive]:
         return [write_archive(plan, moved) for plan in plans]
 
 
-def _upload(archives: Sequence[Archive], objects: S3Objects, *, quiet: bool) -> list[Upload]:
+def upload_archives(archives: Sequence[Archive], objects: S3Objects, *, quiet: bool) -> list[Upload]:
+    """Send archives that are not there, with a line of progress."""
     from plansmith.cli.store.transfers import transfer_line
     from plansmith.sagemaker.upload import upload_archive
 

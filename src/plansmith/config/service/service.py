@@ -20,8 +20,13 @@ from plansmith.errors import EngineError
 from plansmith.records.fields import Confidential, Count, Switch
 from plansmith.records.model import Record
 
-ScheduledFlow = Literal["compile-fleet", "refresh", "verify", "collect"]
+ScheduledFlow = Literal["compile-fleet", "refresh", "verify", "collect", "deploy-endpoints"]
 """The flows that a service runs as a whole; `compile-model` runs for one model at a time, on every pool."""
+
+DEPLOY_ENDPOINTS: ScheduledFlow = "deploy-endpoints"
+"""Runs where the service has endpoints."""
+
+_PUBLISHING: tuple[ScheduledFlow, ...] = ("compile-fleet", "refresh")
 
 SERVED = "served"
 """Stands for a pool where `plansmith flows serve` runs the flows itself."""
@@ -120,6 +125,9 @@ class FlowSettings(Record):
         default_factory=dict, description="Parameters of the flow."
     )
     schedules: dict[Name, Schedule] = Field(default_factory=dict, description="When it runs by itself, by name.")
+    after_publication: Switch = Field(
+        default=False, description="Run it whenever a run of the service has published a version."
+    )
 
 
 class Notifications(Record):
@@ -138,6 +146,11 @@ class ServiceConfig(Record):
     )
     specs: tuple[Folder, ...] = Field(
         min_length=1, description="Spec files and folders of them that fleets are made of, relative to the directory."
+    )
+    endpoints: tuple[Folder, ...] = Field(
+        default=(),
+        description="Files of SageMaker endpoints and folders of them, relative to the directory, which"
+        " deploy-endpoints keeps as they say.",
     )
     pools: dict[Name, Pool] = Field(min_length=1, description="Work pools by name.")
     flows: dict[ScheduledFlow, FlowSettings] = Field(
@@ -258,11 +271,7 @@ def _problems(values: Mapping[str, Any], cron: CronCheck) -> list[Problem]:
 
 def _contradictions(config: ServiceConfig) -> Iterator[Problem]:
     """What is wrong between values that are each right by themselves."""
-    names = ", ".join(config.pools)
-    for flow, settings in config.flows.items():
-        if settings.pool and settings.pool not in config.pools:
-            words = f"'flows.{flow}.pool': there is no pool {settings.pool!r} here, but {names}"
-            yield Problem(("flows", flow, "pool"), "wrong", words)
+    yield from _flow_contradictions(config)
     builders: dict[str, str] = {}
     here = Path(config.directory)
     for name, pool in config.pools.items():
@@ -286,6 +295,20 @@ def _contradictions(config: ServiceConfig) -> Iterator[Problem]:
     if config.crashed_after_seconds < least:
         words = f"'crashed_after_seconds': must be {least} or more, {_MISSED_HEARTBEATS} times heartbeat_seconds"
         yield Problem(("crashed_after_seconds",), "wrong", words)
+
+
+def _flow_contradictions(config: ServiceConfig) -> Iterator[Problem]:
+    names = ", ".join(config.pools)
+    for flow, settings in config.flows.items():
+        if settings.pool and settings.pool not in config.pools:
+            words = f"'flows.{flow}.pool': there is no pool {settings.pool!r} here, but {names}"
+            yield Problem(("flows", flow, "pool"), "wrong", words)
+        if settings.after_publication and flow in _PUBLISHING:
+            words = f"'flows.{flow}.after_publication': publishes versions itself, and would not end"
+            yield Problem(("flows", flow, "after_publication"), "wrong", words)
+    if DEPLOY_ENDPOINTS in config.flows and not config.endpoints:
+        words = f"'flows.{DEPLOY_ENDPOINTS}': there are no endpoints: name their files, endpoints: [FOLDER]"
+        yield Problem(("flows", DEPLOY_ENDPOINTS), "wrong", words)
 
 
 def _target_problem(target: str, here: Path) -> str | None:

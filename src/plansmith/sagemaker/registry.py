@@ -1,0 +1,329 @@
+"""Releases in the SageMaker Model Registry: a release is a model package, a version of its group.
+
+The fields are those of docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateModelPackage.html.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from plansmith.errors import EnvironmentFault, RepositoryError, UsageError
+from plansmith.records.model import Record
+from plansmith.records.release import Manifest
+from plansmith.sagemaker.archives import SUFFIX, Archive
+from plansmith.sagemaker.deployment.account import is_missing
+from plansmith.sagemaker.endpoint.checks import serving_instances
+from plansmith.stores.backend.s3 import S3Objects
+from plansmith.system.aws.call import Call, require_valid
+from plansmith.system.aws.service import AwsService
+
+ApprovalStatus = Literal["Approved", "Rejected", "PendingManualApproval"]
+
+RELEASE = "plansmith.release"
+ARCHIVE = "plansmith.archive"
+"""Entries of a package's metadata: MODEL@VERSION, and the SHA-256 of its archive."""
+
+_SERVICE = "sagemaker"
+_PENDING: ApprovalStatus = "PendingManualApproval"
+_CONTENT_TYPES = ("application/json", "application/octet-stream", "application/vnd.sagemaker-triton.binary+json")
+_METRICS_SUFFIX = ".validation.json"
+_GROUP = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
+# Of CustomerMetadataProperties: what a value may hold, and how much of it.
+_FOREIGN = re.compile(r"[^\w .:/=+\-@]")
+_LONGEST_VALUE = 256
+
+
+class Registration(Record):
+    """A release as a version of a group, and the requests that make it one.
+
+    Attributes:
+        group: the model package group.
+        release: MODEL@VERSION.
+        status: whether it may be deployed.
+        arn: of the package; empty before it is created.
+        image: the container that serves it.
+        model_data_url: its archive.
+        metrics_url: the report of its gate.
+        calls: what has to be asked of SageMaker; empty where it is registered so already.
+    """
+
+    group: str
+    release: str
+    status: ApprovalStatus
+    arn: str
+    image: str
+    model_data_url: str
+    metrics_url: str
+    calls: tuple[Call, ...]
+
+
+class ApprovedRelease(Record):
+    """The newest approved version of a group.
+
+    Attributes:
+        arn: of the package.
+        release: MODEL@VERSION.
+        archive_digest: the SHA-256 of its archive.
+    """
+
+    arn: str
+    release: str
+    archive_digest: str
+
+
+class ModelRegistry:
+    """The model registry of a region; a context manager.
+
+    Args:
+        region: that of the environment where it is empty.
+    """
+
+    def __init__(self, region: str = "") -> None:
+        self._service = AwsService(
+            _SERVICE,
+            "the SageMaker Model Registry" + (f" in {region}" if region else ""),
+            region=region,
+            settings="the region and the network",
+            remedy="see what is there: aws sagemaker list-model-packages --model-package-group-name GROUP",
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Close all connections."""
+        self._service.close()
+
+    def has_group(self, group: str) -> bool:
+        """Whether there is a group.
+
+        Raises:
+            EnvironmentFault: SageMaker cannot be asked.
+        """
+        try:
+            self._service.call("describe_model_package_group", ModelPackageGroupName=group)
+        except (UsageError, EnvironmentFault) as error:
+            if is_missing(error):
+                return False
+            raise
+        return True
+
+    def packages(self, group: str, **filters: str) -> Iterator[dict[str, Any]]:
+        """The packages of a group as SageMaker lists them, the newest first."""
+        request: dict[str, Any] = {
+            "ModelPackageGroupName": group,
+            "SortBy": "CreationTime",
+            "SortOrder": "Descending",
+            **filters,
+        }
+        while True:
+            page = self._service.call("list_model_packages", **request)
+            yield from page.get("ModelPackageSummaryList", ())
+            if not page.get("NextToken"):
+                return
+            request["NextToken"] = page["NextToken"]
+
+    def describe(self, arn: str) -> dict[str, Any]:
+        """All that SageMaker says of a package."""
+        found: dict[str, Any] = self._service.call("describe_model_package", ModelPackageName=arn)
+        return found
+
+    def execute(self, call: Call) -> dict[str, Any]:
+        """Send one request of a registration.
+
+        Raises:
+            EnvironmentFault: it is not allowed, or SageMaker cannot be asked.
+            UsageError: SageMaker refuses it.
+        """
+        answer: dict[str, Any] = self._service.call(call.operation, **call.parameters)
+        return answer
+
+
+@dataclass(frozen=True)
+class PackageContent:
+    """What a model package is made of.
+
+    Attributes:
+        manifest: of the release that the endpoint serves.
+        archive: with its digest.
+        image: the container that serves it.
+        folder: s3://bucket/prefix, which has the archive, and beside it the report of the gate.
+    """
+
+    manifest: Manifest
+    archive: Archive
+    image: str
+    folder: str
+
+    @property
+    def release(self) -> str:
+        """MODEL@VERSION."""
+        return f"{self.manifest.name}@{self.manifest.version}"
+
+    @property
+    def model_data_url(self) -> str:
+        """The archive."""
+        return f"{self.folder}/{Path(self.archive.file).name}"
+
+    @property
+    def metrics_name(self) -> str:
+        """The name of the gate's report in the folder."""
+        return Path(self.archive.file).name.removesuffix(SUFFIX) + _METRICS_SUFFIX
+
+    @property
+    def metrics(self) -> bytes:
+        """The gate's report."""
+        return json.dumps(self.manifest.validation.model_dump(mode="json"), indent=1).encode()
+
+    @property
+    def description(self) -> str:
+        """By which a package is known again: a list of packages has no more of it."""
+        return f"{self.release} for {self.image.rpartition('/')[2]}, archive {self.archive.digest[:16]}"
+
+
+def plan_registration(
+    registry: ModelRegistry, group: str, status: ApprovalStatus | None, content: PackageContent
+) -> Registration:
+    """What would have to be asked so that a release is a version of a group; nothing is changed.
+
+    Args:
+        registry: the registry.
+        group: the group, which is created where there is none.
+        status: of the package; where it is None, that which it has, or pending for a new one.
+        content: of the package.
+
+    Raises:
+        UsageError: the group cannot have that name.
+        EnvironmentFault: SageMaker cannot be asked.
+    """
+    if not _GROUP.fullmatch(group):
+        raise UsageError(
+            f"a group cannot be called {group!r}",
+            remedy="use at most 63 letters, digits and -, with a letter or digit at both ends",
+        )
+    calls: list[Call] = []
+    present: dict[str, Any] | None = None
+    if registry.has_group(group):
+        packages = registry.packages(group)
+        present = next((one for one in packages if one.get("ModelPackageDescription") == content.description), None)
+    else:
+        calls.append(_group_call(group, content))
+    current: ApprovalStatus = present["ModelApprovalStatus"] if present else _PENDING
+    if present is None:
+        calls.append(_package_call(group, status or current, content))
+    elif status not in {None, current}:
+        parameters = {"ModelPackageArn": present["ModelPackageArn"], "ModelApprovalStatus": status}
+        calls.append(Call(service=_SERVICE, operation="update_model_package", parameters=parameters))
+    for call in calls:
+        require_valid(call)
+    return Registration(
+        group=group,
+        release=content.release,
+        status=status or current,
+        arn=present["ModelPackageArn"] if present else "",
+        image=content.image,
+        model_data_url=content.model_data_url,
+        metrics_url=f"{content.folder}/{content.metrics_name}",
+        calls=tuple(calls),
+    )
+
+
+def register(registry: ModelRegistry, objects: S3Objects, content: PackageContent, plan: Registration) -> Registration:
+    """Carry out a registration, whose archive is in S3.
+
+    Args:
+        registry: the registry.
+        objects: the folder of the archive, which takes the gate's report.
+        content: of the package.
+        plan: of `plan_registration`.
+
+    Returns:
+        The registration with the package's ARN.
+
+    Raises:
+        EnvironmentFault: it is not allowed, beyond a quota, or AWS cannot be asked.
+        RepositoryError: S3 refuses the report.
+        UsageError: SageMaker refuses the package.
+    """
+    arn = plan.arn
+    if not arn:
+        objects.put(content.metrics_name, content.metrics)
+    for call in plan.calls:
+        arn = registry.execute(call).get("ModelPackageArn", arn)
+    return plan.model_copy(update={"arn": arn})
+
+
+def approved_release(registry: ModelRegistry, group: str, model: str) -> ApprovedRelease:
+    """The newest approved package of a group that a release of a model was registered as.
+
+    Args:
+        registry: the registry.
+        group: the group.
+        model: of which it has to be.
+
+    Raises:
+        RepositoryError: there is none.
+        EnvironmentFault: SageMaker cannot be asked.
+    """
+    for package in registry.packages(group, ModelApprovalStatus="Approved") if registry.has_group(group) else ():
+        metadata = registry.describe(package["ModelPackageArn"]).get("CustomerMetadataProperties") or {}
+        release = metadata.get(RELEASE, "")
+        if release.partition("@")[0] == model and ARCHIVE in metadata:
+            return ApprovedRelease(arn=package["ModelPackageArn"], release=release, archive_digest=metadata[ARCHIVE])
+    raise RepositoryError(
+        f"the model package group {group} has no approved release of {model}",
+        remedy=f"register one: plansmith sagemaker register {model} --group {group}; approve it in SageMaker Studio, or"
+        " with --status approved",
+    )
+
+
+def _group_call(group: str, content: PackageContent) -> Call:
+    parameters = {"ModelPackageGroupName": group, "ModelPackageGroupDescription": f"Releases of {content.manifest.name}"}
+    return Call(service=_SERVICE, operation="create_model_package_group", parameters=parameters)
+
+
+def _package_call(group: str, status: ApprovalStatus, content: PackageContent) -> Call:
+    archive = content.archive
+    metrics = {"ContentType": _CONTENT_TYPES[0], "S3Uri": f"{content.folder}/{content.metrics_name}"}
+    container = {"Image": content.image, "ModelDataUrl": content.model_data_url, "Environment": archive.environment}
+    return Call(
+        service=_SERVICE,
+        operation="create_model_package",
+        parameters={
+            "ModelPackageGroupName": group,
+            "ModelPackageDescription": content.description,
+            "ModelApprovalStatus": status,
+            "InferenceSpecification": {
+                "Containers": [container],
+                "SupportedContentTypes": list(_CONTENT_TYPES),
+                "SupportedResponseMIMETypes": list(_CONTENT_TYPES),
+                "SupportedRealtimeInferenceInstanceTypes": serving_instances(archive),
+            },
+            "ModelMetrics": {"ModelQuality": {"Statistics": metrics}},
+            "CustomerMetadataProperties": _metadata(content),
+        },
+    )
+
+
+def _metadata(content: PackageContent) -> dict[str, str]:
+    """What a person wants to know of a release before it is approved."""
+    manifest, archive = content.manifest, content.archive
+    values = {
+        RELEASE: content.release,
+        ARCHIVE: archive.digest,
+        "plansmith.digest": manifest.release_digest,
+        "plansmith.engine": manifest.engine.kind,
+        "plansmith.precision": manifest.engine.precision,
+        "plansmith.target": archive.target,
+        "plansmith.gpus": " ".join(archive.compute_capabilities),
+        "plansmith.verdict": manifest.validation.verdict,
+    }
+    return {name: _FOREIGN.sub("-", value)[:_LONGEST_VALUE] for name, value in values.items() if value}
