@@ -16,8 +16,8 @@ import yaml
 
 from plansmith.errors import EnvironmentFault
 from plansmith.system.process import ProcessGroup
+from plansmith.triton.server.control.live import RunningTriton
 from plansmith.triton.server.installation import Installation
-from plansmith.triton.server.live import RunningTriton
 from plansmith.triton.server.process import end_server, start_server
 
 from ..support.triton.installed import installation

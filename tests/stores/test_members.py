@@ -23,8 +23,8 @@ from plansmith.stores.transfer.publication import publish_release
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.ensemble_members import MEMBERS
 from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.control.live import RunningTriton
 from plansmith.triton.server.installation import Installation
-from plansmith.triton.server.live import RunningTriton
 from plansmith.triton.server.server import TritonServer
 
 from ..support.faults.wholeness import repository_problems, shown_parts

@@ -19,8 +19,8 @@ from plansmith.stores.transfer.publication import Terms, publish_release
 from plansmith.system.digest import Digester
 from plansmith.triton.config.model_config import parse_config
 from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.control.live import RunningTriton
 from plansmith.triton.server.installation import Installation
-from plansmith.triton.server.live import RunningTriton
 from plansmith.triton.server.server import TritonServer
 
 from ..support.stores.places import IN_A_FOLDER

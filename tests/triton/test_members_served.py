@@ -10,9 +10,9 @@ import pytest
 
 from plansmith.errors import ServedCheckError
 from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.control.live import RunningTriton
+from plansmith.triton.server.control.load_targets import LoadedInto
 from plansmith.triton.server.installation import Installation
-from plansmith.triton.server.live import RunningTriton
-from plansmith.triton.server.load_targets import LoadedInto
 from plansmith.triton.server.server import TritonServer
 
 from ..support.triton.clients import Clients

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from plansmith.errors import ServedCheckError
 from plansmith.records.validation import ServedReport
 from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.control.live import RunningTriton
+from plansmith.triton.server.control.load_targets import LoadedInto
 from plansmith.triton.server.installation import Installation
-from plansmith.triton.server.live import RunningTriton
-from plansmith.triton.server.load_targets import LoadedInto
 from plansmith.triton.server.runtime import ServingRuntime
 from plansmith.triton.server.served_check import RawQuestion, RawQuestions, check_served
 from plansmith.triton.server.server import TritonServer

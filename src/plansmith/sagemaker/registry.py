@@ -286,7 +286,10 @@ def approved_release(registry: ModelRegistry, group: str, model: str) -> Approve
 
 
 def _group_call(group: str, content: PackageContent) -> Call:
-    parameters = {"ModelPackageGroupName": group, "ModelPackageGroupDescription": f"Releases of {content.manifest.name}"}
+    parameters = {
+        "ModelPackageGroupName": group,
+        "ModelPackageGroupDescription": f"Releases of {content.manifest.name}",
+    }
     return Call(service=_SERVICE, operation="create_model_package_group", parameters=parameters)
 
 

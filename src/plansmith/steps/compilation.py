@@ -39,8 +39,8 @@ from plansmith.system.files import require_writable
 from plansmith.triton.config.option_rules import require_served
 from plansmith.triton.config.script import MAIN
 from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.control.load_targets import LoadedInto
 from plansmith.triton.server.installation import has_gpu
-from plansmith.triton.server.load_targets import LoadedInto
 from plansmith.triton.server.runtime import ServingRuntime, find_serving_runtime
 
 STEPS = (

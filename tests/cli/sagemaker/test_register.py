@@ -50,7 +50,9 @@ def test_a_release_is_registered_once_and_approved(
     assert container["Environment"] == {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "one"}
     assert "ml.c5.xlarge" in specification["SupportedRealtimeInferenceInstanceTypes"]
     metrics = package["ModelMetrics"]["ModelQuality"]["Statistics"]["S3Uri"]
-    assert sorted(s3.keys()) == sorted(url.removeprefix(f"s3://{s3.bucket}/") for url in (first["model_data_url"], metrics))
+    assert sorted(s3.keys()) == sorted(
+        url.removeprefix(f"s3://{s3.bucket}/") for url in (first["model_data_url"], metrics)
+    )
     report = s3.client.get_object(Bucket=s3.bucket, Key=metrics.removeprefix(f"s3://{s3.bucket}/"))["Body"].read()
     assert json.loads(report)["verdict"] == "passed"
     assert run(*register, "--json").document["calls"] == []
@@ -62,9 +64,7 @@ def test_a_release_is_registered_once_and_approved(
     assert package["CustomerMetadataProperties"]["plansmith.archive"] == found.archive_digest
 
 
-def test_a_group_without_an_approved_release_says_what_to_do(
-    run: InProcess, s3: S3, register: tuple[str, ...]
-) -> None:
+def test_a_group_without_an_approved_release_says_what_to_do(run: InProcess, s3: S3, register: tuple[str, ...]) -> None:
     run(*register)
     with ModelRegistry("us-east-1") as registry, pytest.raises(Exception, match="no approved release of one") as none:
         approved_release(registry, s3.bucket, "one")
@@ -79,5 +79,7 @@ def test_a_group_without_an_approved_release_says_what_to_do(
         (("--region", "mars-1"), 2, ("mars-1",)),
     ],
 )
-def test_refusals(words: tuple[str, ...], status: int, says: tuple[str, ...], run: InProcess, register: tuple[str, ...]) -> None:
+def test_refusals(
+    words: tuple[str, ...], status: int, says: tuple[str, ...], run: InProcess, register: tuple[str, ...]
+) -> None:
     check_refusal(run(*register, *words, "--json"), status, says)

@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from plansmith.cli.compile.outcomes import Compiled
-from plansmith.cli.serve import serve, server_needs
-from plansmith.cli.serve.server_needs import ServerNeeds, obstacles
+from plansmith.cli.serve import serve
 from plansmith.config.target.targets import load_target
 from plansmith.errors import EnvironmentFault, ServedCheckError
 from plansmith.records.engine import Engine
@@ -21,6 +20,7 @@ from plansmith.records.validation import ServedReport
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server import installation
 from plansmith.triton.server.installation import RUNNING_PYTHON, Installation, find_installation
+from plansmith.triton.server.needs import ServerNeeds, obstacles, server_arguments, shown_manifests, stand_in_for
 from plansmith.triton.server.server import TritonServer
 
 from ...support.faults.packages import draft_of, publish, write_package
@@ -79,8 +79,8 @@ def test_what_any_shown_version_needs_is_passed_once(tmp_path: Path) -> None:
     released(root, "plain", ())
     released(root, "compatible", (COMPATIBLE,), (COMPATIBLE, PLUGINS), ())
     opened = ModelRepository(root)
-    assert server_needs.server_arguments(opened, ["plain"]) == []
-    assert server_needs.server_arguments(opened, ["plain", "compatible"]) == [COMPATIBLE, PLUGINS]
+    assert server_arguments(shown_manifests(opened, ["plain"])) == []
+    assert server_arguments(shown_manifests(opened, ["plain", "compatible"])) == [COMPATIBLE, PLUGINS]
 
 
 def test_a_server_that_runs_takes_up_no_model_that_needs_other_arguments_or_is_for_another_target(
@@ -121,24 +121,24 @@ def test_what_is_no_size_of_memory_is_refused(written: str) -> None:
 
 def test_plans_alone_need_no_onnx_runtime_in_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "has_gpu", lambda: True)
-    monkeypatch.setattr(ModelRepository, "load_target", lambda _: load_target("triton-26.08"))
+    target = load_target("triton-26.08")
     root = tmp_path / "repository"
     released(root, "plans", (), (), engine=planned.engine())
     released(root, "graph", ())
     (root / "theirs" / "1").mkdir(parents=True)
     opened = ModelRepository(root)
     server = Installation(tmp_path / "tritonserver", (), tmp_path, tmp_path, None, "2.72.0", False, real_tensorrt=True)
-    assert server_needs.stand_in_for(server, opened, ["plans"]) is None
+    assert stand_in_for(server, target, shown_manifests(opened, ["plans"])) is None
     for others in (["plans", "graph"], ["graph"], ["plans", "theirs"]):
         with pytest.raises(EnvironmentFault, match="the stand-in backend runs models on the CPU only"):
-            server_needs.stand_in_for(server, opened, others)
+            stand_in_for(server, target, shown_manifests(opened, others))
     with pytest.raises(EnvironmentFault, match="has no TensorRT backend"):
-        server_needs.stand_in_for(replace(server, real_tensorrt=False), opened, ["plans"])
+        stand_in_for(replace(server, real_tensorrt=False), target, shown_manifests(opened, ["plans"]))
 
 
 def test_a_model_that_somebody_else_put_there_needs_nothing_that_is_known(tmp_path: Path) -> None:
     (tmp_path / "repository" / "theirs" / "1").mkdir(parents=True)
-    assert server_needs.server_arguments(ModelRepository(tmp_path / "repository"), ["theirs"]) == []
+    assert server_arguments(shown_manifests(ModelRepository(tmp_path / "repository"), ["theirs"])) == []
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from plansmith.stores.transfer.publication import publish_release
 from plansmith.system.aws.s3.objects import Document
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.control.live import RunningTriton
 from plansmith.triton.server.installation import Installation
-from plansmith.triton.server.live import RunningTriton
 from plansmith.triton.server.server import TritonServer
 
 from ..triton.versions import MODEL

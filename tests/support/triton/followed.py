@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from plansmith.triton.server.live import RunningTriton
+from plansmith.triton.server.control.live import RunningTriton
 
 DEADLINE_SECONDS = 90
 

@@ -10,7 +10,7 @@ import pytest
 
 from plansmith.errors import ServedCheckError
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.load_targets import LoadedInto
+from plansmith.triton.server.control.load_targets import LoadedInto
 
 from .clients import Clients
 from .followed import Followed

@@ -17,7 +17,7 @@ import pytest
 from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.system.urls import Address, read_address, read_header, wrong_triton
 from plansmith.triton.client import Client, Protocol
-from plansmith.triton.server.live import RunningTriton
+from plansmith.triton.server.control.live import RunningTriton
 
 from ...support.certificates import write_certificate
 

@@ -82,14 +82,14 @@ def served(opened: ModelRepository, model: str, *, quiet: bool) -> Iterator[Trit
     """
     from plansmith.cli.compile.progress import MovingLine
     from plansmith.cli.serve.serve import log_file
-    from plansmith.cli.serve.server_needs import needs_of
     from plansmith.cli.streams import open_console
     from plansmith.cli.text import short
     from plansmith.triton.server.installation import find_installation
+    from plansmith.triton.server.needs import needs_of, shown_manifests
     from plansmith.triton.server.server import TritonServer
 
     installation = find_installation()
-    needs = needs_of(installation, opened, [model])
+    needs = needs_of(installation, opened.load_target(), shown_manifests(opened, [model]))
     log = log_file(opened.root, "infer")
     server = TritonServer(
         opened.root,

@@ -31,7 +31,6 @@ def front_end_start(repository: ModelRepository, models: Sequence[str]) -> Start
         RepositoryError: the start script would end with an error, which is quoted; or no model is the default.
         UsageError: a variable has a value that the script refuses.
     """
-    from plansmith.cli.serve.server_needs import server_arguments
     from plansmith.sagemaker.start_script import (
         ADDITIONAL_ARGUMENTS,
         DEFAULT_MODEL,
@@ -40,6 +39,7 @@ def front_end_start(repository: ModelRepository, models: Sequence[str]) -> Start
         single_model_start,
     )
     from plansmith.triton.repository.ensembles import with_members
+    from plansmith.triton.server.needs import server_arguments, shown_manifests
 
     environment = {name: value for name, value in os.environ.items() if name.startswith("SAGEMAKER_")}
     if is_multi_model():
@@ -56,5 +56,5 @@ def front_end_start(repository: ModelRepository, models: Sequence[str]) -> Start
         )
     model = default_model(repository.root, environment)
     loads = [f"--load-model={name}" for name in with_members(repository.root, [model]) if name != model]
-    needed = " ".join([*server_arguments(repository, [model]), *loads])
+    needed = " ".join([*server_arguments(shown_manifests(repository, [model])), *loads])
     return single_model_start(repository.root, {ADDITIONAL_ARGUMENTS: needed} | environment)

@@ -17,7 +17,7 @@ from plansmith.cli.options import complete_model, repository_option
 
 if TYPE_CHECKING:
     from plansmith.triton.repository.repository import ModelRepository
-    from plansmith.triton.server.follower import Follower, Needs
+    from plansmith.triton.server.control.follower import Follower, Needs
     from plansmith.triton.server.server import TritonServer
 
 # Large models load for minutes; a person who waits can press Ctrl-C.
@@ -157,9 +157,9 @@ def _serve(
         may_be_empty: whether it starts without a model.
     """
     from plansmith.cli.serve.front_end import front_end_start
-    from plansmith.cli.serve.server_needs import needs_of, obstacles
     from plansmith.triton.repository.repository import ModelRepository
     from plansmith.triton.server.installation import find_installation
+    from plansmith.triton.server.needs import needs_of, obstacles, shown_manifests
     from plansmith.triton.server.python_stub import other_pythons
     from plansmith.triton.server.server import TritonServer
 
@@ -167,7 +167,7 @@ def _serve(
     served = _served_models(opened, models, repository, may_be_empty=may_be_empty)
     start = front_end_start(opened, models) if settings["sagemaker_port"] is not None else None
     installation = find_installation(tritonserver)
-    needs = needs_of(installation, opened, served)
+    needs = needs_of(installation, opened.load_target(), shown_manifests(opened, served))
     if follow or start is not None:  # what is published meanwhile, or lies in an archive, may bring its environment
         needs = replace(needs, pythons=tuple(other_pythons(installation)))
     if start is not None:
@@ -235,8 +235,8 @@ def _served_models(
 
 def _follower(server: TritonServer, opened: ModelRepository, models: tuple[str, ...], needs: Needs) -> Follower:
     """What keeps a server on a repository, of which it has loaded nothing yet."""
-    from plansmith.triton.server.follower import Follower
-    from plansmith.triton.server.live import RunningTriton
+    from plansmith.triton.server.control.follower import Follower
+    from plansmith.triton.server.control.live import RunningTriton
 
     # A load over HTTP would hold up clients.
     triton = RunningTriton(f"grpc://{server.grpc_url}")

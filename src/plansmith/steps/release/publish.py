@@ -24,7 +24,7 @@ from plansmith.steps.release.deliver import Deliveries
 from plansmith.steps.runner import Finished, StageRunner, WouldRun
 from plansmith.system.digest import digest_of_files
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.load_targets import LoadedInto
+from plansmith.triton.server.control.load_targets import LoadedInto
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plansmith.errors import EnvironmentFault, ServedCheckError, in_one_line
-from plansmith.triton.server.live import LOAD_SECONDS, RunningTriton
-from plansmith.triton.server.load_targets import go_back
+from plansmith.triton.server.control.live import LOAD_SECONDS, RunningTriton
+from plansmith.triton.server.control.load_targets import go_back
 
 _MOST_LOSSES = 2
 _UNKNOWN = ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plansmith.errors import PlansmithError, in_one_line
 from plansmith.triton.repository.ensembles import askers_of
-from plansmith.triton.server.live import LOAD_SECONDS, RunningTriton
+from plansmith.triton.server.control.live import LOAD_SECONDS, RunningTriton
 
 
 class LoadedInto:

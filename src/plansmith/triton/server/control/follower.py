@@ -12,7 +12,7 @@ from threading import Thread
 
 from plansmith.errors import PlansmithError, ServedCheckError, in_one_line
 from plansmith.triton.repository.ensemble_members import is_part
-from plansmith.triton.server.live import RunningTriton
+from plansmith.triton.server.control.live import RunningTriton
 from plansmith.triton.server.log import unread_configuration
 
 Needs = Callable[[str], str | None]

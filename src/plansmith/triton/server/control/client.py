@@ -9,7 +9,7 @@ from typing import Any
 
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
 from plansmith.system.urls import HEADER_VARIABLE, read_address, read_header
-from plansmith.triton.server.model_control_api import Forbidden, Refused, Rehearsal, StillLoading, Unreachable, calls_to
+from plansmith.triton.server.control.api import Forbidden, Refused, Rehearsal, StillLoading, Unreachable, calls_to
 
 REHEARSAL = "plansmith-rehearsal-of-"
 PAUSE_SECONDS = 0.5

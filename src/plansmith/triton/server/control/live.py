@@ -33,9 +33,9 @@ from typing import Any
 from plansmith.errors import PlansmithError, ServedCheckError
 from plansmith.triton.repository.ensemble_members import names_of_parts
 from plansmith.triton.repository.ensembles import askers_of, members_of_script, parts_not_needed, read_config, steps_of
-from plansmith.triton.server.model_control import PAUSE_SECONDS, REHEARSAL, ToldServer
-from plansmith.triton.server.model_control_api import Rehearsal
-from plansmith.triton.server.remote_members import unseen_members
+from plansmith.triton.server.control.api import Rehearsal
+from plansmith.triton.server.control.client import PAUSE_SECONDS, REHEARSAL, ToldServer
+from plansmith.triton.server.control.remote_members import unseen_members
 
 LOAD_SECONDS = 900
 

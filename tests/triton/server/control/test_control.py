@@ -20,10 +20,11 @@ from tritonclient import grpc
 
 from plansmith.errors import EnvironmentFault, ServedCheckError, UsageError
 from plansmith.system.urls import HEADER_VARIABLE
-from plansmith.triton.server import model_control, process
+from plansmith.triton.server import process
+from plansmith.triton.server.control import client as control_client
+from plansmith.triton.server.control.live import RunningTriton
+from plansmith.triton.server.control.load_targets import LoadedInto
 from plansmith.triton.server.installation import Installation
-from plansmith.triton.server.live import RunningTriton
-from plansmith.triton.server.load_targets import LoadedInto
 from plansmith.triton.server.server import TritonServer
 
 pytestmark = pytest.mark.xdist_group("control")
@@ -277,7 +278,7 @@ def test_of_two_servers_the_one_that_took_a_version_goes_back_where_the_other_re
 def test_a_server_of_which_no_answer_came_goes_back_too_and_is_named_where_it_cannot(
     server: TritonServer, by_grpc: RunningTriton, shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_control, "_GONE_SECONDS", 0)
+    monkeypatch.setattr(control_client, "_GONE_SECONDS", 0)
     (before,) = by_grpc.ready("member")
     for spoiled in (["/load"], ["/load", "/load"]):
         with impatient(server, *spoiled) as address:
@@ -446,7 +447,7 @@ def test_a_service_that_is_no_triton_is_a_fault_and_refuses_nothing(
     stranger: Callable[[int, bytes], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(model_control, "_GONE_SECONDS", 0.1)
+    monkeypatch.setattr(control_client, "_GONE_SECONDS", 0.1)
     address = stranger(status, content)
     with pytest.raises(EnvironmentFault, match=f"cannot be asked: {said}") as refused:
         RunningTriton(address).require_reachable()

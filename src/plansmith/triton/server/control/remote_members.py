@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
 from plansmith.triton.repository.ensemble_members import names_of_parts
 from plansmith.triton.repository.ensembles import members_of_script
-from plansmith.triton.server.model_control import ToldServer
+from plansmith.triton.server.control.client import ToldServer
 
 _UNLOAD_SECONDS = 30
 

@@ -12,9 +12,9 @@ import pytest
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.installation import Installation
 
-from ...support.triton.followed import Followed
-from ...support.triton.live_rounds import Rounds
-from ...support.triton.versions import MODEL, release
+from ....support.triton.followed import Followed
+from ....support.triton.live_rounds import Rounds
+from ....support.triton.versions import MODEL, release
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("live")]
 

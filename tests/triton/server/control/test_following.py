@@ -13,9 +13,9 @@ from typing import cast
 import pytest
 
 from plansmith.errors import EnvironmentFault, ServedCheckError
-from plansmith.triton.server import follower
-from plansmith.triton.server.follower import Follower, look_at
-from plansmith.triton.server.live import RunningTriton
+from plansmith.triton.server.control import follower
+from plansmith.triton.server.control.follower import Follower, look_at
+from plansmith.triton.server.control.live import RunningTriton
 
 _SECONDS = 60
 

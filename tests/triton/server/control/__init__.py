@@ -1,0 +1,1 @@
+"""Models loaded into and taken out of a Triton that runs."""
