@@ -73,6 +73,22 @@ def test_people_are_told_of_failures_and_publications_of_the_service(service: Se
 
 
 @pytest.mark.services
+def test_a_publication_of_the_service_runs_what_waits_for_one(service: Service) -> None:
+    service.values |= {"endpoints": ["endpoints"], "flows": {"deploy-endpoints": {"after_publication": True}}}
+    name = f"{service.name}: deploy-endpoints after a publication"
+    assert service.changes(dry_run=True)[name] == service.changes()[name] == ("made", ())
+    assert service.changes() == {}
+    _announce(service, "elsewhere")
+    _announce(service, service.name)
+    its_own = {"deployments": {"name": {"any_": [service.name]}}, "flows": {"name": {"any_": ["deploy-endpoints"]}}}
+    wait_until(lambda: service.server.ask("flow_runs/filter", **its_own))
+    (run,) = service.server.ask("flow_runs/filter", **its_own)
+    assert run["parameters"] == {"endpoints": ["endpoints"]}
+    service.values["flows"] = {}
+    assert service.changes()[name] == ("removed", ())
+
+
+@pytest.mark.services
 def test_a_run_whose_end_the_server_has_missed_is_found_afterwards(service: Service) -> None:
     # Of what happened before the automation was there the server knows as little as of what it has lost.
     silent, lively, foreign = _run(service), _run(service), _run(service, "elsewhere")

@@ -84,7 +84,28 @@ def test_a_flow_ends_at_once_and_says_which_run_goes_on(
     monkeypatch.setattr(one_at_a_time, "get_client", lambda **_: Asked(first, this))
     monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(this.id))
     given = {"specs": (str(tmp_path),)} if flow == "refresh" else {}
+    function = load_flow(flow).fn  # whose first import sets up logging anew
     with disable_run_logger():
-        ended = load_flow(flow).fn(folder=str(tmp_path / "nowhere"), **given)
+        ended = function(folder=str(tmp_path / "nowhere"), **given)
     assert (ended.type, ended.name) == (StateType.COMPLETED, "Skipped")
     assert ended.message.startswith("skipped: nightly goes on and does the same: ")
+
+
+def test_of_runs_that_wait_for_an_earlier_one_the_last_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, last = run_of("first", 1), run_of("second", 2), run_of("last", 3)
+    server = Asked(first, second, last)
+    monkeypatch.setattr(one_at_a_time, "get_client", lambda **_: server)
+    # The first one ends while the last one waits.
+    monkeypatch.setattr("time.sleep", lambda _: setattr(server, "runs", (last,)))
+
+    def ended(run: FlowRun) -> State[Any] | None:
+        monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(run.id))
+        with disable_run_logger():
+            return one_at_a_time.superseded()
+
+    state = ended(second)
+    assert state is not None
+    assert (state.name, state.message) == ("Skipped", "skipped: last waits as well, and does what this run would")
+    server.runs = (first, last)
+    assert ended(last) is None
+    assert len(server.runs) == 1, "it did not wait"

@@ -1,0 +1,201 @@
+"""Local mode: the variants of an endpoint on SageMaker's front end of this machine's Triton, up to the edge of AWS.
+
+Archives are unpacked, Triton is started by the environment of the container, multi-model variants load each archive,
+and each model answers a request of its release: what SageMaker does with them, but for what AWS itself does.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from plansmith.config.target.targets import load_target
+from plansmith.errors import PlansmithError, ServedCheckError
+from plansmith.records.model import Record
+from plansmith.sagemaker.archives import Archive
+from plansmith.sagemaker.endpoint.container import container_environment
+from plansmith.sagemaker.endpoint.spec import EndpointSpec
+from plansmith.sagemaker.endpoint.variant import VariantSpec
+from plansmith.sagemaker.endpoint.variant_archives import VariantArchives
+from plansmith.sagemaker.examples import check_example
+from plansmith.sagemaker.signatures import model_from_release
+from plansmith.sagemaker.start_script import multi_model_start, single_model_start
+from plansmith.triton.checker.archive import unpacked
+from plansmith.triton.client.sagemaker.client import SageMakerClient
+from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.needs import needs_of
+from plansmith.triton.server.server import TritonServer
+
+_START_SECONDS = 600
+"""What SageMaker gives a container by default: ContainerStartupHealthCheckTimeoutInSeconds."""
+
+
+class LocalResult(Record):
+    """An archive that was served here, and answered as its release does.
+
+    Attributes:
+        variant: that serves it.
+        archive: its file's name, which a request to a multi-model variant names.
+        release: that was asked, MODEL@VERSION.
+        load_seconds: until it was loaded; with the start of Triton, where it has one archive.
+        request: what was sent.
+        seconds: from the request to the answer.
+        compared: whether the release holds the answer that it was compared with.
+    """
+
+    variant: str
+    archive: str
+    release: str
+    load_seconds: float
+    request: str
+    seconds: float
+    compared: bool
+
+
+@dataclass(frozen=True)
+class LocalMachine:
+    """Where endpoints are served locally.
+
+    Attributes:
+        installation: the Triton.
+        logs: the folder that takes its log, one for each variant.
+        progress: told what is being done.
+    """
+
+    installation: Installation
+    logs: Path
+    progress: Callable[[str], None]
+
+
+def serve_locally(spec: EndpointSpec, archives: VariantArchives, machine: LocalMachine) -> list[LocalResult]:
+    """Serve each variant of an endpoint, one after another, and see that its models answer as their releases do.
+
+    Args:
+        spec: the endpoint.
+        archives: of each of its variants, which were written.
+        machine: where.
+
+    Raises:
+        ServedCheckError: Triton or a model does not load, or answers wrongly; named by its variant.
+        EnvironmentFault: this machine or its Triton lacks what the models need.
+        UsageError: the start script would refuse a variable.
+    """
+    results: list[LocalResult] = []
+    for variant in spec.all_variants:
+        try:
+            results += _serve_variant(spec, variant, archives[variant.name], machine)
+        except PlansmithError as error:
+            raise error.located(model=f"variant {variant.name}", log=_log(machine, variant)) from error
+    return results
+
+
+def _serve_variant(
+    spec: EndpointSpec, variant: VariantSpec, archives: Sequence[Archive], machine: LocalMachine
+) -> list[LocalResult]:
+    environment = container_environment(variant, archives)
+    repository = ModelRepository(Path(spec.repository))
+    with ExitStack() as stack:
+        folders = {_name(archive): stack.enter_context(unpacked(Path(archive.file))) for archive in archives}
+        if variant.multi_model:
+            root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="plansmith-sagemaker-")))
+            start = multi_model_start(environment)
+        else:
+            root = folders[_name(archives[0])]
+            start = single_model_start(root, environment)
+        machine.progress(f"{variant.name}: starting Triton")
+        manifests = [repository.manifest(*repository.find(release)) for one in archives for release in one.releases]
+        needs = needs_of(machine.installation, load_target(archives[0].target), manifests)
+        began = time.monotonic()
+        server = stack.enter_context(
+            TritonServer(
+                root,
+                machine.installation,
+                _log(machine, variant),
+                site=needs.site,
+                dali_site=needs.dali_site,
+                models=(),
+                deadline_seconds=variant.startup_seconds or _START_SECONDS,
+                sagemaker_port=0,
+                arguments=start.arguments,
+                variables=start.variables,
+                pythons=needs.pythons,
+            )
+        )
+        _require_ping(server.sagemaker_url)
+        seconds = {_name(archives[0]): time.monotonic() - began}
+        if variant.multi_model:
+            seconds = {name: _load(server.sagemaker_url, name, folder, machine) for name, folder in folders.items()}
+        return [_ask(server, variant, archive, repository, seconds[_name(archive)], machine) for archive in archives]
+
+
+def _ask(
+    server: TritonServer,
+    variant: VariantSpec,
+    archive: Archive,
+    repository: ModelRepository,
+    load_seconds: float,
+    machine: LocalMachine,
+) -> LocalResult:
+    release, name = archive.releases[0], _name(archive)
+    machine.progress(f"{variant.name}: asking {name if variant.multi_model else release}")
+    model = model_from_release(repository, release)
+    with SageMakerClient(
+        variant.name,
+        signature=model.signature,
+        model=archive.default_model,
+        url=f"http://{server.sagemaker_url}",
+        target_model=name if variant.multi_model else "",
+    ) as client:
+        result = check_example(client, model)
+    return LocalResult(
+        variant=variant.name,
+        archive=name,
+        release=release,
+        load_seconds=round(load_seconds, 3),
+        request=result.request,
+        seconds=result.seconds,
+        compared=result.compared,
+    )
+
+
+def _load(address: str, name: str, folder: Path, machine: LocalMachine) -> float:
+    """Have a multi-model variant load an archive; the seconds that it took."""
+    machine.progress(f"loading {name}")
+    began = time.monotonic()
+    status, answer = _request(address, "POST", "/models", {"model_name": name, "url": str(folder)})
+    if status != http.client.OK:
+        raise ServedCheckError(f"{name} does not load: {answer} (status {status})", remedy="read the log")
+    return time.monotonic() - began
+
+
+def _require_ping(address: str) -> None:
+    """See that SageMaker would take the container for healthy."""
+    status, answer = _request(address, "GET", "/ping")
+    if status != http.client.OK:
+        raise ServedCheckError(f"/ping is answered with status {status}: {answer}", remedy="read the log")
+
+
+def _request(address: str, method: str, path: str, document: Mapping[str, str] | None = None) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(address, timeout=_START_SECONDS)
+    body = json.dumps(document) if document else None
+    try:
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace").strip()
+    finally:
+        connection.close()
+
+
+def _name(archive: Archive) -> str:
+    return Path(archive.file).name
+
+
+def _log(machine: LocalMachine, variant: VariantSpec) -> Path:
+    return machine.logs / f"{variant.name}.log"
