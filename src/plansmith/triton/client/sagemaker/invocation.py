@@ -149,10 +149,10 @@ def _json_bytes(response: InvocationResponse) -> int | None:
     Raises:
         ValueError: the content type has no such number.
     """
-    rest, _, size = response.content_type.replace(" ", "").partition(BINARY_TYPE)
-    if rest:
+    content_type = response.content_type.replace(" ", "")
+    if not content_type.startswith(BINARY_TYPE):
         return None
-    number = int(size)
+    number = int(content_type.removeprefix(BINARY_TYPE))
     if not 0 < number <= len(response.body):
         raise ValueError(f"a JSON part of {number} bytes")
     return number
