@@ -33,6 +33,8 @@ from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.needs import needs_of
 from plansmith.triton.server.server import TritonServer
 
+_READ_LOG = "read what Triton says in its log"
+
 _START_SECONDS = 600
 """What SageMaker gives a container by default: ContainerStartupHealthCheckTimeoutInSeconds."""
 
@@ -96,11 +98,70 @@ def serve_locally(spec: EndpointSpec, archives: VariantArchives, machine: LocalM
     return results
 
 
+@dataclass(frozen=True)
+class _Running:
+    """A variant whose front end answers.
+
+    Attributes:
+        variant: the variant.
+        address: host and port.
+        repository: has the releases.
+        progress: told what is being done.
+    """
+
+    variant: VariantSpec
+    address: str
+    repository: ModelRepository
+    progress: Callable[[str], None]
+
+    def load(self, name: str, folder: Path) -> float:
+        """Have a multi-model variant load an archive; the seconds that it took.
+
+        Raises:
+            ServedCheckError: it does not load.
+        """
+        self.progress(f"{self.variant.name}: loading {name}")
+        began = time.monotonic()
+        status, answer = _request(self.address, "POST", "/models", {"model_name": name, "url": str(folder)})
+        if status != http.client.OK:
+            raise ServedCheckError(f"{name} does not load: {answer} (status {status})", remedy=_READ_LOG)
+        return time.monotonic() - began
+
+    def ask(self, archive: Archive, load_seconds: float) -> LocalResult:
+        """Have a model answer a request of its release.
+
+        Raises:
+            ServedCheckError: the answer is not the release's.
+        """
+        release, name = archive.releases[0], _name(archive)
+        self.progress(f"{self.variant.name}: asking {name}")
+        model = model_from_release(self.repository, release)
+        with SageMakerClient(
+            self.variant.name,
+            signature=model.signature,
+            model=archive.default_model,
+            url=f"http://{self.address}",
+            target_model=name if self.variant.multi_model else "",
+        ) as client:
+            result = check_example(client, model)
+        return LocalResult(
+            variant=self.variant.name,
+            archive=name,
+            release=release,
+            load_seconds=round(load_seconds, 3),
+            request=result.request,
+            seconds=result.seconds,
+            compared=result.compared,
+        )
+
+
 def _serve_variant(
     spec: EndpointSpec, variant: VariantSpec, archives: Sequence[Archive], machine: LocalMachine
 ) -> list[LocalResult]:
     environment = container_environment(variant, archives)
     repository = ModelRepository(Path(spec.repository))
+    manifests = [repository.manifest(*repository.find(release)) for one in archives for release in one.releases]
+    needs = needs_of(machine.installation, load_target(manifests[0].target), manifests)
     with ExitStack() as stack:
         folders = {_name(archive): stack.enter_context(unpacked(Path(archive.file))) for archive in archives}
         if variant.multi_model:
@@ -110,8 +171,6 @@ def _serve_variant(
             root = folders[_name(archives[0])]
             start = single_model_start(root, environment)
         machine.progress(f"{variant.name}: starting Triton")
-        manifests = [repository.manifest(*repository.find(release)) for one in archives for release in one.releases]
-        needs = needs_of(machine.installation, load_target(archives[0].target), manifests)
         began = time.monotonic()
         server = stack.enter_context(
             TritonServer(
@@ -128,58 +187,19 @@ def _serve_variant(
                 pythons=needs.pythons,
             )
         )
-        _require_ping(server.sagemaker_url)
-        seconds = {_name(archives[0]): time.monotonic() - began}
+        running = _Running(variant, server.sagemaker_url, repository, machine.progress)
+        _require_ping(running.address)
+        seconds = dict.fromkeys(folders, time.monotonic() - began)
         if variant.multi_model:
-            seconds = {name: _load(server.sagemaker_url, name, folder, machine) for name, folder in folders.items()}
-        return [_ask(server, variant, archive, repository, seconds[_name(archive)], machine) for archive in archives]
-
-
-def _ask(
-    server: TritonServer,
-    variant: VariantSpec,
-    archive: Archive,
-    repository: ModelRepository,
-    load_seconds: float,
-    machine: LocalMachine,
-) -> LocalResult:
-    release, name = archive.releases[0], _name(archive)
-    machine.progress(f"{variant.name}: asking {name if variant.multi_model else release}")
-    model = model_from_release(repository, release)
-    with SageMakerClient(
-        variant.name,
-        signature=model.signature,
-        model=archive.default_model,
-        url=f"http://{server.sagemaker_url}",
-        target_model=name if variant.multi_model else "",
-    ) as client:
-        result = check_example(client, model)
-    return LocalResult(
-        variant=variant.name,
-        archive=name,
-        release=release,
-        load_seconds=round(load_seconds, 3),
-        request=result.request,
-        seconds=result.seconds,
-        compared=result.compared,
-    )
-
-
-def _load(address: str, name: str, folder: Path, machine: LocalMachine) -> float:
-    """Have a multi-model variant load an archive; the seconds that it took."""
-    machine.progress(f"loading {name}")
-    began = time.monotonic()
-    status, answer = _request(address, "POST", "/models", {"model_name": name, "url": str(folder)})
-    if status != http.client.OK:
-        raise ServedCheckError(f"{name} does not load: {answer} (status {status})", remedy="read the log")
-    return time.monotonic() - began
+            seconds = {name: running.load(name, folder) for name, folder in folders.items()}
+        return [running.ask(archive, seconds[_name(archive)]) for archive in archives]
 
 
 def _require_ping(address: str) -> None:
     """See that SageMaker would take the container for healthy."""
     status, answer = _request(address, "GET", "/ping")
     if status != http.client.OK:
-        raise ServedCheckError(f"/ping is answered with status {status}: {answer}", remedy="read the log")
+        raise ServedCheckError(f"/ping is answered with status {status}: {answer}", remedy=_READ_LOG)
 
 
 def _request(address: str, method: str, path: str, document: Mapping[str, str] | None = None) -> tuple[int, str]:
