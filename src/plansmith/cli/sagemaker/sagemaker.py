@@ -5,16 +5,19 @@ from __future__ import annotations
 import click
 
 from plansmith.cli.sagemaker.package import package_command
+from plansmith.cli.sagemaker.policy import policy_command
 
 
-@click.group("sagemaker", short_help="Releases on Amazon SageMaker: archives for its Triton containers.")
+@click.group("sagemaker", short_help="Releases on Amazon SageMaker: archives and endpoints.")
 def sagemaker_group() -> None:
     """Releases on Amazon SageMaker, served by its Triton containers.
 
     \b
     plansmith sagemaker package minilm
     plansmith sagemaker package bert resnet50 --multi-model --output archives
+    plansmith sagemaker policy endpoint.yaml
     """
 
 
-sagemaker_group.add_command(package_command)
+for _command in (package_command, policy_command):
+    sagemaker_group.add_command(_command)
