@@ -6,18 +6,22 @@ import click
 
 from plansmith.cli.sagemaker.invoke import invoke_command
 from plansmith.cli.sagemaker.package import package_command
+from plansmith.cli.sagemaker.policy import policy_command
+from plansmith.cli.sagemaker.register import register_command
 
 
-@click.group("sagemaker", short_help="Releases on Amazon SageMaker: archives for its Triton containers, and endpoints.")
+@click.group("sagemaker", short_help="Releases on Amazon SageMaker: archives, endpoints, registry.")
 def sagemaker_group() -> None:
     """Releases on Amazon SageMaker, served by its Triton containers.
 
     \b
     plansmith sagemaker package minilm
     plansmith sagemaker package bert resnet50 --multi-model --output archives
+    plansmith sagemaker register minilm --group minilm --upload s3://models/sagemaker
+    plansmith sagemaker policy endpoint.yaml
     plansmith sagemaker invoke minilm-prod --model minilm --text "a cat"
     """
 
 
-sagemaker_group.add_command(package_command)
-sagemaker_group.add_command(invoke_command)
+for _command in (package_command, register_command, policy_command, invoke_command):
+    sagemaker_group.add_command(_command)
