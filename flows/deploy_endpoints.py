@@ -5,8 +5,19 @@ module does without `from __future__ import annotations`.
 """
 
 from pathlib import Path
+from typing import Annotated, Any
 
+from prefect import flow
 from prefect.runtime import flow_run
+from pydantic import Field
+
+from plansmith.errors import PlansmithError
+from plansmith.flows.prefect_api.one_at_a_time import superseded
+from plansmith.flows.prefect_api.run_log import RunLog
+from plansmith.flows.prefect_api.serving_process import end_with_serving_process
+from plansmith.sagemaker.deployment.deploy import EndpointOutcome, deploy_endpoint
+from plansmith.sagemaker.deployment.waiter import Polling
+from plansmith.sagemaker.endpoint.loader import endpoint_files
 
 
 def run_name() -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import boto3
 import pytest
 
+from plansmith.errors import RepositoryError
 from plansmith.sagemaker.registry import ModelRegistry, approved_release
 from plansmith.triton.repository.repository import ModelRepository
 
@@ -66,7 +67,7 @@ def test_a_release_is_registered_once_and_approved(
 
 def test_a_group_without_an_approved_release_says_what_to_do(run: InProcess, s3: S3, register: tuple[str, ...]) -> None:
     run(*register)
-    with ModelRegistry("us-east-1") as registry, pytest.raises(Exception, match="no approved release of one") as none:
+    with ModelRegistry("us-east-1") as registry, pytest.raises(RepositoryError, match="no approved release of one") as none:
         approved_release(registry, s3.bucket, "one")
     assert "plansmith sagemaker register one --group" in none.value.remedy
 

@@ -72,13 +72,11 @@ def register_command(
     upload: str,
     *,
     status: str | None,
-    target: str | None,
-    image: str,
-    output: Path,
     reach: Reach,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
+    **container: Any,
 ) -> None:
     """Make a release a version of a group in the SageMaker Model Registry, by which people approve it.
 
@@ -96,14 +94,15 @@ def register_command(
 
     objects = archive_bucket(upload, reach)
     models = ModelRepository(repository)
-    request = PackageRequest(releases=(model,), target=load_target(target) if target else None)
-    (archive,) = write_archives(plan_archives(models, request, output), quiet=quiet or as_json)
+    target = load_target(container["target"]) if container["target"] else None
+    plans = plan_archives(models, PackageRequest(releases=(model,), target=target), container["output"])
+    (archive,) = write_archives(plans, quiet=quiet or as_json)
     region = reach.given.get("region") or current_region()
     name, _, version = archive.releases[0].partition("@")
     content = PackageContent(
         manifest=models.manifest(name, int(version)),
         archive=archive,
-        image=image or image_uri(load_target(archive.target), archive.device, region),
+        image=container["image"] or image_uri(load_target(archive.target), archive.device, region),
         folder=str(objects.place),
     )
     with ModelRegistry(region) as registry:
@@ -136,7 +135,7 @@ def _document(found: Registration) -> dict[str, Any]:
 
 
 def _calls(found: Registration) -> list[dict[str, Any]]:
-    return [call.document() for call in found.calls]
+    return [call.model_dump() for call in found.calls]
 
 
 def _lines(done: Registration) -> list[str]:

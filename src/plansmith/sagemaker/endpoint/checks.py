@@ -10,7 +10,7 @@ from plansmith.formatting import bytes_in_words
 from plansmith.sagemaker.archives import Archive
 from plansmith.sagemaker.endpoint.container import Image, resolve_image
 from plansmith.sagemaker.endpoint.images import container_target, driver_warning, versions
-from plansmith.sagemaker.endpoint.instances import InstanceType, fitting_instances, known_instance
+from plansmith.sagemaker.endpoint.instances import InstanceType, fitting_instances, instances, known_instance
 from plansmith.sagemaker.endpoint.spec import EndpointSpec
 from plansmith.sagemaker.endpoint.variant import VariantSpec
 from plansmith.sagemaker.endpoint.variant_archives import VariantArchives
@@ -44,6 +44,11 @@ def driver_warnings(spec: EndpointSpec, archives: VariantArchives) -> list[str]:
         warning = driver_warning(image.target, variant.inference_ami) if image.device == "gpu" else ""
         lines += [f"{variant.name}: {warning}"] if warning else []
     return lines
+
+
+def serving_instances(archive: Archive) -> list[str]:
+    """The instance types that can serve an archive, by what is known of both."""
+    return [name for name, instance in instances().items() if not any(_instance_reasons(archive, instance))]
 
 
 def _variant_reasons(region: str, variant: VariantSpec, archives: Sequence[Archive]) -> Iterator[str]:

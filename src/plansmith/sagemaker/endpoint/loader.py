@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,30 @@ from pydantic import ValidationError
 
 from plansmith.config.spec import Problem, problem_of, refusal
 from plansmith.config.yaml_source import SpecText, read_text
+from plansmith.errors import UsageError
 from plansmith.sagemaker.endpoint.rules import find_contradictions, problem
 from plansmith.sagemaker.endpoint.spec import EndpointSpec
 
+_SUFFIXES = {".yaml", ".yml"}
 _FORM = "an endpoint is a mapping with `name`, `region`, `role`, `bucket` and `variants`"
+
+
+def endpoint_files(places: Iterable[Path]) -> list[Path]:
+    """The files of endpoints: those that are named, and those of each folder by their names.
+
+    Raises:
+        UsageError: there is no such place, or a folder holds none.
+    """
+    found: list[Path] = []
+    for place in places:
+        inside = sorted(path for path in place.iterdir() if path.suffix in _SUFFIXES) if place.is_dir() else [place]
+        if not inside or not place.exists():
+            raise UsageError(
+                f"{place} holds no file of an endpoint" if place.is_dir() else f"there is no file {place}",
+                remedy="name a file such as endpoint.yaml, or a folder that holds some",
+            )
+        found += inside
+    return found
 
 
 def read_endpoint(path: Path) -> EndpointSpec:

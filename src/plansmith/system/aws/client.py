@@ -39,6 +39,19 @@ def has_credentials() -> bool:
         raise no_credentials(error, "AWS") from error
 
 
+def current_region() -> str:
+    """As `default_region`, of this process.
+
+    Raises:
+        EnvironmentFault: botocore is not installed.
+    """
+    try:
+        from botocore.session import Session
+    except ImportError as error:
+        raise not_installed() from error
+    return default_region(Session())
+
+
 def create_client(
     session: Any,
     service: str,
