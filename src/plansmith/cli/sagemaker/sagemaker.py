@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import click
 
+from plansmith.cli.sagemaker.delete import delete_command
+from plansmith.cli.sagemaker.deploy import deploy_command
 from plansmith.cli.sagemaker.package import package_command
 from plansmith.cli.sagemaker.policy import policy_command
+from plansmith.cli.sagemaker.status import status_command
 
 
 @click.group("sagemaker", short_help="Releases on Amazon SageMaker: archives and endpoints.")
@@ -15,9 +18,10 @@ def sagemaker_group() -> None:
     \b
     plansmith sagemaker package minilm
     plansmith sagemaker package bert resnet50 --multi-model --output archives
-    plansmith sagemaker policy endpoint.yaml
+    plansmith sagemaker deploy endpoint.yaml --dry-run
+    plansmith sagemaker status endpoint.yaml
     """
 
 
-for _command in (package_command, policy_command):
+for _command in (package_command, deploy_command, status_command, delete_command, policy_command):
     sagemaker_group.add_command(_command)
