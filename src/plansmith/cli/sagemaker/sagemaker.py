@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import click
 
+from plansmith.cli.sagemaker.delete import delete_command
+from plansmith.cli.sagemaker.deploy import deploy_command
 from plansmith.cli.sagemaker.invoke import invoke_command
 from plansmith.cli.sagemaker.package import package_command
 from plansmith.cli.sagemaker.policy import policy_command
 from plansmith.cli.sagemaker.register import register_command
+from plansmith.cli.sagemaker.status import status_command
+
+_COMMANDS = (
+    package_command,
+    register_command,
+    deploy_command,
+    status_command,
+    delete_command,
+    policy_command,
+    invoke_command,
+)
 
 
 @click.group("sagemaker", short_help="Releases on Amazon SageMaker: archives, endpoints, registry.")
@@ -16,12 +29,11 @@ def sagemaker_group() -> None:
 
     \b
     plansmith sagemaker package minilm
-    plansmith sagemaker package bert resnet50 --multi-model --output archives
     plansmith sagemaker register minilm --group minilm --upload s3://models/sagemaker
-    plansmith sagemaker policy endpoint.yaml
+    plansmith sagemaker deploy endpoint.yaml --dry-run
     plansmith sagemaker invoke minilm-prod --model minilm --text "a cat"
     """
 
 
-for _command in (package_command, register_command, policy_command, invoke_command):
+for _command in _COMMANDS:
     sagemaker_group.add_command(_command)
