@@ -220,8 +220,11 @@ def plan_registration(
     if present is None:
         calls.append(_package_call(group, status or current, content))
     elif status not in {None, current}:
-        parameters = {"ModelPackageArn": present["ModelPackageArn"], "ModelApprovalStatus": status}
-        calls.append(Call(service=_SERVICE, operation="update_model_package", parameters=parameters))
+        arn = present["ModelPackageArn"]
+        # With its metadata: nothing says whether what is left out of an update stays.
+        metadata = registry.describe(arn).get("CustomerMetadataProperties") or _metadata(content)
+        update = {"ModelPackageArn": arn, "ModelApprovalStatus": status, "CustomerMetadataProperties": metadata}
+        calls.append(Call(service=_SERVICE, operation="update_model_package", parameters=update))
     for call in calls:
         require_valid(call)
     return Registration(

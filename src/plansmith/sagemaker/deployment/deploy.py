@@ -1,17 +1,27 @@
-"""From the spec of an endpoint and its archives to a checked plan, with its smoke test."""
+"""From the file of an endpoint to a checked plan with its smoke test, and to an endpoint that is as the file says."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from plansmith.records.model import Record
 from plansmith.sagemaker.deployment.account import Account
+from plansmith.sagemaker.deployment.apply import Deployment
 from plansmith.sagemaker.deployment.current import CurrentState, read_current_state
 from plansmith.sagemaker.deployment.plan import DeploymentPlan, make_plan
 from plansmith.sagemaker.deployment.smoke_test import SmokeRequest, smoke_requests
+from plansmith.sagemaker.deployment.waiter import Polling, Progress
 from plansmith.sagemaker.endpoint.checks import require_serveable
 from plansmith.sagemaker.endpoint.desired import DesiredState, desired_state
+from plansmith.sagemaker.endpoint.loader import read_endpoint
 from plansmith.sagemaker.endpoint.spec import EndpointSpec
-from plansmith.sagemaker.endpoint.variant_archives import VariantArchives
+from plansmith.sagemaker.endpoint.variant_archives import (
+    VariantArchives,
+    plan_variant_archives,
+    planned_archives,
+    write_variant_archives,
+)
 from plansmith.system.aws.call import require_valid
 from plansmith.system.aws.client import has_credentials
 
@@ -69,3 +79,56 @@ def plan_deployment(
     for call in plan.calls:
         require_valid(call)
     return PlannedDeployment(spec, desired, plan, smoke_requests(spec, desired), current.is_assumed)
+
+
+class EndpointOutcome(Record):
+    """What was done with one endpoint of several.
+
+    Attributes:
+        file: its file.
+        endpoint: its name; empty where the file cannot be read.
+        config: the endpoint configuration that it serves.
+        requests: how many were needed; none where it was as its file says.
+        error: why it could not be deployed; empty where it was.
+    """
+
+    file: str
+    endpoint: str = ""
+    config: str = ""
+    requests: int = 0
+    error: str = ""
+
+    @property
+    def summary(self) -> str:
+        """What was done, in one line."""
+        if self.error:
+            return f"failed: {self.error}"
+        return f"serves {self.config}" + ("" if self.requests else ", as before")
+
+    def row(self) -> dict[str, str]:
+        """It as a row of a table."""
+        return {"file": Path(self.file).name, "endpoint": self.endpoint, "outcome": self.summary}
+
+
+def deploy_endpoint(path: Path, output: Path, polling: Polling, progress: Progress) -> EndpointOutcome:
+    """Make an endpoint what its file says.
+
+    Args:
+        path: the file.
+        output: the folder that takes the archives.
+        polling: how it is waited for.
+        progress: told each step.
+
+    Raises:
+        PlansmithError: as for `read_endpoint`, `plan_variant_archives`, `plan_deployment` and `Deployment.apply`.
+    """
+    spec = read_endpoint(path)
+    plans = plan_variant_archives(spec, output)
+    require_serveable(spec, planned_archives(plans))  # before gigabytes are written
+    archives = write_variant_archives(plans)
+    with Account(spec) as account:
+        planned = plan_deployment(spec, archives, account, dry_run=False)
+        Deployment(account, polling, progress).apply(planned.plan, planned.requests)
+    plan = planned.plan
+    requests = len(plan.uploads) + len(plan.calls)
+    return EndpointOutcome(file=str(path), endpoint=spec.name, config=plan.config, requests=requests)

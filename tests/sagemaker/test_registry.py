@@ -12,10 +12,10 @@ from plansmith.errors import RepositoryError
 from plansmith.sagemaker.registry import ModelRegistry, approved_release
 from plansmith.triton.repository.repository import ModelRepository
 
-from ...support.cli.command import check_refusal
-from ...support.cli.in_process import InProcess
-from ...support.sagemaker.releases import publish_onnx
-from ...support.stores.s3 import S3
+from ..support.cli.command import check_refusal
+from ..support.cli.in_process import InProcess
+from ..support.sagemaker.releases import publish_onnx
+from ..support.stores.s3 import S3
 
 pytestmark = [pytest.mark.slow, pytest.mark.services]
 
@@ -67,7 +67,10 @@ def test_a_release_is_registered_once_and_approved(
 
 def test_a_group_without_an_approved_release_says_what_to_do(run: InProcess, s3: S3, register: tuple[str, ...]) -> None:
     run(*register)
-    with ModelRegistry("us-east-1") as registry, pytest.raises(RepositoryError, match="no approved release of one") as none:
+    with (
+        ModelRegistry("us-east-1") as registry,
+        pytest.raises(RepositoryError, match="no approved release of one") as none,
+    ):
         approved_release(registry, s3.bucket, "one")
     assert "plansmith sagemaker register one --group" in none.value.remedy
 
@@ -76,7 +79,7 @@ def test_a_group_without_an_approved_release_says_what_to_do(run: InProcess, s3:
     ("words", "status", "says"),
     [
         (("--group", "-a"), 2, ("cannot be called '-a'",)),
-        (("--upload", "folder"), 2, ("--upload folder is a folder",)),
+        (("--upload", "folder"), 2, ("folder is a folder",)),
         (("--region", "mars-1"), 2, ("mars-1",)),
     ],
 )
