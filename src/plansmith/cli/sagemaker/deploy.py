@@ -17,7 +17,8 @@ from plansmith.cli.sagemaker.options import (
     spec_argument,
     wait_option,
 )
-from plansmith.cli.text import count, program, short
+from plansmith.cli.text import count, echo_lines, program, short, table
+from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
     from plansmith.sagemaker.deployment.deploy import PlannedDeployment
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _EPILOG = """\
 \b
 Examples:
+  plansmith sagemaker deploy endpoint.yaml --local
   plansmith sagemaker deploy endpoint.yaml --dry-run
   plansmith sagemaker deploy endpoint.yaml
   plansmith sagemaker deploy endpoint.yaml --json --wait-minutes 90
@@ -51,9 +53,12 @@ _REPORTED_SHARE = 10
 @archives_option
 @wait_option
 @click.option("--dry-run", is_flag=True, help="Check, print the exact requests, and change nothing.")
+@click.option("--local", is_flag=True, help="Serve it on this machine instead, have each model answer, and end.")
 @json_option
 @quiet_option
-def deploy_command(spec: Path, output: Path, wait_minutes: int, *, dry_run: bool, as_json: bool, quiet: bool) -> None:
+def deploy_command(
+    spec: Path, output: Path, wait_minutes: int, *, dry_run: bool, local: bool, as_json: bool, quiet: bool
+) -> None:
     """Create or update an endpoint of SageMaker: archives, models, configuration, endpoint, auto scaling.
 
     Everything is checked before anything is created: image, instance types, plans, memory, role, bucket. What exists
@@ -62,16 +67,25 @@ def deploy_command(spec: Path, output: Path, wait_minutes: int, *, dry_run: bool
 
     Once it is in service, the endpoint has to answer the request that smoke_test in the file names.
 
-    A dry run reads the current state in AWS; without credentials, it assumes that nothing exists.
+    A dry run reads the current state in AWS; without credentials, it assumes that nothing exists. With --local nothing
+    is sent to AWS: SageMaker's front end of this machine's Triton serves each variant's archives in the environment of
+    its container, and each model has to answer a request as its release did.
     """
     from plansmith.sagemaker.deployment.account import Account
     from plansmith.sagemaker.deployment.apply import Deployment
     from plansmith.sagemaker.deployment.deploy import plan_deployment
     from plansmith.sagemaker.endpoint.loader import read_endpoint
 
+    if local and dry_run:
+        raise UsageError("--local sends nothing to AWS, so that a dry run has nothing to show", remedy="leave one out")
     endpoint = read_endpoint(spec)
     archives = _archives(endpoint, output, dry_run=dry_run, quiet=quiet or as_json)
     progress = progress_to_stderr(quiet=quiet)
+    if local:
+        _serve_locally(endpoint, archives, output / "logs", progress, as_json=as_json)
+        if not as_json:
+            click.echo(f"Next: {program()} sagemaker deploy {short(spec.absolute())} --dry-run")
+        return
     with Account(endpoint) as account:
         planned = plan_deployment(endpoint, archives, account, dry_run=dry_run)
         _show_warnings(planned, archives, progress_to_stderr(quiet=quiet or as_json))
@@ -101,6 +115,26 @@ def _archives(spec: EndpointSpec, output: Path, *, dry_run: bool, quiet: bool) -
         return archives
     with transfer_line("packaged", quiet=quiet) as moved:
         return write_variant_archives(plans, moved)
+
+
+def _serve_locally(
+    spec: EndpointSpec, archives: VariantArchives, logs: Path, progress: Progress, *, as_json: bool
+) -> None:
+    from plansmith.sagemaker.local_mode import LocalMachine, serve_locally
+    from plansmith.triton.server.installation import find_installation
+
+    logs.mkdir(parents=True, exist_ok=True)
+    results = serve_locally(spec, archives, LocalMachine(find_installation(), logs, progress))
+    if as_json:
+        click.echo(json.dumps({"endpoint": spec.name, "local": [result.model_dump() for result in results]}))
+        return
+    rows = [("variant", "archive", "loaded in", "request", "answered in", "answer")]
+    for result in results:
+        answer = "as its release's" if result.compared else "outputs and shapes of its release"
+        seconds = f"{result.load_seconds:.1f} s", f"{result.seconds:.3f} s"
+        rows.append((result.variant, result.archive, seconds[0], result.request, seconds[1], answer))
+    echo_lines(table(rows))
+    click.echo(f"{spec.name} serves on this machine; logs: {short(logs.absolute())}")
 
 
 def _show_warnings(planned: PlannedDeployment, archives: VariantArchives, show: Progress) -> None:
