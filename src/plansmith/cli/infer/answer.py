@@ -6,19 +6,24 @@ import base64
 import io
 import json
 import math
+import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from plansmith.cli.infer.shown import Sheet, shown_outputs
-from plansmith.cli.text import write_output
+from plansmith.cli.streams import columns
+from plansmith.cli.text import short, write_output
 from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from plansmith.cli.infer.given import Given
     from plansmith.triton.client import Answer, Signature
 
 
@@ -88,7 +93,8 @@ class Answered:
             values: show them.
         """
         times = f" in {self.answer.requests} requests" if self.answer.requests > 1 else ""
-        lines = [f"{self.model}, version {self.answer.version}, answered{times}"]
+        variant = f" of variant {self.answer.variant}" if self.answer.variant else ""
+        lines = [f"{self.model}, version {self.answer.version}{variant}, answered{times}"]
         dtypes = {tensor.name: tensor.dtype for tensor in self.signature.outputs}
         sheet = Sheet(width, names, batches=self.signature.max_batch_size > 0)
         lines += shown_outputs(self.answer.outputs, dtypes, sheet, values=values)
@@ -104,9 +110,10 @@ class Answered:
         A string that is no UTF-8 is `{"base64": "…"}` in place of the text.
         """
         outputs = document_of(self.answer.outputs, self.signature)
-        told = {"model": self.model, "version": self.answer.version, "requests": self.answer.requests}
+        source = {"model": self.model, "version": self.answer.version, "requests": self.answer.requests}
+        variant = {"variant": self.answer.variant} if self.answer.variant else {}
         seconds = {} if self.latency is None else {"seconds": self.latency.document()}
-        return {**told, "outputs": outputs, **seconds}
+        return {**source, **variant, "outputs": outputs, **seconds}
 
     def write(self, path: Path, *, replace: bool) -> None:
         """Write the outputs to a file that appears whole; errors as for `npz_of`."""
@@ -122,6 +129,33 @@ def document_of(outputs: Mapping[str, NDArray[Any]], signature: Signature) -> di
         name: {"dtype": dtypes[name], "shape": list(array.shape), "data": _json_values(_plain(array).tolist())}
         for name, array in outputs.items()
     }
+
+
+def print_answer(answered: Answered, given: Given, *, output: Path | None, replace: bool, as_json: bool) -> None:
+    """Print an answer, and write it to a file where one is named.
+
+    Args:
+        answered: the answer.
+        given: the inputs, by which a person knows the rows of the answer.
+        output: the file, which `require_output` took; None for none.
+        replace: the file may be there.
+        as_json: print one JSON document.
+    """
+    if output is not None:
+        answered.write(output, replace=replace)
+    if as_json:
+        click.echo(json.dumps(answered.document()))
+        return
+    names = given.names(answered.signature, answered.rows())
+    for line in answered.lines(names, width=terminal_width(), values=output is None):
+        click.echo(line)
+    if output is not None:
+        click.echo(f"written to {short(output.absolute())}")
+
+
+def terminal_width() -> int | None:
+    """Cells of a line of the terminal; None where standard output is none."""
+    return columns(sys.stdout) if sys.stdout.isatty() else None
 
 
 def require_output(path: Path, *, replace: bool) -> None:

@@ -38,17 +38,14 @@ def on_own_server(
 ) -> Iterator[_Opened]:
     """A server for this request; what a release tells is enough to refuse is refused before it starts."""
     from plansmith.cli.infer.server import opened_model, served
-    from plansmith.triton.client.dtypes import Signature
     from plansmith.triton.client.request_inputs import checked_feed, missing_inputs
+    from plansmith.triton.client.signature import signature_from_package
 
     if asked["url"]:
         raise UsageError("--serve starts a server, and --url names another", remedy="leave one of the two out")
     opened, manifest = opened_model(repository or DEFAULT_REPOSITORY, name, version)
     if manifest is not None:
-        package = manifest.package
-        known = Signature(
-            inputs=package.interface.inputs, outputs=package.interface.outputs, max_batch_size=package.max_batch_size
-        )
+        known = signature_from_package(manifest.package)
         feed = given.feed(known, _sizes(manifest))
         lacks_only = missing_inputs(known, feed) and feed.keys() <= {tensor.name for tensor in known.inputs}
         if not lacks_only:  # the server knows better which may be left out

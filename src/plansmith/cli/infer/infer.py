@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.options import DEFAULT_REPOSITORY, complete_file, complete_folder
+from plansmith.cli.infer.options import answer_options, input_options, require_no_arguments
+from plansmith.cli.options import DEFAULT_REPOSITORY, complete_folder
 from plansmith.cli.store.completion import complete_served
-from plansmith.cli.text import short
-from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,45 +21,7 @@ if TYPE_CHECKING:
 @click.command("infer", short_help="Ask a served model.")
 @click.argument("model", metavar="MODEL[@VERSION]", shell_complete=complete_served)
 @click.argument("others", nargs=-1, metavar="")
-@click.option("--text", "texts", metavar="[NAME=]TEXT", multiple=True, help="A text; each one is a row.")
-@click.option(
-    "--lines",
-    metavar="[NAME=]FILE",
-    multiple=True,
-    shell_complete=complete_file,
-    help="A file of texts, a row for each line; - for standard input.",
-)
-@click.option(
-    "--file",
-    "files",
-    metavar="[NAME=]FILE",
-    multiple=True,
-    shell_complete=complete_file,
-    help="A file as it is, such as an image or a sound; each one is a row.",
-)
-@click.option(
-    "--input",
-    "inputs",
-    metavar="NAME=VALUE",
-    multiple=True,
-    shell_complete=complete_file,
-    help="A file (.npy, .npz, .json), - for JSON on standard input, JSON, or numbers with commas between them.",
-)
-@click.option(
-    "--input-json",
-    metavar="FILE",
-    shell_complete=complete_file,
-    help="The values of several inputs by name, or a request of KServe's protocol; - for standard input.",
-)
-@click.option("--random", "draw", is_flag=True, help="Draw the inputs that are not given.")
-@click.option("--shape", "shapes", metavar="NAME=SIZES", multiple=True, help="Of a drawn input, batch first: 4x64.")
-@click.option(
-    "--parameter",
-    "parameters",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="Beside the inputs: a number, true, false or text; what stands in double quotes is text.",
-)
+@input_options
 @click.option("--stream", is_flag=True, help="Print what comes as it comes, of a model that answers in pieces.")
 @click.option("--only", metavar="NAME", multiple=True, help="An output to ask for [all of them].")
 @click.option("--url", metavar="URL", help="Where Triton answers [127.0.0.1:8000, or :8001 for gRPC].")
@@ -80,15 +39,7 @@ if TYPE_CHECKING:
     help=f"Know the inputs by the release in DIR; with --serve, where MODEL is [{DEFAULT_REPOSITORY}].",
 )
 @click.option("--repeat", type=click.IntRange(1), metavar="N", help="Ask N times more, and tell how long it took.")
-@click.option(
-    "--output",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    shell_complete=complete_file,
-    help="Write the answer to FILE, .npz or .json.",
-)
-@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
-@click.option("--json", "as_json", is_flag=True, help="Print the whole answer as one JSON document.")
+@answer_options
 def infer_command(
     model: str,
     others: tuple[str, ...],
@@ -116,16 +67,13 @@ def infer_command(
     plansmith infer minilm --input input_ids=101,4937,102 --input attention_mask=1,1,1
     plansmith infer minilm --random --shape input_ids=8x64 --url grpc://gpu-box:8001 --repeat 100
     """
-    from plansmith.cli.infer.answer import Answered, latency_of, require_output
+    from plansmith.cli.infer.answer import Answered, latency_of, print_answer, require_output, terminal_width
     from plansmith.cli.infer.client import on_own_server, on_running
     from plansmith.cli.infer.given import read_given, require_inputs
     from plansmith.cli.infer.parameters import read_parameters
     from plansmith.cli.infer.pieces import print_pieces, require_streamable
 
-    if others:
-        raise UsageError(
-            f"{others[0]!r} stands behind no option", remedy="pass --file, or --text, before each file or text"
-        )
+    require_no_arguments(others)
     if stream:
         require_streamable(asked, output, repeat)
     if output is not None:
@@ -142,21 +90,12 @@ def infer_command(
             require_inputs(client.signature(), feed)
         if stream:
             pieces = client.stream(feed, outputs=asked["only"], parameters={"stream": True, **parameters})
-            print_pieces(pieces, client.signature(), as_json=as_json, width=_width())
+            print_pieces(pieces, client.signature(), as_json=as_json, width=terminal_width())
             return
         answer = client.ask(feed, outputs=asked["only"], parameters=parameters)
         seconds = _times(client, feed, asked["only"], parameters, repeat or 0)
         answered = Answered(name, answer, client.signature(), latency_of(seconds) if seconds else None)
-        if output is not None:
-            answered.write(output, replace=asked["force"])
-        if as_json:
-            click.echo(json.dumps(answered.document()))
-            return
-        names = given.names(client.signature(), answered.rows())
-        for line in answered.lines(names, width=_width(), values=output is None):
-            click.echo(line)
-        if output is not None:
-            click.echo(f"written to {short(output.absolute())}")
+    print_answer(answered, given, output=output, replace=asked["force"], as_json=as_json)
 
 
 def _times(
@@ -169,10 +108,3 @@ def _times(
         client.ask(feed, outputs=only, parameters=parameters)
         seconds.append(time.perf_counter() - started)
     return seconds
-
-
-def _width() -> int | None:
-    """Cells of a line of the terminal; None where standard output is none."""
-    from plansmith.cli.streams import columns
-
-    return columns(sys.stdout) if sys.stdout.isatty() else None

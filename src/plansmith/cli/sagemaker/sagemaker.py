@@ -6,12 +6,13 @@ import click
 
 from plansmith.cli.sagemaker.delete import delete_command
 from plansmith.cli.sagemaker.deploy import deploy_command
+from plansmith.cli.sagemaker.invoke import invoke_command
 from plansmith.cli.sagemaker.package import package_command
 from plansmith.cli.sagemaker.policy import policy_command
 from plansmith.cli.sagemaker.status import status_command
 
 
-@click.group("sagemaker", short_help="Releases on Amazon SageMaker: archives and endpoints.")
+@click.group("sagemaker", short_help="Releases on Amazon SageMaker: archives for its Triton containers, and endpoints.")
 def sagemaker_group() -> None:
     """Releases on Amazon SageMaker, served by its Triton containers.
 
@@ -20,8 +21,9 @@ def sagemaker_group() -> None:
     plansmith sagemaker package bert resnet50 --multi-model --output archives
     plansmith sagemaker deploy endpoint.yaml --dry-run
     plansmith sagemaker status endpoint.yaml
+    plansmith sagemaker invoke minilm-prod --model minilm --text "a cat"
     """
 
 
-for _command in (package_command, deploy_command, status_command, delete_command, policy_command):
+for _command in (package_command, deploy_command, status_command, delete_command, policy_command, invoke_command):
     sagemaker_group.add_command(_command)

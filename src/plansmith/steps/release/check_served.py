@@ -61,7 +61,7 @@ def ask_server(
     """
     server, onnx, validation, build = runtime.installation, model.onnx, model.validation, model.engine.record.build
     models = {"": model, **(beside or {})}
-    asked = _Asked(
+    requests = ReleaseRequests(
         package=package.record,
         folder=package.folder,
         onnx=onnx.record,
@@ -87,9 +87,11 @@ def ask_server(
     }
 
     def check(out: Path) -> Any:
-        _require_comparable(asked.model, onnx.record.mask_input)
+        _require_comparable(requests.model, onnx.record.mask_input)
         log = stages.log_file("triton")
-        return asked.ask(runtime, scratch=out / "repository", log=log, progress=stages.progress).model_dump(mode="json")
+        return requests.ask(runtime, scratch=out / "repository", log=log, progress=stages.progress).model_dump(
+            mode="json"
+        )
 
     steps: list[Finished[Any] | None] = [script]
     steps += [step for one in models.values() for step in (one.onnx, one.validation, one.pipeline)]
@@ -120,23 +122,24 @@ def ask_release(
     Raises:
         ServedCheckError: it does not load, answers wrongly, or Triton understood another configuration.
     """
-    return _asked_of(manifest, release).ask(runtime, scratch=scratch, log=log, progress=progress)
+    return release_requests(manifest, release).ask(runtime, scratch=scratch, log=log, progress=progress)
 
 
 def why_not_asked(manifest: Manifest, release: Path) -> str | None:
     """Why no server's answers can be compared with what a release holds, in words; None where they can."""
-    asked = _asked_of(manifest, release)
+    requests = release_requests(manifest, release)
     try:
-        _require_comparable(asked.model, manifest.onnx.mask_input)
+        _require_comparable(requests.model, manifest.onnx.mask_input)
     except ServedCheckError as error:
         return error.message
-    if not asked.takes_raw and not any(asked.is_taken(case.feed) for case in asked.cases()):
+    if not requests.takes_raw and not any(requests.is_taken(case.feed) for case in requests.cases()):
         return "it holds no case of a reference that it takes"
     return None
 
 
-def _asked_of(manifest: Manifest, release: Path) -> _Asked:
-    return _Asked(
+def release_requests(manifest: Manifest, release: Path) -> ReleaseRequests:
+    """The requests that a published release holds; `release` is its folder."""
+    return ReleaseRequests(
         package=manifest.package,
         folder=release,
         onnx=manifest.onnx,
@@ -200,8 +203,8 @@ def _raw_of(models: Mapping[str, _Raw], script: tuple[Script, Path] | None) -> t
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What a server is asked about.
+class ReleaseRequests:
+    """The requests that a release holds, with the answers that are owed.
 
     Args:
         package: what is served; its files lie in `folder`.

@@ -1,8 +1,9 @@
 """A client for the models that Triton serves: `Client(url, model=...)` and its `infer`."""
 
 from plansmith.system.urls import Protocol
-from plansmith.triton.client.client import Answer, Client
+from plansmith.triton.client.client import Client
 from plansmith.triton.client.dtypes import Signature
 from plansmith.triton.client.messages import Encoding, Parameter
+from plansmith.triton.client.model_client import Answer
 
 __all__ = ["Answer", "Client", "Encoding", "Parameter", "Protocol", "Signature"]

@@ -44,7 +44,10 @@ class WireTensor:
 
 @dataclass(frozen=True)
 class Request:
-    """What one request asks of a model; an empty version is the one that Triton chooses."""
+    """What one request asks of a model; an empty version is the one that Triton chooses.
+
+    `variant`: the production variant of a SageMaker endpoint that shall answer; empty for any.
+    """
 
     model: str
     version: str
@@ -52,15 +55,20 @@ class Request:
     outputs: Sequence[WireTensor]
     encoding: Encoding = "binary"
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    variant: str = ""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The version that answered, and by output its shape and its values: None where they lie in shared memory."""
+    """The version that answered, and by output its shape and its values: None where they lie in shared memory.
+
+    `variant`: the production variant of a SageMaker endpoint that answered.
+    """
 
     version: str
     shapes: dict[str, tuple[int, ...]]
     values: dict[str, NDArray[Any] | None]
+    variant: str = ""
 
 
 def require_json(request: Request) -> None:

@@ -1,4 +1,4 @@
-"""The signature of a model, from what Triton tells of its configuration."""
+"""The signature of a model, from its configuration as Triton has it, or from its release."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tritonclient.grpc import model_config_pb2 as pb
+
+    from plansmith.records.release import Package
 
 
 def signature_from_config(config: pb.ModelConfig) -> Signature:
@@ -28,6 +30,23 @@ def signature_from_config(config: pb.ModelConfig) -> Signature:
         is_cached=config.response_cache.enable,
         is_decoupled=config.model_transaction_policy.decoupled,
     )
+
+
+def signature_from_package(package: Package) -> Signature:
+    """What clients of a release see, but for what its configuration alone tells (see `completed_signature`)."""
+    return Signature(
+        inputs=package.interface.inputs,
+        outputs=package.interface.outputs,
+        max_batch_size=package.max_batch_size,
+        is_decoupled=package.decoupled,
+    )
+
+
+def completed_signature(signature: Signature, config: pb.ModelConfig) -> Signature:
+    """A signature with what a configuration tells: inputs that may be left out, whether answers are cached."""
+    complete = signature_from_config(config)
+    fields = ("optional", "is_cached", "is_decoupled")
+    return signature.model_copy(update={name: getattr(complete, name) for name in fields})
 
 
 def _tensors(entries: Iterable[pb.ModelInput | pb.ModelOutput], batch: int) -> tuple[Tensor, ...]:

@@ -1,0 +1,163 @@
+"""The runtime of SageMaker, which invokes endpoints: one request, and AWS's refusals with their codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from plansmith.errors import EnvironmentFault, PlansmithError, UsageError, first_line
+from plansmith.system.aws.client import create_client, default_region, not_installed
+from plansmith.system.aws.errors import credential_errors, cut_errors, no_credentials
+
+MODEL_ERROR = "ModelError"
+"""SageMaker's code for an answer of the container that is an error."""
+
+MAX_BODY_BYTES = 6 * 2**20
+"""The largest body that `InvokeEndpoint` takes: the length of `BodyBlob` in botocore's model of the service."""
+
+
+class EndpointError(Exception):
+    """An endpoint answered with an error.
+
+    Attributes:
+        code: SageMaker's; `MODEL_ERROR` where the container answered.
+        status: the container's where it answered, else SageMaker's; 0 where the container did not answer in time.
+        message: the reason.
+    """
+
+    def __init__(self, code: str, status: int, message: str) -> None:
+        super().__init__(f"{code} {status}: {message}")
+        self.code = code
+        self.status = status
+        self.message = message
+
+
+@dataclass(frozen=True)
+class InvocationResponse:
+    """The answer to one invocation.
+
+    Attributes:
+        body: its bytes.
+        content_type: what they are.
+        variant: the production variant that answered; empty where the endpoint does not tell.
+    """
+
+    body: bytes = field(repr=False)
+    content_type: str
+    variant: str = ""
+
+
+class SageMakerRuntime:
+    """`InvokeEndpoint` of one endpoint; AWS is asked for nothing before the first call, and never twice for one.
+
+    Args:
+        endpoint: its name.
+        region: where it is; that of the environment and the AWS configuration when empty.
+        profile: of the AWS configuration files; empty for what the environment says.
+        timeout_seconds: how long an answer may take.
+    """
+
+    def __init__(self, endpoint: str, *, region: str = "", profile: str = "", timeout_seconds: float) -> None:
+        self._endpoint = endpoint
+        self._region = region
+        self._profile = profile
+        self._timeout_seconds = timeout_seconds
+        self._client: Any = None
+
+    @property
+    def region(self) -> str:
+        """The region of the endpoint; empty as long as it is neither named nor looked up."""
+        return self._region if self._client is None else str(self._client.meta.region_name)
+
+    def invoke(self, body: bytes, content_type: str, **parameters: str) -> InvocationResponse:
+        """Send a request and wait for the answer.
+
+        Args:
+            body: of at most `MAX_BODY_BYTES`.
+            content_type: what it is.
+            parameters: others of `InvokeEndpoint`, such as TargetModel.
+
+        Raises:
+            EndpointError: SageMaker or the container answers with an error.
+            UsageError: a profile or a region that does not exist.
+            EnvironmentFault: botocore is not installed, there are no credentials, or the endpoint is not reached.
+        """
+        try:
+            from botocore import exceptions
+        except ImportError as error:
+            raise not_installed() from error
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            answer = self._client.invoke_endpoint(
+                EndpointName=self._endpoint, Body=body, ContentType=content_type, **parameters
+            )
+            return InvocationResponse(
+                body=answer["Body"].read(),
+                content_type=answer.get("ContentType", ""),
+                variant=answer.get("InvokedProductionVariant", ""),
+            )
+        except exceptions.ClientError as error:
+            raise _endpoint_error(error.response) from error
+        except (exceptions.BotoCoreError, *cut_errors()) as error:
+            raise self._fault(error) from error
+
+    def is_connection_lost(self, error: EnvironmentFault) -> bool:
+        """Whether `invoke` made no connection, or one that ended before the answer: not one that took too long."""
+        from botocore.exceptions import ReadTimeoutError
+
+        cause = error.__cause__
+        return isinstance(cause, cut_errors()) and not isinstance(cause, ReadTimeoutError)
+
+    def close(self) -> None:
+        """Close connections; does nothing the second time."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _connect(self) -> Any:
+        from botocore.session import Session
+
+        session = Session(profile=self._profile or None)
+        return create_client(
+            session,
+            "sagemaker-runtime",
+            self._region or default_region(session),
+            attempts=1,
+            read_seconds=self._timeout_seconds,
+        )
+
+    def _fault(self, error: Exception) -> PlansmithError:
+        from botocore import exceptions
+
+        place = f"endpoint {self._endpoint}" + f" in {self.region}" * bool(self.region)
+        if isinstance(error, exceptions.ProfileNotFound):
+            return UsageError(first_line(error), remedy="name another --profile: aws configure list-profiles")
+        if isinstance(error, exceptions.InvalidRegionError):
+            return UsageError(first_line(error), remedy="write --region like eu-west-1")
+        if isinstance(error, credential_errors()):
+            return no_credentials(error, place)
+        if isinstance(error, exceptions.ReadTimeoutError):
+            return EnvironmentFault(
+                f"{place} did not answer within {self._timeout_seconds:g} s",
+                remedy="give it more time (--timeout; SageMaker ends what takes a model longer than 60 s), or send less"
+                " at once",
+                transient=True,
+            )
+        return EnvironmentFault(
+            f"{place} is not reached: {first_line(error)}",
+            remedy="check the name of the region (--region), and that AWS can be reached from here",
+            transient=True,
+        )
+
+
+def _endpoint_error(response: dict[str, Any]) -> EndpointError:
+    """The error of AWS, or of the container behind it, in a response."""
+    error = response.get("Error", {})
+    code, message = str(error.get("Code", "")), str(error.get("Message", ""))
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    if code == MODEL_ERROR:
+        return EndpointError(
+            code, int(response.get("OriginalStatusCode", status)), str(response.get("OriginalMessage") or message)
+        )
+    return EndpointError(code, status, message)

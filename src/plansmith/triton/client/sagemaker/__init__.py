@@ -1,0 +1,1 @@
+"""A client of models behind endpoints of Amazon SageMaker, over AWS or to a front end of Triton without it."""

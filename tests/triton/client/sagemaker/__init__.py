@@ -1,0 +1,1 @@
+"""The client of models behind SageMaker endpoints."""
