@@ -86,7 +86,7 @@ def test_failed_update(account: AwsAccount) -> None:
 def test_smoke_test(account: AwsAccount, smoke_test: dict[str, Any]) -> None:
     """The endpoint has to answer, even where nothing changed."""
     (result,) = account.deploy(**smoke_test)
-    assert (result.subject, Path(result.request).name) == (account.name, "request.json")
+    assert (result.subject, Path(result.request).name, result.compared) == (account.name, "request.json", False)
     account.deploy(**smoke_test)
     assert account.plane.requests.count("invoke_endpoint") == 1
     assert account.plane.changes() == []
@@ -113,7 +113,7 @@ def test_permission_to_invoke(account: AwsAccount, smoke_test: dict[str, Any]) -
     """A permission that the smoke test lacks is named."""
     denied = "User: arn:aws:iam::123456789012:user/a is not authorized to perform: sagemaker:InvokeEndpoint"
     account.plane.refusals["invoke_endpoint"].append(("AccessDeniedException", denied))
-    with pytest.raises(EnvironmentFault, match="not allowed sagemaker:InvokeEndpoint"):
+    with pytest.raises(EnvironmentFault, match="not authorized to perform: sagemaker:InvokeEndpoint"):
         account.deploy(**smoke_test)
 
 

@@ -21,10 +21,8 @@ from plansmith.system.aws.s3.errors import refusal_in
 from plansmith.system.aws.service import AwsService
 
 SAGEMAKER = "sagemaker"
-RUNTIME = "sagemaker-runtime"
 _SUBJECTS = {
     SAGEMAKER: "SageMaker",
-    RUNTIME: "the endpoint",
     "application-autoscaling": "Application Auto Scaling",
     "iam": "IAM",
     "sts": "STS",
@@ -33,7 +31,6 @@ _MISSING_CODES = {"ResourceNotFound", "ObjectNotFoundException", "NoSuchEntity"}
 _MISSING = re.compile(r"could not find|does not exist|no scalable target|cannot find", re.IGNORECASE)
 _TAKEN = re.compile(r"already exist|in-progress endpoint", re.IGNORECASE)
 _UNCERTAIN_CODES = {"InternalError", "InternalFailure", "ServiceUnavailable"}
-_ANSWER_SECONDS = 70  # SageMaker gives a model 60
 _NO_BUCKET = "404"  # the answer to HEAD has no body that says more
 
 
@@ -209,7 +206,6 @@ def _service(name: str, spec: EndpointSpec) -> AwsService:
         name,
         f"{_SUBJECTS[name]} in {spec.region}",
         region=spec.region,
-        read_seconds=_ANSWER_SECONDS,
         settings="the region and the network",
         remedy=f"see the current state: aws sagemaker describe-endpoint --endpoint-name {spec.name}"
         f" --region {spec.region}",

@@ -64,7 +64,7 @@ class Deployment:
                 self._wait(plan)
             for call in plan.after:
                 self.execute(call)
-            results = list(run_smoke_test(self.account, requests))
+            results = list(run_smoke_test(requests))
         except PlansmithError as error:
             raise self._rolled_back(plan, error) from error
         except StillPendingError as pending:
