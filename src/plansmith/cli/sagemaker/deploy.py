@@ -199,6 +199,6 @@ def _document(planned: PlannedDeployment) -> dict[str, Any]:
         "previous": plan.previous,
         "assumed": planned.is_assumed,
         "waits": plan.waits,
-        "requests": [call.model_dump() for call in (*(one.request for one in plan.uploads), *plan.calls)],
+        "requests": [call.model_dump() for call in (*(upload.request for upload in plan.uploads), *plan.calls)],
         "target_models": {name: list(files) for name, files in planned.desired.target_models.items()},
     }

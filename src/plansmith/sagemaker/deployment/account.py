@@ -155,15 +155,15 @@ class Account:
                 remedy="name a role of that account, or use other credentials: AWS_PROFILE",
             )
         try:
-            found = self.find("get_role", "iam", RoleName=role.rpartition("/")[2])
+            description = self.find("get_role", "iam", RoleName=role.rpartition("/")[2])
         except EnvironmentFault:  # most likely not allowed; creating the model says the rest
             return
-        if found is None:
+        if description is None:
             raise UsageError(
                 f"there is no role {role}",
                 remedy="create it: plansmith sagemaker policy SPEC.yaml prints its policies (trust, execution)",
             )
-        if "sagemaker." not in str(found["Role"].get("AssumeRolePolicyDocument", "sagemaker.")):
+        if "sagemaker." not in str(description["Role"].get("AssumeRolePolicyDocument", "sagemaker.")):
             raise UsageError(
                 f"the role {role} cannot be assumed by SageMaker",
                 remedy="give it this trust policy: plansmith sagemaker policy SPEC.yaml --only trust",

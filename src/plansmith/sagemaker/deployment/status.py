@@ -171,12 +171,12 @@ def _state(state: dict[str, Any]) -> str:
 
 
 def _model(account: Account, name: str) -> ModelStatus | None:
-    found = account.find("describe_model", ModelName=name) if name else None
-    if found is None:
+    description = account.find("describe_model", ModelName=name) if name else None
+    if description is None:
         return None
-    container: dict[str, Any] = found.get("PrimaryContainer") or next(iter(found.get("Containers", [])), {})
+    container: dict[str, Any] = description.get("PrimaryContainer") or next(iter(description.get("Containers", [])), {})
     source = container.get("ModelDataSource", {}).get("S3DataSource", {})
-    releases, more = parse_releases(account.tags(found["ModelArn"]).get(RELEASES_TAG, ""))
+    releases, more = parse_releases(account.tags(description["ModelArn"]).get(RELEASES_TAG, ""))
     return ModelStatus(
         name=name,
         image=container.get("Image", ""),

@@ -31,9 +31,9 @@ def _check_region(value: str) -> str:
 
 
 def _check_bucket(value: str) -> str:
-    wrong = wrong_place(value) or ("" if value.startswith("s3://") else "it is a folder")
-    if wrong:
-        raise ValueError(f"must be s3://bucket/prefix: {wrong}")
+    problem = wrong_place(value) or ("" if value.startswith("s3://") else "it is a folder")
+    if problem:
+        raise ValueError(f"must be s3://bucket/prefix: {problem}")
     return value.rstrip("/")
 
 
