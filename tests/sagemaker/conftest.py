@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from ..support.sagemaker.account import account, aws_endpoint, loader
 from ..support.servers.aws_server import aws, s3_server
 from ..support.stores.s3 import plain_client, s3, seen
 from ..support.triton.installed import installation, site
 
-__all__ = ["aws", "installation", "plain_client", "s3", "s3_server", "seen", "site"]
+__all__ = [
+    "account",
+    "aws",
+    "aws_endpoint",
+    "installation",
+    "loader",
+    "plain_client",
+    "s3",
+    "s3_server",
+    "seen",
+    "site",
+]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     GetCoreSchemaHandler,
@@ -37,6 +38,23 @@ def read_count(given: Any) -> Any:
 def _read_bytes(given: Any) -> Any:
     found = _BYTES.fullmatch(given) if isinstance(given, str) else None
     return int(found[1]) * _UNITS[found[2]] if found else read_count(given)
+
+
+def matching(pattern: re.Pattern[str], message: str, *, or_empty: bool = False) -> AfterValidator:
+    """An annotation for text that a pattern matches in full.
+
+    Args:
+        pattern: the pattern.
+        message: what is wrong with text that it does not match.
+        or_empty: also take empty text.
+    """
+
+    def check(value: str) -> str:
+        if not (or_empty and not value) and pattern.fullmatch(value) is None:
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
 
 
 def _number_schema(sign: str, **limits: int) -> dict[str, Any]:

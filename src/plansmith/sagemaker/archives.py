@@ -21,6 +21,7 @@ from plansmith.records.engine import HardwareCompatibility
 from plansmith.records.model import Device, Record
 from plansmith.sagemaker.archive_file import write_archive_file
 from plansmith.sagemaker.contents import ArchivedRelease, archive_contents
+from plansmith.sagemaker.memory import loaded_bytes
 from plansmith.sagemaker.selection import PackageRequest, select_releases, serving_target
 from plansmith.sagemaker.start_script import ADDITIONAL_ARGUMENTS, DEFAULT_MODEL, PING_MODE
 from plansmith.sagemaker.tarball import Content, archive_size, archive_stream
@@ -43,6 +44,8 @@ class Archive(Record):
         digest: its SHA-256; empty where it was only planned.
         bytes: its size.
         unpacked_bytes: the size of all files in it.
+        loaded_bytes: the size of the files that are loaded at most, by the compute capability of the instance's GPU;
+            under "" without a GPU.
         models: the folders in its root.
         default_model: the model that the front end serves.
         releases: what it was made of, as MODEL@VERSION.
@@ -62,6 +65,7 @@ class Archive(Record):
     digest: str
     bytes: int
     unpacked_bytes: int
+    loaded_bytes: dict[str, int] = Field(default_factory=dict)
     models: tuple[str, ...]
     default_model: str
     releases: tuple[str, ...]
@@ -75,6 +79,10 @@ class Archive(Record):
     environment: dict[str, str] = Field(default_factory=dict)
     image_packages: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     unchanged: bool = False
+
+    def loaded_on(self, capability: str | None) -> int:
+        """The bytes that are loaded at most on instances with such a GPU; None for those without one."""
+        return self.loaded_bytes.get(capability or "", self.loaded_bytes.get("", self.unpacked_bytes))
 
 
 @dataclass(frozen=True)
@@ -147,6 +155,7 @@ def _plan(releases: Sequence[ArchivedRelease], request: PackageRequest, output: 
     environment = {PING_MODE: "live"} if request.multi_model else {DEFAULT_MODEL: first.name}
     if arguments:
         environment[ADDITIONAL_ARGUMENTS] = " ".join(arguments)
+    requirements = _plan_requirements(releases)
     archive = Archive(
         file=str(output if output.name.endswith(SUFFIX) else output / name),
         digest="",
@@ -160,7 +169,8 @@ def _plan(releases: Sequence[ArchivedRelease], request: PackageRequest, output: 
         multi_model=request.multi_model,
         environment=environment,
         image_packages={model: needed for one in releases for model, needed in one.image_packages().items()},
-        **_plan_requirements(releases),
+        loaded_bytes=loaded_bytes(entries, requirements.get("compute_capabilities", ())),
+        **requirements,
     )
     return ArchivePlan(archive, entries, folders, tuple(warnings))
 

@@ -10,7 +10,9 @@ from plansmith.errors import EngineError, RepositoryError, UsageError, in_one_li
 from plansmith.sagemaker.contents import ArchivedRelease
 from plansmith.triton.repository.repository import ModelRepository
 
-_FLAVOUR = "sagemaker"
+FLAVOUR = "sagemaker"
+"""The flavour of the targets that are images of SageMaker."""
+
 _NEWEST = "sagemaker-26.05"
 
 _LISTED_VERSION = 1
@@ -80,7 +82,7 @@ def serving_target(release: ArchivedRelease, chosen: Target | None) -> Target:
     """
     compiled_for = load_target(release.manifest.target)
     target = chosen or compiled_for
-    if target.flavour != _FLAVOUR:
+    if target.flavour != FLAVOUR:
         image = f"{_NEWEST}{'' if compiled_for.device == 'gpu' else '-cpu'}"
         raise EngineError(
             f"{target.name} is no image of SageMaker"

@@ -26,7 +26,7 @@ endpoint's own environment has it. Otherwise one model that does not load has ev
 
 OVERRIDE_PING_MODE = "SAGEMAKER_TRITON_OVERRIDE_PING_MODE"
 
-_PREFIX = "SAGEMAKER_TRITON_"
+VARIABLE_PREFIX = "SAGEMAKER_TRITON_"
 _FLAGS = {
     "BUFFER_MANAGER_THREAD_COUNT": "--buffer-manager-thread-count={}",
     "THREAD_COUNT": "--sagemaker-thread-count={}",
@@ -135,12 +135,12 @@ def _arguments(environment: Mapping[str, str]) -> list[str]:
             f"the start script says 'Invalid {INFERENCE_TYPE}': {kind!r}",
             remedy=f"choose from: {', '.join(INFERENCE_TYPES)}",
         )
-    given = {name: environment.get(f"{_PREFIX}{name}") or _DEFAULTS.get(name, "") for name in _FLAGS}
+    given = {name: environment.get(f"{VARIABLE_PREFIX}{name}") or _DEFAULTS.get(name, "") for name in _FLAGS}
     flags = [flag.format(given[name]) for name, flag in _FLAGS.items() if given[name]]
     # The shell splits them at white space, and knows no quotes in them.
     return [*flags, *environment.get(ADDITIONAL_ARGUMENTS, "").split()]
 
 
 def _front_end_variables(environment: Mapping[str, str], ping: str) -> dict[str, str]:
-    found = {name: value for name, value in environment.items() if name.startswith(_PREFIX)}
+    found = {name: value for name, value in environment.items() if name.startswith(VARIABLE_PREFIX)}
     return found | ({PING_MODE: found.get(OVERRIDE_PING_MODE) or ping} if PING_MODE in found else {})

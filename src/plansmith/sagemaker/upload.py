@@ -43,7 +43,7 @@ def plan_upload(objects: S3Objects, archive: Archive) -> Upload:
             raise RepositoryError(
                 f"{objects.place}/{key} is there already, with other content, and is not overwritten: endpoints keep"
                 " what they loaded",
-                remedy="choose another --upload or --output, or remove it",
+                remedy="choose another --upload (in an endpoint's file: another bucket), or remove it",
             )
     return Upload(uri=f"{objects.place}/{key}", sent=held is None)
 

@@ -10,17 +10,17 @@ import pytest
 
 from ...support.cli.command import check_refusal
 from ...support.cli.in_process import InProcess
-from ...support.sagemaker.account import REGION, Account, Endpoint
+from ...support.sagemaker.cloudwatch import REGION, CloudWatchAccount, Endpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("account")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cloudwatch_account")]
 
 TOPIC = "arn:aws:sns:us-east-1:123456789012:on-call"
 
 
 @pytest.fixture
-def endpoint(account: Account) -> Endpoint:
+def endpoint(cloudwatch_account: CloudWatchAccount) -> Endpoint:
     """An endpoint of two variants, of which one answered 20 requests."""
-    served = account.endpoint("blue", "green")
+    served = cloudwatch_account.endpoint("blue", "green")
     served.serve("blue")
     return served
 
@@ -102,20 +102,20 @@ def test_unreachable(run: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     check_refusal(run("sagemaker", "metrics", "ranker", "--json"), 9, ("no usable AWS credentials", "AWS_PROFILE"))
 
 
-def test_alarms(run: InProcess, account: Account, endpoint: Endpoint) -> None:
+def test_alarms(run: InProcess, cloudwatch_account: CloudWatchAccount, endpoint: Endpoint) -> None:
     """A dry run prints the exact calls and makes none; then alarms are created once, and deleted."""
     options = ("--limit", "p99-ms=200", "--limit", "disk-percent=off", "--variant", "blue", "--notify", TOPIC)
     command = ("sagemaker", "alarms", endpoint.name, *options)
     *calls, last = run(*command, "--dry-run").stdout.splitlines()
     assert last == "3 alarms would be created or updated; nothing was changed"
-    assert account.cloudwatch.describe_alarms()["MetricAlarms"] == []
+    assert cloudwatch_account.cloudwatch.describe_alarms()["MetricAlarms"] == []
     planned = [json.loads(shlex.split(call)[-1]) for call in calls]
     for call in calls:
         assert call.startswith(f"aws cloudwatch put-metric-alarm --region {REGION} --cli-input-json ")
     document = run(*command, "--json").document
     assert [alarm["change"] for alarm in document["alarms"]] == ["create"] * 3
     assert [alarm["parameters"] for alarm in document["alarms"]] == planned
-    stored = account.cloudwatch.describe_alarms()["MetricAlarms"]
+    stored = cloudwatch_account.cloudwatch.describe_alarms()["MetricAlarms"]
     assert {alarm["AlarmName"].rpartition("-blue-")[2] for alarm in stored} == {
         *("5xx-percent", "p99-ms", "memory-percent")
     }
@@ -126,7 +126,7 @@ def test_alarms(run: InProcess, account: Account, endpoint: Endpoint) -> None:
     delete = ("sagemaker", "alarms", endpoint.name, "--delete")
     assert run(*delete, "--dry-run").stdout.startswith(f"aws cloudwatch delete-alarms --region {REGION} --alarm-names ")
     assert run(*delete).stdout == f"3 alarms of {endpoint.name} in {REGION} deleted\n"
-    assert account.cloudwatch.describe_alarms()["MetricAlarms"] == []
+    assert cloudwatch_account.cloudwatch.describe_alarms()["MetricAlarms"] == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ...support.sagemaker.account import account
+from ...support.sagemaker.cloudwatch import cloudwatch_account
 
-__all__ = ["account"]
+__all__ = ["cloudwatch_account"]

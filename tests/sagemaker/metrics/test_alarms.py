@@ -16,7 +16,7 @@ from plansmith.sagemaker.metrics.alarms import (
 from plansmith.sagemaker.metrics.definitions import METRICS_BY_NAME
 from plansmith.sagemaker.metrics.description import describe_endpoint
 
-from ...support.sagemaker.account import REGION, Account, Endpoint
+from ...support.sagemaker.cloudwatch import REGION, CloudWatchAccount, Endpoint
 
 pytestmark = pytest.mark.slow
 
@@ -33,13 +33,13 @@ def changes(planned: AlarmPlan) -> list[str]:
     return [alarm.change for alarm in planned.alarms]
 
 
-def test_alarms_are_created_once(account: Account) -> None:
+def test_alarms_are_created_once(cloudwatch_account: CloudWatchAccount) -> None:
     """Alarms are created, then unchanged, and updated where a limit or an action differs."""
-    endpoint = account.endpoint("blue", "green")
+    endpoint = cloudwatch_account.endpoint("blue", "green")
     first = plan(endpoint, LIMITS)
     assert changes(first) == ["create"] * 4
     apply_alarms(first)
-    stored = account.cloudwatch.describe_alarms(AlarmNames=[f"plansmith-{endpoint.name}-blue-p99-ms"])
+    stored = cloudwatch_account.cloudwatch.describe_alarms(AlarmNames=[f"plansmith-{endpoint.name}-blue-p99-ms"])
     (alarm,) = stored["MetricAlarms"]
     assert (alarm["MetricName"], alarm["ExtendedStatistic"], alarm["Threshold"]) == ("ModelLatency", "p99", 200_000)
     assert (alarm["EvaluationPeriods"], alarm["TreatMissingData"]) == (5, "notBreaching")
@@ -64,9 +64,11 @@ def test_alarms_are_created_once(account: Account) -> None:
         ("cache-hit-percent", 80.0, 0.8, "LessThanThreshold"),
     ],
 )
-def test_thresholds(kind: str, limit: float, threshold: float, operator: str, account: Account) -> None:
+def test_thresholds(
+    kind: str, limit: float, threshold: float, operator: str, cloudwatch_account: CloudWatchAccount
+) -> None:
     """A limit in percent or milliseconds becomes a threshold in CloudWatch's unit."""
-    (alarm,) = plan(account.endpoint(), {kind: limit}).alarms
+    (alarm,) = plan(cloudwatch_account.endpoint(), {kind: limit}).alarms
     assert (alarm.parameters["Threshold"], alarm.parameters["ComparisonOperator"]) == (threshold, operator)
 
 
@@ -77,12 +79,12 @@ def test_kinds_fit_metrics() -> None:
         assert kind.statistic in known or (kind.metric, kind.statistic) == ("Invocation5XXErrors", "Average")
 
 
-def test_deletion(account: Account) -> None:
+def test_deletion(cloudwatch_account: CloudWatchAccount) -> None:
     """The alarms of an endpoint are deleted, and not those of another whose name begins the same; twice is no error."""
-    endpoint = account.endpoint()
+    endpoint = cloudwatch_account.endpoint()
     apply_alarms(plan(endpoint, LIMITS))
     similar = f"{endpoint.name}-2"
-    account.cloudwatch.put_metric_alarm(
+    cloudwatch_account.cloudwatch.put_metric_alarm(
         AlarmName=f"plansmith-{similar}-blue-p99-ms",
         Dimensions=[{"Name": "EndpointName", "Value": similar}],
         Namespace="AWS/SageMaker",
@@ -101,7 +103,7 @@ def test_deletion(account: Account) -> None:
     assert len(find_alarms(similar, REGION)) == 1
 
 
-def test_invalid_action(account: Account) -> None:
+def test_invalid_action(cloudwatch_account: CloudWatchAccount) -> None:
     """An action that is no ARN is refused before anything is changed."""
     with pytest.raises(UsageError, match="no ARN"):
-        plan(account.endpoint(), LIMITS, "on-call@example.com")
+        plan(cloudwatch_account.endpoint(), LIMITS, "on-call@example.com")

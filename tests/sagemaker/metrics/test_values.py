@@ -13,7 +13,7 @@ from plansmith.sagemaker.metrics.description import describe_endpoint
 from plansmith.sagemaker.metrics.time_range import time_range
 from plansmith.sagemaker.metrics.values import EndpointMetrics, read_metrics
 
-from ...support.sagemaker.account import INSTANCES, INVOCATIONS, REGION, Account, Endpoint
+from ...support.sagemaker.cloudwatch import INSTANCES, INVOCATIONS, REGION, CloudWatchAccount, Endpoint
 
 pytestmark = pytest.mark.slow
 
@@ -25,9 +25,9 @@ def read(endpoint: Endpoint, *, period: int | None = None) -> EndpointMetrics:
     return read_metrics(describe_endpoint(endpoint.name, REGION), times)
 
 
-def test_latency(account: Account) -> None:
+def test_latency(cloudwatch_account: CloudWatchAccount) -> None:
     """Latencies are in milliseconds, and percentiles are those of single requests."""
-    endpoint = account.endpoint()
+    endpoint = cloudwatch_account.endpoint()
     last = endpoint.serve()
     (blue,) = read(endpoint).variants
     totals = {name: blue.total("ModelLatency", name) for name in ("Average", "p50", "p90", "p99", "Maximum")}
@@ -38,9 +38,9 @@ def test_latency(account: Account) -> None:
     assert [value for _, value in points] == pytest.approx([19.0] * 5)
 
 
-def test_mean_counts_requests(account: Account) -> None:
+def test_mean_counts_requests(cloudwatch_account: CloudWatchAccount) -> None:
     """The mean of a range is that of its requests, and not of its minutes."""
-    endpoint = account.endpoint()
+    endpoint = cloudwatch_account.endpoint()
     last = datetime.now(UTC).replace(second=0, microsecond=0)
     endpoint.put("blue", INVOCATIONS, "ModelLatency", last - timedelta(minutes=2), [1_000.0] * 9)
     endpoint.put("blue", INVOCATIONS, "ModelLatency", last - timedelta(minutes=1), [101_000.0])
@@ -49,9 +49,9 @@ def test_mean_counts_requests(account: Account) -> None:
     assert [value for _, value in blue.statistic("ModelLatency", "Average").points] == pytest.approx([1.0, 101.0])
 
 
-def test_counts_and_utilization(account: Account) -> None:
+def test_counts_and_utilization(cloudwatch_account: CloudWatchAccount) -> None:
     """Invocations and errors are counts, utilization is in percent, and variants have their own."""
-    endpoint = account.endpoint("blue", "green")
+    endpoint = cloudwatch_account.endpoint("blue", "green")
     endpoint.serve(failures=1)
     endpoint.serve("green", minutes=2)
     blue, green = read(endpoint).variants
@@ -62,9 +62,9 @@ def test_counts_and_utilization(account: Account) -> None:
     assert (blue.instances, blue.instance_type, blue.weight) == (2, "ml.g4dn.xlarge", 1)
 
 
-def test_multi_model(account: Account) -> None:
+def test_multi_model(cloudwatch_account: CloudWatchAccount) -> None:
     """A multi-model endpoint has loaded models, cache hits and loading times."""
-    endpoint = account.endpoint(data="s3://models/many/", multi_model=True)
+    endpoint = cloudwatch_account.endpoint(data="s3://models/many/", multi_model=True)
     time = endpoint.serve() - timedelta(minutes=3)
     endpoint.put("blue", INVOCATIONS, "ModelCacheHit", time, [1.0, 1.0, 1.0, 0.0])
     endpoint.put("blue", INVOCATIONS, "ModelLoadingTime", time, [3_000_000.0, 5_000_000.0])
@@ -75,9 +75,9 @@ def test_multi_model(account: Account) -> None:
     assert (blue.total("LoadedModelCount", "Average"), blue.total("LoadedModelCount", "Maximum")) == (5, 6)
 
 
-def test_no_values(account: Account) -> None:
+def test_no_values(cloudwatch_account: CloudWatchAccount) -> None:
     """What CloudWatch has nothing of is None and not zero, with the reason as far as it is known."""
-    endpoint = account.endpoint()
+    endpoint = cloudwatch_account.endpoint()
     metrics = read(endpoint)
     (blue,) = metrics.variants
     assert {(one.total, one.points) for one in blue.statistics} == {(None, ())}
@@ -96,9 +96,9 @@ def test_no_values(account: Account) -> None:
     assert idle.reason_for_no_requests(idle.variants[0]) == "there were no invocations in that time"
 
 
-def test_long_period(account: Account) -> None:
+def test_long_period(cloudwatch_account: CloudWatchAccount) -> None:
     """A longer period has fewer points of the same requests."""
-    endpoint = account.endpoint()
+    endpoint = cloudwatch_account.endpoint()
     endpoint.serve(minutes=20)
     (blue,) = read(endpoint, period=900).variants
     points = blue.statistic("Invocations", "Sum").points
@@ -106,17 +106,17 @@ def test_long_period(account: Account) -> None:
     assert sum(value for _, value in points) == 80 == blue.total("Invocations")
 
 
-def test_json(account: Account) -> None:
+def test_json(cloudwatch_account: CloudWatchAccount) -> None:
     """The metrics survive JSON."""
-    endpoint = account.endpoint()
+    endpoint = cloudwatch_account.endpoint()
     endpoint.serve()
     metrics = read(endpoint)
     assert EndpointMetrics.model_validate_json(metrics.model_dump_json()) == metrics
 
 
-def test_missing_endpoint(account: Account) -> None:
+def test_missing_endpoint(cloudwatch_account: CloudWatchAccount) -> None:
     """An endpoint that does not exist is an error that names the region."""
-    assert account.address
+    assert cloudwatch_account.address
     with pytest.raises(UsageError, match="SageMaker in us-east-1 refuses describe endpoint") as error:
         describe_endpoint("nobody", REGION)
     assert "aws sagemaker list-endpoints --region us-east-1" in error.value.remedy

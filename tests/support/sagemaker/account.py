@@ -1,150 +1,132 @@
-"""Endpoints on moto, and metrics in its CloudWatch as SageMaker and its instances would put them there."""
+"""An account of AWS on this machine, with a bucket and an endpoint's name that no other test has."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import uuid
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
+import boto3
 import pytest
 
-REGION = "us-east-1"
-IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/sagemaker-tritonserver:26.05-py3"
-INVOCATIONS, INSTANCES = "AWS/SageMaker", "/aws/sagemaker/Endpoints"
+from plansmith.sagemaker.deployment.account import Account
+from plansmith.sagemaker.deployment.apply import Deployment
+from plansmith.sagemaker.deployment.deploy import PlannedDeployment, plan_deployment
+from plansmith.sagemaker.deployment.smoke_test import SmokeResult
+from plansmith.sagemaker.deployment.waiter import Polling
+from plansmith.sagemaker.endpoint.spec import EndpointSpec
 
-LATENCIES = (10_000.0, 12_000.0, 14_000.0, 40_000.0)
-"""Microseconds of the four requests of each minute."""
+from .control_plane import ControlPlane, create_role
+from .endpoints import archive, endpoint_spec
 
-
-@contextmanager
-def moto_percentiles() -> Iterator[None]:
-    """Have moto compute percentiles, which it does not know: of the values that were put there one by one."""
-    from moto.cloudwatch.models import Statistics
-
-    original = Statistics.get_statistics_for_type
-
-    def statistic(self: Any, name: str) -> Any:
-        if not name.startswith("p"):
-            return original(self, name)
-        values = sorted(self.metric_single_values_list)
-        return values[max(math.ceil(len(values) * float(name[1:]) / 100), 1) - 1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Statistics, "get_statistics_for_type", statistic)
-        yield
+QUICK = Polling(limit_seconds=120, interval_seconds=0)
+IMPATIENT = Polling(limit_seconds=0, interval_seconds=0)
 
 
 @dataclass
-class Account:
-    """Clients of moto's server; names are random, so that each test has them for itself."""
+class AwsAccount:
+    """The account.
 
-    address: str
-    sagemaker: Any = field(init=False)
-    cloudwatch: Any = field(init=False)
-    s3: Any = field(init=False)
+    Attributes:
+        folder: takes files.
+        plane: SageMaker's control plane.
+        name: the endpoint's.
+        bucket: the bucket's.
+        progress: the lines of progress.
+    """
 
-    def __post_init__(self) -> None:
-        import boto3
+    folder: Path
+    plane: ControlPlane
+    name: str = field(default_factory=lambda: f"bert-{uuid.uuid4().hex[:8]}")
+    bucket: str = field(default_factory=lambda: f"models-{uuid.uuid4().hex[:12]}")
+    progress: list[str] = field(default_factory=list)
 
-        for service in ("sagemaker", "cloudwatch", "s3"):
-            setattr(self, service, boto3.client(service, endpoint_url=self.address, region_name=REGION))
+    def spec(self, **changes: Any) -> EndpointSpec:
+        """The endpoint's spec."""
+        values = {"name": self.name, "bucket": f"s3://{self.bucket}/endpoints", "smoke_test": False}
+        return endpoint_spec(self.folder, **{**values, **changes})
 
-    def close(self) -> None:
-        """Close connections, and forget metrics, which moto searches for each query."""
-        from moto.cloudwatch.models import cloudwatch_backends
+    def plan(
+        self, content: str = "", *, archive_values: dict[str, Any] | None = None, dry_run: bool = False, **changes: Any
+    ) -> PlannedDeployment:
+        """The plan of a deployment of an archive with some content."""
+        spec = self.spec(**changes)
+        served = archive(self.folder, content=content, **(archive_values or {}))
+        with Account(spec) as account:
+            archives = {variant.name: (served,) for variant in spec.all_variants}
+            return plan_deployment(spec, archives, account, dry_run=dry_run)
 
-        for regions in cloudwatch_backends.values():
-            regions[REGION].metric_data.clear()
-        for client in (self.sagemaker, self.cloudwatch, self.s3):
-            client.close()
+    def deploy(self, content: str = "", polling: Polling = QUICK, **changes: Any) -> list[SmokeResult]:
+        """Deploy it."""
+        self.plane.requests.clear()
+        return self.apply(self.plan(content, **changes), polling)
 
-    def endpoint(self, *variants: str, data: str = "s3://models/ranker.tar.gz", multi_model: bool = False) -> Endpoint:
-        """An endpoint in service, whose variants have two instances each."""
-        name = f"ranker-{uuid4().hex[:12]}"
-        rows = []
-        for variant in variants or ("blue",):
-            model = f"{name}-{variant}"
-            container = {"Image": IMAGE, "ModelDataUrl": data, **({"Mode": "MultiModel"} if multi_model else {})}
-            role = "arn:aws:iam::123456789012:role/serving"
-            self.sagemaker.create_model(ModelName=model, PrimaryContainer=container, ExecutionRoleArn=role)
-            row = {"VariantName": variant, "ModelName": model, "InitialVariantWeight": 1, "InitialInstanceCount": 2}
-            rows.append({**row, "InstanceType": "ml.g4dn.xlarge"})
-        self.sagemaker.create_endpoint_config(EndpointConfigName=name, ProductionVariants=rows)
-        self.sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name)
-        return Endpoint(self, name)
+    def apply(self, planned: PlannedDeployment, polling: Polling = QUICK) -> list[SmokeResult]:
+        """Carry out a plan."""
+        with Account(planned.spec) as account:
+            return Deployment(account, polling, self.progress.append).apply(planned.plan, planned.requests)
 
-    def archive(self) -> str:
-        """The URI of an archive in a bucket of its own."""
-        bucket = f"models-{uuid4().hex[:12]}"
-        self.s3.create_bucket(Bucket=bucket)
-        self.s3.put_object(Bucket=bucket, Key="ranker.tar.gz", Body=b"archive")
-        return f"s3://{bucket}/ranker.tar.gz"
+    def describe(self) -> dict[str, Any] | None:
+        """The endpoint in SageMaker's description; None where there is none."""
+        client = boto3.client("sagemaker")
+        names = [row["EndpointName"] for row in client.list_endpoints()["Endpoints"]]
+        description: dict[str, Any] | None = (
+            client.describe_endpoint(EndpointName=self.name) if self.name in names else None
+        )
+        client.close()
+        return description
+
+    def config(self) -> str:
+        """The configuration of the endpoint, which is in service."""
+        description = self.describe()
+        assert description is not None
+        assert description["EndpointStatus"] == "InService"
+        return str(description["EndpointConfigName"])
+
+    def resources(self) -> dict[str, list[str]]:
+        """The names of its models and configurations."""
+        client = boto3.client("sagemaker")
+        models = [row["ModelName"] for row in client.list_models()["Models"]]
+        configs = [row["EndpointConfigName"] for row in client.list_endpoint_configs()["EndpointConfigs"]]
+        client.close()
+        return {
+            "models": [name for name in models if self.name in name],
+            "configs": [name for name in configs if self.name in name],
+        }
+
+    def keys(self) -> list[str]:
+        """All keys of the bucket."""
+        client = boto3.client("s3")
+        keys = [row["Key"] for row in client.list_objects_v2(Bucket=self.bucket).get("Contents", ())]
+        client.close()
+        return keys
 
 
-@dataclass(frozen=True)
-class Endpoint:
-    """An endpoint of an account."""
+@pytest.fixture(scope="session")
+def loader() -> Any:
+    """AWS's descriptions of its services, which take a second to read."""
+    from botocore.loaders import create_loader
 
-    account: Account
-    name: str
-
-    def put(self, variant: str, namespace: str, metric: str, time: datetime, values: Sequence[float]) -> None:
-        """Values of one moment, one by one."""
-        rows = self._rows(variant, metric, time, values)
-        self.account.cloudwatch.put_metric_data(Namespace=namespace, MetricData=rows)
-
-    def _rows(self, variant: str, metric: str, time: datetime, values: Sequence[float]) -> list[dict[str, Any]]:
-        named = {"EndpointName": self.name, "VariantName": variant}
-        dimensions = [{"Name": name, "Value": value} for name, value in named.items()]
-        return [{"MetricName": metric, "Dimensions": dimensions, "Timestamp": time, "Value": value} for value in values]
-
-    def serve(self, variant: str = "blue", *, minutes: int = 5, failures: int = 0, latency: float = 1.0) -> datetime:
-        """Answer four requests a minute until the last full minute, which is returned.
-
-        Args:
-            variant: of the endpoint.
-            minutes: how many.
-            failures: how many requests, the first ones, end with 5XX.
-            latency: multiplies the latencies.
-        """
-        last = datetime.now(UTC).replace(second=0, microsecond=0)
-        rows: dict[str, list[dict[str, Any]]] = {INVOCATIONS: [], INSTANCES: []}
-        for age in range(minutes, 0, -1):
-            failed = [1.0 if age == minutes and number < failures else 0.0 for number in range(4)]
-            values = {
-                INVOCATIONS: {
-                    "Invocations": [1.0] * 4,
-                    "InvocationsPerInstance": [0.5] * 4,
-                    "Invocation4XXErrors": [0.0] * 4,
-                    "Invocation5XXErrors": failed,
-                    "InvocationModelErrors": failed,
-                    "ModelLatency": [latency * one for one in LATENCIES],
-                    "OverheadLatency": [2_000.0] * 4,
-                },
-                INSTANCES: {
-                    "CPUUtilization": [150.0, 152.0],
-                    "GPUUtilization": [42.0, 44.0],
-                    "GPUMemoryUtilization": [61.0, 63.0],
-                },
-            }
-            for namespace, metrics in values.items():
-                for metric, numbers in metrics.items():
-                    rows[namespace] += self._rows(variant, metric, last - timedelta(minutes=age), numbers)
-        for namespace, data in rows.items():
-            self.account.cloudwatch.put_metric_data(Namespace=namespace, MetricData=data)
-        return last
+    return create_loader()
 
 
 @pytest.fixture
-def account(aws: None, s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    """An account on moto, which is all of AWS in the environment."""
-    del aws
+def aws_endpoint(aws: None, s3_server: str, loader: Any, monkeypatch: pytest.MonkeyPatch) -> str:  # noqa: ARG001
+    """All services of AWS at one address, and no pauses."""
+    monkeypatch.setattr("botocore.session.create_loader", lambda *_: loader)
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
-    with moto_percentiles():
-        opened = Account(s3_server)
-        yield opened
-        opened.close()
+    monkeypatch.setattr("plansmith.sagemaker.deployment.waiter.time.sleep", lambda _: None)
+    create_role()
+    return s3_server
+
+
+@pytest.fixture
+def account(aws_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AwsAccount:
+    """An account with an empty bucket."""
+    assert aws_endpoint
+    created = AwsAccount(tmp_path, ControlPlane(monkeypatch))
+    client = boto3.client("s3")
+    client.create_bucket(Bucket=created.bucket)
+    client.close()
+    return created

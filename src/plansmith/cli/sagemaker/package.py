@@ -177,7 +177,7 @@ def _lines(
         lines = [file, *(f"  {line}" for line in table(list(zip(names, values, strict=True))))]
     for finding in dict.fromkeys(finding for plan in plans for finding in plan.warnings):
         lines += [f"  ! {finding.place}: {finding.message}", f"    → {finding.remedy}"]
-    lines += _cautions(archives)
+    lines += archive_warnings(archives)
     environment = {name: value for archive in archives for name, value in archive.environment.items()}
     lines += [f"set at the endpoint: {name}={value}" for name, value in environment.items()]
     if dry_run:
@@ -221,7 +221,7 @@ def _gpus(archive: Archive) -> str:
     return f"compute capability {', '.join(archive.compute_capabilities)}{others}, TensorRT {archive.tensorrt}{newer}"
 
 
-def _cautions(archives: Sequence[Archive]) -> list[str]:
+def archive_warnings(archives: Sequence[Archive]) -> list[str]:
     """Models that no request reaches, and packages that an image may not have."""
     lines = []
     for archive in archives:

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from plansmith.errors import EnvironmentFault, UsageError
+from plansmith.system.aws.errors import no_credentials
 
 DEFAULT_REGION = "us-east-1"
 
@@ -22,6 +23,23 @@ def default_region(session: Any) -> str:
     docs.aws.amazon.com/sdkref/latest/guide/feature-region.html.
     """
     return os.environ.get("AWS_REGION") or session.get_config_variable("region") or DEFAULT_REGION
+
+
+def has_credentials() -> bool:
+    """Whether the usual chain of AWS ends with credentials; AWS may still refuse them.
+
+    Raises:
+        EnvironmentFault: botocore is not installed; or the chain is broken, such as by a profile that does not exist.
+    """
+    try:
+        from botocore.exceptions import BotoCoreError
+        from botocore.session import Session
+    except ImportError as error:
+        raise not_installed() from error
+    try:
+        return Session().get_credentials() is not None
+    except BotoCoreError as error:
+        raise no_credentials(error, "AWS") from error
 
 
 def create_client(

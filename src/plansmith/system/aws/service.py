@@ -13,6 +13,7 @@ from plansmith.system.aws.s3.errors import refusal_in
 _ATTEMPTS = 3
 _THROTTLED = {"OverLimit", "RequestThrottled", "Throttling", "ThrottlingException", "TooManyRequestsException"}
 _TRANSIENT = {"ConflictException", "InternalError", "InternalFailure", "ServiceUnavailable"}
+_QUOTA = {"LimitExceededException", "ResourceLimitExceeded", "ServiceQuotaExceededException"}
 _INVALID = {"ValidationException", "ValidationError", "ResourceNotFound"}
 _DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
 _CREDENTIALS = {
@@ -26,6 +27,7 @@ _CREDENTIALS = {
 
 _NAMED_ACTION = re.compile(r"to perform: ([a-z0-9-]+:\w+)")
 _NAMED_RESOURCE = re.compile(r"on resource: (\S+)")
+_NAMED_QUOTA = re.compile(r"(?:service limit|quota) '([^']+)'")
 
 
 class AwsService:
@@ -39,6 +41,7 @@ class AwsService:
         read_seconds: how long an answer may take.
         settings: the names of the settings that say where it is, as a person reads them.
         remedy: what to type where it refuses.
+        permissions: what prints all permissions that are needed, such as a command; empty for nothing.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class AwsService:
         read_seconds: float = 30,
         settings: str,
         remedy: str,
+        permissions: str = "",
     ) -> None:
         self._name = name
         self._subject = subject
@@ -59,6 +63,7 @@ class AwsService:
         self._read_seconds = read_seconds
         self._settings = settings
         self._remedy = remedy
+        self._permissions = permissions
         self._client: Any = None
 
     def call(self, operation: str, **parameters: Any) -> Any:
@@ -125,6 +130,8 @@ class AwsService:
             )
         if code in _DENIED:
             return self._denied(message, operation)
+        if code in _QUOTA:
+            return self._quota_exceeded(message)
         if code in _THROTTLED:
             return EnvironmentFault(
                 f"{self._subject} went on to answer {code} to {operation.replace('_', ' ')}",
@@ -140,7 +147,17 @@ class AwsService:
         standard = "".join(part.capitalize() for part in operation.split("_"))
         action = named[1] if named else f"{self._name}:{standard}"
         missing = f"{action} on {resource[1]}" if resource else action
+        hint = f" ({self._permissions})" if self._permissions else ""
         return EnvironmentFault(
             f"{self._subject}: these credentials are not allowed {missing}",
-            remedy=f"allow {missing} to them; or use others: AWS_PROFILE",
+            remedy=f"allow {missing} to them{hint}; or use others: AWS_PROFILE",
+        )
+
+    def _quota_exceeded(self, message: str) -> EnvironmentFault:
+        quota, region = _NAMED_QUOTA.search(message), self._client.meta.region_name
+        name = f"the quota {quota[1]!r}" if quota else "a quota"
+        page = f"https://console.aws.amazon.com/servicequotas/home/services/{self._name}/quotas?region={region}"
+        return EnvironmentFault(
+            f"{name} of this account in {region} is exceeded: {message}",
+            remedy=f"ask for an increase at {page}; or request fewer or smaller instances",
         )

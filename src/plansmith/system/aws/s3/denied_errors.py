@@ -44,6 +44,7 @@ _ACTIONS = {
     "create_multipart_upload": "s3:PutObject",
     "complete_multipart_upload": "s3:PutObject",
     "list_parts": "s3:ListMultipartUploadParts",
+    "head_bucket": "s3:ListBucket",
     "list_objects_v2": "s3:ListBucket",
     "list_multipart_uploads": "s3:ListBucketMultipartUploads",
 }

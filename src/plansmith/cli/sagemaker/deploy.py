@@ -1,0 +1,196 @@
+"""`plansmith sagemaker deploy`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from plansmith.cli.sagemaker.options import (
+    archives_option,
+    json_option,
+    polling_for,
+    progress_to_stderr,
+    quiet_option,
+    spec_argument,
+    wait_option,
+)
+from plansmith.cli.text import count, program, short
+
+if TYPE_CHECKING:
+    from plansmith.sagemaker.deployment.deploy import PlannedDeployment
+    from plansmith.sagemaker.deployment.plan import DeploymentPlan
+    from plansmith.sagemaker.deployment.smoke_test import SmokeResult
+    from plansmith.sagemaker.deployment.waiter import Progress
+    from plansmith.sagemaker.endpoint.desired import ArchiveUpload
+    from plansmith.sagemaker.endpoint.spec import EndpointSpec
+    from plansmith.sagemaker.endpoint.variant_archives import VariantArchives
+    from plansmith.stores.backend.object_store import Moved
+
+_EPILOG = """\
+\b
+Examples:
+  plansmith sagemaker deploy endpoint.yaml --dry-run
+  plansmith sagemaker deploy endpoint.yaml
+  plansmith sagemaker deploy endpoint.yaml --json --wait-minutes 90
+
+Exit codes: 0 when the endpoint is in service as the file says; 2 a file with problems, or a request that AWS refuses;
+6 an instance type or image that cannot run or hold a model; 7 a release, archive or bucket that cannot be used, a name
+that is taken, an endpoint that cannot be changed now; 8 an endpoint that did not come into service or failed its smoke
+test, and was rolled back; 9 no credentials, a missing permission, an exceeded quota, or no answer from AWS.
+"""
+
+_SHOWN_ARCHIVES = 5
+_REPORTED_SHARE = 10
+
+
+@click.command("deploy", epilog=_EPILOG, short_help="Create or update an endpoint from its file.")
+@spec_argument
+@archives_option
+@wait_option
+@click.option("--dry-run", is_flag=True, help="Check, print the exact requests, and change nothing.")
+@json_option
+@quiet_option
+def deploy_command(spec: Path, output: Path, wait_minutes: int, *, dry_run: bool, as_json: bool, quiet: bool) -> None:
+    """Create or update an endpoint of SageMaker: archives, models, configuration, endpoint, auto scaling.
+
+    Everything is checked before anything is created: image, instance types, plans, memory, role, bucket. What exists
+    already is left alone, so that a second call changes nothing, and what plansmith did not create is never touched.
+    When a deployment fails, the endpoint serves again what it did before.
+
+    Once it is in service, the endpoint has to answer the request that smoke_test in the file names.
+
+    A dry run reads the current state in AWS; without credentials, it assumes that nothing exists.
+    """
+    from plansmith.sagemaker.deployment.account import Account
+    from plansmith.sagemaker.deployment.apply import Deployment
+    from plansmith.sagemaker.deployment.deploy import plan_deployment
+    from plansmith.sagemaker.endpoint.loader import read_endpoint
+
+    endpoint = read_endpoint(spec)
+    archives = _archives(endpoint, output, dry_run=dry_run, quiet=quiet or as_json)
+    progress = progress_to_stderr(quiet=quiet)
+    with Account(endpoint) as account:
+        planned = plan_deployment(endpoint, archives, account, dry_run=dry_run)
+        _show_warnings(planned, archives, progress_to_stderr(quiet=quiet or as_json))
+        if dry_run:
+            _print_plan(planned, as_json=as_json)
+            return
+        transfer = _transfer_progress(planned.plan.uploads, progress)
+        deployment = Deployment(account, polling_for(wait_minutes), progress, transfer)
+        results = deployment.apply(planned.plan, planned.requests)
+    _print_results(planned, results, spec, as_json=as_json)
+
+
+def _archives(spec: EndpointSpec, output: Path, *, dry_run: bool, quiet: bool) -> VariantArchives:
+    """The archives of all variants; a dry run only plans them."""
+    from plansmith.cli.store.transfers import transfer_line
+    from plansmith.sagemaker.endpoint.checks import require_serveable
+    from plansmith.sagemaker.endpoint.variant_archives import (
+        plan_variant_archives,
+        planned_archives,
+        write_variant_archives,
+    )
+
+    plans = plan_variant_archives(spec, output)
+    archives = planned_archives(plans)
+    require_serveable(spec, archives)  # before gigabytes are written
+    if dry_run:
+        return archives
+    with transfer_line("packaged", quiet=quiet) as moved:
+        return write_variant_archives(plans, moved)
+
+
+def _show_warnings(planned: PlannedDeployment, archives: VariantArchives, show: Progress) -> None:
+    from plansmith.cli.sagemaker.package import archive_warnings
+    from plansmith.sagemaker.endpoint.checks import driver_warnings
+
+    for name, own in archives.items():
+        for line in archive_warnings(own):
+            show(f"{name}: {line.strip()}")
+    for line in driver_warnings(planned.spec, archives):
+        show(f"! {line}")
+    for name in planned.plan.resets:
+        instances = count(planned.desired.instance_counts[name], "instance")
+        show(f"{name}: starts again with {instances}, as other variants change with it, and scales from there")
+
+
+def _transfer_progress(uploads: tuple[ArchiveUpload, ...], show: Progress) -> Moved:
+    """Reports the upload of archives in steps of ten percent."""
+    from threading import Lock
+
+    from plansmith.formatting import bytes_in_words
+
+    total = sum(upload.archive.bytes for upload in uploads)
+    sent, reported, lock = 0, 0, Lock()
+
+    def moved(size: int) -> None:
+        nonlocal sent, reported
+        with lock:
+            sent += size
+            share = 100 * sent // max(total, 1)
+            if share >= reported + _REPORTED_SHARE:
+                reported = share
+                show(f"sent {bytes_in_words(sent)} of {bytes_in_words(total)}")
+
+    return moved
+
+
+def _print_plan(planned: PlannedDeployment, *, as_json: bool) -> None:
+    """The requests in their order; as YAML for a person."""
+    import yaml
+
+    if as_json:
+        click.echo(json.dumps(_document(planned) | {"dry_run": True}))
+        return
+    plan = planned.plan
+    if planned.is_assumed:
+        click.echo("# There are no credentials: AWS was not asked, and nothing is assumed to exist.")
+    if plan.is_empty:
+        click.echo(f"# Nothing to do: {planned.spec.name} is as the file says.")
+        return
+    steps: list[dict[str, Any]] = [upload.request.model_dump() for upload in plan.uploads]
+    steps += [call.model_dump() for call in plan.before]
+    steps += [{"wait_for": "InService"}] if plan.waits else []
+    steps += [call.model_dump() for call in (*plan.after, *plan.tagging)]
+    click.echo(yaml.safe_dump(steps, sort_keys=False, width=120, allow_unicode=True), nl=False)
+
+
+def _print_results(planned: PlannedDeployment, results: list[SmokeResult], spec: Path, *, as_json: bool) -> None:
+    if as_json:
+        answers = [result.model_dump() for result in results]
+        click.echo(json.dumps(_document(planned) | {"dry_run": False, "smoke_test": answers}))
+        return
+    plan = planned.plan
+    for result in results:
+        click.echo(f"{result.subject} answers {result.request} in {result.seconds:.2f} s")
+    if planned.untested:
+        click.echo(f"not tested: {', '.join(planned.untested)} (name a request in smoke_test.body of the file)")
+    if plan.is_empty:
+        click.echo(f"nothing to do: {planned.spec.name} is as the file says, with {plan.config}")
+        return
+    for name, files in planned.desired.target_models.items():
+        more = f" and {len(files) - _SHOWN_ARCHIVES} more" if len(files) > _SHOWN_ARCHIVES else ""
+        click.echo(f"requests to {name} name an archive: TargetModel={', '.join(files[:_SHOWN_ARCHIVES])}{more}")
+    click.echo(f"{planned.spec.name} is in service with {plan.config}: {_request_count(plan)}")
+    click.echo(f"Next: {program()} sagemaker status {short(spec.absolute())}")
+
+
+def _request_count(plan: DeploymentPlan) -> str:
+    return count(len(plan.uploads) + len(plan.calls), "request")
+
+
+def _document(planned: PlannedDeployment) -> dict[str, Any]:
+    plan = planned.plan
+    return {
+        "endpoint": planned.spec.name,
+        "region": planned.spec.region,
+        "config": plan.config,
+        "previous": plan.previous,
+        "assumed": planned.is_assumed,
+        "waits": plan.waits,
+        "requests": [call.model_dump() for call in (*(one.request for one in plan.uploads), *plan.calls)],
+        "target_models": {name: list(files) for name, files in planned.desired.target_models.items()},
+    }

@@ -1,0 +1,217 @@
+"""The services of AWS that an endpoint needs, in one region and with the caller's credentials."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, UsageError
+from plansmith.records.destination import Place
+from plansmith.sagemaker.endpoint.desired import ArchiveUpload, is_archive
+from plansmith.sagemaker.endpoint.spec import EndpointSpec
+from plansmith.sagemaker.upload import plan_upload, upload_archive
+from plansmith.stores.backend.object_store import Moved, untold
+from plansmith.stores.backend.s3 import S3Objects
+from plansmith.system.aws.call import Call, require_valid
+from plansmith.system.aws.s3.bucket import Answered
+from plansmith.system.aws.s3.errors import refusal_in
+from plansmith.system.aws.service import AwsService
+
+SAGEMAKER = "sagemaker"
+RUNTIME = "sagemaker-runtime"
+_SUBJECTS = {
+    SAGEMAKER: "SageMaker",
+    RUNTIME: "the endpoint",
+    "application-autoscaling": "Application Auto Scaling",
+    "iam": "IAM",
+    "sts": "STS",
+}
+_MISSING_CODES = {"ResourceNotFound", "ObjectNotFoundException", "NoSuchEntity"}
+_MISSING = re.compile(r"could not find|does not exist|no scalable target|cannot find", re.IGNORECASE)
+_TAKEN = re.compile(r"already exist|in-progress endpoint", re.IGNORECASE)
+_UNCERTAIN_CODES = {"InternalError", "InternalFailure", "ServiceUnavailable"}
+_ANSWER_SECONDS = 70  # SageMaker gives a model 60
+_NO_BUCKET = "404"  # the answer to HEAD has no body that says more
+
+
+class Account:
+    """The services of an endpoint; a context manager. Nothing is asked of them until something is needed.
+
+    Args:
+        spec: the endpoint.
+    """
+
+    def __init__(self, spec: EndpointSpec) -> None:
+        self.spec = spec
+        self.region = spec.region
+        self._services = {name: _service(name, spec) for name in _SUBJECTS}
+        self._folders: dict[str, S3Objects] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Close all connections."""
+        for service in self._services.values():
+            service.close()
+
+    def call(self, operation: str, service: str = SAGEMAKER, **parameters: Any) -> Any:
+        """The answer of a service."""
+        return self._services[service].call(operation, **parameters)
+
+    def find(self, operation: str, service: str = SAGEMAKER, **parameters: Any) -> Any | None:
+        """The answer of a service; None where what is named does not exist."""
+        try:
+            return self.call(operation, service, **parameters)
+        except (UsageError, EnvironmentFault) as error:
+            if is_missing(error):
+                return None
+            raise
+
+    def pages(self, operation: str, field: str, service: str = SAGEMAKER, **parameters: Any) -> Iterator[Any]:
+        """All that a service lists under a field of its answers."""
+        while True:
+            page = self.call(operation, service, **parameters)
+            yield from page.get(field, ())
+            if not page.get("NextToken"):
+                return
+            parameters["NextToken"] = page["NextToken"]
+
+    def tags(self, arn: str) -> dict[str, str]:
+        """The tags of a resource of SageMaker."""
+        return {tag["Key"]: tag["Value"] for tag in self.pages("list_tags", "Tags", ResourceArn=arn)}
+
+    def execute(self, call: Call) -> None:
+        """Send one request of a plan.
+
+        Raises:
+            EnvironmentFault: it is not allowed, exceeds a quota, or AWS cannot be asked.
+            UsageError: AWS refuses it.
+        """
+        require_valid(call)
+        self.call(call.operation, call.service, **call.parameters)
+
+    def is_uploaded(self, upload: ArchiveUpload) -> bool:
+        """Whether an archive is in the bucket.
+
+        Raises:
+            RepositoryError: another content has its key, or the bucket cannot be read.
+        """
+        return not plan_upload(self._folder(upload.folder), upload.archive).sent
+
+    def upload(self, upload: ArchiveUpload, progress: Moved = untold) -> None:
+        """Send an archive to the bucket, unless it is there.
+
+        Args:
+            upload: the archive, which was written.
+            progress: told how many more bytes are on their way.
+        """
+        upload_archive(self._folder(upload.folder), upload.archive, progress)
+
+    def archive_keys(self) -> list[str]:
+        """The keys of all archives of the endpoint, below the endpoint's prefix."""
+        return [held.key for held in self._folder("").below("") if is_archive(held.key)]
+
+    def remove_archive(self, key: str) -> None:
+        """Delete an archive.
+
+        Args:
+            key: below the endpoint's prefix.
+        """
+        self._folder("").remove([key])
+
+    def bucket_region(self) -> str:
+        """The region of the bucket; empty where the server does not say.
+
+        Raises:
+            RepositoryError: there is no such bucket, or it cannot be read.
+        """
+        bucket = self._folder("").bucket
+        try:
+            answer = bucket.call("head_bucket", answers=(_NO_BUCKET,))
+        except Answered as answered:
+            raise RepositoryError(
+                f"there is no bucket {bucket.name!r}",
+                remedy=f"name another, or create it: aws s3 mb s3://{bucket.name} --region {self.region}",
+            ) from answered
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        return str(answer.get("BucketRegion") or headers.get("x-amz-bucket-region", ""))
+
+    def require_role(self) -> None:
+        """Check that the execution role is in the caller's account, exists, and trusts SageMaker.
+
+        Existence and trust are not checked where the caller may not read the role: `iam:GetRole`.
+
+        Raises:
+            UsageError: it is not.
+        """
+        role = self.spec.role
+        caller = str(self.call("get_caller_identity", "sts")["Account"])
+        if caller != self.spec.account:
+            raise UsageError(
+                f"the role {role} is of another account than these credentials, which are of {caller}",
+                remedy="name a role of that account, or use other credentials: AWS_PROFILE",
+            )
+        try:
+            found = self.find("get_role", "iam", RoleName=role.rpartition("/")[2])
+        except EnvironmentFault:  # most likely not allowed; creating the model says the rest
+            return
+        if found is None:
+            raise UsageError(
+                f"there is no role {role}",
+                remedy="create it: plansmith sagemaker policy SPEC.yaml prints its policies (trust, execution)",
+            )
+        if "sagemaker." not in str(found["Role"].get("AssumeRolePolicyDocument", "sagemaker.")):
+            raise UsageError(
+                f"the role {role} cannot be assumed by SageMaker",
+                remedy="give it this trust policy: plansmith sagemaker policy SPEC.yaml --only trust",
+            )
+
+    def _folder(self, name: str) -> S3Objects:
+        """A folder of archives; the folder of all for an empty name."""
+        if name not in self._folders:
+            to = f"s3://{self.spec.bucket_name}/{self.spec.archive_prefix}{name}".rstrip("/")
+            key = self.spec.bucket_kms_key
+            place = Place(to=to, region=self.region, encryption="aws:kms" if key else "", kms_key=key)
+            self._folders[name] = S3Objects(place, Path())
+        return self._folders[name]
+
+
+def is_missing(error: PlansmithError) -> bool:
+    """Whether AWS refused because something that was named does not exist."""
+    refusal = refusal_in(error.__cause__) if isinstance(error.__cause__, Exception) else None
+    if refusal is None:
+        return False
+    return refusal.code.rpartition(".")[2] in _MISSING_CODES or bool(_MISSING.search(refusal.message))
+
+
+def is_taken(error: PlansmithError) -> bool:
+    """Whether AWS refused to create what exists, or to change an endpoint that is changing."""
+    refusal = refusal_in(error.__cause__) if isinstance(error.__cause__, Exception) else None
+    return refusal is not None and bool(_TAKEN.search(refusal.message))
+
+
+def is_uncertain(error: PlansmithError) -> bool:
+    """Whether a request may have been carried out, as no answer says that it was not."""
+    if not (isinstance(error, EnvironmentFault) and error.transient):
+        return False
+    refusal = refusal_in(error.__cause__) if isinstance(error.__cause__, Exception) else None
+    return refusal is None or refusal.code.rpartition(".")[2] in _UNCERTAIN_CODES
+
+
+def _service(name: str, spec: EndpointSpec) -> AwsService:
+    return AwsService(
+        name,
+        f"{_SUBJECTS[name]} in {spec.region}",
+        region=spec.region,
+        read_seconds=_ANSWER_SECONDS,
+        settings="the region and the network",
+        remedy=f"see the current state: aws sagemaker describe-endpoint --endpoint-name {spec.name}"
+        f" --region {spec.region}",
+        permissions="plansmith sagemaker policy SPEC.yaml prints all that is needed",
+    )

@@ -1,0 +1,1 @@
+"""An endpoint as a person describes it, and what follows from that without asking AWS."""

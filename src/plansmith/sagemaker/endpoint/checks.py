@@ -1,0 +1,118 @@
+"""Whether the instances and images of an endpoint can serve its archives: known before anything is created."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from plansmith.compilers.trt.versions import is_same, loads_in, numbers_of
+from plansmith.errors import EngineError, UsageError
+from plansmith.formatting import bytes_in_words
+from plansmith.sagemaker.archives import Archive
+from plansmith.sagemaker.endpoint.container import Image, resolve_image
+from plansmith.sagemaker.endpoint.images import container_target, driver_warning, versions
+from plansmith.sagemaker.endpoint.instances import InstanceType, fitting_instances, known_instance
+from plansmith.sagemaker.endpoint.spec import EndpointSpec
+from plansmith.sagemaker.endpoint.variant import VariantSpec
+from plansmith.sagemaker.endpoint.variant_archives import VariantArchives
+
+_AMPERE = (8, 0)
+
+
+def require_serveable(spec: EndpointSpec, archives: VariantArchives) -> None:
+    """Check that every variant can serve its archives.
+
+    Raises:
+        EngineError: lists every reason why one cannot.
+    """
+    reasons = [
+        f"variant {variant.name}: {reason}"
+        for variant in spec.all_variants
+        for reason in _variant_reasons(spec.region, variant, archives[variant.name])
+    ]
+    if reasons:
+        raise EngineError(
+            "\n  ".join([f"{spec.name} cannot serve this, for {len(reasons)} reason(s):", *reasons]),
+            remedy="change instance_type or image of the variant, or compile the release for them; nothing was created",
+        )
+
+
+def driver_warnings(spec: EndpointSpec, archives: VariantArchives) -> list[str]:
+    """What to know about the GPU drivers of the instances, a line for each variant that it concerns."""
+    lines = []
+    for variant in spec.all_variants:
+        image = resolve_image(spec.region, variant, archives[variant.name])
+        warning = driver_warning(image.target, variant.inference_ami) if image.device == "gpu" else ""
+        lines += [f"{variant.name}: {warning}"] if warning else []
+    return lines
+
+
+def _variant_reasons(region: str, variant: VariantSpec, archives: Sequence[Archive]) -> Iterator[str]:
+    instance = known_instance(variant.instance_type)
+    image: Image | None = None
+    try:
+        image = resolve_image(region, variant, archives)
+    except UsageError as error:
+        yield f"{error.message} ({error.remedy})"
+    for archive in archives:
+        label = ", ".join(archive.releases)
+        if image is not None:
+            yield from (f"{label}: {reason}" for reason in _image_reasons(archive, image))
+        yield from (f"{label}: {reason}" for reason in _instance_reasons(archive, instance))
+    if image is not None and image.device == "gpu":
+        yield from _capability_reasons(image, instance)
+
+
+def _image_reasons(archive: Archive, image: Image) -> Iterator[str]:
+    """Whether the image's TensorRT loads the plans: its own, or version-compatible ones of an older version."""
+    built, present = archive.tensorrt, image.target.tensorrt
+    if built is None or present is None or is_same(built, present):
+        return
+    if archive.version_compatible and loads_in(built, present):
+        return
+    kind = "version-compatible plan" if archive.version_compatible else "plan"
+    remedy = _tensorrt_remedy(archive, built, present)
+    yield f"its {kind} is of TensorRT {built}, and {image.uri} has {present}; {remedy}"
+
+
+def _tensorrt_remedy(archive: Archive, built: str, present: str) -> str:
+    containers = {version: container_target(version, "gpu").tensorrt or "" for version in versions()}
+    newest = max(containers.values(), key=numbers_of)
+    if numbers_of(built)[:1] > numbers_of(newest)[:1]:
+        return f"no container of SageMaker's has it yet: compile for --target sagemaker-{versions()[-1]}"
+    matching = [version for version, tensorrt in containers.items() if is_same(built, tensorrt)]
+    if matching:
+        return f"image: {{version: '{matching[-1]}'}} has it"
+    alternative = "" if archive.version_compatible else ", or an older one of the same major with version_compatible"
+    return f"build the plan with {present}{alternative}"
+
+
+def _capability_reasons(image: Image, instance: InstanceType) -> Iterator[str]:
+    floor, capability = image.target.min_compute_capability, instance.compute_capability
+    if floor and capability and numbers_of(capability) < numbers_of(floor):
+        yield f"{image.uri} needs GPUs of compute capability {floor} or newer, and {instance.gpu_text}"
+
+
+def _instance_reasons(archive: Archive, instance: InstanceType) -> Iterator[str]:
+    most = max(map(archive.loaded_on, archive.compute_capabilities or (None,)))
+    fitting = fitting_instances(capabilities=archive.compute_capabilities, memory_bytes=most)
+    alternative = f"; {', '.join(fitting)} would do" if fitting else ""
+    needs_gpu = archive.device == "gpu" or bool(archive.compute_capabilities)
+    if needs_gpu and instance.gpu is None:
+        yield f"it is for GPUs, and {instance.name} has none{alternative}"
+        return
+    if archive.compute_capabilities and not _runs_on(archive, instance.compute_capability or ""):
+        built = " and ".join(archive.compute_capabilities)
+        yield f"its plans are for compute capability {built}, and {instance.gpu_text}{alternative}"
+    loaded = archive.loaded_on(instance.compute_capability)
+    size = f"it loads {bytes_in_words(loaded)} of files"
+    if needs_gpu and instance.gpu and loaded > instance.gpu.memory_bytes:
+        memory = bytes_in_words(instance.gpu.memory_bytes)
+        yield f"{size}, and a GPU of {instance.name} has {memory} of memory{alternative}"
+    if loaded > instance.memory_bytes:
+        yield f"{size}, and {instance.name} has {bytes_in_words(instance.memory_bytes)} of memory"
+
+
+def _runs_on(archive: Archive, capability: str) -> bool:
+    if capability in archive.compute_capabilities:
+        return True
+    return archive.hardware_compatibility == "ampere_plus" and numbers_of(capability) >= _AMPERE

@@ -1,0 +1,1 @@
+"""Deployments of endpoints against SageMaker's control plane."""

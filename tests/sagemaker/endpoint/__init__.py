@@ -1,0 +1,1 @@
+"""The file of an endpoint, and what follows from it without AWS."""
