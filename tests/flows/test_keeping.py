@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,49 +13,12 @@ from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.store import Store
 from plansmith.triton.repository.repository import ModelRepository
 
-from ..support.cli.command import environment
+from ..support.prefect.flow_calls import run_flows, tables_of
 from ..support.prefect.prefect_server import PrefectServer
 from ..support.stores.answering import publish_answering
 from ..support.stores.filled import fill
 
 pytestmark = pytest.mark.services
-
-# Runs a flow with parameters, each as JSON, one after another; a failed one is told by its error's name.
-_CALLS = """
-import json, sys
-from importlib import import_module
-for name, parameters in json.loads(sys.argv[1]):
-    flow = getattr(import_module(f"plansmith.flows.{name}"), name)
-    state = flow(**parameters, return_state=True)
-    found = state.result(raise_on_failure=False)
-    failed = isinstance(found, BaseException)
-    print("told:", json.dumps([state.name, type(found).__name__ if failed else found]))
-"""
-
-
-def run_flows(prefect: PrefectServer, folder: Path, *calls: tuple[str, dict[str, Any]]) -> list[list[Any]]:
-    """The state and the result of flows that run in a folder."""
-    done = subprocess.run(
-        [sys.executable, "-c", _CALLS, json.dumps(calls)],
-        cwd=folder,
-        env=environment(**prefect.variables()),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line.removeprefix("told: ")) for line in done.stdout.splitlines() if line.startswith("told: ")]
-
-
-def tables_of(prefect: PrefectServer, flow: str, folder: Path) -> list[tuple[str, str, list[dict[str, str]], str]]:
-    """Name, state, table and description of the runs of a flow for a folder, in turn."""
-    runs = prefect.ask("flow_runs/filter", flows={"name": {"any_": [flow]}}, sort="START_TIME_ASC")
-    found = []
-    for run in (run for run in runs if run["parameters"].get("folder") == str(folder)):
-        (table,) = prefect.artifacts_of(run["id"]).values()
-        found.append((run["name"], run["state"]["type"], json.loads(table["data"]), table["description"]))
-    return found
 
 
 def test_damage_fails_the_run_and_its_table_tells_of_all(prefect: PrefectServer, tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ def fault_from_os_error(error: OSError) -> EnvironmentFault:
     return EnvironmentFault(said, remedy="see that it is there, readable and writable")
 
 
-def write_output(path: Path, content: str | bytes, *, replace: bool) -> None:
-    """Write what was asked for to the file that was named.
+def write_output(path: Path, content: str | bytes, *, replace: bool, option: str = "--output") -> None:
+    """Write what was asked for to the file that was named by an option.
 
     Raises:
         UsageError: it is there already and may not be replaced, or cannot be written.
@@ -43,9 +43,9 @@ def write_output(path: Path, content: str | bytes, *, replace: bool) -> None:
     try:
         write_file(path, content, replace=replace)
     except FileExistsError as error:
-        raise UsageError(f"{path} is there already", remedy="choose another --output, or pass --force") from error
+        raise UsageError(f"{path} is there already", remedy=f"choose another {option}, or pass --force") from error
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", remedy="choose another --output") from error
+        raise UsageError(f"cannot write {path}: {error.strerror}", remedy=f"choose another {option}") from error
 
 
 def program() -> str:

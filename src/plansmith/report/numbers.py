@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MOST_DIGITS = 9
@@ -92,6 +93,17 @@ def times(value: float) -> str:
 def milliseconds(value: float) -> str:
     """A latency with three digits that count: 0.0421 ms, 1.23 ms, 1,180 ms."""
     return f"{value:,.0f}\N{NO-BREAK SPACE}ms" if value >= 1000 else f"{value:.3g}\N{NO-BREAK SPACE}ms"
+
+
+def amount(value: float, unit: Literal["ms", "percent", "count"]) -> str:
+    """A value with its unit: 1,234, 41 %, 12.3 ms, 14.2 s."""
+    if unit == "count":
+        return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.3g}"
+    if unit == "percent":
+        return f"{value:.0f} %" if value >= 10 or value == 0 else f"{value:.2g} %"
+    if value >= 10_000:
+        return f"{value / 1000:,.1f} s"
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
 
 
 def width(part: float | None, whole: float | None) -> str:

@@ -22,11 +22,10 @@ from ...support.cli.in_process import InProcess
 from ...support.sagemaker.front_end import front_end, unpacked_archives
 from ...support.sagemaker.http_server import HttpAnswer, aws_error, http_server
 from ...support.sagemaker.releases import publish_ensemble
-from ...support.servers.aws_server import aws
 from ...support.triton.installed import installation, site
 from ..conftest import Compiled
 
-__all__ = ["aws", "installation", "site"]
+__all__ = ["installation", "site"]
 
 CONFIG = """
 max_batch_size: 4

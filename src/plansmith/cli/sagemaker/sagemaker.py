@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from plansmith.cli.sagemaker.alarms import alarms_command
 from plansmith.cli.sagemaker.delete import delete_command
 from plansmith.cli.sagemaker.deploy import deploy_command
 from plansmith.cli.sagemaker.invoke import invoke_command
+from plansmith.cli.sagemaker.metrics import metrics_command
 from plansmith.cli.sagemaker.package import package_command
 from plansmith.cli.sagemaker.policy import policy_command
 from plansmith.cli.sagemaker.register import register_command
@@ -20,6 +22,8 @@ _COMMANDS = (
     delete_command,
     policy_command,
     invoke_command,
+    metrics_command,
+    alarms_command,
 )
 
 
@@ -32,6 +36,7 @@ def sagemaker_group() -> None:
     plansmith sagemaker register minilm --group minilm --upload s3://models/sagemaker
     plansmith sagemaker deploy endpoint.yaml --dry-run
     plansmith sagemaker invoke minilm-prod --model minilm --text "a cat"
+    plansmith sagemaker metrics minilm-prod --since 1d --plot minilm.html
     """
 
 

@@ -81,12 +81,13 @@ def deployer_policy(spec: EndpointSpec, desired: DesiredState) -> Policy:
 
 
 def operator_policy(spec: EndpointSpec) -> Policy:
-    """What invoking an endpoint and `status` need, which change nothing."""
+    """What `invoke`, `status` and `metrics` need, which change nothing."""
     arns = _Arns(spec)
     statements = [
         _allow("Invoke", _sagemaker(["InvokeEndpoint"]), [arns.endpoint]),
         _allow("Read", _sagemaker(_READ_ACTIONS), [arns.endpoint, arns.configs, arns.models]),
         _allow("ReadScaling", _READ_SCALING, ["*"]),
+        _allow("ReadMetrics", ["cloudwatch:GetMetricData"], ["*"]),
     ]
     return {"Version": _VERSION, "Statement": statements}
 

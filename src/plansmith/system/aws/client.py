@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
-from plansmith.errors import EnvironmentFault
+from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.system.aws.errors import no_credentials
 
 DEFAULT_REGION = "us-east-1"
 
 CONNECT_SECONDS = 10
+
+_REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
 
 
 def default_region(session: Any) -> str:
@@ -98,3 +101,21 @@ def create_client(
 def not_installed() -> EnvironmentFault:
     """The error for a machine without botocore, which boto3 brings."""
     return EnvironmentFault("boto3 is not installed", remedy="pip install 'plansmith[s3]'")
+
+
+def resolve_region(name: str = "") -> str:
+    """A region by its name; when empty, that of the environment or the AWS configuration.
+
+    Raises:
+        UsageError: no region can have this name.
+        EnvironmentFault: botocore is not installed.
+    """
+    if name and not _REGION.fullmatch(name):
+        raise UsageError(f"{name!r} is no region of AWS", remedy="write it like eu-west-1")
+    if name:
+        return name
+    try:
+        from botocore.session import Session
+    except ImportError as error:
+        raise not_installed() from error
+    return default_region(Session())
