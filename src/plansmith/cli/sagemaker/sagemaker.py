@@ -13,6 +13,7 @@ from plansmith.cli.sagemaker.package import package_command
 from plansmith.cli.sagemaker.policy import policy_command
 from plansmith.cli.sagemaker.register import register_command
 from plansmith.cli.sagemaker.status import status_command
+from plansmith.cli.sagemaker.verify import verify_command
 
 _COMMANDS = (
     package_command,
@@ -24,6 +25,7 @@ _COMMANDS = (
     invoke_command,
     metrics_command,
     alarms_command,
+    verify_command,
 )
 
 
