@@ -9,13 +9,18 @@ import boto3
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.sagemaker.registry import ModelRegistry, approved_release
+from plansmith.records.release import MANIFEST_FILE
+from plansmith.sagemaker.endpoint.loader import read_endpoint
+from plansmith.sagemaker.registry import ModelRegistry, approved_release, with_approved_releases
 from plansmith.triton.repository.repository import ModelRepository
 
 from ..support.cli.command import check_refusal
 from ..support.cli.in_process import InProcess
+from ..support.sagemaker.endpoints import write_endpoint
 from ..support.sagemaker.releases import publish_onnx
 from ..support.stores.s3 import S3
+
+CPU = {"instance_type": "ml.m5.large"}
 
 pytestmark = [pytest.mark.slow, pytest.mark.services]
 
@@ -60,9 +65,35 @@ def test_a_release_is_registered_once_and_approved(
     approved = run(*register, "--status", "approved", "--json").document
     assert (approved["arn"], approved["status"]) == (first["arn"], "Approved")
     with ModelRegistry("us-east-1") as registry:
-        found = approved_release(registry, s3.bucket, "one")
-    assert (found.arn, found.release) == (first["arn"], first["release"])
-    assert package["CustomerMetadataProperties"]["plansmith.archive"] == found.archive_digest
+        assert approved_release(registry, s3.bucket, "one").arn == first["arn"]
+    assert package["CustomerMetadataProperties"]["plansmith.precision"] == "fp32"
+
+
+def test_an_endpoint_serves_what_was_approved_and_nothing_newer(
+    run: InProcess, s3: S3, register: tuple[str, ...]
+) -> None:
+    run(*register, "--status", "approved")
+    repository = ModelRepository(run.folder / "artifacts" / "repository")
+    newer = publish_onnx(repository, run.folder / "packages", "one")
+    assert newer.version == 2
+    path = write_endpoint(run.folder, variant={"models": ["one"], "model_package_group": s3.bucket, **CPU})
+    assert with_approved_releases(read_endpoint(path)).variants[0].models == ("one@1",)
+    run(*register, "--status", "approved")
+    assert with_approved_releases(read_endpoint(path)).variants[0].models == ("one@2",)
+
+
+def test_another_release_of_that_name_is_not_what_was_approved(
+    run: InProcess, s3: S3, register: tuple[str, ...]
+) -> None:
+    run(*register, "--status", "approved")
+    repository = ModelRepository(run.folder / "artifacts" / "repository")
+    manifest = repository.release("one", 1) / MANIFEST_FILE
+    manifest.chmod(0o644)
+    digest = repository.manifest("one", 1).release_digest
+    manifest.write_text(manifest.read_text().replace(digest, "f" * len(digest)))
+    path = write_endpoint(run.folder, variant={"models": ["one"], "model_package_group": s3.bucket, **CPU})
+    with pytest.raises(RepositoryError, match="another release than the one that was approved"):
+        with_approved_releases(read_endpoint(path))
 
 
 def test_a_group_without_an_approved_release_says_what_to_do(run: InProcess, s3: S3, register: tuple[str, ...]) -> None:

@@ -13,21 +13,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from plansmith.errors import EnvironmentFault, RepositoryError, UsageError
+from plansmith.errors import RepositoryError, UsageError
 from plansmith.records.model import Record
 from plansmith.records.release import Manifest
 from plansmith.sagemaker.archives import SUFFIX, Archive
-from plansmith.sagemaker.deployment.account import is_missing
 from plansmith.sagemaker.endpoint.checks import serving_instances
+from plansmith.sagemaker.endpoint.spec import EndpointSpec
+from plansmith.sagemaker.endpoint.variant import VariantSpec
 from plansmith.stores.backend.s3 import S3Objects
 from plansmith.system.aws.call import Call, require_valid
 from plansmith.system.aws.service import AwsService
+from plansmith.triton.repository.repository import ModelRepository
 
 ApprovalStatus = Literal["Approved", "Rejected", "PendingManualApproval"]
 
 RELEASE = "plansmith.release"
-ARCHIVE = "plansmith.archive"
-"""Entries of a package's metadata: MODEL@VERSION, and the SHA-256 of its archive."""
+DIGEST = "plansmith.digest"
+"""Entries of a package's metadata: MODEL@VERSION, and the digest of that release."""
 
 _SERVICE = "sagemaker"
 _PENDING: ApprovalStatus = "PendingManualApproval"
@@ -69,12 +71,12 @@ class ApprovedRelease(Record):
     Attributes:
         arn: of the package.
         release: MODEL@VERSION.
-        archive_digest: the SHA-256 of its archive.
+        release_digest: of the release.
     """
 
     arn: str
     release: str
-    archive_digest: str
+    release_digest: str
 
 
 class ModelRegistry:
@@ -108,28 +110,15 @@ class ModelRegistry:
         Raises:
             EnvironmentFault: SageMaker cannot be asked.
         """
-        try:
-            self._service.call("describe_model_package_group", ModelPackageGroupName=group)
-        except (UsageError, EnvironmentFault) as error:
-            if is_missing(error):
-                return False
-            raise
-        return True
+        listed = self._pages("list_model_package_groups", "ModelPackageGroupSummaryList", NameContains=group)
+        return any(one["ModelPackageGroupName"] == group for one in listed)
 
     def packages(self, group: str, **filters: str) -> Iterator[dict[str, Any]]:
         """The packages of a group as SageMaker lists them, the newest first."""
-        request: dict[str, Any] = {
-            "ModelPackageGroupName": group,
-            "SortBy": "CreationTime",
-            "SortOrder": "Descending",
-            **filters,
-        }
-        while True:
-            page = self._service.call("list_model_packages", **request)
-            yield from page.get("ModelPackageSummaryList", ())
-            if not page.get("NextToken"):
-                return
-            request["NextToken"] = page["NextToken"]
+        order = {"SortBy": "CreationTime", "SortOrder": "Descending"}
+        return self._pages(
+            "list_model_packages", "ModelPackageSummaryList", ModelPackageGroupName=group, **order, **filters
+        )
 
     def describe(self, arn: str) -> dict[str, Any]:
         """All that SageMaker says of a package."""
@@ -145,6 +134,14 @@ class ModelRegistry:
         """
         answer: dict[str, Any] = self._service.call(call.operation, **call.parameters)
         return answer
+
+    def _pages(self, operation: str, key: str, **request: str) -> Iterator[dict[str, Any]]:
+        while True:
+            page = self._service.call(operation, **request)
+            yield from page.get(key, ())
+            if not page.get("NextToken"):
+                return
+            request["NextToken"] = page["NextToken"]
 
 
 @dataclass(frozen=True)
@@ -279,13 +276,43 @@ def approved_release(registry: ModelRegistry, group: str, model: str) -> Approve
     for package in registry.packages(group, ModelApprovalStatus="Approved") if registry.has_group(group) else ():
         metadata = registry.describe(package["ModelPackageArn"]).get("CustomerMetadataProperties") or {}
         release = metadata.get(RELEASE, "")
-        if release.partition("@")[0] == model and ARCHIVE in metadata:
-            return ApprovedRelease(arn=package["ModelPackageArn"], release=release, archive_digest=metadata[ARCHIVE])
+        if release.partition("@")[0] == model and DIGEST in metadata:
+            return ApprovedRelease(arn=package["ModelPackageArn"], release=release, release_digest=metadata[DIGEST])
     raise RepositoryError(
         f"the model package group {group} has no approved release of {model}",
         remedy=f"register one: plansmith sagemaker register {model} --group {group}; approve it in SageMaker Studio, or"
         " with --status approved",
     )
+
+
+def with_approved_releases(spec: EndpointSpec) -> EndpointSpec:
+    """An endpoint whose variants with a model package group serve the newest approved release of it.
+
+    Args:
+        spec: the endpoint.
+
+    Raises:
+        RepositoryError: nothing was approved, or the release that was is not in the repository, or is another there.
+        EnvironmentFault: SageMaker cannot be asked.
+    """
+    if not any(variant.model_package_group for variant in spec.all_variants):
+        return spec
+    repository = ModelRepository(Path(spec.repository))
+
+    def approved(variant: VariantSpec) -> VariantSpec:
+        if not variant.model_package_group:
+            return variant
+        found = approved_release(registry, variant.model_package_group, variant.models[0])
+        if repository.manifest(*repository.find(found.release)).release_digest != found.release_digest:
+            raise RepositoryError(
+                f"{found.release} of {repository.root} is another release than the one that was approved: {found.arn}",
+                remedy="name the repository that it was registered from; or register this one, and approve it",
+            )
+        return variant.model_copy(update={"models": (found.release,)})
+
+    with ModelRegistry(spec.region) as registry:
+        changes = {kind: tuple(map(approved, getattr(spec, kind))) for kind in ("variants", "shadow_variants")}
+    return spec.model_copy(update=changes)
 
 
 def _group_call(group: str, content: PackageContent) -> Call:
@@ -324,8 +351,8 @@ def _metadata(content: PackageContent) -> dict[str, str]:
     manifest, archive = content.manifest, content.archive
     values = {
         RELEASE: content.release,
-        ARCHIVE: archive.digest,
-        "plansmith.digest": manifest.release_digest,
+        DIGEST: manifest.release_digest,
+        "plansmith.archive": archive.digest,
         "plansmith.engine": manifest.engine.kind,
         "plansmith.precision": manifest.engine.precision,
         "plansmith.target": archive.target,

@@ -76,10 +76,11 @@ def deploy_command(
     from plansmith.sagemaker.deployment.apply import Deployment
     from plansmith.sagemaker.deployment.deploy import plan_deployment
     from plansmith.sagemaker.endpoint.loader import read_endpoint
+    from plansmith.sagemaker.registry import with_approved_releases
 
     if local and dry_run:
         raise UsageError("--local sends nothing to AWS, so that a dry run has nothing to show", remedy="leave one out")
-    endpoint = read_endpoint(spec)
+    endpoint = with_approved_releases(read_endpoint(spec))
     archives = _archives(endpoint, output, dry_run=dry_run, quiet=quiet or as_json)
     progress = progress_to_stderr(quiet=quiet)
     if local:

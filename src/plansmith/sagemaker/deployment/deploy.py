@@ -22,6 +22,7 @@ from plansmith.sagemaker.endpoint.variant_archives import (
     planned_archives,
     write_variant_archives,
 )
+from plansmith.sagemaker.registry import with_approved_releases
 from plansmith.system.aws.call import require_valid
 from plansmith.system.aws.client import has_credentials
 
@@ -120,9 +121,10 @@ def deploy_endpoint(path: Path, output: Path, polling: Polling, progress: Progre
         progress: told each step.
 
     Raises:
-        PlansmithError: as for `read_endpoint`, `plan_variant_archives`, `plan_deployment` and `Deployment.apply`.
+        PlansmithError: as for `read_endpoint`, `with_approved_releases`, `plan_variant_archives`, `plan_deployment` and
+            `Deployment.apply`.
     """
-    spec = read_endpoint(path)
+    spec = with_approved_releases(read_endpoint(path))
     plans = plan_variant_archives(spec, output)
     require_serveable(spec, planned_archives(plans))  # before gigabytes are written
     archives = write_variant_archives(plans)

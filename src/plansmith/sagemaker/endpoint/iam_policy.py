@@ -67,6 +67,12 @@ def deployer_policy(spec: EndpointSpec, desired: DesiredState) -> Policy:
     ]
     if spec.smoke_test:
         statements.append(_allow("SmokeTest", _sagemaker(["InvokeEndpoint"]), [arns.endpoint]))
+    groups = sorted({variant.model_package_group for variant in spec.all_variants} - {""})
+    if groups:
+        packages = [spec.arn("model-package", f"{group}/*") for group in groups]
+        statements.append(_allow("ReadPackages", _sagemaker(["DescribeModelPackage"]), packages))
+        lists = ["ListModelPackageGroups", "ListModelPackages"]
+        statements.append(_allow("ListPackages", _sagemaker(lists), ["*"]))
     if spec.bucket_kms_key:
         actions = ["kms:Decrypt", "kms:GenerateDataKey"]
         statements.append(_allow("EncryptArchives", actions, [arns.key(spec.bucket_kms_key)]))

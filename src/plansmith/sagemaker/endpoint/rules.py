@@ -61,6 +61,8 @@ def _model_problems(spec: EndpointSpec, variant: VariantSpec, keys: tuple[str, .
     default = variant.environment.default_model
     if len(set(variant.models)) < len(variant.models):
         yield make_problem((*keys, "models"), "one is named twice")
+    if variant.model_package_group and (len(variant.models) > 1 or "@" in variant.models[0]):
+        yield make_problem((*keys, "models"), "name one model without its version, which model_package_group tells")
     if variant.multi_model:
         if default:
             yield make_problem(

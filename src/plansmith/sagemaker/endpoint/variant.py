@@ -84,9 +84,9 @@ def _check_variable(value: str) -> str:
     return value
 
 
-Name = Annotated[
-    str, matching(_NAME, "a name has at most 63 letters, digits and -, and begins and ends with a letter or digit")
-]
+_NAME_FORM = "a name has at most 63 letters, digits and -, and begins and ends with a letter or digit"
+
+Name = Annotated[str, matching(_NAME, _NAME_FORM)]
 ModelName = Annotated[str, matching(_MODEL, "is no MODEL or MODEL@VERSION, such as bert or bert@3")]
 Account = Annotated[str, matching(_ACCOUNT, "an account has 12 digits; write them in quotes", or_empty=True)]
 Port = Annotated[Count, Field(ge=1, le=65535)]
@@ -187,6 +187,10 @@ class VariantSpec(Record):
 
     name: Name = Field(default="main", description="Its name in the endpoint.")
     models: tuple[ModelName, ...] = Field(min_length=1, description="MODEL or MODEL@VERSION of the repository.")
+    model_package_group: Annotated[str, matching(_NAME, _NAME_FORM, or_empty=True)] = Field(
+        default="",
+        description="Serve the newest approved version of this group of the Model Registry; models names the model.",
+    )
     multi_model: Switch = Field(
         default=False, description="Serve each model as an archive of its own, loaded at its first request."
     )
