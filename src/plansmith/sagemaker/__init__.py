@@ -1,1 +1,1 @@
-"""Releases on Amazon SageMaker: archives that its Triton containers load."""
+"""Releases on Amazon SageMaker: archives that its Triton containers load, and endpoints."""

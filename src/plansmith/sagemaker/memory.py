@@ -34,7 +34,7 @@ def loaded_bytes(entries: Mapping[str, Content], capabilities: Iterable[str]) ->
             size = sum(size for path, size in sizes.items() if path.split("/", 2)[::2] == [model, file])
             plans[capability] = plans.get(capability, 0) + size
     shared = sum(sizes.values()) - sum(plans.values())
-    return {"": sum(sizes.values()), **{one: shared + plans.get(one, 0) for one in capabilities}}
+    return {"": sum(sizes.values()), **{name: shared + plans.get(name, 0) for name in capabilities}}
 
 
 def _is_config(path: str) -> bool:

@@ -60,7 +60,8 @@ def deploy_command(spec: Path, output: Path, wait_minutes: int, *, dry_run: bool
     already is left alone, so that a second call changes nothing, and what plansmith did not create is never touched.
     When a deployment fails, the endpoint serves again what it did before.
 
-    Once it is in service, the endpoint has to answer the request that smoke_test in the file names.
+    Once it is in service, and whenever nothing has to change, the endpoint has to answer what its releases hold, within
+    the tolerances of their gates; smoke_test in the file names another request, or turns that off.
 
     A dry run reads the current state in AWS; without credentials, it assumes that nothing exists.
     """
@@ -165,9 +166,10 @@ def _print_results(planned: PlannedDeployment, results: list[SmokeResult], spec:
         return
     plan = planned.plan
     for result in results:
-        click.echo(f"{result.subject} answers {result.request} in {result.seconds:.2f} s")
+        quality = ", within the tolerances of the release," if result.compared else ""
+        click.echo(f"{result.subject} answers {result.request}{quality} in {result.seconds:.2f} s")
     if planned.untested:
-        click.echo(f"not tested: {', '.join(planned.untested)} (name a request in smoke_test.body of the file)")
+        click.echo(f"not tested: {', '.join(planned.untested)} ({_untested_reason(planned)})")
     if plan.is_empty:
         click.echo(f"nothing to do: {planned.spec.name} is as the file says, with {plan.config}")
         return
@@ -176,6 +178,12 @@ def _print_results(planned: PlannedDeployment, results: list[SmokeResult], spec:
         click.echo(f"requests to {name} name an archive: TargetModel={', '.join(files[:_SHOWN_ARCHIVES])}{more}")
     click.echo(f"{planned.spec.name} is in service with {plan.config}: {_request_count(plan)}")
     click.echo(f"Next: {program()} sagemaker status {short(spec.absolute())}")
+
+
+def _untested_reason(planned: PlannedDeployment) -> str:
+    if planned.spec.smoke_test is None:
+        return "smoke_test of the file is off"
+    return "no release holds a request that can be sent: name one in smoke_test.body of the file"
 
 
 def _request_count(plan: DeploymentPlan) -> str:
@@ -191,6 +199,6 @@ def _document(planned: PlannedDeployment) -> dict[str, Any]:
         "previous": plan.previous,
         "assumed": planned.is_assumed,
         "waits": plan.waits,
-        "requests": [call.model_dump() for call in (*(one.request for one in plan.uploads), *plan.calls)],
+        "requests": [call.model_dump() for call in (*(upload.request for upload in plan.uploads), *plan.calls)],
         "target_models": {name: list(files) for name, files in planned.desired.target_models.items()},
     }

@@ -12,7 +12,7 @@ from plansmith.cli.sagemaker.options import json_option, spec_argument
 from plansmith.cli.text import echo_lines, program, short, table, without_empty_columns
 
 if TYPE_CHECKING:
-    from plansmith.sagemaker.deployment.status import EndpointStatus, ModelStatus, VariantStatus
+    from plansmith.sagemaker.deployment.status import EndpointStatus, VariantStatus
 
 _COLUMNS = ["variant", "serves", "instances", "scales", "weight", "type", "state"]
 
@@ -35,8 +35,7 @@ def status_command(spec: Path, *, as_json: bool) -> None:
     with Account(endpoint) as account:
         status = read_status(account)
     if as_json:
-        document = {"endpoint": endpoint.name, "region": endpoint.region}
-        click.echo(json.dumps(document | {"status": status.model_dump(mode="json") if status else None}))
+        click.echo(json.dumps({"endpoint": endpoint.name, "region": endpoint.region, "status": _document(status)}))
     elif status is None:
         click.echo(f"there is no endpoint {endpoint.name} in {endpoint.region}")
         click.echo(f"Next: {program()} sagemaker deploy {short(spec.absolute())}")
@@ -44,13 +43,22 @@ def status_command(spec: Path, *, as_json: bool) -> None:
         echo_lines(_lines(status))
 
 
+def _document(status: EndpointStatus | None) -> dict[str, object] | None:
+    """The description of an endpoint with its status as one mapping; None where there is no endpoint."""
+    if status is None:
+        return None
+    return status.description.model_dump(mode="json") | status.model_dump(mode="json", exclude={"description"})
+
+
 def _lines(status: EndpointStatus) -> list[str]:
     from plansmith.formatting import minute
 
-    lines = [f"{status.name} is {status.status} with {status.config}, since {minute(status.changed.isoformat())}"]
+    endpoint = status.description
+    since = minute(endpoint.changed.isoformat())
+    lines = [f"{endpoint.name} is {endpoint.status} with {endpoint.config}, since {since}"]
     lines += [] if status.is_owned else ["  ! plansmith did not create it"]
-    lines += [f"  it changes to {status.pending_config}"] if status.pending_config else []
-    lines += [f"  ! {status.failure}"] if status.failure else []
+    lines += [f"  it changes to {endpoint.pending_config}"] if endpoint.pending_config else []
+    lines += [f"  ! {endpoint.failure}"] if endpoint.failure else []
     if status.variants:
         lines += table(without_empty_columns([_COLUMNS, *map(_cells, status.variants)]))
     for variant in status.variants:
@@ -65,8 +73,8 @@ def _cells(variant: VariantStatus) -> list[str]:
     if variant.desired_instances not in {None, variant.instances}:
         instances += f" of {variant.desired_instances}"
     return [
-        f"{variant.name} (shadow)" if variant.is_shadow else variant.name,
-        _releases(variant.model),
+        f"{variant.name} (shadow)" if variant.shadow else variant.name,
+        _releases(variant),
         instances,
         "" if variant.max_instances is None else f"{variant.min_instances} to {variant.max_instances}",
         "" if variant.weight is None else f"{variant.weight:g}",
@@ -75,8 +83,6 @@ def _cells(variant: VariantStatus) -> list[str]:
     ]
 
 
-def _releases(model: ModelStatus | None) -> str:
-    if model is None:
-        return ""
-    more = f" and {model.more_releases} more" if model.more_releases else ""
-    return f"{', '.join(model.releases)}{more}"
+def _releases(variant: VariantStatus) -> str:
+    more = f" and {variant.more_releases} more" if variant.more_releases else ""
+    return f"{', '.join(variant.releases)}{more}"

@@ -21,10 +21,8 @@ from plansmith.system.aws.s3.errors import refusal_in
 from plansmith.system.aws.service import AwsService
 
 SAGEMAKER = "sagemaker"
-RUNTIME = "sagemaker-runtime"
 _SUBJECTS = {
     SAGEMAKER: "SageMaker",
-    RUNTIME: "the endpoint",
     "application-autoscaling": "Application Auto Scaling",
     "iam": "IAM",
     "sts": "STS",
@@ -33,7 +31,6 @@ _MISSING_CODES = {"ResourceNotFound", "ObjectNotFoundException", "NoSuchEntity"}
 _MISSING = re.compile(r"could not find|does not exist|no scalable target|cannot find", re.IGNORECASE)
 _TAKEN = re.compile(r"already exist|in-progress endpoint", re.IGNORECASE)
 _UNCERTAIN_CODES = {"InternalError", "InternalFailure", "ServiceUnavailable"}
-_ANSWER_SECONDS = 70  # SageMaker gives a model 60
 _NO_BUCKET = "404"  # the answer to HEAD has no body that says more
 
 
@@ -158,15 +155,15 @@ class Account:
                 remedy="name a role of that account, or use other credentials: AWS_PROFILE",
             )
         try:
-            found = self.find("get_role", "iam", RoleName=role.rpartition("/")[2])
+            description = self.find("get_role", "iam", RoleName=role.rpartition("/")[2])
         except EnvironmentFault:  # most likely not allowed; creating the model says the rest
             return
-        if found is None:
+        if description is None:
             raise UsageError(
                 f"there is no role {role}",
                 remedy="create it: plansmith sagemaker policy SPEC.yaml prints its policies (trust, execution)",
             )
-        if "sagemaker." not in str(found["Role"].get("AssumeRolePolicyDocument", "sagemaker.")):
+        if "sagemaker." not in str(description["Role"].get("AssumeRolePolicyDocument", "sagemaker.")):
             raise UsageError(
                 f"the role {role} cannot be assumed by SageMaker",
                 remedy="give it this trust policy: plansmith sagemaker policy SPEC.yaml --only trust",
@@ -209,7 +206,6 @@ def _service(name: str, spec: EndpointSpec) -> AwsService:
         name,
         f"{_SUBJECTS[name]} in {spec.region}",
         region=spec.region,
-        read_seconds=_ANSWER_SECONDS,
         settings="the region and the network",
         remedy=f"see the current state: aws sagemaker describe-endpoint --endpoint-name {spec.name}"
         f" --region {spec.region}",

@@ -64,7 +64,7 @@ class Deployment:
                 self._wait(plan)
             for call in plan.after:
                 self.execute(call)
-            results = list(run_smoke_test(self.account, requests))
+            results = list(run_smoke_test(requests))
         except PlansmithError as error:
             raise self._rolled_back(plan, error) from error
         except StillPendingError as pending:
@@ -111,8 +111,8 @@ class Deployment:
         if kind not in {"model", "endpoint_config"}:
             return False
         name = "".join(part.capitalize() for part in kind.split("_"))
-        found = self.account.find(f"describe_{kind}", **{f"{name}Name": call.parameters[f"{name}Name"]})
-        return found is not None and is_owned(self.account.tags(found[f"{name}Arn"]), self.account.spec.name)
+        resource = self.account.find(f"describe_{kind}", **{f"{name}Name": call.parameters[f"{name}Name"]})
+        return resource is not None and is_owned(self.account.tags(resource[f"{name}Arn"]), self.account.spec.name)
 
     def _wait(self, plan: DeploymentPlan) -> None:
         """Wait until the endpoint serves the plan's configuration.

@@ -117,19 +117,19 @@ def read_current_state(account: Account, desired: DesiredState) -> CurrentState:
 
 def find_endpoint(account: Account, name: str) -> EndpointState | None:
     """An endpoint; None where there is none."""
-    found = account.find("describe_endpoint", EndpointName=name)
-    if found is None:
+    description = account.find("describe_endpoint", EndpointName=name)
+    if description is None:
         return None
     return EndpointState(
-        arn=found["EndpointArn"],
-        status=found["EndpointStatus"],
-        config=found.get("EndpointConfigName", ""),
-        pending_config=found.get("PendingDeploymentSummary", {}).get("EndpointConfigName", ""),
-        failure=found.get("FailureReason", ""),
-        tags=account.tags(found["EndpointArn"]),
+        arn=description["EndpointArn"],
+        status=description["EndpointStatus"],
+        config=description.get("EndpointConfigName", ""),
+        pending_config=description.get("PendingDeploymentSummary", {}).get("EndpointConfigName", ""),
+        failure=description.get("FailureReason", ""),
+        tags=account.tags(description["EndpointArn"]),
         instances={
             variant["VariantName"]: variant["DesiredInstanceCount"]
-            for variant in all_variants(found)
+            for variant in all_variants(description)
             if "DesiredInstanceCount" in variant
         },
     )
@@ -148,8 +148,8 @@ def config_names(description: dict[str, Any]) -> set[str]:
 
 def read_instance_types(account: Account, config: str) -> dict[str, str]:
     """The instance types of a configuration by variant; none where it does not exist any more."""
-    found = account.find("describe_endpoint_config", EndpointConfigName=config) if config else None
-    return {variant["VariantName"]: variant.get("InstanceType", "") for variant in all_variants(found or {})}
+    description = account.find("describe_endpoint_config", EndpointConfigName=config) if config else None
+    return {variant["VariantName"]: variant.get("InstanceType", "") for variant in all_variants(description or {})}
 
 
 def read_scaling(account: Account, endpoint: str, variants: list[str]) -> dict[str, ScalingState]:
@@ -173,7 +173,7 @@ def _policies(account: Account, resource: str) -> dict[str, dict[str, Any]]:
     policies = account.pages(
         "describe_scaling_policies", "ScalingPolicies", SERVICE, ServiceNamespace=NAMESPACE, ResourceId=resource
     )
-    return {one["PolicyName"]: one[POLICY_FIELD] for one in policies if one["PolicyType"] == "TargetTrackingScaling"}
+    return {row["PolicyName"]: row[POLICY_FIELD] for row in policies if row["PolicyType"] == "TargetTrackingScaling"}
 
 
 def is_owned(tags: dict[str, str], endpoint: str) -> bool:
@@ -184,10 +184,10 @@ def is_owned(tags: dict[str, str], endpoint: str) -> bool:
 def _resources(account: Account, kind: str, names: list[str]) -> dict[str, ResourceState]:
     """Those of some models or configurations that exist."""
     field = "".join(part.capitalize() for part in kind.split("_"))
-    found: dict[str, ResourceState] = {}
+    states: dict[str, ResourceState] = {}
     for name in names:
         description = account.find(f"describe_{kind}", **{f"{field}Name": name})
         if description is not None:
             arn = description[f"{field}Arn"]
-            found[name] = ResourceState(arn=arn, tags=account.tags(arn))
-    return found
+            states[name] = ResourceState(arn=arn, tags=account.tags(arn))
+    return states

@@ -68,4 +68,4 @@ def plan_deployment(
     plan = make_plan(desired, current)
     for call in plan.calls:
         require_valid(call)
-    return PlannedDeployment(spec, desired, plan, smoke_requests(spec, desired), current.is_assumed)
+    return PlannedDeployment(spec, desired, plan, smoke_requests(spec, archives, desired), current.is_assumed)

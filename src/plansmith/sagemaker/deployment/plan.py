@@ -122,7 +122,7 @@ def make_plan(desired: DesiredState, current: CurrentState) -> DeploymentPlan:
         previous=_previous(desired, endpoint) if endpoint else "",
         retention=retention,
         resets=tuple(scaled) if not retention and endpoint and updates else (),
-        unscaling=tuple(deregister_call(desired.endpoint, one) for one in sorted(rescaled - set(current.scaling))),
+        unscaling=tuple(deregister_call(desired.endpoint, name) for name in sorted(rescaled - set(current.scaling))),
         restoring=tuple(_restoring(desired.endpoint, current, sorted({*unscaled, *rescaled} & set(current.scaling)))),
     )
 
@@ -195,7 +195,7 @@ def _scaling_changes(desired: DesiredState, current: CurrentState, unscaled: lis
     for name, calls in desired.scaling.items():
         state = current.scaling.get(name) if name not in unscaled else None
         policies = {call.parameters.get("PolicyName") for call in calls}
-        own = {one for one in state.policies if one.startswith(POLICY_PREFIX)} if state else set()
+        own = {name for name in state.policies if name.startswith(POLICY_PREFIX)} if state else set()
         for policy in sorted(own - policies):
             yield delete_policy_call(desired.endpoint, name, policy)
         yield from (call for call in calls if not _is_in_effect(call, state))
@@ -220,11 +220,11 @@ def _restoring(endpoint: str, current: CurrentState, variants: list[str]) -> Ite
 
 
 def _require_owned(desired: DesiredState, current: CurrentState) -> None:
-    foreign = [f"model {name}" for name, one in current.models.items() if not is_owned(one.tags, desired.endpoint)]
+    foreign = [f"model {name}" for name, state in current.models.items() if not is_owned(state.tags, desired.endpoint)]
     foreign += [
         f"endpoint configuration {name}"
-        for name, one in current.configs.items()
-        if not is_owned(one.tags, desired.endpoint)
+        for name, state in current.configs.items()
+        if not is_owned(state.tags, desired.endpoint)
     ]
     if current.endpoint is not None and not is_owned(current.endpoint.tags, desired.endpoint):
         foreign.append(f"endpoint {desired.endpoint}")

@@ -2,65 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
+from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.records.model import Record
-from plansmith.sagemaker.deployment.account import Account
+from plansmith.sagemaker.deployment.account import Account, is_missing
 from plansmith.sagemaker.deployment.current import ScalingState, is_owned, read_scaling
 from plansmith.sagemaker.endpoint.auto_scaling import NAMESPACE, SERVICE, resource_id
 from plansmith.sagemaker.endpoint.desired import RELEASES_TAG, parse_releases
+from plansmith.sagemaker.metrics.description import EndpointDescription, VariantDescription, describe_endpoint
 
 _MAX_EVENTS = 5
 
 
-class ModelStatus(Record):
-    """The model of a variant.
+class VariantStatus(VariantDescription):
+    """A variant, with what plansmith knows of it.
 
     Attributes:
-        name: its name.
-        image: the container's image.
-        data: its archive; of a multi-model variant, the prefix of its archives.
-        multi_model: whether it serves many archives.
         releases: what its archives were made of, as MODEL@VERSION.
-        more_releases: how many more there are than its tag has room for.
-    """
-
-    name: str
-    image: str = ""
-    data: str = ""
-    multi_model: bool = False
-    releases: tuple[str, ...] = ()
-    more_releases: int = 0
-
-
-class VariantStatus(Record):
-    """A variant as it runs.
-
-    Attributes:
-        name: its name.
-        is_shadow: whether it is a shadow variant.
-        weight: its weight now.
-        instances: how many instances it has.
-        desired_instances: how many it will have.
-        instance_type: their type.
-        states: what happens to its instances.
+        more_releases: how many more there are than the model's tag has room for.
         min_instances: the fewest instances that it scales to; None where it does not scale.
         max_instances: the most.
-        model: its model; None where SageMaker has none for it.
     """
 
-    name: str
-    is_shadow: bool = False
-    weight: float | None = None
-    instances: int | None = None
-    desired_instances: int | None = None
-    instance_type: str = ""
-    states: tuple[str, ...] = ()
+    releases: tuple[str, ...] = ()
+    more_releases: int = 0
     min_instances: int | None = None
     max_instances: int | None = None
-    model: ModelStatus | None = None
 
 
 class Event(Record):
@@ -76,31 +44,17 @@ class Event(Record):
 
 
 class EndpointStatus(Record):
-    """An endpoint.
+    """An endpoint, with what plansmith knows of it.
 
     Attributes:
-        name: its name.
-        region: its region.
-        status: SageMaker's word for its state.
+        description: SageMaker's.
         is_owned: whether plansmith created it.
-        created: when it was created.
-        changed: when it was last changed.
-        config: the configuration that it serves.
-        pending_config: the configuration that it changes to; empty where it does not.
-        failure: why it failed.
         variants: the production variants, then the shadow variants.
         events: the last ones, newest first.
     """
 
-    name: str
-    region: str
-    status: str
+    description: EndpointDescription
     is_owned: bool
-    created: datetime
-    changed: datetime
-    config: str
-    pending_config: str = ""
-    failure: str = ""
     variants: tuple[VariantStatus, ...]
     events: tuple[Event, ...] = ()
 
@@ -112,94 +66,46 @@ def read_status(account: Account) -> EndpointStatus | None:
         EnvironmentFault: AWS cannot be asked, or does not allow it.
     """
     name = account.spec.name
-    description = account.find("describe_endpoint", EndpointName=name)
-    if description is None:
-        return None
-    config = description.get("EndpointConfigName", "")
-    configuration = account.find("describe_endpoint_config", EndpointConfigName=config) if config else None
-    names = [row["VariantName"] for row in _rows(description, configuration or {}, "ProductionVariants")]
-    scaling = read_scaling(account, name, names)
+    try:
+        description = describe_endpoint(name, account.region, with_models=True)
+    except (UsageError, EnvironmentFault) as error:
+        if is_missing(error):
+            return None
+        raise
+    scaling = read_scaling(account, name, [variant.name for variant in description.variants if not variant.shadow])
     return EndpointStatus(
-        name=name,
-        region=account.region,
-        status=description["EndpointStatus"],
-        is_owned=is_owned(account.tags(description["EndpointArn"]), name),
-        created=description["CreationTime"].astimezone(UTC),
-        changed=description["LastModifiedTime"].astimezone(UTC),
-        config=config,
-        pending_config=description.get("PendingDeploymentSummary", {}).get("EndpointConfigName", ""),
-        failure=description.get("FailureReason", ""),
-        variants=tuple(_variants(account, description, configuration or {}, scaling)),
+        description=description,
+        is_owned=is_owned(account.tags(description.arn), name),
+        variants=tuple(_variant_status(account, variant, scaling) for variant in description.variants),
         events=_events(account, description, sorted(scaling)),
     )
 
 
-def _rows(description: dict[str, Any], configuration: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    """The variants of a kind, with what the endpoint and its configuration say of them; those that run go first."""
-    configured = {row["VariantName"]: row for row in configuration.get(kind, ())}
-    running = {row["VariantName"]: row for row in description.get(kind, ())}
-    return [configured.get(name, {}) | running.get(name, {}) for name in running or configured]
-
-
-def _variants(
-    account: Account, description: dict[str, Any], configuration: dict[str, Any], scaling: dict[str, ScalingState]
-) -> Sequence[VariantStatus]:
-    variants = []
-    for kind in ("ProductionVariants", "ShadowProductionVariants"):
-        for row in _rows(description, configuration, kind):
-            limits = scaling[row["VariantName"]].limits if row["VariantName"] in scaling else {}
-            variants.append(
-                VariantStatus(
-                    name=row["VariantName"],
-                    is_shadow=kind.startswith("Shadow"),
-                    weight=row.get("CurrentWeight"),
-                    instances=row.get("CurrentInstanceCount"),
-                    desired_instances=row.get("DesiredInstanceCount"),
-                    instance_type=row.get("InstanceType", ""),
-                    states=tuple(map(_state, row.get("VariantStatus", ()))),
-                    min_instances=limits.get("MinCapacity"),
-                    max_instances=limits.get("MaxCapacity"),
-                    model=_model(account, row.get("ModelName", "")),
-                )
-            )
-    return variants
-
-
-def _state(state: dict[str, Any]) -> str:
-    message = state.get("StatusMessage", "")
-    return f"{state['Status']}: {message}" if message else str(state["Status"])
-
-
-def _model(account: Account, name: str) -> ModelStatus | None:
-    found = account.find("describe_model", ModelName=name) if name else None
-    if found is None:
-        return None
-    container: dict[str, Any] = found.get("PrimaryContainer") or next(iter(found.get("Containers", [])), {})
-    source = container.get("ModelDataSource", {}).get("S3DataSource", {})
-    releases, more = parse_releases(account.tags(found["ModelArn"]).get(RELEASES_TAG, ""))
-    return ModelStatus(
-        name=name,
-        image=container.get("Image", ""),
-        data=container.get("ModelDataUrl") or source.get("S3Uri", ""),
-        multi_model=container.get("Mode") == "MultiModel",
+def _variant_status(account: Account, variant: VariantDescription, scaling: dict[str, ScalingState]) -> VariantStatus:
+    limits = scaling[variant.name].limits if variant.name in scaling else {}
+    tag = account.tags(variant.model.arn).get(RELEASES_TAG, "") if variant.model else ""
+    releases, more = parse_releases(tag)
+    return VariantStatus(
+        **dict(variant),
         releases=releases,
         more_releases=more,
+        min_instances=limits.get("MinCapacity"),
+        max_instances=limits.get("MaxCapacity"),
     )
 
 
-def _events(account: Account, description: dict[str, Any], scaled: list[str]) -> tuple[Event, ...]:
+def _events(account: Account, endpoint: EndpointDescription, scaled: list[str]) -> tuple[Event, ...]:
     """The changes of an endpoint and the scaling of some variants, newest first."""
-    created, changed = (description[name].astimezone(UTC) for name in ("CreationTime", "LastModifiedTime"))
-    events = [Event(time=created, message="created")]
-    if changed != created:
-        failure = f": {description['FailureReason']}" if description.get("FailureReason") else ""
-        events.append(Event(time=changed, message=f"became {description['EndpointStatus']}{failure}"))
+    events = [Event(time=endpoint.created, message="created")]
+    if endpoint.changed != endpoint.created:
+        failure = f": {endpoint.failure}" if endpoint.failure else ""
+        events.append(Event(time=endpoint.changed, message=f"became {endpoint.status}{failure}"))
     for variant in scaled:
         answer = account.call(
             "describe_scaling_activities",
             SERVICE,
             ServiceNamespace=NAMESPACE,
-            ResourceId=resource_id(account.spec.name, variant),
+            ResourceId=resource_id(endpoint.name, variant),
             MaxResults=_MAX_EVENTS,
         )
         events += [

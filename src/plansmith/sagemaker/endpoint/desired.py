@@ -110,7 +110,7 @@ def desired_state(spec: EndpointSpec, archives: VariantArchives) -> DesiredState
         uploads=tuple(uploads.values()),
         models=tuple({call.parameters["ModelName"]: call for call in models.values()}.values()),
         config=_config_call(spec, {name: call.parameters["ModelName"] for name, call in models.items()}),
-        scaling={one.name: scaling_calls(spec.name, one) for one in spec.variants if one.auto_scaling},
+        scaling={variant.name: scaling_calls(spec.name, variant) for variant in spec.variants if variant.auto_scaling},
         instance_types={variant.name: variant.instance_type for variant in spec.all_variants},
         target_models={
             variant.name: tuple(Path(archive.file).name for archive in archives[variant.name])
@@ -142,15 +142,15 @@ def tag_list(tags: dict[str, str]) -> list[dict[str, str]]:
 
 def parse_releases(tag: str) -> tuple[tuple[str, ...], int]:
     """The releases that a model's tag lists, and how many it has no room for."""
-    found = _MORE.search(tag)
-    return tuple(tag[: found.start() if found else None].split()), int(found[1]) if found else 0
+    match = _MORE.search(tag)
+    return tuple(tag[: match.start() if match else None].split()), int(match[1]) if match else 0
 
 
 def _releases_tag(releases: list[str]) -> str:
     """As many releases as a tag has room for, and how many more there are."""
-    for omitted in range(len(releases)):
-        shown = releases[: len(releases) - omitted]
-        text = " ".join([*shown, f"and {omitted} more"] if omitted else shown)
+    for more in range(len(releases)):
+        names = releases[: len(releases) - more]
+        text = " ".join([*names, f"and {more} more"] if more else names)
         if len(text) <= _TAG_LENGTH:
             return text
     return f"and {len(releases)} more"
@@ -205,9 +205,9 @@ def _model_call(spec: EndpointSpec, variant: VariantSpec, archives: tuple[Archiv
 
 
 def _config_call(spec: EndpointSpec, models: dict[str, str]) -> Call:
-    content: dict[str, Any] = {"ProductionVariants": [_variant(one, models[one.name]) for one in spec.variants]}
+    content: dict[str, Any] = {"ProductionVariants": [_variant(variant, models) for variant in spec.variants]}
     if spec.shadow_variants:
-        content["ShadowProductionVariants"] = [_variant(one, models[one.name]) for one in spec.shadow_variants]
+        content["ShadowProductionVariants"] = [_variant(variant, models) for variant in spec.shadow_variants]
     if spec.data_capture:
         content["DataCaptureConfig"] = _data_capture(spec)
     if spec.kms_key:
@@ -220,7 +220,7 @@ def _config_call(spec: EndpointSpec, models: dict[str, str]) -> Call:
     )
 
 
-def _variant(variant: VariantSpec, model: str) -> dict[str, Any]:
+def _variant(variant: VariantSpec, models: dict[str, str]) -> dict[str, Any]:
     optional = {
         "VolumeSizeInGB": variant.volume_gb,
         "ModelDataDownloadTimeoutInSeconds": variant.download_seconds,
@@ -229,7 +229,7 @@ def _variant(variant: VariantSpec, model: str) -> dict[str, Any]:
     }
     return {
         "VariantName": variant.name,
-        "ModelName": model,
+        "ModelName": models[variant.name],
         "InstanceType": variant.instance_type,
         "InitialInstanceCount": variant.instance_count,
         "InitialVariantWeight": variant.weight,

@@ -81,7 +81,7 @@ def deployer_policy(spec: EndpointSpec, desired: DesiredState) -> Policy:
 
 
 def operator_policy(spec: EndpointSpec) -> Policy:
-    """What invoking an endpoint, `status`, `metrics` and `verify` need, which change nothing."""
+    """What `invoke`, `status`, `metrics` and `verify` need, which change nothing."""
     arns = _Arns(spec)
     statements = [
         _allow("Invoke", _sagemaker(["InvokeEndpoint"]), [arns.endpoint]),

@@ -97,8 +97,10 @@ def image_uri(target: Target, device: Device, region: str, *, account: str = "")
     table = _table()
     version = target.name.removeprefix(_TARGET_PREFIX).removesuffix(CPU_SUFFIX)
     if not account and (region not in table.accounts or region in table.missing.get(version, ())):
-        present = [one for one in versions() if region in table.accounts and region not in table.missing.get(one, ())]
-        alternative = f"choose a version that is there ({', '.join(present)}), " if present else ""
+        available = [
+            name for name in versions() if region in table.accounts and region not in table.missing.get(name, ())
+        ]
+        alternative = f"choose a version that is there ({', '.join(available)}), " if available else ""
         raise UsageError(
             f"{region} has no SageMaker container {version} of Triton",
             remedy=f"{alternative}name an account that has a copy with image.account, or an image with image.uri",
@@ -109,8 +111,8 @@ def image_uri(target: Target, device: Device, region: str, *, account: str = "")
 
 def ecr_image(uri: str) -> tuple[str, str, str] | None:
     """The account, region and repository of an image in Amazon ECR; None for an image of another registry."""
-    found = _ECR_HOST.match(uri)
-    return (found[1], found[2], found[3]) if found else None
+    match = _ECR_HOST.match(uri)
+    return (match[1], match[2], match[3]) if match else None
 
 
 def driver_warning(target: Target, system_image: str) -> str:
@@ -141,8 +143,8 @@ def system_images() -> tuple[str, ...]:
 
 
 def _partition(region: str) -> _Partition:
-    found = (value for start, value in _table().partitions.items() if region.startswith(start))
-    return next(found, _Partition(name=_PARTITION, domain=_DOMAIN))
+    matching = (value for start, value in _table().partitions.items() if region.startswith(start))
+    return next(matching, _Partition(name=_PARTITION, domain=_DOMAIN))
 
 
 @cache

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from plansmith.config.spec import Problem, problem_of, refusal
 from plansmith.config.yaml_source import SpecText, read_text
-from plansmith.sagemaker.endpoint.rules import find_contradictions, problem
+from plansmith.sagemaker.endpoint.rules import find_contradictions, make_problem
 from plansmith.sagemaker.endpoint.spec import EndpointSpec
 
 _FORM = "an endpoint is a mapping with `name`, `region`, `role`, `bucket` and `variants`"
@@ -28,7 +28,9 @@ def read_endpoint(path: Path) -> EndpointSpec:
     problems = [*text.problems, *map(text.placed, _value_problems(text))]
     if not problems:
         spec = EndpointSpec.model_validate(text.values)
-        problems = [text.placed(one) for one in (*find_contradictions(spec), *_missing_files(spec, path.parent))]
+        problems = [
+            text.placed(problem) for problem in (*find_contradictions(spec), *_missing_files(spec, path.parent))
+        ]
     if problems:
         raise refusal(problems, what=f"the endpoint {path.name}", remedy="correct these and run it again")
     folder = path.absolute().parent
@@ -55,21 +57,21 @@ def _is_repeated(error: Mapping[str, Any]) -> bool:
 
 def _missing_files(spec: EndpointSpec, folder: Path) -> Iterator[Problem]:
     if spec.smoke_test and spec.smoke_test.body and not (folder / spec.smoke_test.body).is_file():
-        yield problem(("smoke_test", "body"), f"there is no file {folder / spec.smoke_test.body}")
+        yield make_problem(("smoke_test", "body"), f"there is no file {folder / spec.smoke_test.body}")
 
 
-def _with_suggestion(found: Problem) -> Problem:
+def _with_suggestion(problem: Problem) -> Problem:
     """A problem; of an unknown key also its right place, or the known key that is most like it."""
-    if found.kind != "unknown":
-        return found
-    key, place = found.keys[-1], tuple(key for key in found.keys[:-1] if not key.isdecimal())
+    if problem.kind != "unknown":
+        return problem
+    key, place = problem.keys[-1], tuple(key for key in problem.keys[:-1] if not key.isdecimal())
     known = dict(_known_keys())
     elsewhere = [parent for parent, names in known.items() if key in names]
     if elsewhere:
         nearest = min(elsewhere, key=len)
-        return replace(found, words=f"{found.words} (it belongs {_place_text(nearest)})")
+        return replace(problem, words=f"{problem.words} (it belongs {_place_text(nearest)})")
     near = difflib.get_close_matches(key, known.get(place, ()), n=1)
-    return replace(found, words=f"{found.words} (did you mean {near[0]}?)") if near else found
+    return replace(problem, words=f"{problem.words} (did you mean {near[0]}?)") if near else problem
 
 
 def _place_text(place: tuple[str, ...]) -> str:
@@ -87,5 +89,5 @@ def _known_keys() -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
             yield place, tuple(properties)
         for name, inner in properties.items():
             options = [inner, inner.get("items", {}), *inner.get("anyOf", ())]
-            references = (one["$ref"].rpartition("/")[2] for one in options if "$ref" in one)
+            references = (option["$ref"].rpartition("/")[2] for option in options if "$ref" in option)
             pending += [((*place, name), schema["$defs"][reference]) for reference in references]

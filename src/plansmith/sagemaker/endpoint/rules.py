@@ -26,21 +26,23 @@ def find_contradictions(spec: EndpointSpec) -> Iterator[Problem]:
     """The problems of a spec whose values are each right by themselves."""
     partition = spec.role.split(":")[1]
     if partition != partition_of(spec.region):
-        yield problem(("role",), f"is of {partition}, and {spec.region} is in {partition_of(spec.region)}")
-    if spec.region not in regions() and not all(one.image.uri or one.image.account for one in spec.all_variants):
+        yield make_problem(("role",), f"is of {partition}, and {spec.region} is in {partition_of(spec.region)}")
+    if spec.region not in regions() and not all(
+        variant.image.uri or variant.image.account for variant in spec.all_variants
+    ):
         near = nearest_regions(spec.region)
         meant = f"did you mean {' or '.join(near)}? Else name" if near else "name"
-        yield problem(("region",), f"is not known to have SageMaker's Triton containers; {meant} image.account")
+        yield make_problem(("region",), f"is not known to have SageMaker's Triton containers; {meant} image.account")
     if spec.shadow_variants and len(spec.variants) > 1:
-        yield problem(("shadow_variants",), "shadow one production variant, and there are several")
+        yield make_problem(("shadow_variants",), "shadow one production variant, and there are several")
     if not any(variant.weight for variant in spec.variants):
-        yield problem(("variants",), "all weights are 0, so that no variant gets requests")
+        yield make_problem(("variants",), "all weights are 0, so that no variant gets requests")
     names: set[str] = set()
     for kind in _KINDS:
         for row, variant in enumerate(getattr(spec, kind)):
             keys = (kind, str(row))
             if variant.name in names:
-                yield problem((*keys, "name"), f"{variant.name!r} is the name of another variant")
+                yield make_problem((*keys, "name"), f"{variant.name!r} is the name of another variant")
             names.add(variant.name)
             yield from _model_problems(spec, variant, keys)
             yield from _scaling_problems(variant, keys)
@@ -48,7 +50,7 @@ def find_contradictions(spec: EndpointSpec) -> Iterator[Problem]:
             yield from _volume_problems(spec, variant, keys)
 
 
-def problem(keys: tuple[str, ...], message: str) -> Problem:
+def make_problem(keys: tuple[str, ...], message: str) -> Problem:
     """A problem of the value that some keys lead to."""
     return Problem(keys, "wrong", f"{'.'.join(keys)!r}: {message}")
 
@@ -58,27 +60,33 @@ def _model_problems(spec: EndpointSpec, variant: VariantSpec, keys: tuple[str, .
     names = [model.partition("@")[0] for model in variant.models]
     default = variant.environment.default_model
     if len(set(variant.models)) < len(variant.models):
-        yield problem((*keys, "models"), "one is named twice")
+        yield make_problem((*keys, "models"), "one is named twice")
     if variant.multi_model:
         if default:
-            yield problem((*keys, "environment", "default_model"), "has no meaning where each request names its model")
+            yield make_problem(
+                (*keys, "environment", "default_model"), "has no meaning where each request names its model"
+            )
         if spec.shadow_variants:
             # docs.aws.amazon.com/sagemaker/latest/dg/shadow-tests-exclusions.html
-            yield problem((*keys, "multi_model"), "does not go with shadow variants")
+            yield make_problem((*keys, "multi_model"), "does not go with shadow variants")
         return
     if variant.copies > 1:
-        yield problem((*keys, "copies"), "are for multi-model variants: write multi_model: true")
+        yield make_problem((*keys, "copies"), "are for multi-model variants: write multi_model: true")
     if len(set(names)) < len(set(variant.models)):
-        yield problem((*keys, "models"), "a variant serves one version of a model, unless it says multi_model: true")
+        yield make_problem(
+            (*keys, "models"), "a variant serves one version of a model, unless it says multi_model: true"
+        )
     elif len(set(names)) > 1 and not default:
         listed = ", ".join(names)
-        yield problem(
+        yield make_problem(
             (*keys, "models"),
             f"{listed} share a container that serves one: name it in environment.default_model, or write"
             " multi_model: true",
         )
     if default and default not in names:
-        yield problem((*keys, "environment", "default_model"), f"{default!r} is none of the models {', '.join(names)}")
+        yield make_problem(
+            (*keys, "environment", "default_model"), f"{default!r} is none of the models {', '.join(names)}"
+        )
 
 
 def _scaling_problems(variant: VariantSpec, keys: tuple[str, ...]) -> Iterator[Problem]:
@@ -86,37 +94,39 @@ def _scaling_problems(variant: VariantSpec, keys: tuple[str, ...]) -> Iterator[P
     if scaling is None:
         return
     if keys[0] == "shadow_variants":
-        yield problem((*keys, "auto_scaling"), "is not for shadow variants")
+        yield make_problem((*keys, "auto_scaling"), "is not for shadow variants")
     if not scaling.min_instances <= variant.instance_count <= scaling.max_instances:
         limits = f"{scaling.min_instances} to {scaling.max_instances}"
-        yield problem((*keys, "instance_count"), f"{variant.instance_count} is not among the {limits} of auto_scaling")
+        yield make_problem(
+            (*keys, "instance_count"), f"{variant.instance_count} is not among the {limits} of auto_scaling"
+        )
     instance = known_instance(variant.instance_type)
     if scaling.gpu_utilization and not instance.gpus:
-        yield problem((*keys, "auto_scaling", "gpu_utilization"), f"{instance.name} has no GPU")
+        yield make_problem((*keys, "auto_scaling", "gpu_utilization"), f"{instance.name} has no GPU")
 
 
 def _volume_problems(spec: EndpointSpec, variant: VariantSpec, keys: tuple[str, ...]) -> Iterator[Problem]:
     instance = known_instance(variant.instance_type)
     if instance.local_storage and spec.kms_key:
-        yield problem(("kms_key",), f"{instance.name} has disks of its own, for which SageMaker takes no key")
+        yield make_problem(("kms_key",), f"{instance.name} has disks of its own, for which SageMaker takes no key")
     if instance.local_storage and variant.volume_gb:
-        yield problem((*keys, "volume_gb"), f"{instance.name} has disks of its own, whose size is fixed")
+        yield make_problem((*keys, "volume_gb"), f"{instance.name} has disks of its own, whose size is fixed")
     if variant.inference_ami and not instance.gpus:
-        yield problem((*keys, "inference_ami"), f"is for instances with GPUs, and {instance.name} has none")
+        yield make_problem((*keys, "inference_ami"), f"is for instances with GPUs, and {instance.name} has none")
 
 
 def _image_problems(spec: EndpointSpec, variant: VariantSpec, keys: tuple[str, ...]) -> Iterator[Problem]:
     image = variant.image
     if image.uri:
         # docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-inference-code.html
-        found = ecr_image(image.uri)
-        if found is None:
-            yield problem((*keys, "image", "uri"), "is no image in Amazon ECR, from which SageMaker pulls")
-        elif found[1] != spec.region:
-            yield problem((*keys, "image", "uri"), f"is in {found[1]}, and SageMaker pulls from {spec.region} only")
+        ecr = ecr_image(image.uri)
+        if ecr is None:
+            yield make_problem((*keys, "image", "uri"), "is no image in Amazon ECR, from which SageMaker pulls")
+        elif ecr[1] != spec.region:
+            yield make_problem((*keys, "image", "uri"), f"is in {ecr[1]}, and SageMaker pulls from {spec.region} only")
     elif image.version:
         device: Device = "gpu" if known_instance(variant.instance_type).gpus else "cpu"
         try:
             image_uri(container_target(image.version, device), device, spec.region, account=image.account)
         except UsageError as error:
-            yield problem((*keys, "image", "version"), f"{error.message} ({error.remedy})")
+            yield make_problem((*keys, "image", "version"), f"{error.message} ({error.remedy})")

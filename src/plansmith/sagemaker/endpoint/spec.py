@@ -31,9 +31,9 @@ def _check_region(value: str) -> str:
 
 
 def _check_bucket(value: str) -> str:
-    wrong = wrong_place(value) or ("" if value.startswith("s3://") else "it is a folder")
-    if wrong:
-        raise ValueError(f"must be s3://bucket/prefix: {wrong}")
+    problem = wrong_place(value) or ("" if value.startswith("s3://") else "it is a folder")
+    if problem:
+        raise ValueError(f"must be s3://bucket/prefix: {problem}")
     return value.rstrip("/")
 
 
@@ -86,9 +86,12 @@ class Vpc(Record):
 
 
 class SmokeTest(Record):
-    """A request that each variant has to answer before a deployment counts as done."""
+    """A request that each production variant has to answer before a deployment counts as done."""
 
-    body: str = Field(default="", description="File with the request's body, relative to the spec.")
+    body: str = Field(
+        default="",
+        description="File with its body, relative to the spec; the releases' requests when empty.",
+    )
     content_type: str = Field(default="application/json", description="Content type of the body.")
 
 
@@ -121,7 +124,8 @@ class EndpointSpec(Record):
         default_factory=dict, max_length=40, description="Tags of all that is created."
     )
     smoke_test: Annotated[SmokeTest | None, BeforeValidator(_read_smoke_test)] = Field(
-        default=SmokeTest(), description="The request that has to be answered; false for none."
+        default=SmokeTest(),
+        description="The request that has to be answered; that of the releases when left out, none when false.",
     )
 
     @property

@@ -45,7 +45,7 @@ def plan_variant_archives(spec: EndpointSpec, output: Path) -> Plans:
 
 def planned_archives(plans: Plans) -> VariantArchives:
     """The archives as they will be, without digests."""
-    return {name: tuple(plan.archive for plan in found) for name, found in plans.items()}
+    return {name: tuple(plan.archive for plan in own) for name, own in plans.items()}
 
 
 def write_variant_archives(plans: Plans, progress: Callable[[int], None] = lambda _: None) -> VariantArchives:
@@ -58,7 +58,7 @@ def write_variant_archives(plans: Plans, progress: Callable[[int], None] = lambd
     Raises:
         RepositoryError: a file of a release is damaged; the disk is full or not writable.
     """
-    return {name: tuple(write_archive(plan, progress) for plan in found) for name, found in plans.items()}
+    return {name: tuple(write_archive(plan, progress) for plan in own) for name, own in plans.items()}
 
 
 def _request(variant: VariantSpec) -> PackageRequest:

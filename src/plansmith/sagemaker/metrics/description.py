@@ -18,12 +18,14 @@ class VariantModel(Record):
 
     Attributes:
         name: SageMaker's.
+        arn: its ARN.
         image: of the container.
         data: the URI of the archive, or the prefix of many archives.
         multi_model: whether it is a prefix.
     """
 
     name: str
+    arn: str = ""
     image: str = ""
     data: str = ""
     multi_model: bool = False
@@ -42,6 +44,7 @@ class VariantDescription(Record):
         desired_instances: how many are to run.
         instance_type: of them.
         images: that they run.
+        states: what happens to them.
         model_name: the model of the configuration.
         model: what SageMaker has under that name; None where it has nothing, or was not asked.
     """
@@ -55,6 +58,7 @@ class VariantDescription(Record):
     desired_instances: int | None = None
     instance_type: str = ""
     images: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
     model_name: str = ""
     model: VariantModel | None = None
 
@@ -65,7 +69,10 @@ class EndpointDescription(Record):
     Attributes:
         name: of the endpoint.
         region: where it is.
+        arn: its ARN.
         status: SageMaker's, such as InService.
+        config: the configuration that it serves.
+        pending_config: the configuration that it changes to; empty where it does not.
         created: when, in UTC.
         changed: when it was changed last.
         failure: SageMaker's reason for a bad status.
@@ -75,7 +82,10 @@ class EndpointDescription(Record):
 
     name: str
     region: str
+    arn: str = ""
     status: str
+    config: str = ""
+    pending_config: str = ""
     created: datetime
     changed: datetime
     failure: str = ""
@@ -143,7 +153,10 @@ def _endpoint(name: str, region: str, running: dict[str, Any], configured: dict[
     return EndpointDescription(
         name=name,
         region=region,
+        arn=running["EndpointArn"],
         status=running["EndpointStatus"],
+        config=running.get("EndpointConfigName", ""),
+        pending_config=running.get("PendingDeploymentSummary", {}).get("EndpointConfigName", ""),
         created=running["CreationTime"].astimezone(UTC),
         changed=running["LastModifiedTime"].astimezone(UTC),
         failure=running.get("FailureReason", ""),
@@ -164,8 +177,14 @@ def _variant(name: str, running: dict[str, Any], configured: dict[str, Any], *, 
         desired_instances=running.get("DesiredInstanceCount"),
         instance_type=configured.get("InstanceType", ""),
         images=tuple(image for image in images if image),
+        states=tuple(map(_state, running.get("VariantStatus", []))),
         model_name=configured.get("ModelName", ""),
     )
+
+
+def _state(state: dict[str, Any]) -> str:
+    message = state.get("StatusMessage", "")
+    return f"{state['Status']}: {message}" if message else str(state["Status"])
 
 
 def _with_model(service: AwsService, variant: VariantDescription) -> VariantDescription:
@@ -176,6 +195,7 @@ def _with_model(service: AwsService, variant: VariantDescription) -> VariantDesc
     source = container.get("ModelDataSource", {}).get("S3DataSource", {})
     model = VariantModel(
         name=variant.model_name,
+        arn=found["ModelArn"],
         image=container.get("Image", ""),
         data=container.get("ModelDataUrl") or source.get("S3Uri", ""),
         multi_model=container.get("Mode") == "MultiModel",
