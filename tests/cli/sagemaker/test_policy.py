@@ -41,6 +41,7 @@ def test_deployer(run: InProcess) -> None:
     start = f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:endpoint-config/bert"
     assert fnmatch(f"{start}-0123456789ab", pattern)
     assert not fnmatch(f"{start}-prod-0123456789ab", pattern)
+    assert found["Alarms"]["Resource"][1] == f"arn:aws:cloudwatch:us-east-1:{ACCOUNT}:alarm:plansmith-bert-*"
     assert "ScalingRole" not in found
     scaled = {**CPU, "auto_scaling": {"max_instances": 3, "cpu_utilization": 60}}
     assert "ScalingRole" in statements(run, "deployer", variant=scaled)

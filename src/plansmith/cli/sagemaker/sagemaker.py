@@ -12,6 +12,7 @@ from plansmith.cli.sagemaker.metrics import metrics_command
 from plansmith.cli.sagemaker.package import package_command
 from plansmith.cli.sagemaker.policy import policy_command
 from plansmith.cli.sagemaker.status import status_command
+from plansmith.cli.sagemaker.verify import verify_command
 
 
 @click.group("sagemaker", short_help="Releases on Amazon SageMaker: archives for its Triton containers, and endpoints.")
@@ -26,6 +27,7 @@ def sagemaker_group() -> None:
     plansmith sagemaker invoke minilm-prod --model minilm --text "a cat"
     plansmith sagemaker metrics minilm-prod --since 1d --plot minilm.html
     plansmith sagemaker alarms minilm-prod --limit p99-ms=200
+    plansmith sagemaker verify minilm-prod --max-error-rate 1%
     """
 
 
@@ -38,5 +40,6 @@ for _command in (
     invoke_command,
     metrics_command,
     alarms_command,
+    verify_command,
 ):
     sagemaker_group.add_command(_command)

@@ -81,13 +81,14 @@ def deployer_policy(spec: EndpointSpec, desired: DesiredState) -> Policy:
 
 
 def operator_policy(spec: EndpointSpec) -> Policy:
-    """What `invoke`, `status` and `metrics` need, which change nothing."""
+    """What `invoke`, `status`, `metrics` and `verify` need, which change nothing."""
     arns = _Arns(spec)
     statements = [
         _allow("Invoke", _sagemaker(["InvokeEndpoint"]), [arns.endpoint]),
         _allow("Read", _sagemaker(_READ_ACTIONS), [arns.endpoint, arns.configs, arns.models]),
         _allow("ReadScaling", _READ_SCALING, ["*"]),
         _allow("ReadMetrics", ["cloudwatch:GetMetricData"], ["*"]),
+        _allow("ListArchives", ["s3:ListBucket"], [arns.bucket]),
     ]
     return {"Version": _VERSION, "Statement": statements}
 
@@ -133,17 +134,17 @@ def trust_policy() -> Policy:
 
 
 def _scaling_statements(arns: _Arns) -> list[dict[str, Any]]:
-    """Auto scaling works through alarms, and at first in the caller's name.
+    """Auto scaling works through alarms, and at first in the caller's name; `plansmith sagemaker alarms` has its own.
 
     docs.aws.amazon.com/sagemaker/latest/dg/endpoint-auto-scaling-prerequisites.html
     """
     writes = ["DeleteScalingPolicy", "DeregisterScalableTarget", "PutScalingPolicy", "RegisterScalableTarget"]
     targets = arns.of("application-autoscaling", "scalable-target/*")
-    alarms = arns.of("cloudwatch", "alarm:TargetTracking-*")
+    alarms = [arns.of("cloudwatch", f"alarm:{name}-*") for name in ("TargetTracking", f"plansmith-{arns.name}")]
     return [
         _allow("Scale", [f"application-autoscaling:{name}" for name in writes], [targets]),
         _allow("ScaleInstances", _sagemaker(["UpdateEndpointWeightsAndCapacities"]), [arns.endpoint]),
-        _allow("Alarms", ["cloudwatch:DeleteAlarms", "cloudwatch:PutMetricAlarm"], [alarms]),
+        _allow("Alarms", ["cloudwatch:DeleteAlarms", "cloudwatch:PutMetricAlarm"], alarms),
         _allow("ReadAlarms", ["cloudwatch:DescribeAlarms"], ["*"]),
     ]
 
@@ -165,6 +166,7 @@ class _Arns:
 
     def __init__(self, spec: EndpointSpec) -> None:
         self.partition, self.region, self.account = partition_of(spec.region), spec.region, spec.account
+        self.name = spec.name
         self.bucket = f"arn:{self.partition}:s3:::{spec.bucket_name}"
         self.archives = f"{self.bucket}/{spec.archive_prefix}*"
         self.configs = spec.arn("endpoint-config", name_pattern(spec.name))
