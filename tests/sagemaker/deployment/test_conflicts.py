@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, UsageError
+from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, ServedCheckError, UsageError
 
 from ...support.sagemaker.account import IMPATIENT, AwsAccount
 
@@ -89,6 +89,29 @@ def test_other_endpoint_created_meanwhile(account: AwsAccount) -> None:
     assert account.config() == config
     assert account.resources()["configs"] == [config]
     assert len(account.resources()["models"]) == 1
+
+
+def test_endpoint_changed_after_planning(account: AwsAccount) -> None:
+    """An endpoint that another deployment changed after this one was planned is not overwritten."""
+    account.deploy()
+    planned = account.plan("new")
+    account.deploy("other")
+    config, resources = account.config(), account.resources()
+    with pytest.raises(RepositoryError, match="was changed meanwhile"):
+        account.apply(planned)
+    assert account.config() == config
+    assert account.resources() == resources
+
+
+def test_same_update_done(account: AwsAccount) -> None:
+    """An update that another run has done meanwhile is not done again."""
+    account.deploy()
+    planned = account.plan("new")
+    account.deploy("new")
+    account.plane.requests.clear()
+    account.apply(planned)
+    assert "update_endpoint" not in account.plane.requests
+    assert account.config() == planned.plan.config
 
 
 def test_same_update_under_way(account: AwsAccount) -> None:

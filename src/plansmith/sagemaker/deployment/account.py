@@ -142,13 +142,19 @@ class Account:
     def require_role(self) -> None:
         """Check that the execution role is in the caller's account, exists, and trusts SageMaker.
 
-        Existence and trust are not checked where the caller may not read the role: `iam:GetRole`.
+        Existence and trust are not checked where the caller may not read the role (`iam:GetRole`), and nothing where
+        STS cannot be reached.
 
         Raises:
             UsageError: it is not.
         """
         role = self.spec.role
-        caller = str(self.call("get_caller_identity", "sts")["Account"])
+        try:
+            caller = str(self.call("get_caller_identity", "sts")["Account"])
+        except EnvironmentFault as error:
+            if error.transient:  # STS is not reachable from every network
+                return
+            raise
         if caller != self.spec.account:
             raise UsageError(
                 f"the role {role} is of another account than these credentials, which are of {caller}",

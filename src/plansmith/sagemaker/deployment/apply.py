@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, UsageError
+from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, ServedCheckError, UsageError
 from plansmith.sagemaker.deployment.account import Account, is_missing, is_taken, is_uncertain
 from plansmith.sagemaker.deployment.current import IN_SERVICE, config_names, is_owned
 from plansmith.sagemaker.deployment.plan import DeploymentPlan
@@ -59,7 +59,8 @@ class Deployment:
                 self.progress(f"upload {upload.key}")
                 self.account.upload(upload, self.transfer)
             for call in plan.before:
-                self.execute(call)
+                if call.operation != "update_endpoint" or not self._is_updated(plan):
+                    self.execute(call)
             if plan.waits:
                 self._wait(plan)
             for call in plan.after:
@@ -101,6 +102,24 @@ class Deployment:
             else:
                 self.executed.append(call)
                 return
+
+    def _is_updated(self, plan: DeploymentPlan) -> bool:
+        """Whether another run changes the endpoint to the plan's configuration, or has done so.
+
+        Raises:
+            RepositoryError: somebody changed the endpoint to another configuration since it was planned.
+        """
+        endpoint = self.account.find("describe_endpoint", EndpointName=plan.endpoint) or {}
+        if plan.config in config_names(endpoint):
+            self.executed += [call for call in plan.before if call.operation == "update_endpoint"]
+            return True
+        if endpoint.get("EndpointConfigName") != plan.served:
+            raise RepositoryError(
+                f"{plan.endpoint} was changed meanwhile: it serves {endpoint.get('EndpointConfigName', 'nothing')},"
+                f" and served {plan.served} when this deployment was planned",
+                remedy="see who deploys it (plansmith sagemaker status SPEC.yaml)",
+            )
+        return False
 
     def _is_in_effect(self, call: Call) -> bool:
         """Whether what a request creates exists, for this endpoint; or the endpoint changes to its configuration."""

@@ -50,6 +50,7 @@ class DeploymentPlan(Record):
         waits: whether the endpoint has to come into service then.
         after: the requests once it is in service.
         tagging: the requests once it passed its smoke test, which note that.
+        served: the configuration that the endpoint serves now; empty without an endpoint.
         previous: the configuration to roll back to; empty for none.
         retention: the parameters of `update_endpoint` that keep the number of instances, forth and back.
         resets: variants that scale, and start again with the number of instances in the file.
@@ -64,6 +65,7 @@ class DeploymentPlan(Record):
     waits: bool
     after: tuple[Call, ...]
     tagging: tuple[Call, ...] = ()
+    served: str = ""
     previous: str = ""
     retention: dict[str, Any] = Field(default_factory=dict)
     resets: tuple[str, ...] = ()
@@ -119,6 +121,7 @@ def make_plan(desired: DesiredState, current: CurrentState) -> DeploymentPlan:
         waits=is_changing or updates,
         after=after,
         tagging=tuple(_tagging(desired, current)),
+        served=endpoint.config if endpoint else "",
         previous=_previous(desired, endpoint) if endpoint else "",
         retention=retention,
         resets=tuple(scaled) if not retention and endpoint and updates else (),

@@ -152,7 +152,7 @@ def test_invalid_endpoint_name(name: str) -> None:
 @pytest.mark.parametrize("encoding", ["binary", "json"])
 def test_large_request(encoding: Encoding) -> None:
     """A request of more than 6 MiB is not sent; JSON is told that binary takes less."""
-    feed = {"a": np.zeros((8, 3), np.float32), "ids": np.full((8, 200_000), 101, np.int64)}
+    feed = {"a": np.zeros((8, 3), np.float32), "ids": np.full((8, 100_000), 10**8, np.int64)}
     with (
         SageMakerClient("any", signature=SIGNATURE, url="http://127.0.0.1:1", encoding=encoding) as client,
         pytest.raises(UsageError, match=r"takes 6291456 \(6.0 MiB\)") as error,
