@@ -41,8 +41,8 @@ def verify_command(
     """Read every file of MODEL's releases, or of all, and compare it with the SHA-256 that it was published with.
 
     What is damaged or missing is listed, and the exit code is 7 then. A content that several versions share is read
-    once. With --quick a store of any size takes seconds: it finds what is missing or cut off. An endpoint of SageMaker is
-    verified by plansmith sagemaker verify.
+    once. With --quick a store of any size takes seconds: it finds what is missing or cut off. An endpoint has a command
+    of its own, plansmith sagemaker verify.
 
     \b
     plansmith verify --store s3://models/prod
