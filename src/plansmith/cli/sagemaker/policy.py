@@ -26,7 +26,7 @@ def policy_command(spec: Path, only: str | None) -> None:
 
     \b
     deployer   for `plansmith sagemaker deploy`, `status` and `delete`
-    operator   for `plansmith sagemaker invoke`, `status` and `metrics`, which change nothing
+    operator   for `plansmith sagemaker invoke`, `status`, `metrics` and `verify`, which change nothing
     execution  for the role in the file, with which SageMaker reads archives and images and writes logs
     trust      the trust policy of that role
 
