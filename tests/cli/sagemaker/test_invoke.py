@@ -176,7 +176,7 @@ def test_dry_run(invoke: Any) -> None:
     [
         ((), 2, ("what the model behind prod takes", "--model", "--archive", "--interface")),
         (("cat.jpg", "--model", "x"), 2, ("'cat.jpg' stands behind no option",)),
-        (("--model", "other"), 7, ("no model 'other'",)),
+        (("--model", "other"), 7, ("there is no model repository",)),
         (("--interface", "absent.json"), 2, ("absent.json cannot be read",)),
         (("--interface", "absent.json", "--model", "x"), 2, ("leave --archive and --model out",)),
         (("--archive", "absent.tar.gz"), 2, ("absent.tar.gz cannot be read",)),

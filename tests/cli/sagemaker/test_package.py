@@ -109,7 +109,7 @@ def test_packages_of_the_image(run: InProcess) -> None:
         (("tiny", "--upload", "folder"), 2, ("s3://BUCKET/PREFIX",)),
         (("tiny", "--region", "eu-west-1"), 2, ("--region is for --upload",)),
         (("tiny", "--output", "model.zip"), 2, ("model.zip is no name", "end in .tar.gz")),
-        (("tiny", "--repository", "nowhere"), 7, ("there is no model repository", "--repository")),
+        (("tiny", "--repository", "nowhere"), 7, ("there is no model repository", "name another repository")),
         (("tiny", "--output", "spoiled/out"), 7, ("cannot write to", "choose a writable --output")),
     ],
 )

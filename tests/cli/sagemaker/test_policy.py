@@ -77,4 +77,4 @@ def test_policies_without_releases(run: InProcess) -> None:
     assert not [action for action in actions if action.partition(":")[2].startswith(changing)]
     refused = run("sagemaker", "policy", "endpoint.yaml", "--only", "execution")
     assert (refused.status, refused.stdout) == (7, "")
-    assert "has no model" in refused.message
+    assert "there is no model repository" in refused.message

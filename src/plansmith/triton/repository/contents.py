@@ -135,7 +135,7 @@ class Holdings:
         if not numbers and not self.root.is_dir():
             raise RepositoryError(
                 f"there is no model repository {self.root}",
-                remedy="name one with --repository, or compile a model into it first",
+                remedy="name another repository, or compile a model into it first",
             )
         if not numbers:
             known = self.models()
