@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, UsageError
 from plansmith.records.model import Record
 from plansmith.report.numbers import amount
-from plansmith.sagemaker.metrics.description import EndpointDescription, VariantDescription, describe_endpoint
+from plansmith.sagemaker.description import EndpointDescription, VariantDescription, describe_endpoint
 from plansmith.sagemaker.metrics.text import format_total
 from plansmith.sagemaker.metrics.time_range import time_range
 from plansmith.sagemaker.metrics.values import EndpointMetrics, VariantMetrics, read_metrics

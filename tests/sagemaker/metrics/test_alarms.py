@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plansmith.errors import UsageError
+from plansmith.sagemaker.description import describe_endpoint
 from plansmith.sagemaker.metrics.alarms import (
     ALARM_KINDS,
     AlarmPlan,
@@ -14,7 +15,6 @@ from plansmith.sagemaker.metrics.alarms import (
     plan_alarms,
 )
 from plansmith.sagemaker.metrics.definitions import METRICS_BY_NAME
-from plansmith.sagemaker.metrics.description import describe_endpoint
 
 from ...support.sagemaker.cloudwatch import REGION, CloudWatchAccount, Endpoint
 

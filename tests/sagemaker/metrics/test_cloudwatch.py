@@ -12,8 +12,8 @@ from botocore.session import Session
 from botocore.stub import Stubber
 
 from plansmith.errors import EnvironmentFault
+from plansmith.sagemaker.description import EndpointDescription, VariantDescription
 from plansmith.sagemaker.metrics.cloudwatch import MAX_QUERIES, MetricQuery, cloudwatch_service, read_points
-from plansmith.sagemaker.metrics.description import EndpointDescription, VariantDescription
 from plansmith.sagemaker.metrics.time_range import time_range
 from plansmith.sagemaker.metrics.values import read_metrics
 

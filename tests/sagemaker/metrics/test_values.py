@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from plansmith.errors import UsageError
+from plansmith.sagemaker.description import describe_endpoint
 from plansmith.sagemaker.metrics.definitions import METRICS, TOTAL_LATENCY
-from plansmith.sagemaker.metrics.description import describe_endpoint
 from plansmith.sagemaker.metrics.time_range import time_range
 from plansmith.sagemaker.metrics.values import EndpointMetrics, read_metrics
 

@@ -86,8 +86,8 @@ def alarms_command(
     minutes are beyond the limit. The same command a second time changes nothing; an alarm whose limit is left out
     stays, until --delete takes all of the endpoint's away.
     """
+    from plansmith.sagemaker.description import describe_endpoint
     from plansmith.sagemaker.metrics.alarms import apply_alarms, plan_alarms
-    from plansmith.sagemaker.metrics.description import describe_endpoint
     from plansmith.sagemaker.metrics.values import select_variants
     from plansmith.system.aws.client import resolve_region
 

@@ -62,7 +62,7 @@ def metrics_command(
     none, which is not zero. The last minutes may be missing: metrics come with a delay.
     """
     from plansmith.formatting import seconds_from_age
-    from plansmith.sagemaker.metrics.description import describe_endpoint
+    from plansmith.sagemaker.description import describe_endpoint
     from plansmith.sagemaker.metrics.time_range import parse_time, time_range
     from plansmith.sagemaker.metrics.values import read_metrics
     from plansmith.system.aws.client import resolve_region

@@ -8,9 +8,9 @@ from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.records.model import Record
 from plansmith.sagemaker.deployment.account import Account, is_missing
 from plansmith.sagemaker.deployment.current import ScalingState, is_owned, read_scaling
+from plansmith.sagemaker.description import EndpointDescription, VariantDescription, describe_endpoint
 from plansmith.sagemaker.endpoint.auto_scaling import NAMESPACE, SERVICE, resource_id
 from plansmith.sagemaker.endpoint.desired import RELEASES_TAG, parse_releases
-from plansmith.sagemaker.metrics.description import EndpointDescription, VariantDescription, describe_endpoint
 
 _MAX_EVENTS = 5
 

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from plansmith.errors import UsageError
 from plansmith.records.model import Record
+from plansmith.sagemaker.description import EndpointDescription, VariantDescription
 from plansmith.sagemaker.metrics.cloudwatch import cloudwatch_service, dimensions
 from plansmith.sagemaker.metrics.definitions import METRICS_BY_NAME, PERCENTILES
-from plansmith.sagemaker.metrics.description import EndpointDescription, VariantDescription
 from plansmith.system.aws.service import AwsService
 
 _PERIOD_SECONDS = 60

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from plansmith.errors import UsageError
 from plansmith.records.model import Record
+from plansmith.sagemaker.description import EndpointDescription, VariantDescription
 from plansmith.sagemaker.metrics.cloudwatch import MetricQuery, Points, cloudwatch_service, read_points
 from plansmith.sagemaker.metrics.definitions import (
     METRICS,
@@ -16,7 +17,6 @@ from plansmith.sagemaker.metrics.definitions import (
     Metric,
     Unit,
 )
-from plansmith.sagemaker.metrics.description import EndpointDescription, VariantDescription
 from plansmith.sagemaker.metrics.time_range import TimeRange
 
 SUM, SAMPLE_COUNT, AVERAGE = "Sum", "SampleCount", "Average"
