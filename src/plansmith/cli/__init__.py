@@ -51,6 +51,12 @@ from plansmith.cli.triggers.triggers import triggers_group
 from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
 
 _EXIT_SIGNALLED = 128
+_INTERRUPTED = {
+    "error": "Interrupted",
+    "message": "interrupted",
+    "remedy": "run the same command again to go on after what is finished",
+    "exit_code": EXIT_INTERRUPTED,
+}
 _COMPLETES = "_PLANSMITH_COMPLETE"
 """Set by the scripts of shells that ask what fits."""
 
@@ -152,14 +158,20 @@ def _run() -> NoReturn:
     except OSError as error:
         _fail(fault_from_os_error(error))
     except (click.Abort, KeyboardInterrupt):
-        click.echo("plansmith: interrupted; run the same command again to go on after what is finished", err=True)
+        if _as_json():
+            click.echo(json.dumps(_INTERRUPTED))
+        click.echo(f"plansmith: {_INTERRUPTED['message']}; {_INTERRUPTED['remedy']}", err=True)
         sys.exit(EXIT_INTERRUPTED)
     sys.exit(0)
 
 
+def _as_json() -> bool:
+    return "--json" in sys.argv[1:]
+
+
 def _fail(error: PlansmithError) -> NoReturn:
     """One message for a person; with --json, the same as one document for a program."""
-    if "--json" in sys.argv[1:]:
+    if _as_json():
         click.echo(json.dumps(error.to_dict()))
     click.echo(f"plansmith: {error}", err=True)
     sys.exit(error.exit_code)

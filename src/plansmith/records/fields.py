@@ -37,6 +37,8 @@ def read_count(given: Any) -> Any:
 
 def _read_bytes(given: Any) -> Any:
     found = _BYTES.fullmatch(given) if isinstance(given, str) else None
+    if isinstance(given, str) and found is None:
+        raise ValueError("must be bytes, or a number with K, M or G (powers of 1024) such as 64M")
     return int(found[1]) * _UNITS[found[2]] if found else read_count(given)
 
 

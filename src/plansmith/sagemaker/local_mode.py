@@ -11,7 +11,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,14 +20,17 @@ from plansmith.errors import PlansmithError, ServedCheckError
 from plansmith.records.model import Record
 from plansmith.sagemaker.archives import Archive
 from plansmith.sagemaker.endpoint.container import container_environment
-from plansmith.sagemaker.endpoint.spec import EndpointSpec
+from plansmith.sagemaker.endpoint.spec import EndpointSpec, SmokeTest
 from plansmith.sagemaker.endpoint.variant import VariantSpec
 from plansmith.sagemaker.endpoint.variant_archives import VariantArchives
 from plansmith.sagemaker.examples import check_example
 from plansmith.sagemaker.signatures import model_from_release
 from plansmith.sagemaker.start_script import multi_model_start, single_model_start
 from plansmith.triton.checker.archive import unpacked
-from plansmith.triton.client.sagemaker.client import SageMakerClient
+from plansmith.triton.client.sagemaker.client import DEFAULT_TIMEOUT_SECONDS, SageMakerClient
+from plansmith.triton.client.sagemaker.connection import EndpointConnection
+from plansmith.triton.client.sagemaker.front_end import FrontEndTransport
+from plansmith.triton.client.sagemaker.invocation import TARGET_MODEL, Invocation
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.needs import needs_of
@@ -94,7 +97,7 @@ def serve_locally(spec: EndpointSpec, archives: VariantArchives, machine: LocalM
         try:
             results += _serve_variant(spec, variant, archives[variant.name], machine)
         except PlansmithError as error:
-            raise error.located(model=f"variant {variant.name}", log=_log(machine, variant)) from error
+            raise error.located(model=f"variant {variant.name}", log=_log(machine, spec, variant)) from error
     return results
 
 
@@ -154,6 +157,23 @@ class _Running:
             compared=result.compared,
         )
 
+    def send(self, smoke_test: SmokeTest, archive: Archive) -> None:
+        """Have a model answer the request that the endpoint's file names.
+
+        Raises:
+            ServedCheckError: it is refused, or answered with nothing.
+        """
+        self.progress(f"{self.variant.name}: sending {smoke_test.body}")
+        headers = {TARGET_MODEL: _name(archive)} if self.variant.multi_model else {}
+        transport = FrontEndTransport(f"http://{self.address}", timeout_seconds=DEFAULT_TIMEOUT_SECONDS)
+        with closing(EndpointConnection(transport, headers=headers)) as connection:
+            invocation = Invocation(Path(smoke_test.body).read_bytes(), smoke_test.content_type, headers)
+            answer = connection.send(invocation, archive.default_model)
+        if not answer.body:
+            raise ServedCheckError(
+                f"{smoke_test.body} is answered with nothing", remedy="see that the file is a request of the model"
+            )
+
 
 def _serve_variant(
     spec: EndpointSpec, variant: VariantSpec, archives: Sequence[Archive], machine: LocalMachine
@@ -176,7 +196,7 @@ def _serve_variant(
             TritonServer(
                 root,
                 machine.installation,
-                _log(machine, variant),
+                _log(machine, spec, variant),
                 site=needs.site,
                 dali_site=needs.dali_site,
                 models=(),
@@ -192,7 +212,10 @@ def _serve_variant(
         seconds = dict.fromkeys(folders, time.monotonic() - began)
         if variant.multi_model:
             seconds = {name: running.load(name, folder) for name, folder in folders.items()}
-        return [running.ask(archive, seconds[_name(archive)]) for archive in archives]
+        results = [running.ask(archive, seconds[_name(archive)]) for archive in archives]
+        if spec.smoke_test and spec.smoke_test.body and variant in spec.variants:
+            running.send(spec.smoke_test, archives[0])
+        return results
 
 
 def _require_ping(address: str) -> None:
@@ -217,5 +240,5 @@ def _name(archive: Archive) -> str:
     return Path(archive.file).name
 
 
-def _log(machine: LocalMachine, variant: VariantSpec) -> Path:
-    return machine.logs / f"{variant.name}.log"
+def _log(machine: LocalMachine, spec: EndpointSpec, variant: VariantSpec) -> Path:
+    return machine.logs / f"{spec.name}-{variant.name}.log"

@@ -278,10 +278,10 @@ def approved_release(registry: ModelRegistry, group: str, model: str) -> Approve
         release = metadata.get(RELEASE, "")
         if release.partition("@")[0] == model and DIGEST in metadata:
             return ApprovedRelease(arn=package["ModelPackageArn"], release=release, release_digest=metadata[DIGEST])
+    command = f"plansmith sagemaker register {model} --group {group} --upload s3://BUCKET/PREFIX --status approved"
     raise RepositoryError(
         f"the model package group {group} has no approved release of {model}",
-        remedy=f"register one: plansmith sagemaker register {model} --group {group}; approve it in SageMaker Studio, or"
-        " with --status approved",
+        remedy=f"approve one in SageMaker Studio, or: {command}",
     )
 
 

@@ -88,8 +88,8 @@ def serving_target(release: ArchivedRelease, chosen: Target | None) -> Target:
             f"{target.name} is no image of SageMaker"
             if chosen
             else f"{release.release} was compiled for {target.name}, which is no image of SageMaker",
-            remedy=f"compile it with --target {image}; or pass --target {image} here, to have it checked for that"
-            " image and packaged as it is",
+            remedy=f"compile it with --target {image}; or name the image, to have it checked for that and packaged as"
+            f" it is: --target {image}, or in the file of an endpoint image: {{version: '{image.split('-')[1]}'}}",
         )
     if compiled_for.device == "gpu" and target.device != "gpu":
         raise EngineError(

@@ -36,7 +36,7 @@ def test_one_archive(run: InProcess) -> None:
     ]
     assert "whole and 2 more" in lines[1]
     assert "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME=whole" in lines[-3]
-    assert lines[-2].endswith(f" serve --sagemaker --repository {first}")
+    assert lines[-2].endswith(f" serve --sagemaker whole --repository {first}")
     assert lines[-1] == "      the same command with --upload s3://BUCKET/PREFIX sends it"
     assert answer.stderr == ""
     again = run("sagemaker", "package", "whole")

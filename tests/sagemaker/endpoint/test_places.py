@@ -58,11 +58,13 @@ def test_drivers() -> None:
     for version in versions():
         target = container_target(version, "gpu")
         assert driver_warning(target, "al2023-ami-sagemaker-inference-gpu-4-1") == ""
-        assert driver_warning(target, "") == ""
     warning = driver_warning(load_target("sagemaker-26.05"), "al2-ami-sagemaker-inference-gpu-3-1")
     assert "has driver 550, and CUDA 13.2.1" in warning
     assert "inference_ami: al2023-ami-sagemaker-inference-gpu-4-1" in warning
     assert driver_warning(load_target("sagemaker-25.04"), "al2-ami-sagemaker-inference-gpu-3-1") == ""
+    default = driver_warning(load_target("sagemaker-26.05"), "")
+    assert default.startswith("AWS does not say which driver the default system image has, and CUDA 13.2.1")
+    assert driver_warning(load_target("sagemaker-25.04"), "") == ""
 
 
 def test_names_are_those_of_sagemaker() -> None:

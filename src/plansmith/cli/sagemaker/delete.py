@@ -67,4 +67,7 @@ def delete_command(
         return
     if dry_run:
         echo_lines([*(f"  {call.summary}" for call in plan.calls), *(f"  delete {key}" for key in keys)])
+    if not plan.count:
+        click.echo(f"nothing to delete: there is no endpoint {endpoint.name} in {endpoint.region}, and nothing of it")
+        return
     click.echo(f"{count(plan.count, 'thing')} {'would be ' if dry_run else ''}deleted")

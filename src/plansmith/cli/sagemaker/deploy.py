@@ -83,21 +83,28 @@ def deploy_command(
     endpoint = with_approved_releases(read_endpoint(spec))
     archives = _archives(endpoint, output, dry_run=dry_run, quiet=quiet or as_json)
     progress = progress_to_stderr(quiet=quiet)
+    warn = progress_to_stderr(quiet=as_json)
     if local:
+        _show(_package_warnings(archives), warn)
         _serve_locally(endpoint, archives, output / "logs", progress, as_json=as_json)
         if not as_json:
             click.echo(f"Next: {program()} sagemaker deploy {short(spec.absolute())} --dry-run")
         return
     with Account(endpoint) as account:
         planned = plan_deployment(endpoint, archives, account, dry_run=dry_run)
-        _show_warnings(planned, archives, progress_to_stderr(quiet=quiet or as_json))
+        warnings = _warnings(planned, archives)
+        _show(warnings, warn)
         if dry_run:
-            _print_plan(planned, as_json=as_json)
+            _print_plan(planned, warnings, as_json=as_json)
             return
         transfer = _transfer_progress(planned.plan.uploads, progress)
         deployment = Deployment(account, polling_for(wait_minutes), progress, transfer)
         results = deployment.apply(planned.plan, planned.requests)
-    _print_results(planned, results, spec, as_json=as_json)
+    if as_json:
+        answers = [result.model_dump() for result in results]
+        click.echo(json.dumps(_document(planned, warnings) | {"dry_run": False, "smoke_test": answers}))
+        return
+    _print_results(planned, results, spec)
 
 
 def _archives(spec: EndpointSpec, output: Path, *, dry_run: bool, quiet: bool) -> VariantArchives:
@@ -136,21 +143,29 @@ def _serve_locally(
         seconds = f"{result.load_seconds:.1f} s", f"{result.seconds:.3f} s"
         rows.append((result.variant, result.archive, seconds[0], result.request, seconds[1], answer))
     echo_lines(table(rows))
-    click.echo(f"{spec.name} serves on this machine; logs: {short(logs.absolute())}")
+    click.echo(f"{spec.name} was served on this machine; logs: {short(logs.absolute())}")
 
 
-def _show_warnings(planned: PlannedDeployment, archives: VariantArchives, show: Progress) -> None:
+def _package_warnings(archives: VariantArchives) -> list[str]:
+    """What the archives need of their images, each line with its variant."""
     from plansmith.cli.sagemaker.package import archive_warnings
-    from plansmith.sagemaker.endpoint.checks import driver_warnings
 
-    for name, own in archives.items():
-        for line in archive_warnings(own):
-            show(f"{name}: {line.strip()}")
-    for line in driver_warnings(planned.spec, archives):
-        show(f"! {line}")
+    return [f"{name}: {line.strip()}" for name, own in archives.items() for line in archive_warnings(own)]
+
+
+def _warnings(planned: PlannedDeployment, archives: VariantArchives) -> list[str]:
+    from plansmith.sagemaker.endpoint.checks import instance_warnings
+
+    lines = [*_package_warnings(archives), *(f"! {line}" for line in instance_warnings(planned.spec, archives))]
     for name in planned.plan.resets:
         instances = count(planned.desired.instance_counts[name], "instance")
-        show(f"{name}: starts again with {instances}, as other variants change with it, and scales from there")
+        lines.append(f"{name}: starts again with {instances}, as other variants change with it, and scales from there")
+    return lines
+
+
+def _show(lines: list[str], show: Progress) -> None:
+    for line in lines:
+        show(line)
 
 
 def _transfer_progress(uploads: tuple[ArchiveUpload, ...], show: Progress) -> Moved:
@@ -174,12 +189,12 @@ def _transfer_progress(uploads: tuple[ArchiveUpload, ...], show: Progress) -> Mo
     return moved
 
 
-def _print_plan(planned: PlannedDeployment, *, as_json: bool) -> None:
+def _print_plan(planned: PlannedDeployment, warnings: list[str], *, as_json: bool) -> None:
     """The requests in their order; as YAML for a person."""
     import yaml
 
     if as_json:
-        click.echo(json.dumps(_document(planned) | {"dry_run": True}))
+        click.echo(json.dumps(_document(planned, warnings) | {"dry_run": True}))
         return
     plan = planned.plan
     if planned.is_assumed:
@@ -194,11 +209,7 @@ def _print_plan(planned: PlannedDeployment, *, as_json: bool) -> None:
     click.echo(yaml.safe_dump(steps, sort_keys=False, width=120, allow_unicode=True), nl=False)
 
 
-def _print_results(planned: PlannedDeployment, results: list[SmokeResult], spec: Path, *, as_json: bool) -> None:
-    if as_json:
-        answers = [result.model_dump() for result in results]
-        click.echo(json.dumps(_document(planned) | {"dry_run": False, "smoke_test": answers}))
-        return
+def _print_results(planned: PlannedDeployment, results: list[SmokeResult], spec: Path) -> None:
     plan = planned.plan
     for result in results:
         quality = ", within the tolerances of the release," if result.compared else ""
@@ -222,10 +233,10 @@ def _untested_reason(planned: PlannedDeployment) -> str:
 
 
 def _request_count(plan: DeploymentPlan) -> str:
-    return count(len(plan.uploads) + len(plan.calls), "request")
+    return f"{count(len(plan.uploads) + len(plan.calls), 'request')} to AWS"
 
 
-def _document(planned: PlannedDeployment) -> dict[str, Any]:
+def _document(planned: PlannedDeployment, warnings: list[str]) -> dict[str, Any]:
     plan = planned.plan
     return {
         "endpoint": planned.spec.name,
@@ -234,6 +245,7 @@ def _document(planned: PlannedDeployment) -> dict[str, Any]:
         "previous": plan.previous,
         "assumed": planned.is_assumed,
         "waits": plan.waits,
+        "warnings": warnings,
         "requests": [call.model_dump() for call in (*(upload.request for upload in plan.uploads), *plan.calls)],
         "target_models": {name: list(files) for name, files in planned.desired.target_models.items()},
     }

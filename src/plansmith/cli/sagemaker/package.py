@@ -193,7 +193,9 @@ def _lines(
     elif uploads:
         lines.append(f"Next: a model of SageMaker with ModelDataUrl={uploads[0].uri}")
     else:
-        lines.append(f"Next: {program()} serve --sagemaker --repository {short(Path(archives[0].file).absolute())}")
+        model = f" {archives[0].default_model}" if len(archives[0].models) > 1 else ""
+        file = short(Path(archives[0].file).absolute())
+        lines.append(f"Next: {program()} serve --sagemaker{model} --repository {file}")
         lines.append("      the same command with --upload s3://BUCKET/PREFIX sends it")
     return lines
 

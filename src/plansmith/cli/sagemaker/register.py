@@ -148,6 +148,8 @@ def _lines(done: Registration) -> list[str]:
         ("metrics", done.metrics_url),
     ]
     lines = [f"{done.release} is {what}: {done.arn}", *(f"  {line}" for line in table(rows))]
+    if done.status == _STATUS["rejected"]:
+        return lines
     if done.status == _STATUS["pending"]:
         lines.append(f"Next: approve it in SageMaker Studio; or {program()} sagemaker register with --status approved")
     else:

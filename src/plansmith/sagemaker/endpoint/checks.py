@@ -36,19 +36,27 @@ def require_serveable(spec: EndpointSpec, archives: VariantArchives) -> None:
         )
 
 
-def driver_warnings(spec: EndpointSpec, archives: VariantArchives) -> list[str]:
-    """What to know about the GPU drivers of the instances, a line for each variant that it concerns."""
+def instance_warnings(spec: EndpointSpec, archives: VariantArchives) -> list[str]:
+    """What to know about the GPUs of the instances and their drivers, a line for each variant that it concerns."""
     lines = []
     for variant in spec.all_variants:
         image = resolve_image(spec.region, variant, archives[variant.name])
-        warning = driver_warning(image.target, variant.inference_ami) if image.device == "gpu" else ""
+        instance = known_instance(variant.instance_type)
+        if image.device == "gpu":
+            warning = driver_warning(image.target, variant.inference_ami)
+        else:
+            warning = f"{instance.gpu_text}, which its CPU image leaves idle" if instance.gpu else ""
         lines += [f"{variant.name}: {warning}"] if warning else []
     return lines
 
 
 def serving_instances(archive: Archive) -> list[str]:
-    """The instance types that can serve an archive, by what is known of both."""
-    return [name for name, instance in instances().items() if not any(_instance_reasons(archive, instance))]
+    """The instance types that can serve an archive, by what is known of both; those without GPUs for a CPU's."""
+    return [
+        name
+        for name, instance in instances().items()
+        if (instance.gpu is not None) == (archive.device == "gpu") and not any(_instance_reasons(archive, instance))
+    ]
 
 
 def _variant_reasons(region: str, variant: VariantSpec, archives: Sequence[Archive]) -> Iterator[str]:

@@ -23,7 +23,7 @@ RELEASES_TAG = "plansmith:releases"
 """The tag of a model that lists the releases in its archives."""
 
 VERIFIED_TAG = "plansmith:verified"
-"""The tag of an endpoint that names the configuration which last passed its smoke test."""
+"""The tag of an endpoint that names the last configuration that came into service and passed its smoke test, if any."""
 
 _NAME_LENGTH = 63
 _TAG_LENGTH = 256

@@ -116,7 +116,7 @@ def ecr_image(uri: str) -> tuple[str, str, str] | None:
 
 
 def driver_warning(target: Target, system_image: str) -> str:
-    """What to know about the driver of the instances; empty where it is new enough, or nothing is known of it.
+    """What to know about the driver of the instances; empty where it is new enough, or nothing is known of the need.
 
     Images of NVIDIA's bring libraries that bridge a gap, which these system images do not all mount.
 
@@ -125,12 +125,21 @@ def driver_warning(target: Target, system_image: str) -> str:
         system_image: the instances' (`inference_ami`); empty for SageMaker's default, of which nothing is known.
     """
     table = _table()
-    if system_image not in table.system_images or target.cuda is None:
-        return ""
-    driver, needed = table.system_images[system_image].driver, table.drivers.get(target.cuda.partition(".")[0])
-    if needed is None or numbers_of(driver) >= numbers_of(needed):
+    needed = table.drivers.get((target.cuda or "").partition(".")[0])
+    if needed is None or (system_image and system_image not in table.system_images):
         return ""
     newest = max(table.system_images, key=lambda name: numbers_of(table.system_images[name].driver))
+    if not system_image:
+        oldest = min((image.driver for image in table.system_images.values()), key=numbers_of)
+        if numbers_of(oldest) >= numbers_of(needed):
+            return ""
+        return (
+            f"AWS does not say which driver the default system image has, and CUDA {target.cuda} of {target.name} is"
+            f" made for {needed} and newer: inference_ami: {newest} has it"
+        )
+    driver = table.system_images[system_image].driver
+    if numbers_of(driver) >= numbers_of(needed):
+        return ""
     return (
         f"{system_image} has driver {driver}, and CUDA {target.cuda} of {target.name} is made for {needed} and newer:"
         f" unless the image's compatibility libraries bridge that, use inference_ami: {newest}"

@@ -199,7 +199,9 @@ class VariantSpec(Record):
     )
     instance_type: Annotated[str, AfterValidator(_check_instance)] = Field(description="Such as ml.g5.xlarge.")
     instance_count: PositiveCount = Field(default=1, description="Instances at the start.")
-    weight: Share = Field(default=1, description="Its share of the requests, relative to the other variants' weights.")
+    weight: Share = Field(
+        default=1.0, description="Its share of the requests, relative to the other variants' weights."
+    )
     image: ImageOverride = ImageOverride()
     environment: Environment = Environment()
     auto_scaling: AutoScaling | None = Field(default=None, description="Let the number of instances follow the load.")

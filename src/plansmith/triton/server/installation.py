@@ -202,7 +202,8 @@ def require_device(installation: Installation, target: Target, engine: EngineKin
     lacks = "the stand-in backend runs models on the CPU only" if has_gpu() else "this machine has no NVIDIA GPU"
     cpu = "FILE.yaml that has devices: [cpu]," if is_target_file(target.name) else f"{target.name}{CPU_SUFFIX}"
     image = target.images.get("gpu")
-    where = f"in {image}, on a machine with a GPU" if image else "on a machine with a GPU"
+    named = image if image and "{" not in image else f"the container of {target.name}"  # SageMaker's vary by region
+    where = f"in {named}, on a machine with a GPU" if image else "on a machine with a GPU"
     raise EnvironmentFault(
         f"the models are for target {target.name}, with GPU instances, and {lacks}",
         remedy=f"serve them {where}; or compile with --target {cpu} into another --repository",
