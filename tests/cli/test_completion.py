@@ -21,6 +21,7 @@ from .conftest import Compiled
 COMMANDS = [
     *("check", "compile", "diff", "doctor", "fleet", "flows", "gc", "history", "infer", "init", "inspect"),
     *(
+        "loadtest",
         "lower",
         "pin",
         "promote",

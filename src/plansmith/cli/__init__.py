@@ -25,6 +25,7 @@ from plansmith.cli.info.report import report_command
 from plansmith.cli.info.schema import schema_command
 from plansmith.cli.info.show import show_command
 from plansmith.cli.info.targets import targets_command
+from plansmith.cli.loadtest.loadtest import loadtest_command
 from plansmith.cli.runs.fleet import fleet_group
 from plansmith.cli.runs.flows import flows_group
 from plansmith.cli.runs.status import status_command
@@ -94,6 +95,7 @@ for command in (
     infer_command,
     init_command,
     inspect_command,
+    loadtest_command,
     lower_command,
     pin_command,
     promote_command,

@@ -7,7 +7,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 import numpy as np
 import tritonclient.grpc
 import tritonclient.http

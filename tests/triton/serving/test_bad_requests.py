@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain, zip_longest
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 import numpy as np
 import psutil
 import pytest

@@ -50,7 +50,7 @@ def on_own_server(
         lacks_only = missing_inputs(known, feed) and feed.keys() <= {tensor.name for tensor in known.inputs}
         if not lacks_only:  # the server knows better which may be left out
             checked_feed(known, feed)
-    with served(opened, name, quiet=asked["as_json"]) as server:
+    with served(opened, [name], quiet=asked["as_json"]) as server:
         streams = manifest is not None and manifest.package.decoupled
         protocol = asked["protocol"] or ("grpc" if streams else "http")
         url = f"{protocol}://{server.http_url if protocol == 'http' else server.grpc_url}"

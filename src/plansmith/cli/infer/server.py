@@ -1,9 +1,9 @@
-"""`plansmith infer --serve`: a Triton for one request, on a model of a repository, where none is running."""
+"""A Triton that is started for one command on models of a repository, where none is running."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,12 +68,15 @@ def members_of(opened: ModelRepository, model: str) -> list[str]:
 
 
 @contextmanager
-def served(opened: ModelRepository, model: str, *, quiet: bool) -> Iterator[TritonServer]:
-    """Triton with one model, and with those that an ensemble is made of; it ends with the block.
+def served(
+    opened: ModelRepository, models: Sequence[str], *, purpose: str = "this request", quiet: bool
+) -> Iterator[TritonServer]:
+    """Triton with some models, and with those that ensembles are made of; it ends with the block.
 
     Args:
         opened: the repository.
-        model: its name.
+        models: their names.
+        purpose: what it is started for.
         quiet: say nothing while it starts.
 
     Raises:
@@ -89,7 +92,9 @@ def served(opened: ModelRepository, model: str, *, quiet: bool) -> Iterator[Trit
     from plansmith.triton.server.server import TritonServer
 
     installation = find_installation()
-    needs = needs_of(installation, opened.load_target(), shown_manifests(opened, [model]))
+    needs = needs_of(installation, opened.load_target(), shown_manifests(opened, models))
+    names = " and ".join(models)
+    members = [member for model in models for member in members_of(opened, model)]
     log = log_file(opened.root, "infer")
     server = TritonServer(
         opened.root,
@@ -97,7 +102,7 @@ def served(opened: ModelRepository, model: str, *, quiet: bool) -> Iterator[Trit
         log,
         site=needs.site,
         dali_site=needs.dali_site,
-        models=[model, *members_of(opened, model)],
+        models=list(dict.fromkeys([*models, *members])),
         deadline_seconds=_LOAD_SECONDS,
         arguments=needs.arguments,
         pythons=needs.pythons,
@@ -106,14 +111,14 @@ def served(opened: ModelRepository, model: str, *, quiet: bool) -> Iterator[Trit
     try:
         with ExitStack() as stack:
             with MovingLine(open_console(stderr=True), quiet=quiet) as line:
-                words = f"starting Triton with {model}; log: {short(log)}"
+                words = f"starting Triton with {names}; log: {short(log)}"
                 line.tell(words)
                 if not (quiet or line.shown):
                     click.echo(words, err=True)
                 stack.enter_context(server)
             if not quiet:
                 took = time.monotonic() - started
-                click.echo(f"Triton {server.version} serves {model} for this request, after {took:.1f} s", err=True)
+                click.echo(f"Triton {server.version} serves {names} for {purpose}, after {took:.1f} s", err=True)
             yield server
     except ServedCheckError as refused:
         raise refused.located(log=log) from refused.__cause__

@@ -12,22 +12,19 @@ from plansmith.errors import ServedCheckError
 from plansmith.pipelines.agreement import RawLimits, compare, limits_of, widest
 from plansmith.pipelines.cases import read_case as read_raw_case
 from plansmith.records.engine import BuildSpec
-from plansmith.records.model import UNEXPORTED, OnnxModel, Tensor
+from plansmith.records.model import UNEXPORTED, OnnxModel
 from plansmith.records.pipeline import MODEL_PART, Pipeline, RawCase, Script
 from plansmith.records.release import BESIDE_FOLDER, Manifest, Package
 from plansmith.records.validation import ServedReport, ValidationReport
 from plansmith.steps.artifacts import MadeModel
 from plansmith.steps.runner import Finished, StageRunner
-from plansmith.triton.client.dtypes import numpy_dtype
 from plansmith.triton.config.ensemble import tensor_name
 from plansmith.triton.config.model_config import parse_config
 from plansmith.triton.config.plan_config import instances_take
+from plansmith.triton.served_inputs import array_as_served, inputs_as_served, is_accepted
 from plansmith.triton.server.runtime import ServingRuntime
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from plansmith.data.reference import Arrays
     from plansmith.triton.server.served_check import RawQuestions
 
@@ -271,7 +268,7 @@ class ReleaseRequests:
         own = {name: array for name, array in feed.items() if name not in model.reshaped}
         config = parse_config((folder / model.config_file).read_text())
         profiles = self.build.profiles if self.build is not None else ()
-        return _fits(feed, model) and instances_take(config, profiles, own)
+        return is_accepted(feed, model) and instances_take(config, profiles, own)
 
 
 def _as_served(case: StoredCase, package: Package) -> StoredCase:
@@ -279,30 +276,9 @@ def _as_served(case: StoredCase, package: Package) -> StoredCase:
 
     Lowered inputs and outputs change the element types; options of the spec change dims, and hide what Triton fills.
     """
-    interface = package.interface
-    feed = {tensor.name: _on_the_wire(case.feed[tensor.name], tensor, package) for tensor in interface.inputs}
-    answer = {tensor.name: _on_the_wire(case.answer[tensor.name], tensor, package) for tensor in interface.outputs}
-    return replace(case, feed=feed, answer=answer)
-
-
-def _on_the_wire(array: NDArray[np.generic], tensor: Tensor, package: Package) -> NDArray[np.generic]:
-    array = array.astype(numpy_dtype(tensor.dtype), copy=False)
-    own = package.reshaped.get(tensor.name)
-    if own is None:
-        return array
-    varying = iter([size for size, dim in zip(array.shape, own, strict=True) if isinstance(dim, str)])
-    return array.reshape([next(varying) if isinstance(dim, str) else dim for dim in tensor.dims])
-
-
-def _fits(feed: Arrays, package: Package) -> bool:
-    """Whether a request has a batch and sizes that the release takes: options of the spec may make them fewer."""
-    if package.max_batch_size and len(next(iter(feed.values()))) > package.max_batch_size:
-        return False
-    return all(
-        isinstance(dim, str) or dim == size
-        for tensor in package.interface.inputs
-        for dim, size in zip(tensor.dims, feed[tensor.name].shape, strict=True)
-    )
+    outputs = package.interface.outputs
+    answer = {tensor.name: array_as_served(case.answer[tensor.name], tensor, package) for tensor in outputs}
+    return replace(case, feed=inputs_as_served(case.feed, package), answer=answer)
 
 
 def _require_comparable(package: Package, mask_input: str | None) -> None:

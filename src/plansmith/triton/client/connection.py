@@ -142,6 +142,27 @@ class Connection:
                 return [(row.name, row.version) for row in found.models if row.state == "READY"]
             return [(row["name"], str(row.get("version", ""))) for row in found if row.get("state") == "READY"]
 
+    def statistics(self) -> list[dict[str, Any]]:
+        """The server's counters of each version of its models; errors as for `ask`.
+
+        By the names of Triton's statistics extension (docs/protocol/extension_statistics.md); numbers may be text.
+        """
+        from google.protobuf import json_format
+
+        with self._errors("to tell its statistics"):
+            found = self._client.get_inference_statistics(**self._options)
+            values = json_format.MessageToDict(found, preserving_proto_field_name=True) if self._is_grpc else found
+            rows: list[dict[str, Any]] = list(values.get("model_stats", []))
+            if not all(isinstance(row, dict) for row in rows):
+                raise TypeError("no statistics")
+            return rows
+
+    def server_version(self) -> str:
+        """The server's version, such as "2.51.0"; errors as for `ask`."""
+        with self._errors("to tell its version"):
+            found = self._client.get_server_metadata(**self._options)
+            return str(found.version if self._is_grpc else found["version"])
+
     def register_region(self, name: str, key: str, size_bytes: int) -> None:
         """Have the server map shared memory of this machine; errors as for `ask`."""
         with self._errors("to map shared memory of this machine"):

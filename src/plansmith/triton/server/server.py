@@ -125,6 +125,7 @@ class TritonServer:
         grpc_url: where gRPC is answered.
         metrics_url: where Prometheus metrics are.
         sagemaker_url: where SageMaker's front end answers; empty without one.
+        group: the process group of the server and what it started; 0 before it starts.
         log: the log file.
         version: what the running server says it is.
     """
@@ -149,6 +150,7 @@ class TritonServer:
         pythons: Collection[str] = (),
     ) -> None:
         self.log = log
+        self.group = 0
         self.version = ""
         self.sagemaker_url = ""
         self._repository = repository.absolute()
@@ -236,6 +238,7 @@ class TritonServer:
         with self.log.open("wb") as log:
             group = ProcessGroup(GRACE_SECONDS)
             undo.callback(group.end)
+            self.group = group.number
             self._process = start_server(self._command(scratch, ports), self._environment(), log, group)
         self._watch = Watch(self._process.pid)
         undo.callback(_remove_shared_memory, self._token)

@@ -1,0 +1,1 @@
+"""What runs in a client process of a load test, which gevent has patched."""

@@ -1,0 +1,221 @@
+"""A client process of a load test: Locust's runner, with commands and events as lines of JSON.
+
+`lead FD PARENT` serves the parent on a descriptor: it generates the load itself, or hands the commands to workers by
+Locust's own messages. `worker PARENT HOST PORT` is such a worker. Run as `python -m plansmith.loadtest.client.process`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from plansmith.system.process import dying_with
+
+if TYPE_CHECKING:
+    from io import BufferedRWPair
+
+    from locust.runners import Runner
+
+    Stream = BufferedRWPair[Any, Any]
+
+_COMMAND, _EVENT = "plansmith-command", "plansmith-event"
+"""Locust's messages to the clients, and from them."""
+
+_ALL_AT_ONCE = 1e6
+_POLL_SECONDS = 0.5
+_MISSED_HEARTBEATS = 10
+_FROM_ALL = {"prepare", "settle", "spent", "drain"}
+"""Events that are passed on when all clients have sent them."""
+
+
+class LeadProcess:
+    """Passes commands of the parent on to the clients, and their events back.
+
+    Args:
+        stream: to the parent.
+        runner: Locust's.
+        workers: how many there are; 0 where this process generates the load.
+    """
+
+    def __init__(self, stream: Stream, runner: Runner, workers: int) -> None:
+        self._stream = stream
+        self._write_lock = threading.Lock()
+        self._runner = runner
+        self._workers = workers
+        self._names: list[str] = ["local"] if not workers else []
+        self._ready: set[str] = set()
+        self._finished: dict[str, set[str]] = {}
+        self._stage = 0
+        self._users = 0
+        self._spawning: Any = None
+        runner.register_message(_EVENT, self._on_event)
+        events: Any = runner.environment.events
+        events.spawning_complete.add_listener(self._on_spawned)
+
+    def emit(self, **message: Any) -> None:
+        """Send an event to the parent."""
+        with self._write_lock:
+            self._stream.write(json.dumps(message).encode() + b"\n")
+            self._stream.flush()
+
+    def await_workers(self) -> None:
+        """Wait for all workers, and watch them from then on."""
+        import gevent
+
+        if self._workers:
+            while len(self._ready) < self._workers:
+                time.sleep(_POLL_SECONDS)
+            self._names = sorted(self._ready)
+            gevent.spawn(self._watch_workers)
+
+    def serve(self) -> None:
+        """Execute the parent's commands until it quits."""
+        for line in self._stream:
+            message = json.loads(line)
+            command = message["command"]
+            self._finished.pop(command, None)
+            if command == "quit":
+                break
+            if command == "prepare":
+                for number, name in enumerate(self._names):
+                    self._send(name, {**message, "client": number, "clients": len(self._names)})
+            elif command == "load":
+                self._finished.pop("spent", None)
+                self._load(message)
+            else:
+                self._runner.send_message(_COMMAND, message)
+        if self._workers:
+            self._runner.quit()
+
+    def _load(self, message: dict[str, Any]) -> None:
+        """Begin a stage: pass its arrivals on, and have Locust start or stop users."""
+        import gevent
+
+        self._runner.send_message(_COMMAND, message)
+        self._stage = message["stage"]
+        if self._spawning is not None:
+            self._spawning.kill()
+        if self._users == message["users"] == 0:
+            self._on_spawned(0)
+            return
+        self._users = message["users"]
+        self._spawning = gevent.spawn(self._runner.start, self._users, message["spawn_rate"] or _ALL_AT_ONCE)
+
+    def _send(self, name: str, message: dict[str, Any]) -> None:
+        if self._workers:
+            self._runner.send_message(_COMMAND, message, name)
+        else:
+            self._runner.send_message(_COMMAND, message)
+
+    def _on_spawned(self, user_count: int, **_: Any) -> None:
+        self.emit(event="loaded", stage=self._stage, users=user_count)
+
+    def _on_event(self, environment: Any, msg: Any, **_: Any) -> None:
+        del environment
+        message, client = msg.data, str(msg.node_id)
+        event = message["event"]
+        if event == "report":
+            self.emit(event="report", client=client, report=message["report"], users=self._runner.user_count)
+        elif event == "ready":
+            self._ready.add(client)
+        elif event in _FROM_ALL:
+            finished = self._finished.setdefault(event, set())
+            finished.add(client)
+            if finished.issuperset(self._names):
+                self.emit(event=event)
+
+    def _watch_workers(self) -> None:
+        from locust.runners import STATE_MISSING
+
+        clients = self._runner.clients
+        while not (lost := set(self._names) - {one.id for one in clients.all if one.state != STATE_MISSING}):
+            time.sleep(_POLL_SECONDS)
+        self.emit(event="lost", clients=len(lost))
+
+
+def main(arguments: list[str]) -> None:
+    """Run as the lead process or as a worker until the parent or the lead quits."""
+    role, *rest = arguments
+    parent = int(rest[1] if role == "lead" else rest[0])
+    if not _prepare_process(parent):
+        return
+    if role == "lead":
+        _lead(int(rest[0]))
+    else:
+        _work(rest[1], int(rest[2]))
+    os._exit(0)  # Locust's greenlets would go on
+
+
+def _prepare_process(parent: int) -> bool:
+    """Tie this process to its parent, and patch it; whether the parent still lives.
+
+    A Ctrl-C reaches the whole process group: it is the parent's to handle, which then ends this process.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    logging.getLogger("locust.runners").setLevel(logging.ERROR)
+    if not dying_with(parent)():
+        return False
+    import locust  # noqa: F401 - which patches
+
+    try:
+        from grpc.experimental.gevent import init_gevent
+    except ImportError:
+        return True
+    init_gevent()
+    return True
+
+
+def _lead(descriptor: int) -> None:
+    with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
+        setup = json.loads(stream.readline())
+        lead = _lead_process(stream, setup)
+        lead.await_workers()
+        lead.emit(event="started")
+        lead.serve()
+
+
+def _lead_process(stream: Stream, setup: dict[str, Any]) -> LeadProcess:
+    from locust.env import Environment
+
+    from plansmith.loadtest.client.generator import LoadGenerator, user_class
+
+    generator = LoadGenerator(lambda message: runner.send_message(_EVENT, message))
+    environment = Environment(user_classes=[user_class(generator)], stop_timeout=setup["stop_seconds"])
+    if setup["workers"]:
+        from locust import runners
+
+        # Heartbeats, one per second, that a worker may miss: on a busy machine it may get no CPU for a while.
+        runners.HEARTBEAT_LIVENESS = _MISSED_HEARTBEATS
+        runner: Any = environment.create_master_runner(setup["host"], 0)
+        lead = LeadProcess(stream, runner, setup["workers"])
+        lead.emit(event="listening", port=runner.server.port)
+        return lead
+    runner = environment.create_local_runner()
+    runner.register_message(_COMMAND, lambda environment, msg: generator.execute(msg.data))  # noqa: ARG005 - Locust's
+    return LeadProcess(stream, runner, 0)
+
+
+def _work(host: str, port: int) -> None:
+    from locust.env import Environment
+
+    from plansmith.loadtest.client.generator import LoadGenerator, user_class
+
+    runner: Any = None
+    generator = LoadGenerator(lambda message: runner.send_message(_EVENT, message))
+    environment = Environment(user_classes=[user_class(generator)])
+    runner = environment.create_worker_runner(host, port)
+    runner.register_message(_COMMAND, lambda environment, msg: generator.execute(msg.data))  # noqa: ARG005 - Locust's
+    runner.send_message(_EVENT, {"event": "ready"})
+    runner.greenlet.join()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

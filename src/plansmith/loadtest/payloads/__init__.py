@@ -1,0 +1,1 @@
+"""The requests that a load test sends: their inputs, and their encoded bodies."""

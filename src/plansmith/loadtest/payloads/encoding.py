@@ -1,0 +1,169 @@
+"""Encoded request bodies, which are sent as they are: one file per model, with an index beside it."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plansmith.errors import EnvironmentFault, first_line
+from plansmith.loadtest.target import LoadTarget, TargetModel
+from plansmith.system.urls import Protocol
+from plansmith.triton.client.dtypes import STRING, wire_name
+from plansmith.triton.client.messages import Encoding, Parameter, Request, require_parameters
+from plansmith.triton.client.sagemaker.invocation import BINARY_TYPE, JSON_TYPE, invocation_from_request
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import service_pb2
+
+_BODIES, _INDEX = "bodies.bin", "index.json"
+_JSON_BYTES = "Inference-Header-Content-Length"
+
+
+@dataclass(frozen=True)
+class Payload:
+    """One encoded request.
+
+    Attributes:
+        body: its bytes.
+        headers: those of this body, such as its content type.
+        samples: in it.
+    """
+
+    body: bytes
+    headers: dict[str, str]
+    samples: int
+
+
+def write_payloads(
+    folder: Path, requests: Iterable[Request], protocol: Protocol, encoding: Encoding, *, is_batched: bool
+) -> None:
+    """Encode requests into a folder, which is made.
+
+    Args:
+        folder: takes two files.
+        requests: at least one.
+        protocol: http or grpc.
+        encoding: of HTTP bodies.
+        is_batched: the first dim of the inputs counts samples; otherwise each request is one.
+
+    Raises:
+        UsageError: a request cannot be encoded.
+        EnvironmentFault: tritonclient is not installed, or the folder cannot be written.
+    """
+    index = []
+    try:
+        folder.mkdir(parents=True)
+        with (folder / _BODIES).open("wb") as bodies:
+            for request in requests:
+                body, headers = _grpc(request) if protocol == "grpc" else _http(request, encoding)
+                samples = max((tensor.shape[0] for tensor in request.inputs if tensor.shape), default=1)
+                row = {"at": bodies.tell(), "bytes": len(body), "headers": headers}
+                index.append({**row, "samples": samples if is_batched else 1})
+                bodies.write(body)
+        (folder / _INDEX).write_text(json.dumps(index))
+    except OSError as error:
+        raise EnvironmentFault(
+            f"requests cannot be written to {folder}: {first_line(error)}", remedy="free some space there"
+        ) from error
+    assert index
+
+
+class Payloads(Sequence[Payload]):
+    """The payloads of a folder, read from its file on access."""
+
+    def __init__(self, folder: Path) -> None:
+        self._index: list[dict[str, Any]] = json.loads((folder / _INDEX).read_text())
+        with (folder / _BODIES).open("rb") as bodies:
+            self._bodies = mmap.mmap(bodies.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, number: int) -> Payload:  # type: ignore[override]
+        row = self._index[number]
+        return Payload(self._bodies[row["at"] : row["at"] + row["bytes"]], row["headers"], row["samples"])
+
+
+class PayloadMix:
+    """Draws models by weight, and the payloads of each in shuffled rounds; the same order for the same seed.
+
+    Args:
+        target: the models.
+        seed: determines the order.
+    """
+
+    def __init__(self, target: LoadTarget, seed: str) -> None:
+        self._models = target.models
+        self._weights = [model.weight for model in target.models]
+        self._random = random.Random(seed)  # noqa: S311 - spreads load, keeps no secret
+        self._payloads = [Payloads(Path(model.payloads)) for model in target.models]
+        self._orders = [_rounds(len(one), f"{seed} {number}") for number, one in enumerate(self._payloads)]
+
+    def draw(self) -> tuple[int, TargetModel, Payload]:
+        """The next number of a model, the model, and a payload of it."""
+        number = 0
+        if len(self._models) > 1:
+            number = self._random.choices(range(len(self._models)), self._weights)[0]
+        return number, self._models[number], self._payloads[number][next(self._orders[number])]
+
+
+def _rounds(count: int, seed: str) -> Iterator[int]:
+    generator = random.Random(seed)  # noqa: S311 - as above
+    order = list(range(count))
+    while True:
+        generator.shuffle(order)
+        yield from order
+
+
+def _http(request: Request, encoding: Encoding) -> tuple[bytes, dict[str, str]]:
+    """Body and headers over HTTP: the binary tensor data extension of KServe's protocol, or JSON."""
+    invocation = invocation_from_request(replace(request, encoding=encoding), {})
+    _, binary, json_bytes = invocation.content_type.partition(BINARY_TYPE)
+    if not binary:
+        return invocation.body, {"Content-Type": JSON_TYPE}
+    return invocation.body, {"Content-Type": "application/octet-stream", _JSON_BYTES: json_bytes}
+
+
+def _grpc(request: Request) -> tuple[bytes, dict[str, str]]:
+    """A ModelInferRequest: github.com/kserve/kserve, docs/predict-api/v2/grpc_predict_v2.proto."""
+    try:
+        from tritonclient.grpc import service_pb2
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"the client of Triton cannot be imported: {first_line(error)}", remedy="pip install 'plansmith[client]'"
+        ) from error
+    require_parameters(request.parameters)
+    message = service_pb2.ModelInferRequest(model_name=request.model, model_version=request.version)
+    for tensor in request.inputs:
+        message.inputs.add(name=tensor.name, datatype=wire_name(tensor.dtype), shape=tensor.shape)
+        message.raw_input_contents.append(_raw(tensor.dtype, tensor.values))
+    for tensor in request.outputs:
+        message.outputs.add(name=tensor.name)
+    for name, value in request.parameters.items():
+        _set_parameter(message, name, value)
+    return message.SerializeToString(), {}
+
+
+def _raw(dtype: str, values: Any) -> bytes:
+    """The values of a tensor on the wire; a string follows its length."""
+    import numpy as np
+
+    if dtype != STRING:
+        return bytes(np.ascontiguousarray(values).tobytes())
+    items = (item if isinstance(item, bytes) else str(item).encode() for item in values.flat)
+    return b"".join(len(item).to_bytes(4, "little") + item for item in items)
+
+
+def _set_parameter(message: service_pb2.ModelInferRequest, name: str, value: Parameter) -> None:
+    if isinstance(value, bool):
+        field = "bool_param"
+    elif isinstance(value, int):
+        field = "int64_param"
+    else:
+        field = "double_param" if isinstance(value, float) else "string_param"
+    setattr(message.parameters[name], field, value)

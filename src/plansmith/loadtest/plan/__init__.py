@@ -1,0 +1,1 @@
+"""What a load test does, as a person writes it."""

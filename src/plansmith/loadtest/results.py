@@ -1,0 +1,237 @@
+"""The results of a load test as records: stored as JSON, shown in the terminal and on the page.
+
+Latencies are in milliseconds, from the time at which a request was due until its whole answer was there: in a closed
+loop without pacing, when it was sent. They are counted in buckets of 1 % width, so that percentiles are right to 1 %. A
+failed request has no latency. Stages in which the client was saturated have no figures.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from plansmith.loadtest.plan.stages import LoadPlan, Loop, Stage
+from plansmith.loadtest.target import LoadTarget
+from plansmith.records.model import Record
+
+
+class Latency(Record):
+    """Latencies of the answered requests, in milliseconds."""
+
+    mean_ms: float
+    min_ms: float
+    p50_ms: float
+    p90_ms: float
+    p95_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+class Failure(Record):
+    """One kind of failure: `timeout`, `connection`, or `HTTP 400` and the like; `first` is the whole first message."""
+
+    kind: str
+    count: int
+    first: str
+
+
+class RequestStats(Record):
+    """Requests of a stage, or of one model in it.
+
+    Attributes:
+        requests: those that were answered or failed.
+        failed: those of them that failed.
+        samples: in the answered requests.
+        throughput: answers per second; None where the client was saturated.
+        samples_per_second: in these answers.
+        latency: of the answered ones; None where none was answered, or the client was saturated.
+        buckets: latencies by bucket (`client.histogram`).
+    """
+
+    requests: int = 0
+    failed: int = 0
+    samples: int = 0
+    throughput: float | None = None
+    samples_per_second: float | None = None
+    latency: Latency | None = None
+    buckets: dict[int, int] = Field(default_factory=dict)
+
+    @property
+    def answered(self) -> int:
+        """Requests that were answered."""
+        return self.requests - self.failed
+
+    @property
+    def error_rate(self) -> float:
+        """The share of the requests that failed."""
+        return self.failed / self.requests if self.requests else 0.0
+
+
+class ModelStatistics(Record):
+    """What Triton's statistics say of one model over a stage: differences of its counters.
+
+    Attributes:
+        model: its name; the members of an ensemble have entries of their own.
+        member_of: the tested models that it is a member of.
+        inferences: samples.
+        executions: batches.
+        batches: executions by batch size.
+        queue_ms: mean time of a request in the queue, in milliseconds; likewise the others.
+        compute_input_ms: preparing inputs.
+        compute_ms: inference.
+        compute_output_ms: preparing outputs.
+        cache_hits: requests that the response cache answered.
+        failed: requests that Triton counts as failed.
+    """
+
+    model: str
+    member_of: tuple[str, ...] = ()
+    inferences: int
+    executions: int
+    batches: dict[int, int] = Field(default_factory=dict)
+    queue_ms: float = 0
+    compute_input_ms: float = 0
+    compute_ms: float = 0
+    compute_output_ms: float = 0
+    cache_hits: int = 0
+    failed: int = 0
+
+    @property
+    def batch_size(self) -> float:
+        """The mean achieved batch size; 0 where nothing was executed."""
+        return self.inferences / self.executions if self.executions else 0.0
+
+
+class GpuUsage(Record):
+    """One GPU over a stage: mean utilization (0 to 1) and power, largest memory."""
+
+    gpu: str
+    utilization: float | None = None
+    memory_bytes: int | None = None
+    watts: float | None = None
+
+
+class ServerUsage(Record):
+    """Resources of the server over a stage; None where they are unknown.
+
+    Attributes:
+        cores: CPU seconds per second of the server's processes (server on this machine).
+        memory_bytes: their largest memory (server on this machine).
+        host_cpu: busy share of the host's CPUs, 0 to 1 (Triton's nv_cpu_utilization).
+        gpus: those that Triton reports.
+    """
+
+    cores: float | None = None
+    memory_bytes: int | None = None
+    host_cpu: float | None = None
+    gpus: tuple[GpuUsage, ...] = ()
+
+
+class ClientUsage(Record):
+    """Whether the client kept up.
+
+    Attributes:
+        cores: CPU seconds per second of the busiest client process; near 1 it is the limit.
+        late_ms: p99 of the delay between when a request was due and when it was sent.
+        loop_lag_ms: p99 of the delay of a timer in a client process.
+        sent_share: open loop: share of the due requests that were sent in the stage.
+        saturated: why the client and not the server limited the load; empty where it did not.
+    """
+
+    cores: float = 0
+    late_ms: float = 0
+    loop_lag_ms: float = 0
+    sent_share: float = 1
+    saturated: str = ""
+
+
+class StageResult(Record):
+    """One stage.
+
+    Attributes:
+        stage: as planned.
+        loop: the kind of its latencies, closed or open.
+        began_seconds: after the start of the first stage.
+        seconds: its duration, including the time in which users started.
+        measured_seconds: over which requests were counted: with all users there.
+        users: that were there at the end (closed loop).
+        stats: of all requests; per model of `target.names` in `models`.
+        offered: requests due per second (open loop).
+        failures: by kind, most frequent first.
+        server_models: Triton's statistics; empty where they are unknown.
+        server: its resources.
+        client: whether it kept up.
+        stopped: why the test or the stage ended early; empty where it did not.
+    """
+
+    stage: Stage
+    loop: Loop
+    began_seconds: float
+    seconds: float
+    measured_seconds: float
+    users: int = 0
+    stats: RequestStats = RequestStats()
+    models: dict[str, RequestStats] = Field(default_factory=dict)
+    offered: float | None = None
+    failures: tuple[Failure, ...] = ()
+    server_models: tuple[ModelStatistics, ...] = ()
+    server: ServerUsage = ServerUsage()
+    client: ClientUsage = ClientUsage()
+    stopped: str = ""
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the figures are the server's: the client was not saturated."""
+        return not self.client.saturated
+
+
+class Second(Record):
+    """One second of the timeline: requests that ended in it, and latencies of the answered ones."""
+
+    at: int
+    stage: int
+    users: int
+    answered: int
+    failed: int
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+
+
+Ending = Literal["done", "threshold", "server-lost", "client-lost", "interrupted"]
+
+
+class LoadReport(Record):
+    """A load test.
+
+    Attributes:
+        target: server and models.
+        plan: as carried out, with the warm-up.
+        server: the server in words, such as "Triton 2.51.0".
+        configuration: config.pbtxt of each model, where the server tells it.
+        releases: "MODEL@VERSION" of each model, where known.
+        machine: the client's CPU, cores and memory in words.
+        inputs: where the requests to each model come from.
+        began_at: UTC.
+        seconds: duration of everything, including the warm-up.
+        stages: those that began.
+        timeline: by second.
+        ending: how it ended.
+        reason: why, where it did not end as planned.
+        notes: what a reader has to know to read the figures correctly.
+    """
+
+    target: LoadTarget
+    plan: LoadPlan
+    server: str = ""
+    configuration: dict[str, str] = Field(default_factory=dict)
+    releases: dict[str, str] = Field(default_factory=dict)
+    machine: str = ""
+    inputs: dict[str, str] = Field(default_factory=dict)
+    began_at: str
+    seconds: float = 0
+    stages: tuple[StageResult, ...] = ()
+    timeline: tuple[Second, ...] = ()
+    ending: Ending = "done"
+    reason: str = ""
+    notes: tuple[str, ...] = ()

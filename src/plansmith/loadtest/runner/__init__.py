@@ -1,0 +1,1 @@
+"""Runs the stages of a load test on client processes, and sums up what they report."""

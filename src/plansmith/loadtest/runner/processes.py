@@ -1,0 +1,188 @@
+"""Starts the client processes of a load test, sends them commands and receives their events."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from plansmith.errors import EnvironmentFault
+from plansmith.loadtest.plan.stages import LoadPlan
+from plansmith.loadtest.target import LoadTarget
+from plansmith.system.process import log_tail
+
+_END_SECONDS = 5
+_START_SECONDS = 60
+_MAX_STOP_SECONDS = 10
+_POLL_SECONDS = 0.5
+_HOST = "127.0.0.1"
+_MODULE = "plansmith.loadtest.client.process"
+
+
+class ClientLost(Exception):
+    """A client process has ended, and with it its part of the load."""
+
+
+class ClientProcesses:
+    """The client processes of a load test; a context manager.
+
+    Args:
+        target: where they send requests.
+        plan: their settings.
+        folder: takes their logs.
+
+    Raises:
+        EnvironmentFault: on entering the block, where they do not start.
+    """
+
+    def __init__(self, target: LoadTarget, plan: LoadPlan, folder: Path) -> None:
+        self._target = target
+        self._plan = plan
+        self._folder = folder
+        self._partial = b""
+        self._lines: deque[bytes] = deque()
+        self._processes: list[tuple[subprocess.Popen[bytes], Path]] = []
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._socket, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._start("client", ["lead", str(theirs.fileno()), str(os.getpid())], theirs.fileno())
+            self._start_workers()
+            self.send(
+                "prepare",
+                target=self._target.model_dump(mode="json"),
+                timeout_seconds=self._plan.timeout_seconds,
+                pacing_seconds=self._plan.pacing_seconds,
+                seed=self._plan.seed,
+                max_in_flight=self._plan.max_in_flight,
+            )
+            self._await("prepare")
+        except ClientLost as lost:
+            self._kill()
+            raise EnvironmentFault(
+                f"the client processes of the load test do not start: {lost}",
+                remedy="read their log",
+                log=self._folder / "client.log",
+            ) from lost
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send(self, command: str, **fields: Any) -> None:
+        """Send a command to the lead process.
+
+        Raises:
+            ClientLost: it has ended.
+        """
+        self._write({"command": command, **fields})
+
+    def events(self, seconds: float) -> Iterator[dict[str, Any]]:
+        """Events within so many seconds, as they come, and earlier ones.
+
+        Raises:
+            ClientLost: a process has ended.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            while self._lines:
+                yield json.loads(self._lines.popleft())
+            if any(process.poll() is not None for process, _ in self._processes):
+                raise self._lost()
+            wait = deadline - time.monotonic()
+            if select.select([self._socket], [], [], max(0.0, min(wait, _POLL_SECONDS)))[0]:
+                self._receive()
+            elif wait <= 0:
+                return
+
+    def close(self) -> None:
+        """End all processes; does nothing the second time."""
+        with suppress(ClientLost):
+            self.send("quit")
+        for process, _ in self._processes:
+            try:
+                process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes = []
+        self._socket.close()
+
+    def _write(self, message: dict[str, Any]) -> None:
+        try:
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:
+            raise self._lost() from error
+
+    def _kill(self) -> None:
+        for process, _ in self._processes:
+            process.kill()
+        self.close()
+
+    def _start(self, name: str, arguments: Sequence[str], descriptor: int | None = None) -> None:
+        log = self._folder / f"{name}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", _MODULE, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[] if descriptor is None else [descriptor],
+            )
+        self._processes.append((process, log))
+
+    def _start_workers(self) -> None:
+        """Set the lead process up, and start its workers where it does not generate the load itself."""
+        count = self._plan.processes if self._plan.processes > 1 else 0
+        stop_seconds = min(self._plan.timeout_seconds, _MAX_STOP_SECONDS)
+        self._write({"stop_seconds": stop_seconds, "workers": count, "host": _HOST})
+        if count:
+            port = self._await("listening")["port"]
+            for number in range(1, count + 1):
+                self._start(f"worker-{number}", ["worker", str(os.getpid()), _HOST, str(port)])
+        self._await("started")
+
+    def _await(self, event: str) -> dict[str, Any]:
+        for message in self.events(_START_SECONDS):
+            if message["event"] == event:
+                return message
+        raise ClientLost(f"no answer within {_START_SECONDS} s")
+
+    def _receive(self) -> None:
+        try:
+            received = self._socket.recv(2**20)
+        except ConnectionError:
+            received = b""
+        if not received:
+            raise self._lost()
+        *lines, self._partial = (self._partial + received).split(b"\n")
+        self._lines.extend(lines)
+
+    def _lost(self) -> ClientLost:
+        """Which process ended, and its last output."""
+        deadline = time.monotonic() + _END_SECONDS
+        while time.monotonic() < deadline:
+            for process, log in self._processes:
+                if (status := process.poll()) is not None:
+                    how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+                    return ClientLost(f"a client process ended with {how}: {log_tail(log, lines=3)}".rstrip(": "))
+            time.sleep(0.01)
+        return ClientLost("a client process does not answer")

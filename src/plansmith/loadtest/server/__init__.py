@@ -1,0 +1,1 @@
+"""The server of a load test, as seen from outside: its models, statistics and metrics."""

@@ -1,0 +1,1 @@
+"""Load tests: plans, loops, endings, saturation, and the command on a real Triton."""
