@@ -59,7 +59,7 @@ def test_release_is_served_for_the_test(loadtest: Command, net_repository: Path,
         assert stage.server.cores is not None
     assert any("one machine" in note for note in report.notes)
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"report.json", "stages.csv", "timeline.csv", "client.log"}
+    assert names == {"report.json", "report.html", "stages.csv", "timeline.csv", "client.log"}
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,7 @@ def _finish(report: LoadReport, prepared: PreparedTarget, folder: Path, *, as_js
 
 
 def _print(report: LoadReport, prepared: PreparedTarget, folder: Path) -> None:
+    from plansmith.loadtest.report.files import PAGE_FILE
     from plansmith.loadtest.report.findings import summary
     from plansmith.loadtest.report.table import legend, terminal_table
 
@@ -264,6 +265,7 @@ def _print(report: LoadReport, prepared: PreparedTarget, folder: Path) -> None:
         click.echo(f"The first failure ({failures[0].kind}): {printable(failures[0].first)}")
     echo_lines([f"Note: {printable(note)}." for note in report.notes])
     click.echo(f"results  {short(folder.absolute())}")
+    click.echo(f"page     {short((folder / PAGE_FILE).absolute())}")
 
 
 def _default_folder(label: str) -> Path:
