@@ -21,7 +21,7 @@ from plansmith.loadtest.runner.run import Progress
 from ..support.loadtest.http_server import HttpServer, Response
 from ..support.loadtest.runs import run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("busy_machine")]
 
 LONG = Stage(users=2, seconds=120)
 

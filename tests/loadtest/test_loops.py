@@ -14,7 +14,7 @@ from plansmith.loadtest.runner.run import Progress
 from ..support.loadtest.http_server import HttpServer, Response
 from ..support.loadtest.runs import SAMPLES, run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("busy_machine")]
 
 PAUSE = Response(after_seconds=0.02)
 

@@ -43,7 +43,7 @@ def test_page_of_an_unbegun_test_says_so() -> None:
     report = example_report()
     update = {"stages": (), "timeline": (), "ending": "client-lost", "reason": "a client process ended"}
     page = render_page(report.model_copy(update=update))
-    assert "The client was lost: a client process ended; 4 of 4 stages did not begin." in page
+    assert "It ended without its client: a client process ended; 4 of 4 stages did not begin." in page
 
 
 @pytest.mark.services

@@ -77,25 +77,25 @@ def bar_plot(title: str, places: Sequence[str], bars: Sequence[Bars], format_val
         bars: by kind; those of a place are stacked.
         format_value: for the axis, the legend and the description.
     """
-    sums = [sum(one.values[place] for one in bars) for place in range(len(places))]
+    sums = [sum(kind.values[place] for kind in bars) for place in range(len(places))]
     up = axis_from_zero(sums, format_value, whole=True)
     step = (RIGHT - LEFT) / max(len(places), 1)
     width = min(step * _BAR_PART, _MAX_BAR)
     bases = [0.0] * len(places)
     series = []
-    for number, one in enumerate(bars):
+    for number, kind in enumerate(bars):
         boxes = []
-        for place, value in enumerate(one.values):
+        for place, value in enumerate(kind.values):
             if value:
                 low, high = (BOTTOM - (BOTTOM - TOP) * up.part(bases[place] + end) for end in (0.0, value))
                 left = LEFT + step * (place + 0.5) - width / 2
                 boxes.append(Box(round(left, 1), round(high, 1), round(width, 1), round(low - high, 1)))
                 bases[place] += value
-        series.append(BarSeries(one.name, format_value(sum(one.values)), tuple(boxes), f"line{number % _STYLES + 1}"))
+        series.append(BarSeries(kind.name, format_value(sum(kind.values)), tuple(boxes), f"line{number % _STYLES + 1}"))
     every = -(-len(places) // _MAX_LABELS)
     return BarPlot(
         title=title,
-        description=f"{title}: {', '.join(f'{one.name} {one.total}' for one in series)}",
+        description=f"{title}: {', '.join(f'{kind.name} {kind.total}' for kind in series)}",
         rules=tuple(Tick(label, round(BOTTOM - (BOTTOM - TOP) * up.part(value), 1)) for value, label in up.marks),
         notches=tuple(
             Tick(label, round(LEFT + step * (place + 0.5), 1))

@@ -56,7 +56,7 @@ def stages_csv(report: LoadReport) -> str:
 def timeline_csv(report: LoadReport) -> str:
     """A line for each second."""
     lines = (
-        (one.at, one.stage + 1, one.users, one.answered, one.failed, one.p50_ms, one.p95_ms) for one in report.timeline
+        (row.at, row.stage + 1, row.users, row.answered, row.failed, row.p50_ms, row.p95_ms) for row in report.timeline
     )
     return _csv(TIMELINE_COLUMNS, lines)
 

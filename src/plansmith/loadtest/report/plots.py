@@ -62,10 +62,10 @@ def failure_plot(report: LoadReport) -> BarPlot | None:
     kinds = sorted(counts, key=lambda kind: -counts[kind])
     if not kinds:
         return None
-    shown = kinds if len(kinds) <= _MAX_KINDS else kinds[: _MAX_KINDS - 1]
-    bars = [Bars(kind, _failures(report.stages, {kind})) for kind in shown]
-    if len(kinds) > len(shown):
-        bars.append(Bars("other kinds", _failures(report.stages, set(kinds[len(shown) :]))))
+    named = kinds if len(kinds) <= _MAX_KINDS else kinds[: _MAX_KINDS - 1]
+    bars = [Bars(kind, _failures(report.stages, {kind})) for kind in named]
+    if len(kinds) > len(named):
+        bars.append(Bars("other kinds", _failures(report.stages, set(kinds[len(named) :]))))
     return bar_plot("Failed requests", _labels(report.stages), bars, lambda value: amount(value, "count"))
 
 
@@ -79,16 +79,16 @@ def timeline_plots(report: LoadReport) -> list[LinePlot]:
     bins = [report.timeline[start : start + size] for start in range(0, len(report.timeline), size)]
 
     def series(name: str, value: Callable[[Sequence[Second]], float | None]) -> Series:
-        return Series(name, [(some[0].at + len(some) / 2, value(some)) for some in bins])
+        return Series(name, [(seconds[0].at + len(seconds) / 2, value(seconds)) for seconds in bins])
 
-    failed = [series("failed", lambda some: sum(one.failed for one in some) / len(some))]
-    has_failures = any(one.failed for one in report.timeline)
+    failed = [series("failed", lambda seconds: sum(second.failed for second in seconds) / len(seconds))]
+    has_failures = any(second.failed for second in report.timeline)
     plots = [
         (
             "Requests per second",
             "count",
             [
-                series("answered", lambda some: sum(one.answered for one in some) / len(some)),
+                series("answered", lambda seconds: sum(second.answered for second in seconds) / len(seconds)),
                 *(failed if has_failures else []),
             ],
         ),
@@ -96,13 +96,13 @@ def timeline_plots(report: LoadReport) -> list[LinePlot]:
             "Latency",
             "ms",
             [
-                series("p50", lambda some: max((one.p50_ms for one in some if one.p50_ms is not None), default=None)),
-                series("p95", lambda some: max((one.p95_ms for one in some if one.p95_ms is not None), default=None)),
+                series("p50", lambda seconds: _largest([second.p50_ms for second in seconds])),
+                series("p95", lambda seconds: _largest([second.p95_ms for second in seconds])),
             ],
         ),
     ]
-    if any(one.users for one in report.timeline):
-        plots.append(("Users", "count", [series("users", lambda some: max(one.users for one in some))]))
+    if any(second.users for second in report.timeline):
+        plots.append(("Users", "count", [series("users", lambda seconds: max(second.users for second in seconds))]))
     drawn = (_plot(title, unit, lines, across, "time") for title, unit, lines in plots)
     return [plot for plot in drawn if plot is not None]
 
@@ -120,7 +120,7 @@ def _over_load(
 
 def _plot(title: str, unit: str, series: Sequence[Series], across: Axis, over: str) -> LinePlot | None:
     """The plot; None where no series has a value."""
-    values = [value for one in series for _, value in one.points if value is not None]
+    values = [value for line in series for _, value in line.points if value is not None]
 
     def format_value(value: float) -> str:
         return amount(value, unit)  # type: ignore[arg-type] # one of three words
@@ -130,13 +130,17 @@ def _plot(title: str, unit: str, series: Sequence[Series], across: Axis, over: s
     return line_plot(title, series, across, axis_from_zero(values, format_value), format_value, over=over)
 
 
+def _largest(values: Sequence[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
 def _load_axis(results: Sequence[StageResult]) -> tuple[list[float], Axis, str]:
     """The places of stages on the lower axis, and what that is: their loads where these rise, or else their order."""
     loads = [load_of(result) for result in results]
-    known = [float(load) for load in loads if load is not None]
-    if len(known) == len(results) > 1 and is_rising(results):
+    numbers = [float(load) for load in loads if load is not None]
+    if len(numbers) == len(results) > 1 and is_rising(results):
         unit = "users" if results[0].loop == "closed" else "requests due per second"
-        return known, axis_from_zero(known, lambda value: f"{value:,g}"), unit
+        return numbers, axis_from_zero(numbers, lambda value: f"{value:,g}"), unit
     places = [float(number) for number in range(len(results))]
     labels = _labels(results)
     every = -(-len(labels) // _MAX_LABELS)
@@ -164,16 +168,16 @@ def _server_figures(model: str) -> tuple[Figure, Figure, Figure]:
     """Batch size, queue time and inference time of a model."""
 
     def batch(result: StageResult) -> float | None:
-        found = statistics_of(result, model)
-        return found.batch_size if found and found.executions else None
+        served = statistics_of(result, model)
+        return served.batch_size if served and served.executions else None
 
     def queue(result: StageResult) -> float | None:
-        found = statistics_of(result, model)
-        return found.queue_ms if found and found.executions else None
+        served = statistics_of(result, model)
+        return served.queue_ms if served and served.executions else None
 
     def compute(result: StageResult) -> float | None:
-        found = statistics_of(result, model)
-        return found.compute_ms if found and found.executions else None
+        served = statistics_of(result, model)
+        return served.compute_ms if served and served.executions else None
 
     return batch, queue, compute
 

@@ -137,7 +137,7 @@ def run_load(
             raise
         ending, reason = "interrupted", _INTERRUPTED
     return LoadReport(
-        target=target.model_copy(update={"headers": dict.fromkeys(target.headers, _HIDDEN)}),
+        target=_reported(target),
         plan=plan,
         configuration=configuration,
         machine=_machine(),
@@ -448,10 +448,10 @@ class LoadRunner:
         if self._number == WARM_UP or self._is_over:
             return
         first, last = int(run.measured_from - self._zero) + 1, int(time.monotonic() - self._zero) - 1
-        found = self.totals.relative_interval(self._number, first, last)
-        if found is not None and found <= width:
+        interval = self.totals.relative_interval(self._number, first, last)
+        if interval is not None and interval <= width:
             self._is_precise = True
-            run.stopped = f"its mean latency is known to ± {found:.1%}"
+            run.stopped = f"its mean latency is known to ± {interval:.1%}"
 
     def _require_rising_throughput(self) -> None:
         """Raise TestEnd where the throughput of the last stage is flat."""
@@ -474,6 +474,12 @@ class LoadRunner:
             reason = f"the server at {self._target.place} is lost: {error.message}"
             self._stages[-1].stopped = reason
             raise TestEnd("server-lost", reason) from error
+
+
+def _reported(target: LoadTarget) -> LoadTarget:
+    """The target without values of headers, and without the folders of payloads, which go with the test."""
+    models = tuple(model.model_copy(update={"payloads": ""}) for model in target.models)
+    return target.model_copy(update={"headers": dict.fromkeys(target.headers, _HIDDEN), "models": models})
 
 
 def _machine() -> str:
