@@ -9,7 +9,7 @@ import pytest
 
 from plansmith.loadtest.plan.stages import Stage
 from plansmith.loadtest.results import StageResult
-from plansmith.loadtest.runner.run import Progress
+from plansmith.loadtest.runner.load_runner import Progress
 
 from ..support.loadtest.http_server import HttpServer, Response
 from ..support.loadtest.runs import SAMPLES, run
