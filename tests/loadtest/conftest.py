@@ -33,6 +33,12 @@ def net_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests may delay a client: that is no saturation here."""
+    monkeypatch.setattr("plansmith.loadtest.runner.stage_results._LATE_MS", 60_000)
+
+
+@pytest.fixture
 def loadtest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """`plansmith loadtest`, in a folder of its own."""
     command = InProcess(tmp_path, monkeypatch, capfd)

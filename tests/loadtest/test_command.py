@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from plansmith.loadtest.results import LoadReport
+from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.server import TritonServer
 
 from ..support.cli.command import check_refusal
+from ..support.triton.pipelines import publish_pipeline
+from ..support.triton.versions import release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +27,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.services,
     pytest.mark.xdist_group("loadtest"),
-    pytest.mark.usefixtures("installation", "site"),
+    pytest.mark.usefixtures("installation", "site", "busy_machine"),
 ]
 
 BRIEF = ("--users", "2", "--seconds", "1", "--warm-up", "0.5s")
@@ -59,7 +62,7 @@ def test_release_is_served_for_the_test(loadtest: Command, net_repository: Path,
         assert stage.server.cores is not None
     assert any("one machine" in note for note in report.notes)
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"report.json", "stages.csv", "timeline.csv", "client.log"}
+    assert names == {"report.json", "report.html", "stages.csv", "timeline.csv", "client.log"}
 
 
 @pytest.mark.parametrize(
@@ -86,6 +89,24 @@ def test_running_server_is_tested_by_a_plan(
     assert report.stages[1].server_models[0].inferences > 0
     assert "net: random values at mixed sizes" in answer.stdout.replace("  ", "")
     assert "2 users closed" in " ".join(answer.stdout.split())
+
+
+def test_mix_is_served_by_one_triton(loadtest: Command, tmp_path: Path) -> None:
+    """An ensemble and a model get requests by weight, and the statistics name the members of the ensemble."""
+    repository = ModelRepository(tmp_path / "artifacts" / "repository")
+    release(repository, tmp_path, model="single")
+    publish_pipeline(repository, tmp_path, model="whole")
+    answer = loadtest("single=4", "whole", *BRIEF, "--output", "out", "--json")
+    assert answer.status == 0, answer
+    (stage,) = LoadReport.model_validate(answer.document).stages
+    assert stage.models["single"].requests > stage.models["whole"].requests > 0
+    assert stage.stats.failed == 0
+    names = {".".join(served.model.split(".")[:2]): served.member_of for served in stage.server_models}  # no digests
+    assert names == {
+        "single": (),
+        "whole": (),
+        **dict.fromkeys(("whole.number", "whole.model"), ("whole",)),
+    }
 
 
 def test_data_of_the_user_are_sent(loadtest: Command, server: TritonServer, tmp_path: Path) -> None:

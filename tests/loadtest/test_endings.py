@@ -16,12 +16,12 @@ from plansmith.errors import ServedCheckError
 from plansmith.loadtest.plan.stages import LatencyLimit, Stage, StopConditions
 from plansmith.loadtest.report.findings import failure_of
 from plansmith.loadtest.results import LoadReport
-from plansmith.loadtest.runner.run import Progress
+from plansmith.loadtest.runner.load_runner import Progress
 
 from ..support.loadtest.http_server import HttpServer, Response
 from ..support.loadtest.runs import run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("busy_machine")]
 
 LONG = Stage(users=2, seconds=120)
 

@@ -9,12 +9,12 @@ import pytest
 
 from plansmith.loadtest.plan.stages import Stage
 from plansmith.loadtest.results import StageResult
-from plansmith.loadtest.runner.run import Progress
+from plansmith.loadtest.runner.load_runner import Progress
 
 from ..support.loadtest.http_server import HttpServer, Response
 from ..support.loadtest.runs import SAMPLES, run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("busy_machine")]
 
 PAUSE = Response(after_seconds=0.02)
 

@@ -76,6 +76,12 @@ def test_figures_of_a_client_that_keeps_up_are_reported() -> None:
     assert result.stats.latency is not None
 
 
+def test_single_delay_is_no_saturation() -> None:
+    found = totals()
+    found.lag.add(500)
+    assert not client_usage(found, is_open=True).saturated
+
+
 @pytest.mark.parametrize("lag_ms", [1, 20])
 def test_slow_server_is_no_saturated_client(lag_ms: float) -> None:
     """Requests are held because too many are in flight, and small delays do not matter beside its latency."""

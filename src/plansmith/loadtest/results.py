@@ -133,8 +133,8 @@ class ClientUsage(Record):
 
     Attributes:
         cores: CPU seconds per second of the busiest client process; near 1 it is the limit.
-        late_ms: p99 of the delay between when a request was due and when it was sent.
-        loop_lag_ms: p99 of the delay of a timer in a client process.
+        late_ms: delay between when a request was due and when it was sent: p99, of fewer than 200 requests p90.
+        loop_lag_ms: delay of a timer in a client process, likewise.
         sent_share: open loop: share of the due requests that were sent in the stage.
         saturated: why the client and not the server limited the load; empty where it did not.
     """

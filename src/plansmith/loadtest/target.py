@@ -15,7 +15,7 @@ class TargetModel(Record):
     Attributes:
         model: its name.
         version: empty for the one that the server chooses.
-        payloads: absolute path of the folder of its encoded requests (`payloads.encoding`).
+        payloads: absolute path of the folder of its encoded requests (`payloads.encoding`); empty in reports.
         weight: its share of the requests, in proportion to the other models'.
     """
 
@@ -52,5 +52,7 @@ class LoadTarget(Record):
     @property
     def names(self) -> tuple[str, ...]:
         """The name of each model in the results: with the version where several versions are in the mix."""
-        models = [one.model for one in self.models]
-        return tuple(f"{one.model}@{one.version}" if models.count(one.model) > 1 else one.model for one in self.models)
+        models = [model.model for model in self.models]
+        return tuple(
+            f"{model.model}@{model.version}" if models.count(model.model) > 1 else model.model for model in self.models
+        )

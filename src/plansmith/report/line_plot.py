@@ -95,8 +95,10 @@ def axis_from_zero(values: Iterable[float], format_value: Format, *, whole: bool
     return Axis(0.0, step * count, tuple((step * number, format_value(step * number)) for number in range(count + 1)))
 
 
-def line_plot(title: str, series: Sequence[Series], across: Axis, up: Axis, format_value: Format) -> LinePlot:
-    """A plot of series over time.
+def line_plot(
+    title: str, series: Sequence[Series], across: Axis, up: Axis, format_value: Format, *, over: str = "time"
+) -> LinePlot:
+    """A plot of series.
 
     Args:
         title: above the plot.
@@ -104,6 +106,7 @@ def line_plot(title: str, series: Sequence[Series], across: Axis, up: Axis, form
         across: the lower axis.
         up: the upright axis.
         format_value: for the legend and the description.
+        over: what the lower axis is.
     """
     lines = tuple(
         _line(one, f"line{number % _STYLES + 1}", across, up, format_value)
@@ -112,7 +115,7 @@ def line_plot(title: str, series: Sequence[Series], across: Axis, up: Axis, form
     )
     return LinePlot(
         title=title,
-        description=f"{title} over time: {', '.join(f'{line.name} up to {line.largest}' for line in lines)}",
+        description=f"{title} over {over}: {', '.join(f'{line.name} up to {line.largest}' for line in lines)}",
         rules=tuple(Tick(label, _height(up.part(value))) for value, label in up.marks),
         notches=tuple(Tick(label, _across(across.part(place))) for place, label in across.marks),
         lines=lines,

@@ -10,7 +10,8 @@ import numpy as np
 from plansmith.loadtest.payloads.encoding import write_payloads
 from plansmith.loadtest.plan.stages import LoadPlan, Stage
 from plansmith.loadtest.results import LoadReport
-from plansmith.loadtest.runner.run import Progress, run_load
+from plansmith.loadtest.runner.load_runner import Progress
+from plansmith.loadtest.runner.run import run_load
 from plansmith.loadtest.target import LoadTarget, TargetModel
 from plansmith.triton.client.messages import Request, WireTensor
 

@@ -186,13 +186,13 @@ def _show_plan(test: RequestedTest, options: dict[str, Any]) -> None:
         for share in test.models:
             name, version = opened.find(share.model)
             manifest = opened.manifest(name, version)
-            known = KnownModel(signature_from_package(manifest.package), manifest, opened.release(name, version))
-            inputs[share.model] = choose_inputs(share, known, test.options)
+            model = KnownModel(signature_from_package(manifest.package), manifest, opened.release(name, version))
+            inputs[share.model] = choose_inputs(share, model, test.options)
     plan = test.plan.with_warm_up()
     if options["as_json"]:
         models = {
-            name: {"requests": len(found.arrays), "sizes": found.size_range, "inputs": found.description}
-            for name, found in inputs.items()
+            name: {"requests": len(chosen.arrays), "sizes": chosen.size_range, "inputs": chosen.description}
+            for name, chosen in inputs.items()
         }
         document = {"dry_run": True, "url": options["url"], "plan": plan.model_dump(mode="json"), "models": models}
         click.echo(json.dumps(document))
@@ -203,8 +203,8 @@ def _show_plan(test: RequestedTest, options: dict[str, Any]) -> None:
     names = ", ".join(share.model for share in test.models)
     server = options["url"] or "a Triton that is started for the test"
     lines = [f"server   {server}, with {names}"]
-    for name, found in inputs.items():
-        lines += [f"{name}: {count(len(found.arrays), 'request')} of {found.size_range}", f"  {found.description}"]
+    for name, chosen in inputs.items():
+        lines += [f"{name}: {count(len(chosen.arrays), 'request')} of {chosen.size_range}", f"  {chosen.description}"]
     lines.append(f"warm-up  {printable(plan.warm_up.label)}, {seconds_in_words(warm_up.seconds)}")
     for stage in stages:
         label, duration = printable(stage.stage.label), seconds_in_words(stage.seconds)
@@ -225,7 +225,7 @@ def _completed(report: LoadReport, prepared: PreparedTarget) -> LoadReport:
     update = {
         "server": prepared.server,
         "releases": dict(prepared.releases),
-        "inputs": {name: found.description for name, found in prepared.inputs.items()},
+        "inputs": {name: chosen.description for name, chosen in prepared.inputs.items()},
         "notes": tuple(notes),
     }
     return report.model_copy(update=update)
@@ -248,12 +248,13 @@ def _finish(report: LoadReport, prepared: PreparedTarget, folder: Path, *, as_js
 
 
 def _print(report: LoadReport, prepared: PreparedTarget, folder: Path) -> None:
+    from plansmith.loadtest.report.files import PAGE_FILE
     from plansmith.loadtest.report.findings import summary
     from plansmith.loadtest.report.table import legend, terminal_table
 
     protocol = "gRPC" if report.target.protocol == "grpc" else "HTTP"
     lines = [f"{prepared.server}: {', '.join(report.target.names)} over {protocol}, {report.target.encoding}"]
-    lines += [f"  {model}: {printable(found.description)}" for model, found in prepared.inputs.items()]
+    lines += [f"  {model}: {printable(chosen.description)}" for model, chosen in prepared.inputs.items()]
     echo_lines(lines)
     if report.stages:
         open_console().print(terminal_table(report), soft_wrap=False)
@@ -264,6 +265,7 @@ def _print(report: LoadReport, prepared: PreparedTarget, folder: Path) -> None:
         click.echo(f"The first failure ({failures[0].kind}): {printable(failures[0].first)}")
     echo_lines([f"Note: {printable(note)}." for note in report.notes])
     click.echo(f"results  {short(folder.absolute())}")
+    click.echo(f"page     {short((folder / PAGE_FILE).absolute())}")
 
 
 def _default_folder(label: str) -> Path:

@@ -98,7 +98,7 @@ _RESULTS = (
         metavar="FOLDER",
         type=_FILE,
         shell_complete=complete_folder,
-        help="Takes report.json, stages.csv, timeline.csv and logs [artifacts/loadtests/NAME-TIME].",
+        help="Takes report.json, report.html, stages.csv, timeline.csv and logs [artifacts/loadtests/NAME-TIME].",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print the whole report as one JSON document."),
     click.option("--quiet", is_flag=True, help="Print no progress."),

@@ -8,7 +8,7 @@ from plansmith.cli.compile.progress import WithMovingLine
 from plansmith.formatting import seconds_in_words
 
 if TYPE_CHECKING:
-    from plansmith.loadtest.runner.run import Progress
+    from plansmith.loadtest.runner.load_runner import Progress
 
 _LINE_SECONDS = 30.0
 

@@ -135,7 +135,7 @@ class LeadProcess:
         from locust.runners import STATE_MISSING
 
         clients = self._runner.clients
-        while not (lost := set(self._names) - {one.id for one in clients.all if one.state != STATE_MISSING}):
+        while not (lost := set(self._names) - {client.id for client in clients.all if client.state != STATE_MISSING}):
             time.sleep(_POLL_SECONDS)
         self.emit(event="lost", clients=len(lost))
 

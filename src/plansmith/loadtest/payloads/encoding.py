@@ -102,7 +102,7 @@ class PayloadMix:
         self._weights = [model.weight for model in target.models]
         self._random = random.Random(seed)  # noqa: S311 - spreads load, keeps no secret
         self._payloads = [Payloads(Path(model.payloads)) for model in target.models]
-        self._orders = [_rounds(len(one), f"{seed} {number}") for number, one in enumerate(self._payloads)]
+        self._orders = [_rounds(len(payloads), f"{seed} {number}") for number, payloads in enumerate(self._payloads)]
 
     def draw(self) -> tuple[int, TargetModel, Payload]:
         """The next number of a model, the model, and a payload of it."""

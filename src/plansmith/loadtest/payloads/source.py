@@ -92,18 +92,22 @@ class ModelInputs:
     @property
     def shapes(self) -> int:
         """How many different shapes a sample has."""
-        return len({tuple(sorted((name, array.shape[1:]) for name, array in one.items())) for one in self.arrays})
+        return len(
+            {tuple(sorted((name, array.shape[1:]) for name, array in request.items())) for request in self.arrays}
+        )
 
     @property
     def size_range(self) -> str:
         """The smallest and largest size of each dim of each input."""
         shapes: dict[str, list[tuple[int, ...]]] = {}
-        for one in self.arrays:
-            for name, array in one.items():
+        for request in self.arrays:
+            for name, array in request.items():
                 shapes.setdefault(name, []).append(array.shape)
         ranges = []
-        for name, found in shapes.items():
-            least, most = ("x".join(str(end(sizes)) for sizes in zip(*found, strict=True)) for end in (min, max))
+        for name, sizes_by_request in shapes.items():
+            least, most = (
+                "x".join(str(end(sizes)) for sizes in zip(*sizes_by_request, strict=True)) for end in (min, max)
+            )
             ranges.append(f"{name} {least or 'scalar'}" + f" to {most}" * (most != least))
         return ", ".join(ranges)
 
@@ -131,9 +135,9 @@ def choose_inputs(share: ModelShare, model: KnownModel, options: RequestOptions)
         return ModelInputs(_bounded(data.requests(mix), mix.count), data.description)
     axes = None
     if model.manifest is not None and model.release is not None and not options.shapes:
-        kept = ReleaseInputs(model.manifest, model.release, model.package or model.manifest.package)
-        if kept.exist():
-            return ModelInputs(_bounded(kept.requests(mix), mix.count), kept.description, kept.is_random)
+        inputs = ReleaseInputs(model.manifest, model.release, model.package or model.manifest.package)
+        if inputs.exist():
+            return ModelInputs(_bounded(inputs.requests(mix), mix.count), inputs.description, inputs.is_random)
         axes = model.manifest.onnx.axes
     generated = random_inputs(signature, mix, axes=axes, shapes=options.shapes)
     description = "random values at mixed sizes; --repository, --data or --request give real ones"

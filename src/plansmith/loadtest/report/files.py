@@ -1,4 +1,4 @@
-"""Files of a load test: report.json, and stages.csv and timeline.csv for spreadsheets."""
+"""Files of a load test: report.json, report.html, and stages.csv and timeline.csv for spreadsheets."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from plansmith.loadtest.report.findings import statistics_of
+from plansmith.loadtest.report.page import render_page
 from plansmith.loadtest.results import LoadReport, RequestStats, StageResult
 from plansmith.system.files import make_folder, storage_errors, write_file
 
-REPORT_FILE, STAGES_FILE, TIMELINE_FILE = "report.json", "stages.csv", "timeline.csv"
+REPORT_FILE, PAGE_FILE = "report.json", "report.html"
+STAGES_FILE, TIMELINE_FILE = "stages.csv", "timeline.csv"
 
 ALL_MODELS = "(all)"
 """Stands for the model in the line of a whole stage where several models were tested."""
@@ -42,6 +44,7 @@ def store_report(report: LoadReport, folder: Path) -> None:
         write_file(folder / REPORT_FILE, report.model_dump_json(indent=1) + "\n", replace=True)
         write_file(folder / STAGES_FILE, stages_csv(report), replace=True)
         write_file(folder / TIMELINE_FILE, timeline_csv(report), replace=True)
+        write_file(folder / PAGE_FILE, render_page(report), replace=True)
 
 
 def stages_csv(report: LoadReport) -> str:
@@ -53,7 +56,7 @@ def stages_csv(report: LoadReport) -> str:
 def timeline_csv(report: LoadReport) -> str:
     """A line for each second."""
     lines = (
-        (one.at, one.stage + 1, one.users, one.answered, one.failed, one.p50_ms, one.p95_ms) for one in report.timeline
+        (row.at, row.stage + 1, row.users, row.answered, row.failed, row.p50_ms, row.p95_ms) for row in report.timeline
     )
     return _csv(TIMELINE_COLUMNS, lines)
 

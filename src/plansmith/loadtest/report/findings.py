@@ -11,8 +11,8 @@ from plansmith.loadtest.results import LoadReport, ModelStatistics, StageResult
 _ENDINGS = {
     "done": "It ended as planned",
     "threshold": "It was ended early",
-    "server-lost": "The server was lost",
-    "client-lost": "The client was lost",
+    "server-lost": "It ended without its server",
+    "client-lost": "It ended without its client",
     "interrupted": "It was interrupted",
 }
 _MAX_ERROR_RATE = 0.01
@@ -83,22 +83,22 @@ def load_of(result: StageResult) -> float | None:
 def is_rising(results: Sequence[StageResult]) -> bool:
     """Whether all stages are of one loop, and each has more load than the previous one."""
     loads = [load_of(result) for result in results]
-    known = [load for load in loads if load is not None]
+    numbers = [load for load in loads if load is not None]
     is_one_loop = len({result.loop for result in results}) == 1
-    return is_one_loop and len(known) == len(loads) and all(before < after for before, after in pairwise(known))
+    return is_one_loop and len(numbers) == len(loads) and all(before < after for before, after in pairwise(numbers))
 
 
 def statistics_of(result: StageResult, model: str) -> ModelStatistics | None:
     """Triton's statistics of a tested model; of an ensemble, which has no queue, those of its slowest member."""
-    members = [one for one in result.server_models if model in one.member_of]
+    members = [served for served in result.server_models if model in served.member_of]
     if members:
-        return max(members, key=lambda one: one.queue_ms + one.compute_ms)
-    return next((one for one in result.server_models if one.model == model), None)
+        return max(members, key=lambda served: served.queue_ms + served.compute_ms)
+    return next((served for served in result.server_models if served.model == model), None)
 
 
 def ending_sentence(report: LoadReport) -> str:
     """How it ended and why, and what of the plan was not done."""
-    reason = report.reason.rstrip(".")
+    reason = "" if report.ending == "interrupted" else report.reason.rstrip(".")
     ending = f"{_ENDINGS[report.ending]}: {reason}" if reason else _ENDINGS[report.ending]
     done, planned = len(report.stages), len(report.plan.stages)
     rest = f"; {planned - done} of {planned} stages did not begin" if done < planned else ""
@@ -170,5 +170,5 @@ def format_percent(share: float) -> str:
 
 def format_list(names: Sequence[str], limit: int = 3) -> str:
     """A, B and C; A, B and 7 more."""
-    shown = list(names[:limit]) if len(names) <= limit else [*names[: limit - 1], f"{len(names) - limit + 1} more"]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    parts = list(names[:limit]) if len(names) <= limit else [*names[: limit - 1], f"{len(names) - limit + 1} more"]
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from plansmith.loadtest.client.recorder import RequestCounts
+from plansmith.loadtest.histogram import Histogram
 from plansmith.loadtest.plan.stages import Stage, StopConditions
 from plansmith.loadtest.results import ClientUsage, RequestStats, StageResult
 from plansmith.loadtest.runner.totals import StageTotals
@@ -13,7 +14,8 @@ from plansmith.loadtest.target import LoadTarget
 
 _BUSY_CORES = 0.9
 _LATE_MS, _LATE_PART = 20.0, 0.1
-"""A client is late whose p99 delay is above this, and above this part of the p99 latency."""
+"""A client is late whose delay is above this, and above this part of the p99 latency."""
+_MANY_DELAYS = 200
 _MIN_SENT = 0.99
 _SILENT_SECONDS, _TIMES_SLOWEST = 5.0, 10
 _MORE_PROCESSES = "use more client processes (--processes)"
@@ -87,7 +89,7 @@ def client_usage(totals: StageTotals, *, is_open: bool) -> ClientUsage:
     Where as many requests are in flight as may be, the server does not answer, and the client can send: unless it has
     no CPU left to read answers.
     """
-    late, lag = totals.late.percentile(99), totals.lag.percentile(99)
+    late, lag = _delay(totals.late), _delay(totals.lag)
     sent_share = min(1.0, totals.sent / totals.due) if is_open and totals.due else 1.0
     limit = max(_LATE_MS, _LATE_PART * totals.all.latency.percentile(99))
     is_busy = totals.cores >= _BUSY_CORES
@@ -96,15 +98,20 @@ def client_usage(totals: StageTotals, *, is_open: bool) -> ClientUsage:
     if is_busy:
         signs.append(f"a client process used {totals.cores:.0%} of a core, and cannot use more than one")
     if lag > limit:
-        signs.append(f"timers of a client process fired up to {lag:.0f} ms late (p99)")
+        signs.append(f"timers of a client process fired up to {lag:.0f} ms late")
     if late > limit:
-        signs.append(f"requests were sent up to {late:.0f} ms after they were due (p99)")
+        signs.append(f"requests were sent up to {late:.0f} ms after they were due")
     if is_short:
         signs.append(f"{sent_share:.1%} of the due requests were sent: the rate is beyond what the client can send")
     text = "; ".join(signs)
     if text:
         text += f": {_MORE_PROCESSES if is_busy or is_short else _ELSEWHERE}"
     return ClientUsage(cores=totals.cores, late_ms=late, loop_lag_ms=lag, sent_share=sent_share, saturated=text)
+
+
+def _delay(delays: Histogram) -> float:
+    """Their p99; of a few their p90, as a single delay is no saturation."""
+    return delays.percentile(99 if delays.count >= _MANY_DELAYS else 90)
 
 
 def stage_notes(number: int, stage: Stage, totals: StageTotals, times: StageTimes) -> Iterator[str]:

@@ -85,9 +85,9 @@ def prepare_target(
     options = replace(options, protocol=address.protocol)
     with Connection(address, timeout_seconds=options.timeout_seconds, headers=options.headers) as connection:
         version = connection.server_version()
-        known = [_known_model(connection, share, place.repository) for share in models]
+        known_models = [_known_model(connection, share, place.repository) for share in models]
         members = [_members(connection, share.name, share.version) for share in models]
-    inputs = [choose_inputs(share, model, options) for share, model in zip(models, known, strict=True)]
+    inputs = [choose_inputs(share, model, options) for share, model in zip(models, known_models, strict=True)]
     metrics = _metrics(place)
     with scratch_folder("payloads", folder) as payloads:
         target = LoadTarget(
@@ -98,7 +98,7 @@ def prepare_target(
             headers=dict(options.headers),
             models=tuple(
                 encode(share, chosen, model.signature, Path(payloads, str(number)), options)
-                for number, (share, chosen, model) in enumerate(zip(models, inputs, known, strict=True))
+                for number, (share, chosen, model) in enumerate(zip(models, inputs, known_models, strict=True))
             ),
         )
         names = target.names
@@ -115,10 +115,10 @@ def prepare_target(
             ),
             releases={
                 name: f"{model.manifest.name}@{model.manifest.version}"
-                for name, model in zip(names, known, strict=True)
+                for name, model in zip(names, known_models, strict=True)
                 if model.manifest is not None
             },
-            notes=tuple(_notes(place, dict(zip(names, zip(known, inputs, strict=True), strict=True)))),
+            notes=tuple(_notes(place, dict(zip(names, zip(known_models, inputs, strict=True), strict=True)))),
         )
 
 

@@ -47,22 +47,23 @@ def read_gauges(place: str) -> Gauges | None:
 def parse_gauges(text: str) -> Gauges:
     """The gauges of CPU and GPUs in the text of the metrics."""
     matches = (_LINE.fullmatch(line) for line in text.splitlines())
-    known = (match for match in matches if match is not None and (match[1] == _CPU or match[1] in _GPU_FIELDS))
-    return {(match[1], match[2] or ""): float(match[3]) for match in known if match[3] != "NaN"}
+    gauges = (match for match in matches if match is not None and (match[1] == _CPU or match[1] in _GPU_FIELDS))
+    return {(match[1], match[2] or ""): float(match[3]) for match in gauges if match[3] != "NaN"}
 
 
 def mean_host_cpu(readings: Sequence[Gauges]) -> float | None:
     """The mean busy share of the host's CPUs; None where no reading has it."""
-    return _mean([one[_CPU, ""] for one in readings if (_CPU, "") in one])
+    return _mean([reading[_CPU, ""] for reading in readings if (_CPU, "") in reading])
 
 
 def gpu_usage(readings: Sequence[Gauges]) -> tuple[GpuUsage, ...]:
     """Of each GPU, mean utilization and power over the readings, and the largest memory."""
-    gpus = sorted({gpu for one in readings for name, gpu in one if name in _GPU_FIELDS and gpu})
+    gpus = sorted({gpu for reading in readings for name, gpu in reading if name in _GPU_FIELDS and gpu})
     usage = []
     for gpu in gpus:
         values = {
-            field: [one[name, gpu] for one in readings if (name, gpu) in one] for name, field in _GPU_FIELDS.items()
+            field: [reading[name, gpu] for reading in readings if (name, gpu) in reading]
+            for name, field in _GPU_FIELDS.items()
         }
         memory = max(values["memory_bytes"], default=None)
         usage.append(
@@ -84,14 +85,14 @@ def cpu_seconds(group: int, proc: Path = _PROC) -> dict[int, float]:
         proc: where processes are described.
     """
     ticks = os.sysconf("SC_CLK_TCK")
-    found = {}
+    used = {}
     for folder in proc.iterdir():
         if folder.name.isdecimal():
             with suppress(OSError, ValueError, IndexError):
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
                 if int(fields[_GROUP]) == group:
-                    found[int(folder.name)] = (int(fields[_USER]) + int(fields[_SYSTEM])) / ticks
-    return found
+                    used[int(folder.name)] = (int(fields[_USER]) + int(fields[_SYSTEM])) / ticks
+    return used
 
 
 def cpu_seconds_between(before: Mapping[int, float], after: Mapping[int, float]) -> float:

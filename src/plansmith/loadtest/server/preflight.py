@@ -72,14 +72,14 @@ def _configurations(target: LoadTarget) -> dict[str, str]:
     """The configurations; of a server that is no Triton there are none."""
     from google.protobuf import text_format
 
-    found = {}
+    configurations = {}
     with _connection(target, _CONFIG_SECONDS) as connection:
         for name, model in zip(target.names, target.models, strict=True):
             try:
-                found[name] = text_format.MessageToString(connection.config(model.model, model.version))
+                configurations[name] = text_format.MessageToString(connection.config(model.model, model.version))
             except PlansmithError:
                 continue
-    return found
+    return configurations
 
 
 def _connection(target: LoadTarget, timeout_seconds: float) -> Connection:

@@ -43,13 +43,13 @@ def statistics_between(
         after: the second; the counters of a server that was restarted between them count from its start.
         models: the tested models, each with itself and its members.
     """
-    found = []
+    differences = []
     for name in after:
         member_of = tuple(sorted(model for model, members in models.items() if name in members and name != model))
         if member_of or name in models:
             statistics = _statistics(name, _difference(before.get(name, {}), after[name]))
-            found.append(statistics.model_copy(update={"member_of": () if name in models else member_of}))
-    return tuple(found)
+            differences.append(statistics.model_copy(update={"member_of": () if name in models else member_of}))
+    return tuple(differences)
 
 
 def other_models(before: Counters, after: Counters, models: Collection[str]) -> list[str]:
