@@ -12,6 +12,7 @@ from prefect import flow
 from prefect.runtime import flow_run
 from pydantic import Field
 
+from plansmith.errors import PlansmithError
 from plansmith.fleet.maintenance.cleanup import Gone
 from plansmith.fleet.maintenance.collect import Grace, Grounds
 from plansmith.fleet.maintenance.collect import collect as collected_in
@@ -61,9 +62,9 @@ def collect(
         folder: what relative paths start from, but for those in specs.
 
     Returns:
-        What was found, and what went, as JSON values (`keeping.collecting.Collected`); the state Skipped where another
-        run of its deployment does the same; the state Failed with a PlansmithError in it where a place could not be
-        tidied: the others were.
+        What was found, and what went, as JSON values (`fleet.maintenance.collect.Collected`); the state Skipped where
+        another run of its deployment does the same; the state Failed with a PlansmithError in it where a place could
+        not be tidied: the others were.
     """
     end_with_serving_process()
     if (instead := skipped()) is not None:
@@ -74,20 +75,21 @@ def collect(
         for one in found:
             log.say(f"found: {one.kind} {one.name}, {bytes_in_words(one.bytes)}: {one.why}")
 
-    of_specs = places_of_specs(specs, Path(folder), overrides.given)
     below = Path(artifacts or "artifacts")
-    places = named_places(of_specs, Path(folder), repositories, stores, shared_caches, below=below)
-    grounds = Grounds(below if artifacts or not specs else None, places, places_of(shared_caches or []))
-    grace = Grace(seconds=seconds_from_age(older_than), keep=keep)
-    done = collected_in(
-        grounds,
-        grace,
-        dry_run=dry_run,
-        told=told,
-        waiting=lambda process: log.say(f"waiting for the end of a compile (process {process or 'unknown'})"),
-    )
+    try:
+        of_specs = places_of_specs(specs, Path(folder), overrides.given)
+        places = named_places(of_specs, Path(folder), repositories, stores, shared_caches, below=below)
+        done = collected_in(
+            Grounds(below if artifacts or not specs else None, places, places_of(shared_caches or [])),
+            Grace(seconds=seconds_from_age(older_than), keep=keep),
+            dry_run=dry_run,
+            told=told,
+            waiting=lambda process: log.say(f"waiting for the end of a compile (process {process or 'unknown'})"),
+        )
+    except PlansmithError as error:
+        return log.fail(error)
     log.say(collected_counts(done))
     log.show("collection", collected_rows(done), collected_counts(done))
-    if (error := done.error()) is not None:
-        return log.fail(error)
+    if (failure := done.error()) is not None:
+        return log.fail(failure)
     return done.model_dump(mode="json")

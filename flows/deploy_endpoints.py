@@ -15,7 +15,7 @@ from plansmith.errors import PlansmithError
 from plansmith.flows.prefect_api.one_at_a_time import superseded
 from plansmith.flows.prefect_api.run_log import RunLog
 from plansmith.flows.prefect_api.serving_process import end_with_serving_process
-from plansmith.sagemaker.deployment.deploy import EndpointOutcome, deploy_endpoint
+from plansmith.sagemaker.deployment.deploy import EndpointOutcome, deploy_endpoint, failed_outcome
 from plansmith.sagemaker.deployment.waiter import Polling
 from plansmith.sagemaker.endpoint.loader import endpoint_files
 
@@ -56,13 +56,17 @@ def deploy_endpoints(
     polling = Polling(limit_seconds=wait_minutes * 60)
     outcomes: list[EndpointOutcome] = []
     failure: PlansmithError | None = None
-    for path in endpoint_files([here / place for place in endpoints]):
+    try:
+        paths = endpoint_files([here / place for place in endpoints])
+    except PlansmithError as error:
+        return log.fail(error)
+    for path in paths:
         log.say(f"{path.name}: begun")
         try:
             outcomes.append(deploy_endpoint(path, here / archives, polling, log.now_and_then))
         except PlansmithError as error:
             failure = failure or error
-            outcomes.append(EndpointOutcome(file=str(path), error=error.message))
+            outcomes.append(failed_outcome(path, error))
         log.say(outcomes[-1].summary)
     log.show("endpoints", [outcome.row() for outcome in outcomes], f"{len(outcomes)} endpoints")
     if failure is not None:

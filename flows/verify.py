@@ -10,6 +10,7 @@ from typing import Any
 from prefect import flow
 from prefect.runtime import flow_run
 
+from plansmith.errors import PlansmithError
 from plansmith.fleet.maintenance.locations import named_places, places_of_specs
 from plansmith.fleet.maintenance.text import verified_counts, verified_rows
 from plansmith.fleet.maintenance.verify import Manner
@@ -54,7 +55,7 @@ def verify(
         folder: what relative paths start from, but for those in specs.
 
     Returns:
-        What was looked at and found, as JSON values (`keeping.verifying.Verified`); the state Skipped where
+        What was looked at and found, as JSON values (`fleet.maintenance.verify.Verified`); the state Skipped where
         another run of its deployment does the same; the state Failed with a PlansmithError in it where something is
         damaged, answers wrongly, or could not be looked at: the table tells of all.
     """
@@ -62,12 +63,15 @@ def verify(
     if (instead := skipped()) is not None:
         return instead
     log = RunLog()
-    of_specs = places_of_specs(specs, Path(folder), overrides.given)
-    places = named_places(of_specs, Path(folder), repositories, stores)
     manner = Manner(quick=quick, on_server=on_server, tritonserver=tritonserver)
-    found = verified_in(places, manner, model=model or None, tell=log.now_and_then)
+    try:
+        of_specs = places_of_specs(specs, Path(folder), overrides.given)
+        places = named_places(of_specs, Path(folder), repositories, stores)
+        found = verified_in(places, manner, model=model or None, tell=log.now_and_then)
+    except PlansmithError as error:
+        return log.fail(error)
     log.say(verified_counts(found))
     log.show("verification", verified_rows(found), verified_counts(found))
-    if (error := found.error()) is not None:
-        return log.fail(error)
+    if (failure := found.error()) is not None:
+        return log.fail(failure)
     return found.model_dump(mode="json")

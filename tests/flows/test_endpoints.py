@@ -33,9 +33,13 @@ def test_an_endpoint_that_fails_holds_up_no_other(
         shutil.move(written, tmp_path / "endpoints" / f"{name}.yaml")
     both = {"endpoints": ["endpoints"], "folder": str(tmp_path)}
     good = {**both, "endpoints": ["endpoints/b-good.yaml"]}
-    failed, again = run_flows(prefect, tmp_path, ("deploy_endpoints", both), ("deploy_endpoints", good))
+    nowhere = {**both, "endpoints": ["endpoints/c.yaml"]}
+    calls = [("deploy_endpoints", parameters) for parameters in (both, good, nowhere)]
+    failed, again, absent = run_flows(prefect, tmp_path, *calls)
     assert failed == ["Failed", "RepositoryError"]
+    assert absent == ["Failed", "UsageError"]
     assert (again[0], again[1][0]["config"], again[1][0]["requests"]) == ("Completed", aws_account.config(), 0)
-    (first, _) = tables_of(prefect, "deploy-endpoints", tmp_path)
+    (first, _, _) = tables_of(prefect, "deploy-endpoints", tmp_path)
     assert first[:2] == ("deploy endpoints: endpoints", "FAILED")
+    assert [row["endpoint"] for row in first[2]] == [aws_account.name] * 2
     assert [row["outcome"].partition(" ")[0] for row in first[2]] == ["failed:", "serves"]

@@ -110,13 +110,13 @@ class ModelRegistry:
         Raises:
             EnvironmentFault: SageMaker cannot be asked.
         """
-        listed = self._pages("list_model_package_groups", "ModelPackageGroupSummaryList", NameContains=group)
+        listed = self._service.pages("list_model_package_groups", "ModelPackageGroupSummaryList", NameContains=group)
         return any(one["ModelPackageGroupName"] == group for one in listed)
 
     def packages(self, group: str, **filters: str) -> Iterator[dict[str, Any]]:
         """The packages of a group as SageMaker lists them, the newest first."""
         order = {"SortBy": "CreationTime", "SortOrder": "Descending"}
-        return self._pages(
+        return self._service.pages(
             "list_model_packages", "ModelPackageSummaryList", ModelPackageGroupName=group, **order, **filters
         )
 
@@ -134,14 +134,6 @@ class ModelRegistry:
         """
         answer: dict[str, Any] = self._service.call(call.operation, **call.parameters)
         return answer
-
-    def _pages(self, operation: str, key: str, **request: str) -> Iterator[dict[str, Any]]:
-        while True:
-            page = self._service.call(operation, **request)
-            yield from page.get(key, ())
-            if not page.get("NextToken"):
-                return
-            request["NextToken"] = page["NextToken"]
 
 
 @dataclass(frozen=True)

@@ -95,14 +95,16 @@ def test_problem(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
 
 
 def test_all_problems(tmp_path: Path) -> None:
-    """All problems are said at once, unknown keys with the key that was meant or the place where it belongs."""
+    """All problems are said at once: unknown keys with the key that was meant, which then does not count as missing."""
     variant = {"environment": {"thread_cuont": 4}, "weight": -1, "region": "us-east-1"}
-    path = write_endpoint(tmp_path, regoin="us-east-1", role="x", thread_count=4, variant=variant)
+    path = write_endpoint(tmp_path, region="us-esat-1", role="x", thread_count=4, variant=variant)
+    path.write_text(path.read_text().replace("bucket:", "bukcet:"))
     with pytest.raises(UsageError) as refused:
         read_endpoint(path)
     for text in (
-        "6 problem(s)",
-        "'regoin' (did you mean region?)",
+        "7 problem(s)",
+        "'region': is not known",
+        "'bukcet' (did you mean bucket?)",
         "(did you mean thread_count?)",
         "'role'",
         "'variants.0.weight': must be 0.0 or more",

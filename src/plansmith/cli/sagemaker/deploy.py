@@ -69,18 +69,17 @@ def deploy_command(
     the tolerances of their gates; smoke_test in the file names another request, or turns that off.
 
     A dry run reads the current state in AWS; without credentials, it assumes that nothing exists. With --local nothing
-    is sent to AWS: SageMaker's front end of this machine's Triton serves each variant's archives in the environment of
-    its container, and each model has to answer a request as its release did.
+    is changed in AWS: SageMaker's front end of this machine's Triton serves each variant's archives in the environment
+    of its container, and each model has to answer a request as its release did. Either reads the model registry where
+    a variant has a model_package_group.
     """
     from plansmith.sagemaker.deployment.account import Account
     from plansmith.sagemaker.deployment.apply import Deployment
-    from plansmith.sagemaker.deployment.deploy import plan_deployment
-    from plansmith.sagemaker.endpoint.loader import read_endpoint
-    from plansmith.sagemaker.registry import with_approved_releases
+    from plansmith.sagemaker.deployment.deploy import plan_deployment, read_released_endpoint
 
     if local and dry_run:
-        raise UsageError("--local sends nothing to AWS, so that a dry run has nothing to show", remedy="leave one out")
-    endpoint = with_approved_releases(read_endpoint(spec))
+        raise UsageError("--local changes nothing in AWS: a dry run has nothing to show", remedy="leave one out")
+    endpoint = read_released_endpoint(spec)
     archives = _archives(endpoint, output, dry_run=dry_run, quiet=quiet or as_json)
     progress = progress_to_stderr(quiet=quiet)
     warn = progress_to_stderr(quiet=as_json)
@@ -110,20 +109,10 @@ def deploy_command(
 def _archives(spec: EndpointSpec, output: Path, *, dry_run: bool, quiet: bool) -> VariantArchives:
     """The archives of all variants; a dry run only plans them."""
     from plansmith.cli.store.transfers import transfer_line
-    from plansmith.sagemaker.endpoint.checks import require_serveable
-    from plansmith.sagemaker.endpoint.variant_archives import (
-        plan_variant_archives,
-        planned_archives,
-        write_variant_archives,
-    )
+    from plansmith.sagemaker.deployment.deploy import prepare_archives
 
-    plans = plan_variant_archives(spec, output)
-    archives = planned_archives(plans)
-    require_serveable(spec, archives)  # before gigabytes are written
-    if dry_run:
-        return archives
-    with transfer_line("packaged", quiet=quiet) as moved:
-        return write_variant_archives(plans, moved)
+    with transfer_line("packaged", quiet=quiet or dry_run) as moved:
+        return prepare_archives(spec, output, dry_run=dry_run, progress=moved)
 
 
 def _serve_locally(

@@ -36,19 +36,16 @@ def policy_command(spec: Path, only: str | None) -> None:
     plansmith sagemaker policy endpoint.yaml
     plansmith sagemaker policy endpoint.yaml --only deployer > deployer.json
     """
+    from plansmith.sagemaker.deployment.deploy import prepare_archives
     from plansmith.sagemaker.endpoint import iam_policy
-    from plansmith.sagemaker.endpoint.checks import require_serveable
     from plansmith.sagemaker.endpoint.desired import desired_state
     from plansmith.sagemaker.endpoint.loader import read_endpoint
-    from plansmith.sagemaker.endpoint.variant_archives import plan_variant_archives, planned_archives
 
     endpoint = read_endpoint(spec)
 
     @cache
     def desired() -> DesiredState:
-        archives = planned_archives(plan_variant_archives(endpoint, ARCHIVES))
-        require_serveable(endpoint, archives)
-        return desired_state(endpoint, archives)
+        return desired_state(endpoint, prepare_archives(endpoint, ARCHIVES, dry_run=True))
 
     policies: dict[str, Callable[[], dict[str, Any]]] = {
         "deployer": lambda: iam_policy.deployer_policy(endpoint, desired()),

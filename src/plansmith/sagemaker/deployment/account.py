@@ -72,12 +72,7 @@ class Account:
 
     def pages(self, operation: str, field: str, service: str = SAGEMAKER, **parameters: Any) -> Iterator[Any]:
         """All that a service lists under a field of its answers."""
-        while True:
-            page = self.call(operation, service, **parameters)
-            yield from page.get(field, ())
-            if not page.get("NextToken"):
-                return
-            parameters["NextToken"] = page["NextToken"]
+        return self._services[service].pages(operation, field, **parameters)
 
     def tags(self, arn: str) -> dict[str, str]:
         """The tags of a resource of SageMaker."""

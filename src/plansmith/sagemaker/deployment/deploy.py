@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from plansmith.errors import PlansmithError
 from plansmith.records.model import Record
 from plansmith.sagemaker.deployment.account import Account
 from plansmith.sagemaker.deployment.apply import Deployment
@@ -23,6 +24,7 @@ from plansmith.sagemaker.endpoint.variant_archives import (
     write_variant_archives,
 )
 from plansmith.sagemaker.registry import with_approved_releases
+from plansmith.stores.backend.object_store import Moved, untold
 from plansmith.system.aws.call import require_valid
 from plansmith.system.aws.client import has_credentials
 
@@ -52,6 +54,37 @@ class PlannedDeployment:
         return [variant.name for variant in self.spec.variants if not variants & {"", variant.name}]
 
 
+def read_released_endpoint(path: Path) -> EndpointSpec:
+    """The endpoint of a file, with the releases that are approved where its variants have model package groups.
+
+    Args:
+        path: the file.
+
+    Raises:
+        PlansmithError: as for `read_endpoint` and `with_approved_releases`.
+    """
+    return with_approved_releases(read_endpoint(path))
+
+
+def prepare_archives(spec: EndpointSpec, output: Path, *, dry_run: bool, progress: Moved = untold) -> VariantArchives:
+    """The archives of all variants, written unless they are there.
+
+    Args:
+        spec: the endpoint.
+        output: the folder that takes them.
+        dry_run: they are only planned, and have no digests.
+        progress: told how many more bytes were read.
+
+    Raises:
+        EngineError: a variant cannot serve its archives, of which nothing was written.
+        PlansmithError: as for `plan_variant_archives` and `write_variant_archives`.
+    """
+    plans = plan_variant_archives(spec, output)
+    archives = planned_archives(plans)
+    require_serveable(spec, archives)
+    return archives if dry_run else write_variant_archives(plans, progress)
+
+
 def plan_deployment(
     spec: EndpointSpec, archives: VariantArchives, account: Account, *, dry_run: bool
 ) -> PlannedDeployment:
@@ -59,18 +92,16 @@ def plan_deployment(
 
     Args:
         spec: the endpoint.
-        archives: of each of its variants.
+        archives: of `prepare_archives`.
         account: of the endpoint; a dry run without credentials does not ask it.
         dry_run: whether nothing will be done.
 
     Raises:
-        EngineError: a variant cannot serve its archives.
         UsageError: AWS would refuse something in the spec, or the execution role cannot be used.
         RepositoryError: something belongs to somebody else, the endpoint is in a state in which it cannot be changed,
             or the bucket cannot be used.
         EnvironmentFault: AWS cannot be asked, or does not allow it.
     """
-    require_serveable(spec, archives)
     desired = desired_state(spec, archives)
     current = CurrentState(is_assumed=True)
     if not dry_run or has_credentials():
@@ -111,6 +142,20 @@ class EndpointOutcome(Record):
         return {"file": Path(self.file).name, "endpoint": self.endpoint, "outcome": self.summary}
 
 
+def failed_outcome(path: Path, error: PlansmithError) -> EndpointOutcome:
+    """What is told of an endpoint that could not be deployed, with its name where its file says one.
+
+    Args:
+        path: the file.
+        error: why not.
+    """
+    try:
+        name = read_endpoint(path).name
+    except PlansmithError:
+        name = ""
+    return EndpointOutcome(file=str(path), endpoint=name, error=error.message)
+
+
 def deploy_endpoint(path: Path, output: Path, polling: Polling, progress: Progress) -> EndpointOutcome:
     """Make an endpoint what its file says.
 
@@ -121,13 +166,10 @@ def deploy_endpoint(path: Path, output: Path, polling: Polling, progress: Progre
         progress: told each step.
 
     Raises:
-        PlansmithError: as for `read_endpoint`, `with_approved_releases`, `plan_variant_archives`, `plan_deployment` and
-            `Deployment.apply`.
+        PlansmithError: as for `read_released_endpoint`, `prepare_archives`, `plan_deployment` and `Deployment.apply`.
     """
-    spec = with_approved_releases(read_endpoint(path))
-    plans = plan_variant_archives(spec, output)
-    require_serveable(spec, planned_archives(plans))  # before gigabytes are written
-    archives = write_variant_archives(plans)
+    spec = read_released_endpoint(path)
+    archives = prepare_archives(spec, output, dry_run=False)
     with Account(spec) as account:
         planned = plan_deployment(spec, archives, account, dry_run=False)
         Deployment(account, polling, progress).apply(planned.plan, planned.requests)

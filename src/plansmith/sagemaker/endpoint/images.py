@@ -16,6 +16,7 @@ from plansmith.records.model import Device, Record
 _TARGET_PREFIX = "sagemaker-"
 _DOMAIN = "amazonaws.com"
 _PARTITION = "aws"
+_REGION = re.compile(r"[a-z]{2,3}(-[a-z]+)+-\d")
 _ECR_HOST = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/([^:@]+)")
 
 
@@ -45,6 +46,11 @@ def versions() -> list[str]:
 def regions() -> tuple[str, ...]:
     """The regions that have some version of the container."""
     return tuple(_table().accounts)
+
+
+def is_region(name: str) -> bool:
+    """Whether a name has the form of a region's, such as us-east-1."""
+    return _REGION.fullmatch(name) is not None
 
 
 def nearest_regions(region: str) -> list[str]:

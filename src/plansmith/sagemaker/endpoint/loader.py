@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from plansmith.config.spec import Problem, problem_of, refusal
 from plansmith.config.yaml_source import SpecText, read_text
 from plansmith.errors import UsageError
-from plansmith.sagemaker.endpoint.rules import find_contradictions, make_problem
+from plansmith.sagemaker.endpoint.rules import find_contradictions, find_unknown_region, make_problem
 from plansmith.sagemaker.endpoint.spec import EndpointSpec
 
 _SUFFIXES = {".yaml", ".yml"}
@@ -45,12 +45,11 @@ def read_endpoint(path: Path) -> EndpointSpec:
         UsageError: it cannot be read, or has problems; all of them, with their lines.
     """
     text = read_text(path, form=_FORM, examples="docs/sagemaker.md")
-    problems = [*text.problems, *map(text.placed, _value_problems(text))]
-    if not problems:
+    value_problems = _value_problems(text)
+    if not (text.problems or value_problems):
         spec = EndpointSpec.model_validate(text.values)
-        problems = [
-            text.placed(problem) for problem in (*find_contradictions(spec), *_missing_files(spec, path.parent))
-        ]
+        value_problems = [*find_contradictions(spec), *_missing_files(spec, path.parent)]
+    problems = [*text.problems, *map(text.placed, (*find_unknown_region(text.values), *value_problems))]
     if problems:
         raise refusal(problems, what=f"the endpoint {path.name}", remedy="correct these and run it again")
     folder = path.absolute().parent
@@ -64,8 +63,12 @@ def _value_problems(text: SpecText) -> list[Problem]:
     try:
         EndpointSpec.model_validate(text.values)
     except ValidationError as invalid:
+        problems = [problem_of(error, text.values) for error in invalid.errors() if not _is_repeated(error)]
+        misspelled = {_nearest_keys(problem) for problem in problems if problem.kind == "unknown"}
         return [
-            _with_suggestion(problem_of(error, text.values)) for error in invalid.errors() if not _is_repeated(error)
+            _with_suggestion(problem)
+            for problem in problems
+            if not (problem.kind == "missing" and problem.keys in misspelled)
         ]
     return []
 
@@ -84,14 +87,19 @@ def _with_suggestion(problem: Problem) -> Problem:
     """A problem; of an unknown key also its right place, or the known key that is most like it."""
     if problem.kind != "unknown":
         return problem
-    key, place = problem.keys[-1], tuple(key for key in problem.keys[:-1] if not key.isdecimal())
-    known = dict(_known_keys())
-    elsewhere = [parent for parent, names in known.items() if key in names]
+    elsewhere = [place for place, names in _known_keys() if problem.keys[-1] in names]
     if elsewhere:
         nearest = min(elsewhere, key=len)
         return replace(problem, words=f"{problem.words} (it belongs {_place_text(nearest)})")
-    near = difflib.get_close_matches(key, known.get(place, ()), n=1)
-    return replace(problem, words=f"{problem.words} (did you mean {near[0]}?)") if near else problem
+    near = _nearest_keys(problem)
+    return replace(problem, words=f"{problem.words} (did you mean {near[-1]}?)") if near else problem
+
+
+def _nearest_keys(problem: Problem) -> tuple[str, ...]:
+    """The keys that lead to the known key that is most like an unknown one; none where none is like it."""
+    place = tuple(key for key in problem.keys[:-1] if not key.isdecimal())
+    near = difflib.get_close_matches(problem.keys[-1], dict(_known_keys()).get(place, ()), n=1)
+    return (*problem.keys[:-1], *near) if near else ()
 
 
 def _place_text(place: tuple[str, ...]) -> str:

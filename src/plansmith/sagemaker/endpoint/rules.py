@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from plansmith.config.spec import Problem
 from plansmith.errors import UsageError
@@ -11,6 +12,7 @@ from plansmith.sagemaker.endpoint.images import (
     container_target,
     ecr_image,
     image_uri,
+    is_region,
     nearest_regions,
     partition_of,
     regions,
@@ -27,12 +29,6 @@ def find_contradictions(spec: EndpointSpec) -> Iterator[Problem]:
     partition = spec.role.split(":")[1]
     if partition != partition_of(spec.region):
         yield make_problem(("role",), f"is of {partition}, and {spec.region} is in {partition_of(spec.region)}")
-    if spec.region not in regions() and not all(
-        variant.image.uri or variant.image.account for variant in spec.all_variants
-    ):
-        near = nearest_regions(spec.region)
-        meant = f"did you mean {' or '.join(near)}? Else name" if near else "name"
-        yield make_problem(("region",), f"is not known to have SageMaker's Triton containers; {meant} image.account")
     if spec.shadow_variants and len(spec.variants) > 1:
         yield make_problem(("shadow_variants",), "shadow one production variant, and there are several")
     if not any(variant.weight for variant in spec.variants):
@@ -48,6 +44,24 @@ def find_contradictions(spec: EndpointSpec) -> Iterator[Problem]:
             yield from _scaling_problems(variant, keys)
             yield from _image_problems(spec, variant, keys)
             yield from _volume_problems(spec, variant, keys)
+
+
+def find_unknown_region(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """A region without SageMaker's Triton containers, unless every variant names where its image is.
+
+    Args:
+        values: of the file, right or not, so that it is told with all else.
+    """
+    region = values.get("region")
+    if not isinstance(region, str) or not is_region(region) or region in regions():
+        return
+    rows = [row for kind in _KINDS if isinstance(values.get(kind), list) for row in values[kind]]
+    images = [row.get("image") for row in rows if isinstance(row, Mapping)]
+    if images and all(isinstance(image, Mapping) and {"uri", "account"} & set(image) for image in images):
+        return
+    near = nearest_regions(region)
+    meant = f"did you mean {' or '.join(near)}? Else name" if near else "name"
+    yield make_problem(("region",), f"is not known to have SageMaker's Triton containers; {meant} image.account")
 
 
 def make_problem(keys: tuple[str, ...], message: str) -> Problem:

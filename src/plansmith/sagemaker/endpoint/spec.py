@@ -10,21 +10,20 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from plansmith.records.destination import wrong_place
 from plansmith.records.fields import Count, Switch, matching
 from plansmith.records.model import Record
-from plansmith.sagemaker.endpoint.images import nearest_regions, partition_of
+from plansmith.sagemaker.endpoint.images import is_region, nearest_regions, partition_of
 from plansmith.sagemaker.endpoint.variant import Name, VariantSpec
 
 # Patterns of docs.aws.amazon.com/sagemaker/latest/APIReference: RoleArn, KmsKeyId, Tag, VpcConfig.
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@/_-]+")
 _KEY = re.compile(r"[a-zA-Z0-9:/_-]+")
 _TAG = re.compile(r"[\w .:/=+@-]*")
-_REGION = re.compile(r"[a-z]{2,3}(-[a-z]+)+-\d")
 _SECURITY_GROUP, _SUBNET = re.compile(r"sg-[0-9a-z]+"), re.compile(r"subnet-[0-9a-z]+")
 _MAX_VARIANTS = 10
 _OWN_TAGS = "plansmith:"
 
 
 def _check_region(value: str) -> str:
-    if not _REGION.fullmatch(value):
+    if not is_region(value):
         near = nearest_regions(value)
         raise ValueError("is no region, such as us-east-1" + (f"; did you mean {' or '.join(near)}?" if near else ""))
     return value

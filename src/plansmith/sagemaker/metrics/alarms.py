@@ -7,7 +7,7 @@ requests do not count (docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/Al
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -176,11 +176,11 @@ def find_alarms(endpoint: str, region: str) -> tuple[str, ...]:
     """
     service = cloudwatch_service(endpoint, region)
     try:
-        pages = _alarm_pages(service, AlarmNamePrefix=f"plansmith-{endpoint}-")
+        alarms = service.pages("describe_alarms", "MetricAlarms", AlarmNamePrefix=f"plansmith-{endpoint}-")
         # The prefix of one endpoint may begin the name of another.
         watched = [
             alarm["AlarmName"]
-            for alarm in pages
+            for alarm in alarms
             if {"Name": "EndpointName", "Value": endpoint} in alarm.get("Dimensions", [])
         ]
     finally:
@@ -228,20 +228,12 @@ def _alarm(
 
 
 def _current_alarms(service: AwsService, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    found = {}
-    for first in range(0, len(names), _MAX_NAMES):
-        for alarm in _alarm_pages(service, AlarmNames=list(names[first : first + _MAX_NAMES])):
-            found[alarm["AlarmName"]] = alarm
-    return found
-
-
-def _alarm_pages(service: AwsService, **parameters: Any) -> Iterator[dict[str, Any]]:
-    while True:
-        page = service.call("describe_alarms", **parameters)
-        yield from page.get("MetricAlarms", [])
-        if not page.get("NextToken"):
-            return
-        parameters["NextToken"] = page["NextToken"]
+    batches = (list(names[first : first + _MAX_NAMES]) for first in range(0, len(names), _MAX_NAMES))
+    return {
+        alarm["AlarmName"]: alarm
+        for batch in batches
+        for alarm in service.pages("describe_alarms", "MetricAlarms", AlarmNames=batch)
+    }
 
 
 def _change(desired: dict[str, Any], current: dict[str, Any] | None) -> Change:

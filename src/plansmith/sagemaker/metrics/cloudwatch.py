@@ -6,7 +6,7 @@ docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_GetMetricData.html.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -59,33 +59,22 @@ def read_points(
     points: dict[MetricQuery, Points] = {query: [] for query in queries}
     for first in range(0, len(queries), MAX_QUERIES):
         by_id = {f"q{number}": query for number, query in enumerate(queries[first : first + MAX_QUERIES])}
-        parameters = {
-            "MetricDataQueries": [_data_query(name, endpoint, query) for name, query in by_id.items()],
-            "StartTime": start,
-            "EndTime": end,
-            "ScanBy": "TimestampAscending",
-        }
-        for page in _pages(service, parameters):
-            for result in page.get("MetricDataResults", []):
-                points[by_id[result["Id"]]] += _result_points(result, endpoint)
+        states: dict[str, str] = {}
+        for result in service.pages(
+            "get_metric_data",
+            "MetricDataResults",
+            MetricDataQueries=[_data_query(name, endpoint, query) for name, query in by_id.items()],
+            StartTime=start,
+            EndTime=end,
+            ScanBy="TimestampAscending",
+        ):
+            states[result["Id"]] = result.get("StatusCode", "Complete")
+            points[by_id[result["Id"]]] += _result_points(result, endpoint)
+        if "PartialData" in states.values():  # the last page of a metric that is complete says so
+            raise EnvironmentFault(
+                "CloudWatch gave only a part of the metrics", remedy="run the same command again", transient=True
+            )
     return points
-
-
-def _pages(service: AwsService, parameters: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """All pages of an answer; one that stays incomplete is an error, for it would pass for a whole answer."""
-    states: dict[str, str] = {}
-    token = ""
-    while True:
-        page = service.call("get_metric_data", **parameters, **({"NextToken": token} if token else {}))
-        states |= {result["Id"]: result.get("StatusCode", "Complete") for result in page.get("MetricDataResults", [])}
-        yield page
-        token = page.get("NextToken", "")
-        if not token:
-            break
-    if "PartialData" in states.values():
-        raise EnvironmentFault(
-            "CloudWatch gave only a part of the metrics", remedy="run the same command again", transient=True
-        )
 
 
 def _data_query(name: str, endpoint: str, query: MetricQuery) -> dict[str, Any]:

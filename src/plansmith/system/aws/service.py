@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from plansmith.errors import EnvironmentFault, PlansmithError, UsageError
@@ -87,6 +88,24 @@ class AwsService:
             return getattr(self._client, operation)(**parameters)
         except (exceptions.BotoCoreError, exceptions.ClientError, *cut_errors(), ValueError) as error:
             raise self._fault(error, operation) from error
+
+    def pages(self, operation: str, field: str, **parameters: Any) -> Iterator[Any]:
+        """All that the service lists under a field of its answers, page by page.
+
+        Args:
+            operation: a method of botocore's client whose answers have a NextToken.
+            field: of the answers, a list.
+            parameters: of the method.
+
+        Raises:
+            PlansmithError: as `call`.
+        """
+        while True:
+            page = self.call(operation, **parameters)
+            yield from page.get(field, ())
+            if not page.get("NextToken"):
+                return
+            parameters["NextToken"] = page["NextToken"]
 
     def close(self) -> None:
         """Let go of connections."""

@@ -8,6 +8,7 @@ built by it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from plansmith.config.service.patterns import is_match
@@ -23,8 +24,8 @@ REGISTERED_DAYS = 14
 """How long a package counts as newly registered; an inbox knows a delivery for longer."""
 
 _DAY = 86_400
-_PER_PAGE = 100
-_MOST_PAGES = 20
+_PAGE_SIZE = 100
+_MAX_LISTED = 2000
 
 
 class ApprovedPackages:
@@ -75,7 +76,7 @@ class ApprovedPackages:
     def _groups(self) -> list[str]:
         found = {one for one in self._patterns if not is_pattern(one)}
         if any(map(is_pattern, self._patterns)):
-            listed = self._pages("list_model_package_groups", "ModelPackageGroupSummaryList", "groups")
+            listed = self._newest("list_model_package_groups", "ModelPackageGroupSummaryList", "groups")
             names = [str(one["ModelPackageGroupName"]) for one in listed]
             found.update(name for name in names if any(is_match(name, pattern) for pattern in self._patterns))
         return sorted(found)
@@ -84,7 +85,7 @@ class ApprovedPackages:
         """The approved packages of a group that were registered since a time, and the newest in any case."""
         which = {"ModelPackageGroupName": group, "ModelApprovalStatus": "Approved"}
         try:
-            listed = self._pages("list_model_packages", "ModelPackageSummaryList", f"packages of {group}", **which)
+            listed = self._newest("list_model_packages", "ModelPackageSummaryList", f"packages of {group}", **which)
             for number, one in enumerate(listed):
                 if number and one["CreationTime"].timestamp() < since:
                     break
@@ -94,21 +95,13 @@ class ApprovedPackages:
             return
         self._notices.well(group)
 
-    def _pages(self, operation: str, key: str, what: str, **which: str) -> Iterator[dict[str, Any]]:
+    def _newest(self, operation: str, key: str, what: str, **which: str) -> Iterator[dict[str, Any]]:
         """What SageMaker lists, newest first; where that is too much, the newest of it."""
-        request: dict[str, Any] = {
-            **which,
-            "SortBy": "CreationTime",
-            "SortOrder": "Descending",
-            "MaxResults": _PER_PAGE,
-        }
-        for _ in range(_MOST_PAGES):
-            answer = self._sagemaker.call(operation, **request)
-            yield from answer.get(key, ())
-            if not answer.get("NextToken"):
-                return
-            request["NextToken"] = answer["NextToken"]
-        self._notices.wrong(what, f"of more than {_PER_PAGE * _MOST_PAGES} {what} the newest alone are looked at")
+        order = {"SortBy": "CreationTime", "SortOrder": "Descending"}
+        listed = self._sagemaker.pages(operation, key, MaxResults=_PAGE_SIZE, **order, **which)
+        yield from islice(listed, _MAX_LISTED)
+        if next(listed, None) is not None:
+            self._notices.wrong(what, f"of more than {_MAX_LISTED} {what} only the newest are read")
 
     def _described(self, arn: str) -> Delivery | None:
         """The delivery of a package; None where it is not approved any more, or not complete."""
