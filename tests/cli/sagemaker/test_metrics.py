@@ -123,6 +123,8 @@ def test_alarms(run: InProcess, cloudwatch_account: CloudWatchAccount, endpoint:
     again = run(*command).stdout.splitlines()
     assert again[0] == f"{endpoint.name} in {REGION}: 3 alarms"
     assert [line.split()[0] for line in again[1:]] == ["unchanged"] * 3
+    silent = run(*command[:-2]).stdout.splitlines()
+    assert silent[-1] == "They notify nobody: name a topic with --notify ARN"
     delete = ("sagemaker", "alarms", endpoint.name, "--delete")
     assert run(*delete, "--dry-run").stdout.startswith(f"aws cloudwatch delete-alarms --region {REGION} --alarm-names ")
     assert run(*delete).stdout == f"3 alarms of {endpoint.name} in {REGION} deleted\n"

@@ -251,6 +251,10 @@ def test_scaled_variant(account: AwsAccount) -> None:
     assert variant.releases == ("bert@3",)
     assert variant.model.image.endswith("/sagemaker-tritonserver:26.05-py3")
     assert variant.model.data == f"s3://{account.bucket}/{account.keys()[0]}"
+    account.plane.refusals["describe_scaling_activities"].append(("AccessDeniedException", "not authorized"))
+    status = status_of(account)
+    assert status.variants == (variant,)
+    assert "DescribeScalingActivities" in status.unknown[0]
 
 
 def test_scaling_after_a_failed_update(account: AwsAccount) -> None:
@@ -338,12 +342,14 @@ def test_endpoint_that_is_being_deleted(account: AwsAccount) -> None:
 
 
 def test_bucket_of_another_region(account: AwsAccount) -> None:
-    """A bucket of another region, or that cannot be read, is refused."""
+    """A bucket of another region, of archives or of captured data, or that cannot be read, is refused."""
     client = boto3.client("s3", region_name="eu-west-1")
     client.create_bucket(Bucket=f"{account.bucket}-eu", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
     client.close()
     with pytest.raises(RepositoryError, match="is in eu-west-1, and the endpoint in us-east-1"):
         account.deploy(bucket=f"s3://{account.bucket}-eu/a")
+    with pytest.raises(RepositoryError, match=r"(?s)is in eu-west-1, .* captures data in its own region only"):
+        account.deploy(data_capture={"to": f"s3://{account.bucket}-eu/captured"})
     account.plane.refusals["head_bucket"].append(("AccessDenied", "Access Denied"))
     with pytest.raises(RepositoryError, match="these credentials are not allowed s3:ListBucket"):
         account.deploy()

@@ -160,4 +160,6 @@ def _lines(plan: AlarmPlan, *, dry_run: bool) -> list[str]:
         return [*calls, f"{count(len(plan.pending), 'alarm')} would be created or updated; nothing was changed"]
     done = {"create": "created", "update": "updated", "unchanged": "unchanged"}
     lines = [f"  {done[one.change]}  {one.name}: {one.parameters['AlarmDescription']}" for one in plan.alarms]
+    if not any(alarm.parameters["AlarmActions"] for alarm in plan.alarms):
+        lines.append("They notify nobody: name a topic with --notify ARN")
     return [f"{plan.endpoint} in {plan.region}: {count(len(plan.alarms), 'alarm')}", *lines]

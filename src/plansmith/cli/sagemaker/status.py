@@ -65,6 +65,7 @@ def _lines(status: EndpointStatus) -> list[str]:
         model = variant.model
         lines.append(f"  {variant.name}: {f'{model.image}, {model.data}' if model else 'no model'}")
     lines += [f"  {minute(event.time.isoformat())}  {event.message}" for event in status.events]
+    lines += [f"  ! {reason}" for reason in status.unknown]
     return lines
 
 

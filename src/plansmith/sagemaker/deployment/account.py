@@ -16,8 +16,8 @@ from plansmith.sagemaker.upload import plan_upload, upload_archive
 from plansmith.stores.backend.object_store import Moved, untold
 from plansmith.stores.backend.s3 import S3Objects
 from plansmith.system.aws.call import Call, require_valid
-from plansmith.system.aws.s3.bucket import Answered
-from plansmith.system.aws.s3.errors import refusal_in
+from plansmith.system.aws.s3.bucket import Answered, Bucket
+from plansmith.system.aws.s3.errors import DENIED, refusal_in
 from plansmith.system.aws.service import AwsService
 
 SAGEMAKER = "sagemaker"
@@ -31,7 +31,7 @@ _MISSING_CODES = {"ResourceNotFound", "ObjectNotFoundException", "NoSuchEntity"}
 _MISSING = re.compile(r"could not find|does not exist|no scalable target|cannot find", re.IGNORECASE)
 _TAKEN = re.compile(r"already exist|in-progress endpoint", re.IGNORECASE)
 _UNCERTAIN_CODES = {"InternalError", "InternalFailure", "ServiceUnavailable"}
-_NO_BUCKET = "404"  # the answer to HEAD has no body that says more
+_NO_BUCKET, _CLOSED = "404", "403"  # the answers to HEAD have no body that says more
 
 
 class Account:
@@ -117,22 +117,38 @@ class Account:
         """
         self._folder("").remove([key])
 
-    def bucket_region(self) -> str:
-        """The region of the bucket; empty where the server does not say.
+    def require_buckets(self) -> None:
+        """Check that the buckets of archives and of captured data are there, and in the endpoint's region.
+
+        That of captured data may be closed to the caller: only the execution role writes to it.
 
         Raises:
-            RepositoryError: there is no such bucket, or it cannot be read.
+            RepositoryError: there is no such bucket, it is in another region, or that of archives cannot be read.
         """
-        bucket = self._folder("").bucket
+        self._require_bucket(self._folder("").bucket, "reads archives of its own region only")
+        capture = self.spec.data_capture
+        if capture:
+            bucket = S3Objects(Place(to=capture.to, region=self.region), Path()).bucket
+            self._require_bucket(bucket, "captures data in its own region only", closed=(_CLOSED, DENIED))
+
+    def _require_bucket(self, bucket: Bucket, rule: str, closed: tuple[str, ...] = ()) -> None:
+        """Check one bucket; answers that say that it is closed to the caller pass."""
         try:
-            answer = bucket.call("head_bucket", answers=(_NO_BUCKET,))
+            answer = bucket.call("head_bucket", answers=(_NO_BUCKET, *closed))
         except Answered as answered:
+            if answered.code in closed:
+                return
             raise RepositoryError(
                 f"there is no bucket {bucket.name!r}",
                 remedy=f"name another, or create it: aws s3 mb s3://{bucket.name} --region {self.region}",
             ) from answered
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
-        return str(answer.get("BucketRegion") or headers.get("x-amz-bucket-region", ""))
+        region = str(answer.get("BucketRegion") or headers.get("x-amz-bucket-region", ""))
+        if region and region != self.region:
+            raise RepositoryError(
+                f"the bucket {bucket.name} is in {region}, and the endpoint in {self.region}",
+                remedy=f"name a bucket in {self.region}: SageMaker {rule}",
+            )
 
     def require_role(self) -> None:
         """Check that the execution role is in the caller's account, exists, and trusts SageMaker.

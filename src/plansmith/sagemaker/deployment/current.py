@@ -6,7 +6,6 @@ from typing import Any
 
 from pydantic import Field
 
-from plansmith.errors import RepositoryError
 from plansmith.records.model import Record
 from plansmith.sagemaker.deployment.account import Account
 from plansmith.sagemaker.endpoint.auto_scaling import NAMESPACE, POLICY_FIELD, SERVICE, resource_id
@@ -74,7 +73,6 @@ class CurrentState(Record):
         uploaded: the keys of the desired archives that are in the bucket.
         scaling: by variant.
         instance_types: those of the configuration that the endpoint serves, by variant.
-        bucket_region: the bucket's region; empty where nothing says it.
         is_assumed: AWS was not asked, and nothing is assumed to exist.
     """
 
@@ -84,7 +82,6 @@ class CurrentState(Record):
     uploaded: tuple[str, ...] = ()
     scaling: dict[str, ScalingState] = Field(default_factory=dict)
     instance_types: dict[str, str] = Field(default_factory=dict)
-    bucket_region: str = ""
     is_assumed: bool = False
 
 
@@ -93,15 +90,10 @@ def read_current_state(account: Account, desired: DesiredState) -> CurrentState:
 
     Raises:
         EnvironmentFault: AWS cannot be asked, or does not allow it.
-        RepositoryError: the bucket does not exist, is in another region or cannot be read; or another content has the
+        RepositoryError: a bucket does not exist, is in another region or cannot be read; or another content has the
             key of an archive.
     """
-    region = account.bucket_region()
-    if region and region != account.region:
-        raise RepositoryError(
-            f"the bucket {account.spec.bucket_name} is in {region}, and the endpoint in {account.region}",
-            remedy=f"name a bucket in {account.region}: SageMaker reads archives of its own region only",
-        )
+    account.require_buckets()
     endpoint = find_endpoint(account, desired.endpoint)
     types = read_instance_types(account, endpoint.config) if endpoint else {}
     return CurrentState(
@@ -111,7 +103,6 @@ def read_current_state(account: Account, desired: DesiredState) -> CurrentState:
         uploaded=tuple(upload.key for upload in desired.uploads if account.is_uploaded(upload)),
         scaling=read_scaling(account, desired.endpoint, sorted({*types, *desired.instance_types})) if endpoint else {},
         instance_types=types,
-        bucket_region=region,
     )
 
 

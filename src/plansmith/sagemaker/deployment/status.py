@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from plansmith.errors import EnvironmentFault, UsageError
@@ -51,12 +52,14 @@ class EndpointStatus(Record):
         is_owned: whether plansmith created it.
         variants: the production variants, then the shadow variants.
         events: the last ones, newest first.
+        unknown: what could not be read, and why.
     """
 
     description: EndpointDescription
     is_owned: bool
     variants: tuple[VariantStatus, ...]
     events: tuple[Event, ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 def read_status(account: Account) -> EndpointStatus | None:
@@ -72,12 +75,21 @@ def read_status(account: Account) -> EndpointStatus | None:
         if is_missing(error):
             return None
         raise
-    scaling = read_scaling(account, name, [variant.name for variant in description.variants if not variant.shadow])
+    unknown: list[str] = []
+    scaling: dict[str, ScalingState] = {}
+    activities: list[Event] = []
+    try:
+        scaling = read_scaling(account, name, [variant.name for variant in description.variants if not variant.shadow])
+        activities = [event for variant in scaling for event in _scaling_events(account, name, variant)]
+    except EnvironmentFault as error:  # auto scaling is a service of its own, with permissions of its own
+        unknown.append(f"auto scaling: {error.message}; {error.remedy}")
+    events = sorted([*_changes(description), *activities], key=lambda event: event.time, reverse=True)
     return EndpointStatus(
         description=description,
         is_owned=is_owned(account.tags(description.arn), name),
         variants=tuple(_variant_status(account, variant, scaling) for variant in description.variants),
-        events=_events(account, description, sorted(scaling)),
+        events=tuple(events[:_MAX_EVENTS]),
+        unknown=tuple(unknown),
     )
 
 
@@ -94,22 +106,20 @@ def _variant_status(account: Account, variant: VariantDescription, scaling: dict
     )
 
 
-def _events(account: Account, endpoint: EndpointDescription, scaled: list[str]) -> tuple[Event, ...]:
-    """The changes of an endpoint and the scaling of some variants, newest first."""
-    events = [Event(time=endpoint.created, message="created")]
+def _changes(endpoint: EndpointDescription) -> Iterator[Event]:
+    yield Event(time=endpoint.created, message="created")
     if endpoint.changed != endpoint.created:
         failure = f": {endpoint.failure}" if endpoint.failure else ""
-        events.append(Event(time=endpoint.changed, message=f"became {endpoint.status}{failure}"))
-    for variant in scaled:
-        answer = account.call(
-            "describe_scaling_activities",
-            SERVICE,
-            ServiceNamespace=NAMESPACE,
-            ResourceId=resource_id(endpoint.name, variant),
-            MaxResults=_MAX_EVENTS,
-        )
-        events += [
-            Event(time=activity["StartTime"].astimezone(UTC), message=f"{variant}: {activity['Description']}")
-            for activity in answer["ScalingActivities"]
-        ]
-    return tuple(sorted(events, key=lambda event: event.time, reverse=True)[:_MAX_EVENTS])
+        yield Event(time=endpoint.changed, message=f"became {endpoint.status}{failure}")
+
+
+def _scaling_events(account: Account, endpoint: str, variant: str) -> Iterator[Event]:
+    answer = account.call(
+        "describe_scaling_activities",
+        SERVICE,
+        ServiceNamespace=NAMESPACE,
+        ResourceId=resource_id(endpoint, variant),
+        MaxResults=_MAX_EVENTS,
+    )
+    for activity in answer["ScalingActivities"]:
+        yield Event(time=activity["StartTime"].astimezone(UTC), message=f"{variant}: {activity['Description']}")
