@@ -10,6 +10,7 @@ import pytest
 
 from plansmith.errors import UsageError
 from plansmith.sagemaker.endpoint.loader import read_endpoint
+from plansmith.sagemaker.endpoint.recommendation_job import Phase, RecommendationJob, Stairs, StoppingConditions
 from plansmith.sagemaker.endpoint.spec import DataCapture, EndpointSpec, SmokeTest, Vpc
 from plansmith.sagemaker.endpoint.variant import AutoScaling, Environment, ImageOverride, VariantSpec
 
@@ -144,3 +145,10 @@ def test_documented_example(tmp_path: Path) -> None:
     kinds = (EndpointSpec, VariantSpec, ImageOverride, Environment, AutoScaling, DataCapture, SmokeTest, Vpc)
     keys = {key for kind in kinds for key in kind.model_fields}
     assert not {key for key in keys if not re.search(rf"\b{key}\b", example)}
+    (job,) = re.findall(r"^```yaml\n(recommendation_job:.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    keys = {key for kind in (RecommendationJob, Phase, Stairs, StoppingConditions) for key in kind.model_fields}
+    assert not {key for key in keys - {"variant"} if not re.search(rf"\b{key}\b", job)}
+    (tmp_path / "endpoint.yaml").write_text(example.replace(example[example.index("recommendation_job:") :], job))
+    job_spec = read_endpoint(tmp_path / "endpoint.yaml").recommendation_job
+    assert job_spec is not None
+    assert job_spec.is_advanced

@@ -80,7 +80,7 @@ def deploy_command(
     if local and dry_run:
         raise UsageError("--local changes nothing in AWS: a dry run has nothing to show", remedy="leave one out")
     endpoint = read_released_endpoint(spec)
-    archives = _archives(endpoint, output, dry_run=dry_run, quiet=quiet or as_json)
+    archives = prepare_with_progress(endpoint, output, dry_run=dry_run, quiet=quiet or as_json)
     progress = progress_to_stderr(quiet=quiet)
     warn = progress_to_stderr(quiet=as_json)
     if local:
@@ -96,7 +96,7 @@ def deploy_command(
         if dry_run:
             _print_plan(planned, warnings, as_json=as_json)
             return
-        transfer = _transfer_progress(planned.plan.uploads, progress)
+        transfer = transfer_progress(planned.plan.uploads, progress)
         deployment = Deployment(account, polling_for(wait_minutes), progress, transfer)
         results = deployment.apply(planned.plan, planned.requests)
     if as_json:
@@ -106,7 +106,7 @@ def deploy_command(
     _print_results(planned, results, spec)
 
 
-def _archives(spec: EndpointSpec, output: Path, *, dry_run: bool, quiet: bool) -> VariantArchives:
+def prepare_with_progress(spec: EndpointSpec, output: Path, *, dry_run: bool, quiet: bool) -> VariantArchives:
     """The archives of all variants; a dry run only plans them."""
     from plansmith.cli.store.transfers import transfer_line
     from plansmith.sagemaker.deployment.deploy import prepare_archives
@@ -157,7 +157,7 @@ def _show(lines: list[str], show: Progress) -> None:
         show(line)
 
 
-def _transfer_progress(uploads: tuple[ArchiveUpload, ...], show: Progress) -> Moved:
+def transfer_progress(uploads: tuple[ArchiveUpload, ...], show: Progress) -> Moved:
     """Reports the upload of archives in steps of ten percent."""
     from threading import Lock
 

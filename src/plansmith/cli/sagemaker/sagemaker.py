@@ -11,6 +11,7 @@ from plansmith.cli.sagemaker.invoke import invoke_command
 from plansmith.cli.sagemaker.metrics import metrics_command
 from plansmith.cli.sagemaker.package import package_command
 from plansmith.cli.sagemaker.policy import policy_command
+from plansmith.cli.sagemaker.recommend import recommend_command
 from plansmith.cli.sagemaker.register import register_command
 from plansmith.cli.sagemaker.status import status_command
 from plansmith.cli.sagemaker.verify import verify_command
@@ -22,6 +23,7 @@ _COMMANDS = (
     status_command,
     delete_command,
     policy_command,
+    recommend_command,
     invoke_command,
     metrics_command,
     alarms_command,
@@ -36,6 +38,7 @@ def sagemaker_group() -> None:
     \b
     plansmith sagemaker package minilm
     plansmith sagemaker register minilm --group minilm --upload s3://models/sagemaker
+    plansmith sagemaker recommend endpoint.yaml --dry-run
     plansmith sagemaker deploy endpoint.yaml --dry-run
     plansmith sagemaker invoke minilm-prod --model minilm --text "a cat"
     plansmith sagemaker metrics minilm-prod --since 1d --plot minilm.html

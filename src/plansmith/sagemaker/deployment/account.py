@@ -30,6 +30,7 @@ _SUBJECTS = {
 _MISSING_CODES = {"ResourceNotFound", "ObjectNotFoundException", "NoSuchEntity"}
 _MISSING = re.compile(r"could not find|does not exist|no scalable target|cannot find", re.IGNORECASE)
 _TAKEN = re.compile(r"already exist|in-progress endpoint", re.IGNORECASE)
+_IN_USE = "ResourceInUse"
 _UNCERTAIN_CODES = {"InternalError", "InternalFailure", "ServiceUnavailable"}
 _NO_BUCKET, _CLOSED = "404", "403"  # the answers to HEAD have no body that says more
 
@@ -104,6 +105,14 @@ class Account:
             progress: told how many more bytes are on their way.
         """
         upload_archive(self._folder(upload.folder), upload.archive, progress)
+
+    def put(self, folder: str, name: str, content: bytes) -> None:
+        """Write a small object below the endpoint's prefix.
+
+        Raises:
+            RepositoryError: the bucket does not take it.
+        """
+        self._folder(folder).put(name, content)
 
     def archive_keys(self) -> list[str]:
         """The keys of all archives of the endpoint, below the endpoint's prefix."""
@@ -207,7 +216,7 @@ def is_missing(error: PlansmithError) -> bool:
 def is_taken(error: PlansmithError) -> bool:
     """Whether AWS refused to create what exists, or to change an endpoint that is changing."""
     refusal = refusal_in(error.__cause__) if isinstance(error.__cause__, Exception) else None
-    return refusal is not None and bool(_TAKEN.search(refusal.message))
+    return refusal is not None and (refusal.code == _IN_USE or bool(_TAKEN.search(refusal.message)))
 
 
 def is_uncertain(error: PlansmithError) -> bool:

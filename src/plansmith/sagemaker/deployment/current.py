@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from plansmith.errors import RepositoryError
 from plansmith.records.model import Record
 from plansmith.sagemaker.deployment.account import Account
 from plansmith.sagemaker.endpoint.auto_scaling import NAMESPACE, POLICY_FIELD, SERVICE, resource_id
@@ -104,6 +105,27 @@ def read_current_state(account: Account, desired: DesiredState) -> CurrentState:
         scaling=read_scaling(account, desired.endpoint, sorted({*types, *desired.instance_types})) if endpoint else {},
         instance_types=types,
     )
+
+
+def require_owned(desired: DesiredState, current: CurrentState) -> None:
+    """Check that nothing that exists belongs to somebody else.
+
+    Raises:
+        RepositoryError: something was not created by plansmith.
+    """
+    foreign = [f"model {name}" for name, state in current.models.items() if not is_owned(state.tags, desired.endpoint)]
+    foreign += [
+        f"endpoint configuration {name}"
+        for name, state in current.configs.items()
+        if not is_owned(state.tags, desired.endpoint)
+    ]
+    if current.endpoint is not None and not is_owned(current.endpoint.tags, desired.endpoint):
+        foreign.append(f"endpoint {desired.endpoint}")
+    if foreign:
+        raise RepositoryError(
+            f"{', '.join(foreign)} exists already and was not created by plansmith: it has no tag {OWNER_TAG}",
+            remedy="choose another `name` in the endpoint's file",
+        )
 
 
 def find_endpoint(account: Account, name: str) -> EndpointState | None:

@@ -16,7 +16,7 @@ from plansmith.sagemaker.deployment.current import (
     CurrentState,
     EndpointState,
     ScalingState,
-    is_owned,
+    require_owned,
 )
 from plansmith.sagemaker.endpoint.auto_scaling import (
     POLICY_FIELD,
@@ -27,7 +27,6 @@ from plansmith.sagemaker.endpoint.auto_scaling import (
     register_call,
 )
 from plansmith.sagemaker.endpoint.desired import (
-    OWNER_TAG,
     RELEASES_TAG,
     VERIFIED_TAG,
     ArchiveUpload,
@@ -93,7 +92,7 @@ def make_plan(desired: DesiredState, current: CurrentState) -> DeploymentPlan:
     Raises:
         RepositoryError: something belongs to somebody else, or the endpoint is in the wrong state.
     """
-    _require_owned(desired, current)
+    require_owned(desired, current)
     endpoint = current.endpoint
     if endpoint is not None:
         _require_changeable(desired, endpoint)
@@ -220,22 +219,6 @@ def _restoring(endpoint: str, current: CurrentState, variants: list[str]) -> Ite
         yield register_call(endpoint, name, state.limits)
         for policy, configuration in state.policies.items():
             yield policy_call(endpoint, name, policy, configuration)
-
-
-def _require_owned(desired: DesiredState, current: CurrentState) -> None:
-    foreign = [f"model {name}" for name, state in current.models.items() if not is_owned(state.tags, desired.endpoint)]
-    foreign += [
-        f"endpoint configuration {name}"
-        for name, state in current.configs.items()
-        if not is_owned(state.tags, desired.endpoint)
-    ]
-    if current.endpoint is not None and not is_owned(current.endpoint.tags, desired.endpoint):
-        foreign.append(f"endpoint {desired.endpoint}")
-    if foreign:
-        raise RepositoryError(
-            f"{', '.join(foreign)} exists already and was not created by plansmith: it has no tag {OWNER_TAG}",
-            remedy="choose another `name` in the endpoint's file",
-        )
 
 
 def _require_changeable(desired: DesiredState, endpoint: EndpointState) -> None:

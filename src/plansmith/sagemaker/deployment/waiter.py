@@ -1,11 +1,11 @@
-"""Waits until nothing changes an endpoint any more, and reports its progress."""
+"""Waits until something in AWS does not change by itself any more, and reports its progress."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from plansmith.errors import EnvironmentFault
 from plansmith.sagemaker.deployment.account import Account
@@ -14,11 +14,13 @@ from plansmith.sagemaker.deployment.current import DELETING, TRANSITIONAL
 Progress = Callable[[str], None]
 """Takes one line of progress at a time."""
 
+T = TypeVar("T")
+
 _MAX_FAULTS = 5
 
 
 class StillPendingError(Exception):
-    """An endpoint takes longer than the time limit; it goes on by itself.
+    """An endpoint or a job takes longer than the time limit; it goes on by itself.
 
     Attributes:
         status: its state.
@@ -31,7 +33,7 @@ class StillPendingError(Exception):
 
 @dataclass(frozen=True)
 class Polling:
-    """How an endpoint is waited for.
+    """How an endpoint or a job is waited for.
 
     Attributes:
         limit_seconds: how long.
@@ -40,6 +42,56 @@ class Polling:
 
     limit_seconds: float = 3600
     interval_seconds: float = 15
+
+
+@dataclass(frozen=True)
+class Observation(Generic[T]):
+    """What is waited for, at one moment.
+
+    Attributes:
+        value: what AWS says of it.
+        status: its state.
+        line: its progress, for a person.
+        is_pending: whether its state ends by itself.
+    """
+
+    value: T
+    status: str
+    line: str
+    is_pending: bool
+
+
+def wait_while_pending(observe: Callable[[], Observation[T]], polling: Polling, progress: Progress) -> T:
+    """Wait until something is in a state that does not end by itself.
+
+    Args:
+        observe: asks AWS for it.
+        polling: how long and how often.
+        progress: told what changed.
+
+    Raises:
+        StillPendingError: it takes longer than the limit.
+        EnvironmentFault: AWS cannot be asked, several times in a row.
+    """
+    deadline = time.monotonic() + polling.limit_seconds
+    faults, line, status = 0, "", "pending"
+    while True:
+        try:
+            observation = observe()
+        except EnvironmentFault as error:
+            faults += 1
+            if not error.transient or faults == _MAX_FAULTS:
+                raise
+        else:
+            faults = 0
+            if not observation.is_pending:
+                return observation.value
+            if observation.line != line:
+                progress(observation.line)
+            line, status = observation.line, observation.status
+        if time.monotonic() >= deadline:
+            raise StillPendingError(status)
+        time.sleep(polling.interval_seconds)
 
 
 def wait_for_endpoint(account: Account, endpoint: str, polling: Polling, progress: Progress) -> dict[str, Any] | None:
@@ -55,29 +107,17 @@ def wait_for_endpoint(account: Account, endpoint: str, polling: Polling, progres
         SageMaker's description of it; None when it is gone.
 
     Raises:
-        StillPendingError: it takes longer than the limit.
-        EnvironmentFault: SageMaker cannot be asked, several times in a row.
+        StillPendingError, EnvironmentFault: as `wait_while_pending`.
     """
-    deadline = time.monotonic() + polling.limit_seconds
-    faults, last, status = 0, "", TRANSITIONAL[0]
-    while True:
-        try:
-            description = account.find("describe_endpoint", EndpointName=endpoint)
-        except EnvironmentFault as error:
-            faults += 1
-            if not error.transient or faults == _MAX_FAULTS:
-                raise
-        else:
-            faults = 0
-            if description is None or description["EndpointStatus"] not in (*TRANSITIONAL, DELETING):
-                return description
-            status, line = description["EndpointStatus"], _progress_line(description)
-            if line != last:
-                progress(line)
-            last = line
-        if time.monotonic() >= deadline:
-            raise StillPendingError(status)
-        time.sleep(polling.interval_seconds)
+
+    def observe() -> Observation[dict[str, Any] | None]:
+        description = account.find("describe_endpoint", EndpointName=endpoint)
+        if description is None:
+            return Observation(None, "", "", is_pending=False)
+        status = description["EndpointStatus"]
+        return Observation(description, status, _progress_line(description), status in (*TRANSITIONAL, DELETING))
+
+    return wait_while_pending(observe, polling, progress)
 
 
 def _progress_line(description: dict[str, Any]) -> str:

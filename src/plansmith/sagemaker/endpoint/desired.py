@@ -28,8 +28,9 @@ VERIFIED_TAG = "plansmith:verified"
 _NAME_LENGTH = 63
 _TAG_LENGTH = 256
 _DIGEST_LENGTH = 12
+_JOB_STEM_LENGTH = 47  # of 64 characters, -0123456789ab-99 takes 16
 _MORE = re.compile(r"and (\d+) more$")
-_ARCHIVE = re.compile(r"-\d+-[0-9a-f]{8}\.tar\.gz$")
+_ARCHIVE = re.compile(r"(-\d+-[0-9a-f]{8}|/payload-[0-9a-f]{12})\.tar\.gz$")
 
 
 class ArchiveUpload(Record):
@@ -121,13 +122,18 @@ def desired_state(spec: EndpointSpec, archives: VariantArchives) -> DesiredState
 
 
 def is_archive(key: str) -> bool:
-    """Whether a key has the form of an archive's."""
+    """Whether a key has the form of an archive's, of releases or of sample requests."""
     return _ARCHIVE.search(key) is not None
 
 
 def name_stem(name: str) -> str:
     """The start of a name that leaves room for a digest after it."""
     return name[: _NAME_LENGTH - _DIGEST_LENGTH - 1].rstrip("-")
+
+
+def job_stem(name: str) -> str:
+    """The start of the names of an endpoint's recommendation jobs, to which a digest and -2 to -99 are added."""
+    return name[:_JOB_STEM_LENGTH].rstrip("-")
 
 
 def name_pattern(name: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plansmith.sagemaker.endpoint.desired import DesiredState, name_pattern, name_stem
+from plansmith.sagemaker.endpoint.desired import DesiredState, job_stem, name_pattern, name_stem
 from plansmith.sagemaker.endpoint.images import ecr_image, partition_of
 from plansmith.sagemaker.endpoint.spec import EndpointSpec
 
@@ -31,6 +31,24 @@ _MODEL_ACTIONS = ["AddTags", "CreateModel", "DeleteModel", "DescribeModel", "Lis
 _CONFIG_ACTIONS = ["AddTags", "CreateEndpointConfig", "DeleteEndpointConfig", "DescribeEndpointConfig", "ListTags"]
 _ENDPOINT_ACTIONS = ["AddTags", "CreateEndpoint", "DeleteEndpoint", "DescribeEndpoint", "ListTags", "UpdateEndpoint"]
 _READ_ACTIONS = ["DescribeEndpoint", "DescribeEndpointConfig", "DescribeModel", "ListTags"]
+_LOG_ACTIONS = ["CreateLogGroup", "CreateLogStream", "DescribeLogStreams", "PutLogEvents"]
+_JOB_ACTIONS = [
+    "AddTags",
+    "CreateInferenceRecommendationsJob",
+    "DescribeInferenceRecommendationsJob",
+    "ListInferenceRecommendationsJobSteps",
+    "StopInferenceRecommendationsJob",
+]
+_TEST_ACTIONS = [
+    "CreateEndpoint",
+    "CreateEndpointConfig",
+    "DeleteEndpoint",
+    "DeleteEndpointConfig",
+    "DescribeEndpoint",
+    "DescribeEndpointConfig",
+    "DescribeModel",
+    "InvokeEndpoint",
+]
 _READ_SCALING = [
     f"application-autoscaling:Describe{name}" for name in ("ScalableTargets", "ScalingActivities", "ScalingPolicies")
 ]
@@ -58,10 +76,7 @@ def deployer_policy(spec: EndpointSpec, desired: DesiredState) -> Policy:
         _allow("EndpointOfConfiguration", _sagemaker(["CreateEndpoint", "UpdateEndpoint"]), [arns.configs]),
         _allow("List", _sagemaker(["ListEndpointConfigs", "ListModels"]), ["*"]),
         _allow("ReadRole", ["iam:GetRole"], [spec.role]),
-        {
-            **_allow("PassRole", ["iam:PassRole"], [spec.role]),
-            "Condition": {"StringEquals": {"iam:PassedToService": _SERVICE}},
-        },
+        _pass_role(spec),
         _allow("Archives", _OBJECT_ACTIONS, [arns.archives]),
         _allow("Bucket", ["s3:ListBucket", "s3:ListBucketMultipartUploads"], [arns.bucket]),
     ]
@@ -86,6 +101,33 @@ def deployer_policy(spec: EndpointSpec, desired: DesiredState) -> Policy:
     return {"Version": _VERSION, "Statement": statements}
 
 
+def recommender_policy(spec: EndpointSpec) -> Policy:
+    """What `recommend` needs besides the deployer's policy: the endpoint's own jobs."""
+    return {"Version": _VERSION, "Statement": [_allow("Jobs", _sagemaker(_JOB_ACTIONS), [_Arns(spec).jobs])]}
+
+
+def recommender_role_policy(spec: EndpointSpec) -> Policy:
+    """What the execution role needs for jobs of `recommend`, besides `execution_policy`.
+
+    A job creates endpoints under names of its own, invokes and deletes them. AWS names AmazonSageMakerFullAccess for it
+    and lists no actions; these are the actions of that policy which such work takes.
+    """
+    arns = _Arns(spec)
+    resources = [spec.arn(kind, "*") for kind in ("endpoint", "endpoint-config", "model")]
+    logs = f"arn:{arns.partition}:logs:{spec.region}:{spec.account}:log-group:/aws/sagemaker/*"
+    statements = [
+        _allow("Endpoints", _sagemaker(_TEST_ACTIONS), resources),
+        _allow("Jobs", _sagemaker(["DescribeInferenceRecommendationsJob"]), [arns.jobs]),
+        _pass_role(spec),
+        _allow("Metrics", ["cloudwatch:GetMetricData", "cloudwatch:PutMetricData"], ["*"]),
+        _allow("Logs", [f"logs:{name}" for name in _LOG_ACTIONS], [logs]),
+    ]
+    if spec.kms_key:
+        # The API's page on VolumeKmsKeyId of CreateInferenceRecommendationsJob.
+        statements.append(_allow("EncryptVolumes", ["kms:CreateGrant", "kms:DescribeKey"], [arns.key(spec.kms_key)]))
+    return {"Version": _VERSION, "Statement": statements}
+
+
 def operator_policy(spec: EndpointSpec) -> Policy:
     """What `invoke`, `status`, `metrics` and `verify` need, which change nothing."""
     arns = _Arns(spec)
@@ -103,7 +145,7 @@ def execution_policy(spec: EndpointSpec, desired: DesiredState) -> Policy:
     """What the execution role needs: reading archives and images, writing logs and metrics."""
     arns = _Arns(spec)
     group = f"arn:{arns.partition}:logs:{spec.region}:{spec.account}:log-group:/aws/sagemaker/Endpoints/{spec.name}"
-    logs = [f"logs:{name}" for name in ("CreateLogGroup", "CreateLogStream", "DescribeLogStreams", "PutLogEvents")]
+    logs = [f"logs:{name}" for name in _LOG_ACTIONS]
     images = {ecr_image(call.parameters["PrimaryContainer"]["Image"]) for call in desired.models}
     repositories = [
         f"arn:{arns.partition}:ecr:{region}:{account}:repository/{repository}"
@@ -177,6 +219,7 @@ class _Arns:
         self.archives = f"{self.bucket}/{spec.archive_prefix}*"
         self.configs = spec.arn("endpoint-config", name_pattern(spec.name))
         self.endpoint = spec.arn("endpoint", spec.name)
+        self.jobs = spec.arn("inference-recommendations-job", f"{job_stem(spec.name)}-*")
         self.models = spec.arn("model", f"{name_stem(spec.name)}-*")
 
     def of(self, service: str, resource: str) -> str:
@@ -192,6 +235,14 @@ class _Arns:
 
 def _allow(name: str, actions: list[str], resources: list[str]) -> dict[str, Any]:
     return {"Sid": name, "Effect": "Allow", "Action": sorted(actions), "Resource": resources}
+
+
+def _pass_role(spec: EndpointSpec) -> dict[str, Any]:
+    """To hand the execution role to SageMaker."""
+    return {
+        **_allow("PassRole", ["iam:PassRole"], [spec.role]),
+        "Condition": {"StringEquals": {"iam:PassedToService": _SERVICE}},
+    }
 
 
 def _sagemaker(operations: list[str]) -> list[str]:

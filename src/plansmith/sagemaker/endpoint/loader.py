@@ -56,6 +56,9 @@ def read_endpoint(path: Path) -> EndpointSpec:
     changes: dict[str, object] = {"repository": str(folder / spec.repository)}
     if spec.smoke_test and spec.smoke_test.body:
         changes["smoke_test"] = spec.smoke_test.model_copy(update={"body": str(folder / spec.smoke_test.body)})
+    if spec.recommendation_job:
+        payload = tuple(str(folder / file) for file in spec.recommendation_job.payload)
+        changes["recommendation_job"] = spec.recommendation_job.model_copy(update={"payload": payload})
     return spec.model_copy(update=changes)
 
 
@@ -79,8 +82,12 @@ def _is_repeated(error: Mapping[str, Any]) -> bool:
 
 
 def _missing_files(spec: EndpointSpec, folder: Path) -> Iterator[Problem]:
-    if spec.smoke_test and spec.smoke_test.body and not (folder / spec.smoke_test.body).is_file():
-        yield make_problem(("smoke_test", "body"), f"there is no file {folder / spec.smoke_test.body}")
+    files = [(("smoke_test", "body"), spec.smoke_test.body)] if spec.smoke_test and spec.smoke_test.body else []
+    if spec.recommendation_job:
+        files += [(("recommendation_job", "payload"), file) for file in spec.recommendation_job.payload]
+    for keys, file in files:
+        if not (folder / file).is_file():
+            yield make_problem(keys, f"there is no file {folder / file}")
 
 
 def _with_suggestion(problem: Problem) -> Problem:

@@ -18,6 +18,7 @@ from plansmith.sagemaker.endpoint.images import (
     regions,
 )
 from plansmith.sagemaker.endpoint.instances import known_instance
+from plansmith.sagemaker.endpoint.recommendation_job import find_job_contradictions
 from plansmith.sagemaker.endpoint.spec import EndpointSpec
 from plansmith.sagemaker.endpoint.variant import VariantSpec
 
@@ -33,6 +34,8 @@ def find_contradictions(spec: EndpointSpec) -> Iterator[Problem]:
         yield make_problem(("shadow_variants",), "shadow one production variant, and there are several")
     if not any(variant.weight for variant in spec.variants):
         yield make_problem(("variants",), "all weights are 0, so that no variant gets requests")
+    if spec.recommendation_job:
+        yield from find_job_contradictions(spec.recommendation_job, spec.variants)
     names: set[str] = set()
     for kind in _KINDS:
         for row, variant in enumerate(getattr(spec, kind)):

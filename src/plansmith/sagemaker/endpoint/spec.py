@@ -11,6 +11,7 @@ from plansmith.records.destination import wrong_place
 from plansmith.records.fields import Count, Switch, matching
 from plansmith.records.model import Record
 from plansmith.sagemaker.endpoint.images import is_region, nearest_regions, partition_of
+from plansmith.sagemaker.endpoint.recommendation_job import RecommendationJob
 from plansmith.sagemaker.endpoint.variant import Name, VariantSpec
 
 # Patterns of docs.aws.amazon.com/sagemaker/latest/APIReference: RoleArn, KmsKeyId, Tag, VpcConfig.
@@ -125,6 +126,9 @@ class EndpointSpec(Record):
     smoke_test: Annotated[SmokeTest | None, BeforeValidator(_read_smoke_test)] = Field(
         default=SmokeTest(),
         description="The request that has to be answered; that of the releases when left out, none when false.",
+    )
+    recommendation_job: RecommendationJob | None = Field(
+        default=None, description="The job of `plansmith sagemaker recommend`; a default one when left out."
     )
 
     @property

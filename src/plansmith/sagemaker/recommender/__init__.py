@@ -1,0 +1,1 @@
+"""Jobs of SageMaker Inference Recommender: which instance type serves a model best."""
