@@ -89,6 +89,29 @@ _SERVER = (
     click.option("--url", metavar="URL", help="A running Triton: http://host:8000 or grpc://host:8001."),
     click.option("--metrics", metavar="HOST:PORT", default="", help="With --url: its Prometheus metrics."),
     repository_option("Where the releases are; with --url, only if it is given."),
+    click.option(
+        "--endpoint",
+        metavar="NAME|FILE.yaml",
+        shell_complete=complete_file,
+        help="An endpoint of SageMaker, by its name or its file; with --url, a front end of one without AWS.",
+    ),
+    click.option(
+        "--target-model",
+        "target_models",
+        metavar="[MODEL=]ARCHIVE",
+        multiple=True,
+        help="Of a multi-model endpoint: the archive that answers, or that of a model.",
+    ),
+    click.option("--target-variant", metavar="NAME", default="", help="The variant to ask [each, by its weight]."),
+    click.option("--region", metavar="NAME", default="", help="Of the endpoint [AWS_REGION, or the AWS profile's]."),
+    click.option("--profile", metavar="NAME", default="", help="A profile of the AWS configuration files."),
+    click.option(
+        "--interface",
+        metavar="FILE",
+        type=_FILE,
+        shell_complete=complete_file,
+        help="With --endpoint: know the inputs by a manifest.json, a config.pbtxt, JSON or a .tar.gz, not a release.",
+    ),
     click.option("--processes", metavar="N", type=click.IntRange(1, 1000), help="Client processes [1]."),
 )
 

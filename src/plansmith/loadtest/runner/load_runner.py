@@ -340,7 +340,7 @@ class LoadRunner:
         if loss := self._liveness.loss():
             kind, message = self.totals.last_failure
             detail = f" ({message})" * bool(kind)
-            raise LoadEnd("server-lost", f"the server at {self._target.place} is lost: {loss}{detail}")
+            raise LoadEnd("server-lost", f"{self._target.label} is lost: {loss}{detail}")
         self._require_limits()
         self._check_precision()
 
@@ -383,6 +383,6 @@ class LoadRunner:
         try:
             check_target(self._target, min(self._plan.timeout_seconds, _LAST_CHECK_SECONDS))
         except PlansmithError as error:
-            reason = f"the server at {self._target.place} is lost: {error.message}"
+            reason = f"{self._target.label} is lost: {error.message}"
             self._stages[-1].stopped = reason
             raise LoadEnd("server-lost", reason) from error
