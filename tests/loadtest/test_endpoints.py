@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from plansmith.loadtest.results import LoadReport
 from plansmith.sagemaker.selection import PackageRequest
 from plansmith.triton.repository.repository import ModelRepository
 
-from ..support.cli.command import check_refusal
+from ..support.cli.command import COMMAND, check_refusal, environment
 from ..support.loadtest.http_server import HttpServer, Response
 from ..support.sagemaker.endpoints import write_endpoint
 from ..support.sagemaker.front_end import FrontEnd, front_end, unpacked_archives
@@ -34,6 +35,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("busy_machine", "aws")]
 PAUSE_SECONDS = 0.02
 """So that the client is not the limit."""
 ANSWER = Response(after_seconds=PAUSE_SECONDS)
+
+SOME_REQUESTS = 300
+END_SECONDS = 90
 
 BRIEF = ("--users", "2", "--seconds", "2", "--warm-up", "0.3s", "--output", "out", "--json")
 
@@ -131,6 +135,25 @@ def test_each_refusal_is_a_failure_by_kind(loadtest: Command, endpoint: HttpServ
     assert max(thirds) - min(thirds) <= 2
 
 
+@pytest.mark.usefixtures("releases")
+def test_sigterm_ends_in_a_report(endpoint: HttpServer, tmp_path: Path) -> None:
+    """As Ctrl-C does: of what was measured until then, with its exit code."""
+    words = [*COMMAND, "loadtest", "one", "--endpoint", "prod", "--users", "2", "--seconds", "300", *BRIEF[4:]]
+    with subprocess.Popen(words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE) as process:
+
+        def answer(number: int) -> Response:
+            if number == SOME_REQUESTS:
+                process.terminate()
+            return ANSWER
+
+        endpoint.answer = answer
+        stdout, _ = process.communicate(timeout=END_SECONDS)
+    assert process.returncode == 130
+    report = LoadReport.model_validate_json(stdout)
+    assert report.ending == "interrupted"
+    assert report.stages[0].stats.requests > 0
+
+
 NOT_FOUND = aws_error("ValidationError", 400, "Endpoint prod of account 123456789012 not found.")
 THROTTLED = aws_error("ThrottlingException", 400, "Rate exceeded")
 REFUSED = {
@@ -186,13 +209,14 @@ def test_wrong_endpoint_is_refused(
     check_refusal(loadtest(*words, "--json"), status, says)
 
 
-@pytest.mark.usefixtures("releases")
-def test_file_of_an_endpoint_names_its_models(loadtest: Command, tmp_path: Path) -> None:
-    """Its name, region, repository and models; a dry run sends nothing."""
-    path = write_endpoint(tmp_path, variant={"models": ["one@1"], "instance_type": "ml.c5.xlarge"})
+def test_file_of_an_endpoint_names_its_models(loadtest: Command, net_repository: Path, tmp_path: Path) -> None:
+    """Its name, region, repository and models, whose kept inputs are sent; a dry run sends nothing."""
+    variant = {"models": ["net@1"], "instance_type": "ml.c5.xlarge"}
+    path = write_endpoint(tmp_path, repository=str(net_repository), variant=variant)
     shown = loadtest("--endpoint", path, "--users", "1", "--dry-run")
     assert shown.status == 0, shown
-    assert "server   endpoint bert in us-east-1, with one@1\none@1: 64 requests of x" in shown.stdout
+    assert "server   endpoint bert in us-east-1, with net@1\nnet@1: 64 requests of x 1x3x64 to 8x3x64" in shown.stdout
+    assert "the inputs that net@1 keeps" in shown.stdout
 
 
 @pytest.fixture(scope="module")

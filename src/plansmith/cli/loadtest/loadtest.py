@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from plansmith.cli.loadtest.plan import RequestedTest
     from plansmith.cli.loadtest.target import RequestedTarget
     from plansmith.loadtest.results import LoadReport
+    from plansmith.loadtest.runner.workers import RemoteWorkers
     from plansmith.loadtest.server.connect import PreparedTarget
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -38,6 +39,8 @@ Examples:
   plansmith loadtest minilm --endpoint minilm-prod --region eu-west-1 --ramp staged --stop-p95 200ms
   plansmith loadtest bert=3 t5 --endpoint many --target-model bert=bert-1.tar.gz --target-model t5=t5-2.tar.gz
   plansmith loadtest minilm --url http://127.0.0.1:8080/invocations
+  plansmith loadtest bert --url http://gpu-box:8000 --users 2000 --expect-workers 3
+  plansmith loadtest --worker driver:5557 --processes 4
   plansmith loadtest --plan plan.yaml --output results --json
 
 \b
@@ -70,24 +73,32 @@ def loadtest_command(models: tuple[str, ...], **options: Any) -> None:
     With --endpoint the models answer behind an endpoint of SageMaker: each request is signed and sent once. Their
     releases tell what they take; --target-model names the archive of each in a multi-model endpoint.
 
+    With --expect-workers the load comes from other machines, on which plansmith loadtest --worker HOST:PORT runs.
+
     Figures of a stage in which the client, and not the server, was the limit are withheld.
     """
     from plansmith.cli.loadtest.dry_run import show_plan
     from plansmith.cli.loadtest.plan import read_test
     from plansmith.cli.loadtest.target import read_target
+    from plansmith.cli.loadtest.workers import read_workers, run_worker, terminable
     from plansmith.cli.text import require_text
     from plansmith.loadtest.runner.run import require_locust
 
     require_text(*models)
+    if options["worker"]:
+        run_worker(models, options)
+        return
     target = read_target(models, options)
     test = read_test(target.names, options)
+    workers = read_workers(target, test, options)
     if options["dry_run"]:
         show_plan(target, test, options)
         return
     require_locust()
     folder = options["output"] or _default_folder(target, test)
     try:
-        report, ready = _run(target, test, folder, options)
+        with terminable():
+            report, ready = _run(target, test, folder, options, workers)
     except KeyboardInterrupt:
         click.echo("plansmith: interrupted before the load began; nothing was measured", err=True)
         sys.exit(EXIT_INTERRUPTED)
@@ -95,7 +106,7 @@ def loadtest_command(models: tuple[str, ...], **options: Any) -> None:
 
 
 def _run(
-    target: RequestedTarget, test: RequestedTest, folder: Path, options: dict[str, Any]
+    target: RequestedTarget, test: RequestedTest, folder: Path, options: dict[str, Any], workers: RemoteWorkers | None
 ) -> tuple[LoadReport, PreparedTarget]:
     """Start what has to be started, run the test, and store its report.
 
@@ -104,6 +115,7 @@ def _run(
     """
     from plansmith.cli.loadtest.progress import LoadProgress
     from plansmith.cli.loadtest.target import prepared
+    from plansmith.cli.loadtest.workers import show_workers
     from plansmith.loadtest.report.files import store_report
     from plansmith.loadtest.runner.run import run_load
     from plansmith.system.files import storage_errors
@@ -116,7 +128,15 @@ def _run(
             prepared(target, test, options, folder, quiet=quiet) as ready,
             LoadProgress(len(test.plan.stages), quiet=quiet) as progress,
         ):
-            report = run_load(ready.target, test.plan, folder=folder, monitor=ready.monitor, progress=progress.show)
+            show_workers(workers, quiet=quiet)
+            report = run_load(
+                ready.target,
+                test.plan,
+                folder=folder,
+                monitor=ready.monitor,
+                workers=workers,
+                progress=progress.show,
+            )
             report = _completed(report, ready)
             store_report(report, folder)
     finally:

@@ -46,6 +46,12 @@ _LOAD = (
     click.option("--stop-error-rate", metavar="SHARE", help="End it when a larger share of the requests fails: 1%."),
     click.option("--stop-flat", metavar="SHARE", help="End it when more load adds less throughput than this: 5%."),
     click.option(
+        "--stop-invocations",
+        metavar="N",
+        type=click.IntRange(1),
+        help="End it when a stage answers this many requests per minute, the most that are expected.",
+    ),
+    click.option(
         "--confidence",
         metavar="SHARE",
         help="End a stage when the 95 % confidence interval of its mean latency is within ± this: 2%.",
@@ -115,6 +121,17 @@ _SERVER = (
     click.option("--processes", metavar="N", type=click.IntRange(1, 1000), help="Client processes [1]."),
 )
 
+_WORKERS = (
+    click.option(
+        "--expect-workers",
+        metavar="N",
+        type=click.IntRange(1, 1000),
+        help="Have the load come from so many client processes on other machines.",
+    ),
+    click.option("--listen", metavar="HOST:PORT", help="Where they are awaited [0.0.0.0:5557]; for trusted networks."),
+    click.option("--worker", metavar="HOST:PORT", help="Be such a worker, of the test that listens there; no MODEL."),
+)
+
 _RESULTS = (
     click.option(
         "--output",
@@ -131,5 +148,5 @@ _RESULTS = (
 
 def loadtest_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """All of them, in the order of the help."""
-    options = (*_LOAD, *_REQUESTS, *_SERVER, *_RESULTS)
+    options = (*_LOAD, *_REQUESTS, *_SERVER, *_WORKERS, *_RESULTS)
     return reduce(lambda decorated, option: option(decorated), reversed(options), command)

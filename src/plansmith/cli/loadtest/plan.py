@@ -128,6 +128,8 @@ def _stop_conditions(conditions: StopConditions, options: Mapping[str, Any]) -> 
     for field, name in (("error_rate", "stop_error_rate"), ("flat_throughput", "stop_flat"), ("confidence",) * 2):
         if options[name]:
             update[field] = read_share(options[name], f"--{name.replace('_', '-')}")
+    if options["stop_invocations"]:
+        update["invocations_per_minute"] = options["stop_invocations"]
     return conditions.model_dump() | update
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tritonclient.grpc import service_pb2
 
 _BODIES, _INDEX = "bodies.bin", "index.json"
+PAYLOAD_FILES = (_INDEX, _BODIES)
 _JSON_BYTES = "Inference-Header-Content-Length"
 
 

@@ -290,7 +290,8 @@ class LoadRunner:
                 if event == "loaded":
                     self._users = message["users"]
                 if event == "lost":
-                    raise ClientLost(f"{message['clients']} client processes do not answer")
+                    machines = ", ".join(message["machines"])
+                    raise ClientLost(f"{message['clients']} client processes do not answer, on {machines}")
                 if until and event == until:
                     return True
             if time.monotonic() - self._received > _SILENT_CLIENT_SECONDS:
@@ -349,7 +350,8 @@ class LoadRunner:
         run = self._current
         if run is None or run.measured_from is None or self._number == WARM_UP or self._is_over:
             return
-        if reason := exceeded_limit(self._plan.stop_when, self.totals.stages[self._number].all):
+        seconds = run.measured_seconds or time.monotonic() - run.measured_from
+        if reason := exceeded_limit(self._plan.stop_when, self.totals.stages[self._number].all, seconds):
             raise LoadEnd("threshold", reason)
 
     def _check_precision(self) -> None:
