@@ -1,8 +1,9 @@
 """How many requests per second one client process of a load test sends to a server that answers at once.
 
-    python -m benchmarks.load_generator [--users 200] [--seconds 10] [--processes 1]
+    python -m benchmarks.load_generator [--users 200] [--seconds 10] [--processes 1] [--endpoint]
 
-The server is a process of its own that reads no body and writes the same bytes; it shares the machine with the client.
+With --endpoint the requests are signed as those to an endpoint of SageMaker. The server is a process of its own that
+reads no body and writes the same bytes; it shares the machine with the client.
 The client must reach 4,000 requests per second with 200 users.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import tempfile
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,10 +22,11 @@ import numpy as np
 from plansmith.loadtest.payloads.encoding import write_payloads
 from plansmith.loadtest.plan.stages import LoadPlan, Stage
 from plansmith.loadtest.runner.run import run_load
-from plansmith.loadtest.target import LoadTarget, TargetModel
+from plansmith.loadtest.target import Endpoint, LoadTarget, Service, TargetModel
 from plansmith.triton.client.messages import Request, WireTensor
 
 REQUIRED = 4000
+REQUESTS = 64
 _RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 _HEAD_END = b"\r\n\r\n"
 _LENGTH = b"Content-Length: "
@@ -64,13 +67,19 @@ def serve(port: Connection) -> None:
     asyncio.run(listen())
 
 
-def measure(port: int, *, users: int, seconds: float, processes: int) -> None:
-    array = np.zeros((1, 64), np.float32)
-    request = Request("tiny", "", [WireTensor("x", "float32", array.shape, array)], [])
+def measure(port: int, *, users: int, seconds: float, processes: int, endpoint: bool) -> None:
+    arrays = [np.full((1, 64), number, np.float32) for number in range(REQUESTS)]
+    requests = [Request("tiny", "", [WireTensor("x", "float32", array.shape, array)], []) for array in arrays]
     with tempfile.TemporaryDirectory() as scratch:
         payloads = Path(scratch, "payloads")
-        write_payloads(payloads, [request], "http", "binary", is_batched=True)
-        target = LoadTarget(place=f"127.0.0.1:{port}", models=(TargetModel(model="tiny", payloads=str(payloads)),))
+        service: Service = "endpoint" if endpoint else "triton"
+        write_payloads(payloads, requests, "http", "binary", is_batched=True, service=service)
+        target = LoadTarget(
+            place=f"127.0.0.1:{port}",
+            models=(TargetModel(model="tiny", payloads=str(payloads)),),
+            service=service,
+            endpoint=Endpoint(name="prod", region="eu-west-1") if endpoint else None,
+        )
         stage = Stage(users=users, seconds=seconds)
         plan = LoadPlan(stages=(stage,), warm_up=Stage(users=users, seconds=2), processes=processes)
         report = run_load(target, plan, folder=Path(scratch, "logs"))
@@ -87,12 +96,17 @@ def measure(port: int, *, users: int, seconds: float, processes: int) -> None:
 @click.option("--users", default=200, show_default=True)
 @click.option("--seconds", default=10.0, show_default=True)
 @click.option("--processes", default=1, show_default=True)
-def main(users: int, seconds: float, processes: int) -> None:
+@click.option("--endpoint", is_flag=True, help="Sign requests as those to an endpoint of SageMaker.")
+def main(*, users: int, seconds: float, processes: int, endpoint: bool) -> None:
     ours, theirs = multiprocessing.Pipe()
     server = multiprocessing.Process(target=serve, args=(theirs,), daemon=True)
     server.start()
+    port = ours.recv()
+    if endpoint:
+        os.environ |= {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
+        os.environ["AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME"] = f"http://127.0.0.1:{port}"
     try:
-        measure(ours.recv(), users=users, seconds=seconds, processes=processes)
+        measure(port, users=users, seconds=seconds, processes=processes, endpoint=endpoint)
     finally:
         server.terminate()
         server.join()

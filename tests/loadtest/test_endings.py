@@ -138,6 +138,7 @@ def test_dead_client_ends_in_a_report(tmp_path: Path, processes: int) -> None:
     ("stop_when", "reason"),
     [
         (StopConditions(latency=LatencyLimit(percentile=90, milliseconds=50)), r"p90 was [\d.]+ ms, above 50 ms"),
+        (StopConditions(invocations_per_minute=60), r"[\d,]+ requests were answered per minute, and 60 are expected"),
         (StopConditions(error_rate=0.2), r"of the requests failed, more than 20\.0%"),
     ],
 )

@@ -92,9 +92,11 @@ def test_limits_need_enough_requests() -> None:
     """A latency and an error rate are judged from the least number of requests on."""
     stop = StopConditions(latency=LatencyLimit(percentile=90, milliseconds=40), error_rate=0.2)
     counts = RequestCounts(answered=100, latency=histogram_of(50))
-    assert exceeded_limit(stop, counts).startswith("p90 was 50")
-    assert exceeded_limit(stop, RequestCounts(answered=1, failed=9, latency=histogram_of(1))) == ""
-    assert exceeded_limit(stop, RequestCounts(answered=60, failed=40, latency=histogram_of(1))).startswith("40.0% of")
+    assert exceeded_limit(stop, counts, 10).startswith("p90 was 50")
+    assert exceeded_limit(stop, RequestCounts(answered=1, failed=9, latency=histogram_of(1)), 10) == ""
+    assert exceeded_limit(stop, RequestCounts(answered=60, failed=40, latency=histogram_of(1)), 10).startswith(
+        "40.0% of"
+    )
 
 
 def test_throughput_is_flat_if_more_load_adds_little() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from plansmith.records.model import Record
 from plansmith.system.urls import Address, Protocol
 from plansmith.triton.client import Encoding
+
+Service = Literal["triton", "front-end", "endpoint"]
+"""What answers: Triton's own API, SageMaker's front end of a Triton, or an endpoint of SageMaker at AWS."""
 
 
 class TargetModel(Record):
@@ -17,16 +22,34 @@ class TargetModel(Record):
         version: empty for the one that the server chooses.
         payloads: absolute path of the folder of its encoded requests (`payloads.encoding`); empty in reports.
         weight: its share of the requests, in proportion to the other models'.
+        target_model: of a multi-model endpoint, the archive that answers.
     """
 
     model: str
     version: str = ""
     payloads: str
     weight: float = 1
+    target_model: str = ""
+
+
+class Endpoint(Record):
+    """An endpoint of SageMaker at AWS.
+
+    Attributes:
+        name: of the endpoint.
+        region: where it is.
+        profile: of the AWS configuration files; empty for what the environment says.
+        variant: the production variant that answers; empty for each by its weight.
+    """
+
+    name: str
+    region: str
+    profile: str = ""
+    variant: str = ""
 
 
 class LoadTarget(Record):
-    """A Triton and the models on it.
+    """A server and the models on it.
 
     Attributes:
         place: `host:port`, over HTTP with a path where there is one.
@@ -35,6 +58,8 @@ class LoadTarget(Record):
         encoding: of the bodies.
         headers: sent with each request; in reports, their names alone.
         models: one or more.
+        service: what answers there.
+        endpoint: whose models these are, where `service` is endpoint.
     """
 
     place: str
@@ -43,11 +68,25 @@ class LoadTarget(Record):
     encoding: Encoding = "binary"
     headers: dict[str, str] = Field(default_factory=dict)
     models: tuple[TargetModel, ...]
+    service: Service = "triton"
+    endpoint: Endpoint | None = None
 
     @property
     def address(self) -> Address:
         """Where it answers."""
         return Address(self.place, self.secure, self.protocol)
+
+    @property
+    def url(self) -> str:
+        """Its address without a path, over HTTP."""
+        return f"http{'s' if self.secure else ''}://{self.place.partition('/')[0]}"
+
+    @property
+    def label(self) -> str:
+        """The server in messages."""
+        if self.endpoint is not None:
+            return f"endpoint {self.endpoint.name} in {self.endpoint.region}"
+        return f"the front end at {self.address}" if self.service == "front-end" else f"the server at {self.place}"
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +19,7 @@ class Response:
     body: bytes = b"{}"
     after_seconds: float = 0
     cuts: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 Answer = Callable[[int], Response]
@@ -31,6 +32,7 @@ class HttpServer:
     Attributes:
         answer: what it answers; a test changes it while the server runs.
         paths: how often each path was requested.
+        headers: of the last request, in lower case.
         requests: how many requests came.
         max_connections: connections that were open at a time.
         place: `host:port`.
@@ -39,6 +41,7 @@ class HttpServer:
     def __init__(self, answer: Answer = lambda _: Response()) -> None:
         self.answer = answer
         self.paths: Counter[str] = Counter()
+        self.headers: dict[str, str] = {}
         self.requests = 0
         self.max_connections = 0
         self.place = ""
@@ -103,13 +106,15 @@ class HttpServer:
             response = self.answer(self.requests)
             self.requests += 1
             self.paths[path] += 1
+            self.headers = headers
         if response.after_seconds:
             await asyncio.sleep(response.after_seconds)
         if not response.status:
             await asyncio.Event().wait()
         if response.cuts:
             return False
-        head = f"HTTP/1.1 {response.status} .\r\nContent-Length: {len(response.body)}\r\n\r\n"
-        writer.write(head.encode() + response.body)
+        fields = {"Content-Length": str(len(response.body)), **response.headers}
+        lines = [f"HTTP/1.1 {response.status} .", *(f"{name}: {value}" for name, value in fields.items())]
+        writer.write("\r\n".join([*lines, "\r\n"]).encode() + response.body)
         await writer.drain()
         return True

@@ -12,6 +12,7 @@ from plansmith.loadtest.plan.stages import LoadPlan, Stage
 from plansmith.loadtest.results import LoadReport
 from plansmith.loadtest.runner.load_runner import Progress
 from plansmith.loadtest.runner.run import run_load
+from plansmith.loadtest.runner.workers import RemoteWorkers
 from plansmith.loadtest.target import LoadTarget, TargetModel
 from plansmith.triton.client.messages import Request, WireTensor
 
@@ -37,9 +38,11 @@ def run(
     *stages: Stage,
     models: Sequence[str] = ("tiny",),
     progress: Callable[[Progress], None] = lambda _: None,
+    workers: RemoteWorkers | None = None,
     **settings: object,
 ) -> LoadReport:
     """Run stages after a short warm-up."""
     warm_up = Stage(users=1, seconds=0.3)
     plan = LoadPlan.model_validate({"stages": stages, "warm_up": warm_up, **settings})
-    return run_load(target_at(place, folder, models), plan, folder=folder / "logs", progress=progress)
+    target = target_at(place, folder, models)
+    return run_load(target, plan, folder=folder / "logs", workers=workers, progress=progress)

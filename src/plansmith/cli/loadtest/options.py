@@ -46,6 +46,12 @@ _LOAD = (
     click.option("--stop-error-rate", metavar="SHARE", help="End it when a larger share of the requests fails: 1%."),
     click.option("--stop-flat", metavar="SHARE", help="End it when more load adds less throughput than this: 5%."),
     click.option(
+        "--stop-invocations",
+        metavar="N",
+        type=click.IntRange(1),
+        help="End it when a stage answers this many requests per minute, the most that are expected.",
+    ),
+    click.option(
         "--confidence",
         metavar="SHARE",
         help="End a stage when the 95 % confidence interval of its mean latency is within ± this: 2%.",
@@ -89,7 +95,41 @@ _SERVER = (
     click.option("--url", metavar="URL", help="A running Triton: http://host:8000 or grpc://host:8001."),
     click.option("--metrics", metavar="HOST:PORT", default="", help="With --url: its Prometheus metrics."),
     repository_option("Where the releases are; with --url, only if it is given."),
+    click.option(
+        "--endpoint",
+        metavar="NAME|FILE.yaml",
+        shell_complete=complete_file,
+        help="An endpoint of SageMaker, by its name or its file; with --url, a front end of one without AWS.",
+    ),
+    click.option(
+        "--target-model",
+        "target_models",
+        metavar="[MODEL=]ARCHIVE",
+        multiple=True,
+        help="Of a multi-model endpoint: the archive that answers, or that of a model.",
+    ),
+    click.option("--target-variant", metavar="NAME", default="", help="The variant to ask [each, by its weight]."),
+    click.option("--region", metavar="NAME", default="", help="Of the endpoint [AWS_REGION, or the AWS profile's]."),
+    click.option("--profile", metavar="NAME", default="", help="A profile of the AWS configuration files."),
+    click.option(
+        "--interface",
+        metavar="FILE",
+        type=_FILE,
+        shell_complete=complete_file,
+        help="With --endpoint: know the inputs by a manifest.json, a config.pbtxt, JSON or a .tar.gz, not a release.",
+    ),
     click.option("--processes", metavar="N", type=click.IntRange(1, 1000), help="Client processes [1]."),
+)
+
+_WORKERS = (
+    click.option(
+        "--expect-workers",
+        metavar="N",
+        type=click.IntRange(1, 1000),
+        help="Have the load come from so many client processes on other machines.",
+    ),
+    click.option("--listen", metavar="HOST:PORT", help="Where they are awaited [0.0.0.0:5557]; for trusted networks."),
+    click.option("--worker", metavar="HOST:PORT", help="Be such a worker, of the test that listens there; no MODEL."),
 )
 
 _RESULTS = (
@@ -108,5 +148,5 @@ _RESULTS = (
 
 def loadtest_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """All of them, in the order of the help."""
-    options = (*_LOAD, *_REQUESTS, *_SERVER, *_RESULTS)
+    options = (*_LOAD, *_REQUESTS, *_SERVER, *_WORKERS, *_RESULTS)
     return reduce(lambda decorated, option: option(decorated), reversed(options), command)

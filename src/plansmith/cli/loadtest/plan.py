@@ -128,6 +128,8 @@ def _stop_conditions(conditions: StopConditions, options: Mapping[str, Any]) -> 
     for field, name in (("error_rate", "stop_error_rate"), ("flat_throughput", "stop_flat"), ("confidence",) * 2):
         if options[name]:
             update[field] = read_share(options[name], f"--{name.replace('_', '-')}")
+    if options["stop_invocations"]:
+        update["invocations_per_minute"] = options["stop_invocations"]
     return conditions.model_dump() | update
 
 
@@ -141,6 +143,8 @@ def _models(file: PlanFile | None, names: Sequence[str], options: Mapping[str, A
             f"the plan {options['plan']} has the models, and {', '.join(names)} is named, too",
             remedy="name none beside the plan, or leave `models` out of it",
         )
+    if options["interface"] is not None and not names:
+        names = [options["interface"].name.partition(".")[0]]
     models = models or tuple(_model_share(name) for name in names)
     if not models:
         raise UsageError("no model is named", remedy="plansmith loadtest MODEL; see --help")
@@ -153,7 +157,24 @@ def _models(file: PlanFile | None, names: Sequence[str], options: Mapping[str, A
         update["data"] = _data(options["data"])
     if options["batches"]:
         update["batches"] = tuple(map(int, read_numbers(options["batches"], "--batch", whole=True)))
-    return tuple(share.model_copy(update=update) for share in models)
+    return _with_target_models(tuple(share.model_copy(update=update) for share in models), options["target_models"])
+
+
+def _with_target_models(models: tuple[ModelShare, ...], texts: Sequence[str]) -> tuple[ModelShare, ...]:
+    """The models with their archives, each ARCHIVE or MODEL=ARCHIVE."""
+    archives = {}
+    for text in texts:
+        model, equals, archive = text.rpartition("=")
+        names = [share.model for share in models if not equals or model in {share.model, share.name}]
+        if len(names) != 1 or not archive:
+            raise UsageError(
+                f"--target-model {text} names the archive of {len(names) or 'no'} models of {len(models)}",
+                remedy="write it like --target-model minilm=minilm-3-0a1b2c3d.tar.gz",
+            )
+        archives[names[0]] = archive
+    return tuple(
+        share.model_copy(update={"target_model": archives.get(share.model, share.target_model)}) for share in models
+    )
 
 
 def _model_share(text: str) -> ModelShare:

@@ -1,7 +1,8 @@
 """A client process of a load test: Locust's runner, with commands and events as lines of JSON.
 
 `lead FD PARENT` serves the parent on a descriptor: it generates the load itself, or hands the commands to workers by
-Locust's own messages. `worker PARENT HOST PORT` is such a worker. Run as `python -m plansmith.loadtest.client.process`.
+Locust's own messages. `worker PARENT HOST PORT` is such a worker, and `remote PARENT HOST PORT FOLDER` one on another
+machine, which gets its payloads from the lead process. Run as `python -m plansmith.loadtest.client.process`.
 """
 
 from __future__ import annotations
@@ -14,16 +15,28 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plansmith import __version__
+from plansmith.loadtest.client.transfer import PayloadReceiver, payload_sizes, read_piece
+from plansmith.loadtest.target import LoadTarget
 from plansmith.system.process import dying_with
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from io import BufferedRWPair
 
     from locust.runners import Runner
 
+    from plansmith.loadtest.client.generator import LoadGenerator
+
     Stream = BufferedRWPair[Any, Any]
+
+MODULE = "plansmith.loadtest.client.process"
+
+REFUSED, LOST = 3, 4
+"""Exit codes of a worker: the lead process has another version, or is not heard any more."""
 
 _COMMAND, _EVENT = "plansmith-command", "plansmith-event"
 """Locust's messages to the clients, and from them."""
@@ -41,14 +54,17 @@ class LeadProcess:
     Args:
         stream: to the parent.
         runner: Locust's.
-        workers: how many there are; 0 where this process generates the load.
+        workers: how many there are, at least; 0 where this process generates the load.
+        is_remote: they are on other machines.
     """
 
-    def __init__(self, stream: Stream, runner: Runner, workers: int) -> None:
+    def __init__(self, stream: Stream, runner: Runner, workers: int, *, is_remote: bool = False) -> None:
         self._stream = stream
         self._write_lock = threading.Lock()
         self._runner = runner
         self._workers = workers
+        self._is_remote = is_remote
+        self._target: LoadTarget | None = None
         self._names: list[str] = ["local"] if not workers else []
         self._ready: set[str] = set()
         self._finished: dict[str, set[str]] = {}
@@ -75,6 +91,11 @@ class LeadProcess:
             self._names = sorted(self._ready)
             gevent.spawn(self._watch_workers)
 
+    @property
+    def machines(self) -> list[str]:
+        """The machine of each worker."""
+        return [_machine_of(name) for name in self._names]
+
     def serve(self) -> None:
         """Execute the parent's commands until it quits."""
         for line in self._stream:
@@ -84,15 +105,23 @@ class LeadProcess:
             if command == "quit":
                 break
             if command == "prepare":
-                for number, name in enumerate(self._names):
-                    self._send(name, {**message, "client": number, "clients": len(self._names)})
+                self._prepare(message)
             elif command == "load":
                 self._finished.pop("spent", None)
                 self._load(message)
             else:
                 self._runner.send_message(_COMMAND, message)
         if self._workers:
+            self._runner.send_message(_COMMAND, {"command": "end"})
             self._runner.quit()
+
+    def _prepare(self, message: dict[str, Any]) -> None:
+        """Number the clients, and have those on other machines fetch their payloads."""
+        if self._is_remote:
+            self._target = LoadTarget.model_validate(message["target"])
+            message["payload_sizes"] = payload_sizes(self._target)
+        for number, name in enumerate(self._names):
+            self._send(name, {**message, "client": number, "clients": len(self._names)})
 
     def _load(self, message: dict[str, Any]) -> None:
         """Begin a stage: pass its arrivals on, and have Locust start or stop users."""
@@ -124,12 +153,27 @@ class LeadProcess:
         if event == "report":
             self.emit(event="report", client=client, report=message["report"], users=self._runner.user_count)
         elif event == "ready":
-            self._ready.add(client)
+            self._add_worker(client, message["version"])
+        elif event == "fetch" and self._target is not None:
+            self._send(client, read_piece(self._target, message))
         elif event in _FROM_ALL:
             finished = self._finished.setdefault(event, set())
             finished.add(client)
             if finished.issuperset(self._names):
                 self.emit(event=event)
+
+    def _add_worker(self, client: str, version: str) -> None:
+        """A worker is there; one of another version, or that comes too late, is sent away."""
+        if self._names:
+            self._send(client, {"command": "refuse", "reason": "the test has begun"})
+        elif version != _version():
+            reason = f"it has {version}, and the driver {_version()}"
+            self._send(client, {"command": "refuse", "reason": reason})
+            time.sleep(_POLL_SECONDS)  # the parent ends this process, and what is sent goes out before
+            self.emit(event="refused", reason=f"the worker on {_machine_of(client)} is refused: {reason}")
+        else:
+            self._ready.add(client)
+            self.emit(event="joined", workers=len(self._ready))
 
     def _watch_workers(self) -> None:
         from locust.runners import STATE_MISSING
@@ -137,7 +181,7 @@ class LeadProcess:
         clients = self._runner.clients
         while not (lost := set(self._names) - {client.id for client in clients.all if client.state != STATE_MISSING}):
             time.sleep(_POLL_SECONDS)
-        self.emit(event="lost", clients=len(lost))
+        self.emit(event="lost", clients=len(lost), machines=sorted({_machine_of(name) for name in lost}))
 
 
 def main(arguments: list[str]) -> None:
@@ -146,11 +190,13 @@ def main(arguments: list[str]) -> None:
     parent = int(rest[1] if role == "lead" else rest[0])
     if not _prepare_process(parent):
         return
+    status = 0
     if role == "lead":
         _lead(int(rest[0]))
     else:
-        _work(rest[1], int(rest[2]))
-    os._exit(0)  # Locust's greenlets would go on
+        status = _work(rest[1], int(rest[2]), Path(rest[3]) if role == "remote" else None)
+    sys.stdout.flush()
+    os._exit(status)  # Locust's greenlets would go on
 
 
 def _prepare_process(parent: int) -> bool:
@@ -178,7 +224,7 @@ def _lead(descriptor: int) -> None:
         setup = json.loads(stream.readline())
         lead = _lead_process(stream, setup)
         lead.await_workers()
-        lead.emit(event="started")
+        lead.emit(event="started", machines=lead.machines)
         lead.serve()
 
 
@@ -194,8 +240,8 @@ def _lead_process(stream: Stream, setup: dict[str, Any]) -> LeadProcess:
 
         # Heartbeats, one per second, that a worker may miss: on a busy machine it may get no CPU for a while.
         runners.HEARTBEAT_LIVENESS = _MISSED_HEARTBEATS
-        runner: Any = environment.create_master_runner(setup["host"], 0)
-        lead = LeadProcess(stream, runner, setup["workers"])
+        runner: Any = environment.create_master_runner(setup["host"], setup["port"])
+        lead = LeadProcess(stream, runner, setup["workers"], is_remote=setup["is_remote"])
         lead.emit(event="listening", port=runner.server.port)
         return lead
     runner = environment.create_local_runner()
@@ -203,18 +249,76 @@ def _lead_process(stream: Stream, setup: dict[str, Any]) -> LeadProcess:
     return LeadProcess(stream, runner, 0)
 
 
-def _work(host: str, port: int) -> None:
+class WorkerProcess:
+    """Generates load as the lead process commands.
+
+    Args:
+        generator: generates it.
+        emit: sends an event to the lead process.
+        folder: takes the payloads where this is another machine; None where they are here.
+
+    Attributes:
+        status: the exit code.
+    """
+
+    def __init__(self, generator: LoadGenerator, emit: Callable[[dict[str, Any]], None], folder: Path | None) -> None:
+        self.status = LOST
+        self._generator = generator
+        self._receiver = PayloadReceiver(emit, folder) if folder is not None else None
+
+    def execute(self, message: dict[str, Any]) -> None:
+        """Execute a command of the lead process."""
+        import gevent
+
+        command = message["command"]
+        if command == "end":
+            self.status = 0
+        elif command == "refuse":
+            sys.stderr.write(f"refused: {message['reason']}\n")
+            sys.stderr.flush()
+            os._exit(REFUSED)
+        elif command == "piece" and self._receiver is not None:
+            self._receiver.receive(message["data"])
+        elif command == "prepare" and self._receiver is not None:
+            gevent.spawn(self._prepare, self._receiver, message)
+        else:
+            self._generator.execute(message)
+
+    def _prepare(self, receiver: PayloadReceiver, message: dict[str, Any]) -> None:
+        target = receiver.fetch(LoadTarget.model_validate(message["target"]), message["payload_sizes"])
+        self._generator.execute({**message, "target": target.model_dump(mode="json")})
+
+
+def _work(host: str, port: int, folder: Path | None) -> int:
+    """Generate load until the lead process ends, or is not heard any more: the exit code."""
     from locust.env import Environment
 
     from plansmith.loadtest.client.generator import LoadGenerator, user_class
 
     runner: Any = None
     generator = LoadGenerator(lambda message: runner.send_message(_EVENT, message))
+    worker = WorkerProcess(generator, lambda message: runner.send_message(_EVENT, message), folder)
     environment = Environment(user_classes=[user_class(generator)])
-    runner = environment.create_worker_runner(host, port)
-    runner.register_message(_COMMAND, lambda environment, msg: generator.execute(msg.data))  # noqa: ARG005 - Locust's
-    runner.send_message(_EVENT, {"event": "ready"})
+    try:
+        runner = environment.create_worker_runner(host, port)
+    except ConnectionError:
+        return LOST
+    runner.register_message(_COMMAND, lambda environment, msg: worker.execute(msg.data))  # noqa: ARG005 - Locust's
+    runner.send_message(_EVENT, {"event": "ready", "version": _version()})
     runner.greenlet.join()
+    return worker.status
+
+
+def _version() -> str:
+    """What a worker and its driver must have in common."""
+    import locust
+
+    return f"plansmith {__version__} with Locust {locust.__version__}"
+
+
+def _machine_of(client: str) -> str:
+    """The machine of a worker: Locust names it by that and a number of its own."""
+    return client.rpartition("_")[0]
 
 
 if __name__ == "__main__":

@@ -19,9 +19,14 @@ from urllib.parse import quote
 from plansmith.errors import first_line
 from plansmith.loadtest.payloads.encoding import Payload
 from plansmith.loadtest.target import LoadTarget, TargetModel
+from plansmith.system.aws.sagemaker_runtime import MODEL_ERROR, error_from_answer
+from plansmith.system.aws.signature import RequestSigner
+from plansmith.triton.client.sagemaker.front_end import invocation_path
+from plansmith.triton.client.sagemaker.invocation import TARGET_MODEL, TARGET_VARIANT
 
 if TYPE_CHECKING:
     from geventhttpclient import HTTPClient
+    from geventhttpclient.response import HTTPSocketResponse
 
 TIMEOUT, CONNECTION = "timeout", "connection"
 """Kinds of failures without an answer; the other kinds name the answer, such as `HTTP 400`."""
@@ -91,6 +96,9 @@ def sender_factory(target: LoadTarget, timeout_seconds: float) -> Callable[[], S
     """
     if target.protocol == "grpc":
         return lambda: GrpcSender(target, timeout_seconds)
+    if target.endpoint is not None:
+        signer = RequestSigner("sagemaker", target.endpoint.region, target.endpoint.profile)
+        return lambda: EndpointSender(target, timeout_seconds, signer)
     return lambda: HttpSender(target, timeout_seconds)
 
 
@@ -105,7 +113,7 @@ class HttpSender:
     def __init__(self, target: LoadTarget, timeout_seconds: float) -> None:
         self._target = target
         self._timeout_seconds = timeout_seconds
-        self._paths = {model: infer_path(target, model) for model in target.models}
+        self._paths = {model: request_path(target, model) for model in target.models}
         self._client = self._connect()
 
     def send(self, payload: Payload, model: TargetModel) -> None:
@@ -115,8 +123,9 @@ class HttpSender:
 
         try:
             with gevent.Timeout(self._timeout_seconds):
-                response = self._client.request("POST", self._paths[model], payload.body, payload.headers)
-                body, status = response.read(), response.status_code
+                headers = self._headers(payload, model)
+                response = self._client.request("POST", self._paths[model], payload.body, headers)
+                body = response.read()
         except (gevent.Timeout, TimeoutError) as error:
             self._reconnect()
             raise RequestFailed(TIMEOUT, f"no answer within {self._timeout_seconds:g} s") from error
@@ -126,11 +135,19 @@ class HttpSender:
         except (HTTPParseError, ValueError) as error:
             self._reconnect()
             raise RequestFailed(_NO_HTTP, f"the answer is no HTTP: {first_line(error)}") from error
-        _require_ok(status, body)
+        if response.status_code != HTTPStatus.OK:
+            raise self._failure(response, body)
 
     def close(self) -> None:
         """As `Sender.close`."""
         self._client.close()
+
+    def _headers(self, payload: Payload, model: TargetModel) -> dict[str, str]:
+        del model
+        return payload.headers
+
+    def _failure(self, response: HTTPSocketResponse, body: bytes) -> RequestFailed:
+        return _http_failure(response.status_code, body)
 
     def _reconnect(self) -> None:
         with suppress(OSError):
@@ -152,6 +169,31 @@ class HttpSender:
             connection_timeout=self._timeout_seconds,
             network_timeout=self._timeout_seconds,
         )
+
+
+class EndpointSender(HttpSender):
+    """Sends signed requests to an endpoint of SageMaker, each once: what it throttles or refuses is a failure.
+
+    Args:
+        target: where it sends.
+        timeout_seconds: how long an answer may take.
+        signer: of all senders of this process.
+    """
+
+    def __init__(self, target: LoadTarget, timeout_seconds: float, signer: RequestSigner) -> None:
+        super().__init__(target, timeout_seconds)
+        self._signer = signer
+        self._urls = {model: f"{target.url}{path}" for model, path in self._paths.items()}
+        self._model_headers = {model: invocation_headers(target, model) for model in target.models}
+
+    def _headers(self, payload: Payload, model: TargetModel) -> dict[str, str]:
+        return self._signer.headers(self._urls[model], {**payload.headers, **self._model_headers[model]})
+
+    def _failure(self, response: HTTPSocketResponse, body: bytes) -> RequestFailed:
+        message = bytes(body[:_MAX_MESSAGE_BYTES])
+        error = error_from_answer(response.status_code, response.get("x-amzn-errortype") or "", message)
+        kind = f"{error.code} {error.status}" if error.code == MODEL_ERROR else error.code
+        return RequestFailed(kind or f"HTTP {error.status}", error.message)
 
 
 class PlainSender:
@@ -177,7 +219,7 @@ class PlainSender:
         try:
             connection.request("POST", infer_path(self._target, model), payload.body, headers)
             response = connection.getresponse()
-            _require_ok(response.status, self._read(response))
+            body = self._read(response)
         except TimeoutError as error:
             raise RequestFailed(TIMEOUT, f"no answer within {self._timeout_seconds:g} s") from error
         except OSError as error:
@@ -186,6 +228,8 @@ class PlainSender:
             raise RequestFailed(_NO_HTTP, f"the answer is no HTTP: {first_line(error)}") from error
         finally:
             connection.close()
+        if response.status != HTTPStatus.OK:
+            raise _http_failure(response.status, body)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -242,9 +286,24 @@ def infer_path(target: LoadTarget, model: TargetModel) -> str:
     return f"{slash}{base}/v2/models/{quote(model.model, safe='')}{version}/infer"
 
 
-def _require_ok(status: int, body: bytes) -> None:
-    if status != HTTPStatus.OK:
-        raise RequestFailed(f"HTTP {status}", bytes(body[:_MAX_MESSAGE_BYTES]).decode(errors="replace"))
+def request_path(target: LoadTarget, model: TargetModel) -> str:
+    """The path to which requests to a model are sent over HTTP."""
+    if target.service == "triton":
+        return infer_path(target, model)
+    _, slash, base = target.place.partition("/")
+    if target.endpoint is not None:
+        return f"{slash}{base}/endpoints/{quote(target.endpoint.name, safe='')}/invocations"
+    return f"{slash}{base}{invocation_path(model.target_model)}"
+
+
+def invocation_headers(target: LoadTarget, model: TargetModel) -> dict[str, str]:
+    """The headers by which an endpoint knows who shall answer."""
+    variant = target.endpoint.variant if target.endpoint is not None else ""
+    return {name: value for name, value in {TARGET_MODEL: model.target_model, TARGET_VARIANT: variant}.items() if value}
+
+
+def _http_failure(status: int, body: bytes) -> RequestFailed:
+    return RequestFailed(f"HTTP {status}", bytes(body[:_MAX_MESSAGE_BYTES]).decode(errors="replace"))
 
 
 def _channel(target: LoadTarget) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import mmap
 import random
@@ -10,8 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith.errors import EnvironmentFault, first_line
-from plansmith.loadtest.target import LoadTarget, TargetModel
+from plansmith.errors import EnvironmentFault, UsageError, first_line
+from plansmith.formatting import bytes_in_words
+from plansmith.loadtest.target import LoadTarget, Service, TargetModel
+from plansmith.system.aws.sagemaker_runtime import MAX_BODY_BYTES
+from plansmith.system.aws.signature import CONTENT_DIGEST
 from plansmith.system.urls import Protocol
 from plansmith.triton.client.dtypes import STRING, wire_name
 from plansmith.triton.client.messages import Encoding, Parameter, Request, require_parameters
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from tritonclient.grpc import service_pb2
 
 _BODIES, _INDEX = "bodies.bin", "index.json"
+PAYLOAD_FILES = (_INDEX, _BODIES)
 _JSON_BYTES = "Inference-Header-Content-Length"
 
 
@@ -40,7 +45,13 @@ class Payload:
 
 
 def write_payloads(
-    folder: Path, requests: Iterable[Request], protocol: Protocol, encoding: Encoding, *, is_batched: bool
+    folder: Path,
+    requests: Iterable[Request],
+    protocol: Protocol,
+    encoding: Encoding,
+    *,
+    is_batched: bool,
+    service: Service = "triton",
 ) -> None:
     """Encode requests into a folder, which is made.
 
@@ -50,9 +61,10 @@ def write_payloads(
         protocol: http or grpc.
         encoding: of HTTP bodies.
         is_batched: the first dim of the inputs counts samples; otherwise each request is one.
+        service: what answers; SageMaker describes bodies in the content type.
 
     Raises:
-        UsageError: a request cannot be encoded.
+        UsageError: a request cannot be encoded, or is larger than an endpoint takes.
         EnvironmentFault: tritonclient is not installed, or the folder cannot be written.
     """
     index = []
@@ -60,7 +72,10 @@ def write_payloads(
         folder.mkdir(parents=True)
         with (folder / _BODIES).open("wb") as bodies:
             for request in requests:
-                body, headers = _grpc(request) if protocol == "grpc" else _http(request, encoding)
+                if service != "triton":
+                    body, headers = _sagemaker(request, encoding, service)
+                else:
+                    body, headers = _grpc(request) if protocol == "grpc" else _http(request, encoding)
                 samples = max((tensor.shape[0] for tensor in request.inputs if tensor.shape), default=1)
                 row = {"at": bodies.tell(), "bytes": len(body), "headers": headers}
                 index.append({**row, "samples": samples if is_batched else 1})
@@ -127,6 +142,21 @@ def _http(request: Request, encoding: Encoding) -> tuple[bytes, dict[str, str]]:
     if not binary:
         return invocation.body, {"Content-Type": JSON_TYPE}
     return invocation.body, {"Content-Type": "application/octet-stream", _JSON_BYTES: json_bytes}
+
+
+def _sagemaker(request: Request, encoding: Encoding, service: Service) -> tuple[bytes, dict[str, str]]:
+    """Body and headers of an invocation, at AWS with the digest that its signature covers."""
+    invocation = invocation_from_request(replace(request, encoding=encoding), {})
+    if service == "endpoint" and len(invocation.body) > MAX_BODY_BYTES:
+        raise UsageError(
+            f"a request to {request.model} has {len(invocation.body)} bytes, and an endpoint takes"
+            f" {MAX_BODY_BYTES} ({bytes_in_words(MAX_BODY_BYTES)})",
+            remedy="send smaller batches (--batch 1)" + ", or in binary" * (encoding == "json"),
+        )
+    headers = {"Content-Type": invocation.content_type}
+    if service == "endpoint":
+        headers[CONTENT_DIGEST] = hashlib.sha256(invocation.body).hexdigest()
+    return invocation.body, headers
 
 
 def _grpc(request: Request) -> tuple[bytes, dict[str, str]]:

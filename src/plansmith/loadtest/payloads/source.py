@@ -14,7 +14,7 @@ from plansmith.loadtest.payloads.random_inputs import random_inputs
 from plansmith.loadtest.payloads.release_inputs import ReleaseInputs
 from plansmith.loadtest.payloads.sizes import DEFAULT_REQUESTS, SizeMix
 from plansmith.loadtest.plan.plan_file import ModelShare
-from plansmith.loadtest.target import TargetModel
+from plansmith.loadtest.target import Service, TargetModel
 from plansmith.records.release import Manifest, Package
 from plansmith.system.urls import Protocol
 from plansmith.triton.client import Encoding, Parameter, Signature
@@ -145,7 +145,13 @@ def choose_inputs(share: ModelShare, model: KnownModel, options: RequestOptions)
 
 
 def encode(
-    share: ModelShare, inputs: ModelInputs, signature: Signature, folder: Path, options: RequestOptions
+    share: ModelShare,
+    inputs: ModelInputs,
+    signature: Signature,
+    folder: Path,
+    options: RequestOptions,
+    *,
+    service: Service = "triton",
 ) -> TargetModel:
     """Encode the requests of a model into a folder of their own.
 
@@ -160,9 +166,20 @@ def encode(
         request for arrays in inputs.arrays for request in client.requests(arrays, parameters=options.parameters)
     )
     write_payloads(
-        folder, requests, options.protocol or "http", options.encoding, is_batched=signature.max_batch_size > 0
+        folder,
+        requests,
+        options.protocol or "http",
+        options.encoding,
+        is_batched=signature.max_batch_size > 0,
+        service=service,
     )
-    return TargetModel(model=share.name, version=share.version, payloads=str(folder.absolute()), weight=share.weight)
+    return TargetModel(
+        model=share.name,
+        version=share.version,
+        payloads=str(folder.absolute()),
+        weight=share.weight,
+        target_model=share.target_model,
+    )
 
 
 class _Unsent:

@@ -56,6 +56,7 @@ class ModelShare(Record):
     batches: tuple[PositiveCount, ...] = Field(
         default=(), description="Batch sizes of the requests; from 1 to the model's largest when left out."
     )
+    target_model: str = Field(default="", description="Of a multi-model endpoint, the archive that answers.")
 
     @property
     def name(self) -> str:

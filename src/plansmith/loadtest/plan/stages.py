@@ -107,6 +107,11 @@ class StopConditions(Record):
         default=None,
         description="Ends a stage: the 95 % confidence interval of its mean latency is at most ± this share of it.",
     )
+    invocations_per_minute: PositiveCount | None = Field(
+        default=None,
+        description="Ends the test: a stage answers this many requests per minute, the most that are expected"
+        " (MaxInvocations of SageMaker's Inference Recommender).",
+    )
     min_requests: PositiveCount = Field(default=20, description="Requests of a stage before a limit is applied.")
 
     def describe(self) -> list[str]:
@@ -118,6 +123,8 @@ class StopConditions(Record):
             lines.append(f"more than {100 * self.error_rate:g} % failed")
         if self.flat_throughput is not None:
             lines.append(f"throughput grows by less than {100 * self.flat_throughput:g} % with more load")
+        if self.invocations_per_minute is not None:
+            lines.append(f"{self.invocations_per_minute:,} requests answered per minute")
         if self.confidence is not None:
             lines.append(f"mean latency known to ± {100 * self.confidence:g} % (ends the stage)")
         return lines

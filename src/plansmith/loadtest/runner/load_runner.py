@@ -290,7 +290,8 @@ class LoadRunner:
                 if event == "loaded":
                     self._users = message["users"]
                 if event == "lost":
-                    raise ClientLost(f"{message['clients']} client processes do not answer")
+                    machines = ", ".join(message["machines"])
+                    raise ClientLost(f"{message['clients']} client processes do not answer, on {machines}")
                 if until and event == until:
                     return True
             if time.monotonic() - self._received > _SILENT_CLIENT_SECONDS:
@@ -340,7 +341,7 @@ class LoadRunner:
         if loss := self._liveness.loss():
             kind, message = self.totals.last_failure
             detail = f" ({message})" * bool(kind)
-            raise LoadEnd("server-lost", f"the server at {self._target.place} is lost: {loss}{detail}")
+            raise LoadEnd("server-lost", f"{self._target.label} is lost: {loss}{detail}")
         self._require_limits()
         self._check_precision()
 
@@ -349,7 +350,8 @@ class LoadRunner:
         run = self._current
         if run is None or run.measured_from is None or self._number == WARM_UP or self._is_over:
             return
-        if reason := exceeded_limit(self._plan.stop_when, self.totals.stages[self._number].all):
+        seconds = run.measured_seconds or time.monotonic() - run.measured_from
+        if reason := exceeded_limit(self._plan.stop_when, self.totals.stages[self._number].all, seconds):
             raise LoadEnd("threshold", reason)
 
     def _check_precision(self) -> None:
@@ -383,6 +385,6 @@ class LoadRunner:
         try:
             check_target(self._target, min(self._plan.timeout_seconds, _LAST_CHECK_SECONDS))
         except PlansmithError as error:
-            reason = f"the server at {self._target.place} is lost: {error.message}"
+            reason = f"{self._target.label} is lost: {error.message}"
             self._stages[-1].stopped = reason
             raise LoadEnd("server-lost", reason) from error

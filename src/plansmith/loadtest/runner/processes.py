@@ -18,7 +18,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from plansmith.errors import EnvironmentFault
+from plansmith.loadtest.client.process import MODULE
 from plansmith.loadtest.plan.stages import LoadPlan
+from plansmith.loadtest.runner.workers import RemoteWorkers
 from plansmith.loadtest.target import LoadTarget
 from plansmith.system.process import log_tail
 
@@ -27,7 +29,6 @@ _START_SECONDS = 60
 _MAX_STOP_SECONDS = 10
 _POLL_SECONDS = 0.5
 _HOST = "127.0.0.1"
-_MODULE = "plansmith.loadtest.client.process"
 
 
 class ClientLost(Exception):
@@ -41,12 +42,18 @@ class ClientProcesses:
         target: where they send requests.
         plan: their settings.
         folder: takes their logs.
+        workers: those on other machines that generate the load; None where processes of this machine do.
+
+    Attributes:
+        machines: that of each worker, where they are on other machines.
 
     Raises:
-        EnvironmentFault: on entering the block, where they do not start.
+        EnvironmentFault: on entering the block, where they do not start, or do not come.
     """
 
-    def __init__(self, target: LoadTarget, plan: LoadPlan, folder: Path) -> None:
+    def __init__(self, target: LoadTarget, plan: LoadPlan, folder: Path, workers: RemoteWorkers | None = None) -> None:
+        self.machines: tuple[str, ...] = ()
+        self._workers = workers
         self._target = target
         self._plan = plan
         self._folder = folder
@@ -56,6 +63,8 @@ class ClientProcesses:
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
+        if self._workers is not None:
+            self._workers.require_free()
         self._socket, theirs = socket.socketpair()
         try:
             with theirs:
@@ -69,7 +78,7 @@ class ClientProcesses:
                 seed=self._plan.seed,
                 max_in_flight=self._plan.max_in_flight,
             )
-            self._await("prepare")
+            self._await("prepare", self._wait_seconds)
         except ClientLost as lost:
             self._kill()
             raise EnvironmentFault(
@@ -141,7 +150,7 @@ class ClientProcesses:
         log = self._folder / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", _MODULE, *arguments],
+                [sys.executable, "-m", MODULE, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -151,20 +160,50 @@ class ClientProcesses:
 
     def _start_workers(self) -> None:
         """Set the lead process up, and start its workers where it does not generate the load itself."""
-        count = self._plan.processes if self._plan.processes > 1 else 0
-        stop_seconds = min(self._plan.timeout_seconds, _MAX_STOP_SECONDS)
-        self._write({"stop_seconds": stop_seconds, "workers": count, "host": _HOST})
-        if count:
-            port = self._await("listening")["port"]
-            for number in range(1, count + 1):
+        remote = self._workers
+        local = self._plan.processes if self._plan.processes > 1 and remote is None else 0
+        self._write(
+            {
+                "stop_seconds": min(self._plan.timeout_seconds, _MAX_STOP_SECONDS),
+                "workers": remote.count if remote is not None else local,
+                "host": remote.host if remote is not None else _HOST,
+                "port": remote.port if remote is not None else 0,
+                "is_remote": remote is not None,
+            }
+        )
+        if local:
+            port = self._await("listening", _START_SECONDS)["port"]
+            for number in range(1, local + 1):
                 self._start(f"worker-{number}", ["worker", str(os.getpid()), _HOST, str(port)])
-        self._await("started")
+        machines = self._await("started", self._wait_seconds)["machines"]
+        self.machines = tuple(machines) if remote is not None else ()
 
-    def _await(self, event: str) -> dict[str, Any]:
-        for message in self.events(_START_SECONDS):
+    @property
+    def _wait_seconds(self) -> float:
+        return _START_SECONDS if self._workers is None else self._workers.wait_seconds
+
+    def _await(self, event: str, seconds: float) -> dict[str, Any]:
+        """Wait for an event.
+
+        Raises:
+            ClientLost: it does not come.
+            EnvironmentFault: workers do not come, or have another version.
+        """
+        present = 0
+        for message in self.events(seconds):
             if message["event"] == event:
                 return message
-        raise ClientLost(f"no answer within {_START_SECONDS} s")
+            if message["event"] == "joined":
+                present = message["workers"]
+            if message["event"] == "refused":
+                raise EnvironmentFault(message["reason"], remedy="install the same versions on all machines")
+        if self._workers is not None and event == "started":
+            raise EnvironmentFault(
+                f"{present} of {self._workers.count} workers came within {seconds:g} s",
+                remedy=f"start them: plansmith loadtest --worker HOST:{self._workers.port}, with the address of this"
+                " machine, and see that its port is open",
+            )
+        raise ClientLost(f"no answer within {seconds:g} s")
 
     def _receive(self) -> None:
         try:

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from plansmith.loadtest.plan.stages import LoadPlan
 from plansmith.loadtest.results import Ending, LoadReport
 from plansmith.loadtest.runner.load_runner import INTERRUPTED, LoadEnd, LoadRunner, Progress
 from plansmith.loadtest.runner.processes import ClientLost, ClientProcesses
+from plansmith.loadtest.runner.workers import RemoteWorkers
 from plansmith.loadtest.server.monitor import ServerMonitor
 from plansmith.loadtest.server.preflight import check_target
 from plansmith.loadtest.target import LoadTarget
@@ -42,6 +43,7 @@ def run_load(
     *,
     folder: Path,
     monitor: ServerMonitor | None = None,
+    workers: RemoteWorkers | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> LoadReport:
     """Run a load test, and report the results: also where the server or a client dies, or the test is interrupted.
@@ -51,6 +53,7 @@ def run_load(
         plan: the stages.
         folder: takes logs.
         monitor: monitors the server.
+        workers: client processes on other machines that generate the load; None where those of this machine do.
         progress: called about once a second.
 
     Raises:
@@ -64,9 +67,10 @@ def run_load(
     configuration = check_target(target, plan.timeout_seconds)
     runner = LoadRunner(target, plan, monitor, progress)
     began, began_at = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
+    clients = ClientProcesses(target, plan, folder, workers)
     ending: Ending
     try:
-        with ClientProcesses(target, plan, folder) as clients:
+        with clients:
             ending, reason = _run(runner, clients, stages)
     except KeyboardInterrupt:
         if not runner.has_begun:
@@ -83,7 +87,7 @@ def run_load(
         timeline=runner.totals.timeline(),
         ending=ending,
         reason=reason,
-        notes=tuple(runner.notes()),
+        notes=(*_machine_notes(clients.machines), *runner.notes()),
     )
 
 
@@ -102,6 +106,12 @@ def _run(runner: LoadRunner, clients: ClientProcesses, stages: tuple[ScheduledSt
     if ending != "client-lost":
         runner.wind_down(clients, drains=ending in {"done", "threshold"})
     return ending, reason
+
+
+def _machine_notes(machines: Sequence[str]) -> Iterator[str]:
+    if machines:
+        counts = (f"{machines.count(machine)} on {machine}" for machine in dict.fromkeys(machines))
+        yield f"the load came from client processes on other machines: {', '.join(counts)}"
 
 
 def _reported(target: LoadTarget) -> LoadTarget:

@@ -18,6 +18,8 @@ _LATE_MS, _LATE_PART = 20.0, 0.1
 _MANY_DELAYS = 200
 _MIN_SENT = 0.99
 _SILENT_SECONDS, _TIMES_SLOWEST = 5.0, 10
+_MIN_RATE_SECONDS = 5.0
+"""Over a shorter time a rate per minute says little."""
 _MORE_PROCESSES = "use more client processes (--processes)"
 _ELSEWHERE = (
     "the client gets too little CPU, or its requests are large: run it on a machine where nothing else is busy, or with"
@@ -141,8 +143,14 @@ def stage_notes(number: int, stage: Stage, totals: StageTotals, times: StageTime
         yield f"{name}: the server answers more slowly than requests are due: too many were in flight, and {rest}"
 
 
-def exceeded_limit(stop: StopConditions, counts: RequestCounts) -> str:
-    """Which limit the requests of a stage exceed, in words; empty for none."""
+def exceeded_limit(stop: StopConditions, counts: RequestCounts, seconds: float) -> str:
+    """Which limit the requests of a stage exceed or reach, in words; empty for none.
+
+    Args:
+        stop: the limits.
+        counts: the requests of the stage until now.
+        seconds: over which they were measured.
+    """
     requests = counts.answered + counts.failed
     if requests < stop.min_requests:
         return ""
@@ -152,6 +160,10 @@ def exceeded_limit(stop: StopConditions, counts: RequestCounts) -> str:
             return f"p{stop.latency.percentile:g} was {value:.4g} ms, above {stop.latency.milliseconds:g} ms"
     if stop.error_rate is not None and counts.failed / requests > stop.error_rate:
         return f"{counts.failed / requests:.1%} of the requests failed, more than {stop.error_rate:.1%}"
+    if stop.invocations_per_minute is not None and seconds >= _MIN_RATE_SECONDS:
+        rate = counts.in_time / seconds * 60
+        if rate >= stop.invocations_per_minute:
+            return f"{rate:,.0f} requests were answered per minute, and {stop.invocations_per_minute:,} are expected"
     return ""
 
 

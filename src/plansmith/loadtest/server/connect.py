@@ -49,7 +49,7 @@ class PreparedTarget:
         target: for the client processes.
         server: the server in words.
         inputs: of the requests to each model.
-        monitor: monitors the server.
+        monitor: monitors the server; None where nothing can.
         releases: "MODEL@VERSION" of each model, where known.
         notes: what a reader of the figures has to know.
     """
@@ -57,7 +57,7 @@ class PreparedTarget:
     target: LoadTarget
     server: str
     inputs: Mapping[str, ModelInputs]
-    monitor: ServerMonitor
+    monitor: ServerMonitor | None
     releases: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -87,39 +87,85 @@ def prepare_target(
         version = connection.server_version()
         known_models = [_known_model(connection, share, place.repository) for share in models]
         members = [_members(connection, share.name, share.version) for share in models]
-    inputs = [choose_inputs(share, model, options) for share, model in zip(models, known_models, strict=True)]
     metrics = _metrics(place)
+    base = LoadTarget(
+        place=address.place,
+        secure=address.secure,
+        protocol=address.protocol,
+        encoding=options.encoding,
+        headers=dict(options.headers),
+        models=(),
+    )
+    with encoded_requests(base, list(zip(models, known_models, strict=True)), options, folder) as (target, inputs):
+        known = dict(zip(target.names, known_models, strict=True))
+        monitor = ServerMonitor(
+            address,
+            {name: {name, *parts} for name, parts in zip(target.names, members, strict=True)},
+            metrics=metrics,
+            group=place.group,
+            headers=options.headers,
+        )
+        notes = (*locality_notes(address), *request_notes(known, inputs))
+        yield PreparedTarget(target, f"Triton {version}", inputs, monitor, release_names(known), notes)
+
+
+@contextmanager
+def encoded_requests(
+    target: LoadTarget, models: Sequence[tuple[ModelShare, KnownModel]], options: RequestOptions, folder: Path
+) -> Iterator[tuple[LoadTarget, dict[str, ModelInputs]]]:
+    """Choose and encode the requests to models; the files go with the block.
+
+    Args:
+        target: the server, without its models.
+        models: the mix, and what is known of each.
+        options: how requests are made and sent.
+        folder: takes the encoded requests.
+
+    Returns:
+        The target with its models, and their inputs by name.
+
+    Raises:
+        UsageError: requests that a model does not take.
+        SourceError: data that are not there.
+    """
+    inputs = [choose_inputs(share, model, options) for share, model in models]
     with scratch_folder("payloads", folder) as payloads:
-        target = LoadTarget(
-            place=address.place,
-            secure=address.secure,
-            protocol=address.protocol,
-            encoding=options.encoding,
-            headers=dict(options.headers),
-            models=tuple(
-                encode(share, chosen, model.signature, Path(payloads, str(number)), options)
-                for number, (share, chosen, model) in enumerate(zip(models, inputs, known_models, strict=True))
-            ),
+        encoded = tuple(
+            encode(share, chosen, model.signature, Path(payloads, str(number)), options, service=target.service)
+            for number, ((share, model), chosen) in enumerate(zip(models, inputs, strict=True))
         )
-        names = target.names
-        yield PreparedTarget(
-            target=target,
-            server=f"Triton {version}",
-            inputs=dict(zip(names, inputs, strict=True)),
-            monitor=ServerMonitor(
-                address,
-                {name: {name, *parts} for name, parts in zip(names, members, strict=True)},
-                metrics=metrics,
-                group=place.group,
-                headers=options.headers,
-            ),
-            releases={
-                name: f"{model.manifest.name}@{model.manifest.version}"
-                for name, model in zip(names, known_models, strict=True)
-                if model.manifest is not None
-            },
-            notes=tuple(_notes(place, dict(zip(names, zip(known_models, inputs, strict=True), strict=True)))),
-        )
+        complete = target.model_copy(update={"models": encoded})
+        yield complete, dict(zip(complete.names, inputs, strict=True))
+
+
+def release_names(models: Mapping[str, KnownModel]) -> dict[str, str]:
+    """The release of each model, as MODEL@VERSION, where known."""
+    return {
+        name: f"{model.manifest.name}@{model.manifest.version}"
+        for name, model in models.items()
+        if model.manifest is not None
+    }
+
+
+def locality_notes(address: Address) -> Iterator[str]:
+    """Whether server and client shared a machine."""
+    host = address.place.partition("/")[0].rpartition(":")[0]
+    if host == "localhost" or host.startswith(("127.", "[::1]")):
+        yield "server and client ran on one machine and shared its CPUs"
+
+
+def request_notes(models: Mapping[str, KnownModel], inputs: Mapping[str, ModelInputs]) -> Iterator[str]:
+    """What has to be known of the requests to each model."""
+    for name, model in models.items():
+        if inputs[name].is_random:
+            yield f"requests to {name} have random values, which mean nothing to it"
+        if model.signature.is_cached:
+            yield f"{name} has a response cache: a repeated request may not reach the model"
+        if model.signature.max_batch_size > 1 and inputs[name].shapes > 1:
+            yield (
+                f"requests to {name} have {inputs[name].shapes} shapes; Triton's dynamic batcher batches requests of"
+                " one shape only, unless inputs are ragged"
+            )
 
 
 def _known_model(connection: Connection, share: ModelShare, repository: ModelRepository | None) -> KnownModel:
@@ -146,19 +192,3 @@ def _metrics(place: ServerPlace) -> str:
             remedy="write it like gpu-box:8002, as its --metrics-port says; or leave --metrics out",
         )
     return place.metrics or (f"{host}:{_METRICS_PORTS[port]}" if port in _METRICS_PORTS else "")
-
-
-def _notes(place: ServerPlace, models: Mapping[str, tuple[KnownModel, ModelInputs]]) -> Iterator[str]:
-    host = place.address.place.partition("/")[0].rpartition(":")[0]
-    if host == "localhost" or host.startswith(("127.", "[::1]")):
-        yield "server and client ran on one machine and shared its CPUs"
-    for name, (model, inputs) in models.items():
-        if inputs.is_random:
-            yield f"requests to {name} have random values, which mean nothing to it"
-        if model.signature.is_cached:
-            yield f"{name} has a response cache: a repeated request may not reach the model"
-        if model.signature.max_batch_size > 1 and inputs.shapes > 1:
-            yield (
-                f"requests to {name} have {inputs.shapes} shapes; Triton's dynamic batcher batches requests of one"
-                " shape only, unless inputs are ragged"
-            )

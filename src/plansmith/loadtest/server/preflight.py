@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
-from plansmith.loadtest.client.senders import TIMEOUT, GrpcSender, PlainSender, RequestFailed
+from plansmith.loadtest.client.senders import TIMEOUT, GrpcSender, PlainSender, RequestFailed, invocation_headers
 from plansmith.loadtest.payloads.encoding import Payload, Payloads
 from plansmith.loadtest.target import LoadTarget, TargetModel
 from plansmith.triton.client.connection import Connection
+from plansmith.triton.client.sagemaker.connection import EndpointConnection, Transport
+from plansmith.triton.client.sagemaker.front_end import FrontEndTransport
+from plansmith.triton.client.sagemaker.invocation import Invocation
+from plansmith.triton.client.sagemaker.runtime import RuntimeTransport
 
 _CONFIG_SECONDS = 30
 _UNKNOWN_MODEL = "unknown model"
@@ -28,12 +33,29 @@ def check_target(target: LoadTarget, timeout_seconds: float) -> dict[str, str]:
         ServedCheckError: a model is not ready, or refuses its request; with its whole message.
         EnvironmentFault: the server is not reached, or does not answer in time.
     """
+    send = _send if target.service == "triton" else _invoke
     for model in target.models:
         try:
-            _send(target, model, Payloads(Path(model.payloads))[0], timeout_seconds)
+            send(target, model, Payloads(Path(model.payloads))[0], timeout_seconds)
         except PlansmithError as error:
             raise error.located(step="loadtest") from error
-    return _configurations(target)
+    return _configurations(target) if target.service == "triton" else {}
+
+
+def _invoke(target: LoadTarget, model: TargetModel, payload: Payload, timeout_seconds: float) -> None:
+    """Send one invocation to an endpoint or a front end, whose refusals have messages of their own."""
+    transport: Transport
+    if target.endpoint is not None:
+        endpoint = target.endpoint
+        transport = RuntimeTransport(
+            endpoint.name, region=endpoint.region, profile=endpoint.profile, timeout_seconds=timeout_seconds
+        )
+    else:
+        transport = FrontEndTransport(str(target.address), timeout_seconds=timeout_seconds)
+    headers = {**target.headers, **invocation_headers(target, model)}
+    invocation = Invocation(payload.body, payload.headers["Content-Type"], headers)
+    with closing(EndpointConnection(transport, headers=headers, attempts=1)) as connection:
+        connection.send(invocation, model.model)
 
 
 def _send(target: LoadTarget, model: TargetModel, payload: Payload, timeout_seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +69,24 @@ class SageMakerRuntime:
     def region(self) -> str:
         """The region of the endpoint; empty as long as it is neither named nor looked up."""
         return self._region if self._client is None else str(self._client.meta.region_name)
+
+    def url(self) -> str:
+        """The address of the service in the region, or the one that the environment names; nothing is sent.
+
+        Raises:
+            UsageError: a profile or a region that does not exist.
+            EnvironmentFault: botocore is not installed.
+        """
+        try:
+            from botocore import exceptions
+        except ImportError as error:
+            raise not_installed() from error
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            return str(self._client.meta.endpoint_url)
+        except exceptions.BotoCoreError as error:
+            raise self._fault(error) from error
 
     def invoke(self, body: bytes, content_type: str, **parameters: str) -> InvocationResponse:
         """Send a request and wait for the answer.
@@ -160,4 +179,25 @@ def _endpoint_error(response: dict[str, Any]) -> EndpointError:
         return EndpointError(
             code, int(response.get("OriginalStatusCode", status)), str(response.get("OriginalMessage") or message)
         )
+    return EndpointError(code, status, message)
+
+
+def error_from_answer(status: int, error_type: str, body: bytes) -> EndpointError:
+    """The error in an answer of the service that botocore has not read.
+
+    Args:
+        status: of the answer.
+        error_type: its header `x-amzn-ErrorType`: a code, which may be followed by a colon and an address.
+        body: JSON with `Message`, and for a `ModelError` with the status and the message of the container.
+    """
+    text = body.decode(errors="replace")
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = {}
+    fields = document if isinstance(document, dict) else {}
+    code = error_type.partition(":")[0] or str(fields.get("Code") or fields.get("__type") or "").rpartition("#")[2]
+    message = str(fields.get("Message") or fields.get("message") or text)
+    if code == MODEL_ERROR:
+        status, message = int(fields.get("OriginalStatusCode", status)), str(fields.get("OriginalMessage") or message)
     return EndpointError(code, status, message)

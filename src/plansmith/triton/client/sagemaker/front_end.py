@@ -47,8 +47,7 @@ class FrontEndTransport:
             EnvironmentFault: it is not reached, or not in time.
         """
         host, slash, path = self._address.place.partition("/")
-        target = invocation.target_model
-        path = f"{slash}{path}/models/{quote(target, safe='')}/invoke" if target else f"{slash}{path}/invocations"
+        path = f"{slash}{path}{invocation_path(invocation.target_model)}"
         connection = (HTTPSConnection if self._address.secure else HTTPConnection)(host, timeout=self._timeout_seconds)
         headers = {**invocation.headers, "Content-Type": invocation.content_type}
         try:
@@ -80,3 +79,8 @@ class FrontEndTransport:
 
     def close(self) -> None:
         """There is nothing to close."""
+
+
+def invocation_path(target_model: str) -> str:
+    """Where a front end takes invocations: those of a multi-model endpoint name their model."""
+    return f"/models/{quote(target_model, safe='')}/invoke" if target_model else "/invocations"
