@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
 from collections.abc import Sequence
 from functools import cache
@@ -21,6 +22,7 @@ class _Size(Record):
     vcpus: int = Field(ge=1)
     gib: int = Field(ge=1)
     gpus: int = Field(default=0, ge=0)
+    usd_per_hour: float | None = Field(default=None, gt=0)
 
 
 class _Family(Record):
@@ -28,8 +30,17 @@ class _Family(Record):
     sizes: dict[str, _Size]
 
 
+class ListPrices(Record):
+    """Where the list prices come from: `usd_per_hour` of each size, on demand, without storage and data."""
+
+    region: str
+    as_of: datetime.date
+    sources: tuple[str, ...]
+
+
 class _Table(Record):
     sources: tuple[str, ...]
+    prices: ListPrices
     families: dict[str, _Family]
 
 
@@ -43,6 +54,7 @@ class InstanceType(Record):
         gpus: how many GPUs it has.
         gpu: the kind of its GPUs; None without GPUs.
         local_storage: whether it has disks of its own, whose size is fixed and which take no key of KMS.
+        usd_per_hour: its list price; None where no published price was found.
     """
 
     name: str
@@ -51,6 +63,7 @@ class InstanceType(Record):
     gpus: int
     gpu: Gpu | None
     local_storage: bool
+    usd_per_hour: float | None = None
 
     @property
     def family(self) -> str:
@@ -104,10 +117,6 @@ def fitting_instances(*, capabilities: Sequence[str], memory_bytes: int) -> list
 @cache
 def instances() -> dict[str, InstanceType]:
     """All instance types by name; in a family, small before large."""
-    import yaml
-
-    text = (files("plansmith") / "configs" / "sagemaker" / "instances.yaml").read_text(encoding="utf-8")
-    table = _Table.model_validate(yaml.safe_load(text))
     return {
         f"{_PREFIX}{family}.{name}": InstanceType(
             name=f"{_PREFIX}{family}.{name}",
@@ -116,7 +125,21 @@ def instances() -> dict[str, InstanceType]:
             gpus=size.gpus,
             gpu=find_kind(family) if size.gpus else None,
             local_storage=values.local_storage,
+            usd_per_hour=size.usd_per_hour,
         )
-        for family, values in table.families.items()
+        for family, values in _table().families.items()
         for name, size in values.sizes.items()
     }
+
+
+def list_prices() -> ListPrices:
+    """Region, date and sources of the list prices."""
+    return _table().prices
+
+
+@cache
+def _table() -> _Table:
+    import yaml
+
+    text = (files("plansmith") / "configs" / "sagemaker" / "instances.yaml").read_text(encoding="utf-8")
+    return _Table.model_validate(yaml.safe_load(text))

@@ -1,0 +1,1 @@
+"""`plansmith tune`: the search for the configuration that serves a model best."""

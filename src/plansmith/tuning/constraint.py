@@ -1,0 +1,143 @@
+"""Constraints on a configuration: `p95<50ms`, `error_rate<1%`, `memory<2G`, `throughput>100`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from plansmith.errors import UsageError
+from plansmith.formatting import bytes_in_words
+from plansmith.records.model import Record
+from plansmith.tuning.measurement import Measurement
+
+Quantity = Literal["p50", "p90", "p95", "p99", "error_rate", "memory", "throughput"]
+
+_LATENCIES = ("p50", "p90", "p95", "p99")
+_QUANTITIES = (*_LATENCIES, "error_rate", "memory", "throughput")
+_FORM = re.compile(r"\s*([A-Za-z_0-9]+?)\s*(<=|>=|<|>|==|=)\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*(\S*)\s*")
+_UNITS: dict[str, dict[str, float]] = {
+    "latency": {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3},
+    "error_rate": {"": 1.0, "%": 0.01},
+    "memory": {"K": 2**10, "M": 2**20, "G": 2**30, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
+    "throughput": {"": 1.0, "/s": 1.0},
+}
+_EXAMPLES = "p95<50ms, error_rate<1%, memory<2G or throughput>100"
+_MIN_ERROR_RATE = 1e-3
+"""The unit of a violation where the limit of the error rate is smaller, such as 0."""
+
+
+class Constraint(Record):
+    """A limit: from below for the throughput, from above for everything else.
+
+    Attributes:
+        quantity: what is limited.
+        limit: milliseconds, a share, bytes, or inferences per second.
+        text: as it was typed.
+    """
+
+    quantity: Quantity
+    limit: float
+    text: str
+
+    def value(self, measurement: Measurement) -> float | None:
+        """The limited quantity of a measurement; None where it is unknown."""
+        if self.quantity == "error_rate":
+            return measurement.error_rate
+        if self.quantity == "memory":
+            return measurement.memory_bytes
+        if self.quantity == "throughput":
+            return measurement.throughput
+        return float(getattr(measurement, f"{self.quantity}_ms"))
+
+    def violation(self, measurement: Measurement) -> float:
+        """How far beyond the limit a measurement is: 0 or less within it, else roughly in parts of the limit.
+
+        For latency, memory and throughput, the logarithm of the ratio. Without answers, infinite.
+        """
+        value = self.value(measurement)
+        if value is None:
+            return math.inf
+        if self.quantity == "error_rate":
+            return (value - self.limit) / max(self.limit, _MIN_ERROR_RATE)
+        if not measurement.is_answered:
+            return math.inf
+        ratio = math.log(max(value, 1e-12) / max(self.limit, 1e-12))
+        return -ratio if self.quantity == "throughput" else ratio
+
+    def format_value(self, measurement: Measurement) -> str:
+        """The limited quantity of a measurement, such as "p95 61.3 ms"."""
+        value = self.value(measurement)
+        if value is None:
+            return f"{self.quantity} unknown"
+        if self.quantity == "error_rate":
+            return f"error_rate {value:.2%}"
+        if self.quantity == "memory":
+            return f"memory {bytes_in_words(int(value))}"
+        if self.quantity == "throughput":
+            return f"throughput {value:.1f}/s"
+        return f"{self.quantity} {value:.3g} ms"
+
+
+FEW_ERRORS = Constraint(quantity="error_rate", limit=0.01, text="error_rate<1%")
+"""Applies where no other limit of the error rate is given."""
+
+
+def parse_constraints(texts: Sequence[str]) -> tuple[Constraint, ...]:
+    """The constraints of a command line, with one on the error rate.
+
+    Raises:
+        UsageError: lists what is wrong with each of them.
+    """
+    constraints: list[Constraint] = []
+    problems: list[str] = []
+    for text in texts:
+        try:
+            constraints.append(parse_constraint(text))
+        except UsageError as error:
+            problems.append(error.message)
+    quantities = [constraint.quantity for constraint in constraints]
+    problems += [
+        f"{name} has two limits" for name in sorted({name for name in quantities if quantities.count(name) > 1})
+    ]
+    if problems:
+        raise UsageError("\n  ".join(["--constraint:", *problems]), remedy=f"write it like {_EXAMPLES}")
+    return tuple(constraints) if "error_rate" in quantities else (*constraints, FEW_ERRORS)
+
+
+def parse_constraint(text: str) -> Constraint:
+    """One constraint.
+
+    Raises:
+        UsageError: says what is wrong with it.
+    """
+    remedy = f"write it like {_EXAMPLES}"
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is no constraint", remedy=remedy)
+    name, sign, number, unit = match.groups()
+    if problem := _problem(name, sign, unit):
+        raise UsageError(f"{text!r}: {problem}", remedy=remedy)
+    limit = float(number) * _UNITS["latency" if name in _LATENCIES else name][unit]
+    if name == "error_rate" and limit > 1:
+        raise UsageError(f"{text!r}: a share is at most 1, or 100%", remedy="write it like error_rate<1%")
+    if not math.isfinite(limit) or (name != "error_rate" and limit <= 0):
+        raise UsageError(f"{text!r}: the limit has to be above 0 and finite", remedy=remedy)
+    return Constraint.model_validate({"quantity": name, "limit": limit, "text": text.replace(" ", "")})
+
+
+def _problem(name: str, sign: str, unit: str) -> str:
+    if name not in _QUANTITIES:
+        return f"{name} is none of {', '.join(_QUANTITIES)}"
+    if sign in {"=", "=="}:
+        return f"{sign} asks for one value; give a limit with < or >"
+    if name == "throughput" and sign.startswith("<"):
+        return "a throughput is limited from below: write >"
+    if name != "throughput" and sign.startswith(">"):
+        return f"{name} is limited from above: write <"
+    units = _UNITS["latency" if name in _LATENCIES else name]
+    if unit in units:
+        return ""
+    known = ", ".join(filter(None, units))
+    return f"the unit {unit!r} is none of {known}" if unit else f"give the unit: one of {known}"
