@@ -134,7 +134,7 @@ def _fault(status: int, place: str) -> EnvironmentFault:
     if status == REFUSED:
         return EnvironmentFault(
             f"the load test at {place} refuses this worker, as it says above",
-            remedy="install the version of plansmith and Locust that the driver has",
+            remedy="install the versions that the driver has, or start the worker before the test begins",
         )
     if status == LOST:
         return EnvironmentFault(
