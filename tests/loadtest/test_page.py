@@ -9,7 +9,7 @@ import pytest
 
 from plansmith.loadtest.plan.stages import Stage
 from plansmith.loadtest.report.page import render_page
-from plansmith.loadtest.report.plots import failure_plot, stage_plots
+from plansmith.loadtest.report.plots import distribution_plot, failure_plot, stage_plots
 
 from ..support.browser import Browser
 from ..support.loadtest.reports import example_report
@@ -29,6 +29,20 @@ def test_plots_show_the_figures() -> None:
     ]
     below, above = (box for one in bars.series for box in one.boxes)
     assert above.y + above.height == pytest.approx(below.y)
+
+
+def test_distribution_has_a_line_per_stage() -> None:
+    """Its last point is the p99.9, of a saturated stage there is none, and of many stages six are drawn."""
+    report = example_report()
+    plot = distribution_plot(report)
+    assert plot is not None
+    assert [line.name for line in plot.lines] == ["stage 1: 8 users", "stage 2: 16 users", "stage 3: 32 users"]
+    assert [tick.label for tick in plot.notches] == ["min", "p50", "p90", "p99", "p99.9"]
+    largest = [float(line.largest.removesuffix(" ms")) for line in plot.lines]
+    assert largest == pytest.approx([2.84 * 15, 2.84 * 24, 2.84 * 64], rel=0.01)
+    many = distribution_plot(report.model_copy(update={"stages": report.stages[:1] * 9}))
+    assert many is not None
+    assert [line.name.partition(":")[0] for line in many.lines] == [f"stage {n}" for n in (1, 3, 4, 6, 7, 9)]
 
 
 def test_page_is_self_contained_and_escaped() -> None:
@@ -55,7 +69,7 @@ def test_page_fits_its_screen(chromium: Browser, tmp_path: Path, size: tuple[int
     page.write_text(render_page(report), encoding="utf-8")
     chromium.open(page, width=size[0], height=size[1])
     assert chromium.evaluate("document.documentElement.scrollWidth") == size[0]
-    plots = len(stage_plots(report)) + 1 + 3
+    plots = len(stage_plots(report)) + 1 + 1 + 3
     drawn = "[...document.querySelectorAll('figure > svg')].filter(svg => svg.querySelector('path, rect, circle'))"
     assert chromium.evaluate(f"{drawn}.length") == plots
     assert not chromium.happened("Runtime.exceptionThrown")

@@ -47,12 +47,12 @@ def test_every_dot_and_line_is_inside_of_the_plot(trials: list[Trial]) -> None:
     drawn = frontier_of(trials)
     assert drawn is not None
     for panel in drawn.panels:
-        across = [p for dot in panel.dots for p in (dot.x, dot.low, dot.high)] + [tick.at for tick in panel.x_ticks]
-        down = [dot.y for dot in panel.dots] + [tick.at for tick in panel.y_ticks]
+        across = [p for dot in panel.dots for p in (dot.x, dot.low, dot.high)] + [tick.at for tick in panel.notches]
+        down = [dot.y for dot in panel.dots] + [tick.at for tick in panel.rules]
         assert all(tradeoff.LEFT <= place <= tradeoff.RIGHT for place in across)
         assert all(tradeoff.TOP - 0.01 <= place <= tradeoff.BOTTOM + 0.01 for place in down)
-        assert 2 <= len(panel.y_ticks) <= 8
-        assert len({tick.label for tick in panel.y_ticks}) == len(panel.y_ticks)
+        assert 2 <= len(panel.rules) <= 8
+        assert len({tick.label for tick in panel.rules}) == len(panel.rules)
 
 
 def test_a_speed_that_nobody_measured_has_no_plot() -> None:
@@ -68,7 +68,7 @@ def test_scores_stand_by_their_distance_from_1() -> None:
     assert drawn is not None
     low, middle, high = sorted((dot.number, dot.y) for dot in drawn.panels[0].dots)
     assert low[1] - middle[1] == pytest.approx(middle[1] - high[1])
-    assert [tick.label for tick in drawn.panels[0].y_ticks] == ["0.999", "0.99", "0.9"]
+    assert [tick.label for tick in drawn.panels[0].rules] == ["0.999", "0.99", "0.9"]
 
 
 def test_labels_of_dots_that_lie_together_do_not_hide_each_other() -> None:

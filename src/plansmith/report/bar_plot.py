@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plansmith.report.line_plot import BOTTOM, LEFT, RIGHT, TOP, Format, Tick, axis_from_zero
+from plansmith.report.line_plot import BOTTOM, LEFT, RIGHT, STYLES, TOP, Format, Tick, axis_from_zero
 
-_STYLES = 6
 _BAR_PART = 0.7
 """The part of its place that a bar takes."""
 _MAX_BAR = 40.0
@@ -47,6 +46,11 @@ class BarSeries:
     total: str
     boxes: tuple[Box, ...]
     style: str
+
+    @property
+    def legend(self) -> str:
+        """Its name and its total."""
+        return f"{self.name}, {self.total}"
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ def bar_plot(title: str, places: Sequence[str], bars: Sequence[Bars], format_val
                 left = LEFT + step * (place + 0.5) - width / 2
                 boxes.append(Box(round(left, 1), round(high, 1), round(width, 1), round(low - high, 1)))
                 bases[place] += value
-        series.append(BarSeries(kind.name, format_value(sum(kind.values)), tuple(boxes), f"line{number % _STYLES + 1}"))
+        series.append(BarSeries(kind.name, format_value(sum(kind.values)), tuple(boxes), f"line{number % STYLES + 1}"))
     every = -(-len(places) // _MAX_LABELS)
     return BarPlot(
         title=title,

@@ -17,7 +17,8 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 352, 12, 178
 """The frame of the lines in a plot, about CSS pixels: fits a phone."""
 
 _MAX_RULES = 4
-_STYLES = 6
+STYLES = 6
+"""The lines that a plot can tell apart."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ class Line:
     largest: str
     style: str
 
+    @property
+    def legend(self) -> str:
+        """Its name and its largest value."""
+        return f"{self.name}, up to {self.largest}"
+
 
 @dataclass(frozen=True)
 class LinePlot:
@@ -109,7 +115,7 @@ def line_plot(
         over: what the lower axis is.
     """
     lines = tuple(
-        _line(one, f"line{number % _STYLES + 1}", across, up, format_value)
+        _line(one, f"line{number % STYLES + 1}", across, up, format_value)
         for number, one in enumerate(series)
         if any(value is not None for _, value in one.points)
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from plansmith.formatting import bytes_in_words
 from plansmith.records.model import SpeedRatio, Trial
 from plansmith.report import numbers
+from plansmith.report.line_plot import Tick
 from plansmith.report.plot_labels import Label, place_labels
 
 WIDTH, HEIGHT = 360, 300
@@ -29,14 +30,6 @@ _MOST_SPEEDS = 5
 
 
 @dataclass(frozen=True)
-class Tick:
-    """A line of the plot: its words, and its place."""
-
-    label: str
-    at: float
-
-
-@dataclass(frozen=True)
 class Dot:
     """A trial: where it is, how large its file, and from where to where its speed is uncertain."""
 
@@ -51,12 +44,12 @@ class Dot:
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot."""
+    """One plot, whose axes are drawn as those of `line_plot`."""
 
     title: str
     x_title: str
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
+    notches: tuple[Tick, ...]
+    rules: tuple[Tick, ...]
     dots: tuple[Dot, ...]
     labels: tuple[Label, ...]
     parity: float | None
@@ -184,7 +177,10 @@ def _panel(
     labels = place_labels([(str(dot.number), dot.x, dot.y, dot.radius) for dot in dots], (LEFT, TOP, RIGHT, BOTTOM))
     # The larger ones first, so that none hides behind another; the chosen one on top of all.
     drawn = sorted(dots, key=lambda dot: (dot.state == "chosen", -dot.radius))
-    return Panel(title, x_title, x_ticks, heights.ticks(), tuple(drawn), tuple(labels), parity)
+    notches, rules = (
+        tuple(Tick(tick.label, round(tick.at, 1)) for tick in ticks) for ticks in (x_ticks, heights.ticks())
+    )
+    return Panel(title, x_title, notches, rules, tuple(drawn), tuple(labels), parity)
 
 
 def _row(number: int, trial: Trial) -> TrialRow:

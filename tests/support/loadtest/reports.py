@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from plansmith.loadtest.histogram import Histogram
 from plansmith.loadtest.plan.stages import LatencyLimit, LoadPlan, Stage, StopConditions
 from plansmith.loadtest.results import (
     ClientUsage,
@@ -68,6 +69,7 @@ def _stage(number: int, stage: Stage, rate: float, p95_ms: float) -> StageResult
         throughput=rate if is_valid else None,
         samples_per_second=2 * rate if is_valid else None,
         latency=latency if is_valid else None,
+        buckets=_buckets(latency, answered) if is_valid else {},
     )
     return StageResult(
         stage=stage,
@@ -94,6 +96,16 @@ def _stage(number: int, stage: Stage, rate: float, p95_ms: float) -> StageResult
         ),
         client=ClientUsage(cores=0.4 if is_valid else 0.98, saturated="" if is_valid else SATURATED),
     )
+
+
+def _buckets(latency: Latency, count: int) -> dict[int, int]:
+    """Latencies that rise evenly to the p95, and steeply from there."""
+    histogram = Histogram()
+    for number in range(count):
+        share = (number + 0.5) / count
+        tail = max(0.0, share - 0.95) / 0.05
+        histogram.add(latency.min_ms + (latency.p95_ms - latency.min_ms) * share + 2 * latency.p95_ms * tail**4)
+    return histogram.buckets
 
 
 def _failures() -> tuple[Failure, ...]:

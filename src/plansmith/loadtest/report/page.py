@@ -8,7 +8,7 @@ from plansmith import __version__
 from plansmith.formatting import bytes_in_words, minute, seconds_in_words
 from plansmith.loadtest.report import findings
 from plansmith.loadtest.report.findings import format_list, format_number, format_percent, statistics_of
-from plansmith.loadtest.report.plots import axis_label, failure_plot, stage_plots, timeline_plots
+from plansmith.loadtest.report.plots import axis_label, distribution_plot, failure_plot, stage_plots, timeline_plots
 from plansmith.loadtest.report.table import HEADS, legend, shown_columns, table_rows
 from plansmith.loadtest.results import LoadReport
 from plansmith.report.line_plot import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH
@@ -40,6 +40,7 @@ def render_page(report: LoadReport) -> str:
         plots=stage_plots(report),
         axis=axis_label(report.stages),
         failure_plot=failure_plot(report),
+        distribution=distribution_plot(report),
         timeline=timeline_plots(report),
         heads=HEADS,
         places=shown_columns(rows),

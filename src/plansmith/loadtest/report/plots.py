@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from plansmith.loadtest.histogram import Histogram
 from plansmith.loadtest.report.findings import is_rising, load_of, statistics_of
-from plansmith.loadtest.results import Latency, LoadReport, Second, StageResult
+from plansmith.loadtest.results import Latency, LoadReport, RequestStats, Second, StageResult
 from plansmith.report.bar_plot import BarPlot, Bars, bar_plot
-from plansmith.report.line_plot import Axis, LinePlot, Series, axis_from_zero, line_plot
+from plansmith.report.line_plot import STYLES, Axis, LinePlot, Series, axis_from_zero, line_plot
 from plansmith.report.numbers import amount
 
 Figure = Callable[[StageResult], float | None]
@@ -19,6 +20,9 @@ _MAX_POINTS = 120
 """Of a line in the timeline: about one for each three units of the plot."""
 _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
 _MAX_TIMES = 6
+_NINES, _NINES_MARGIN = 3.0, 0.15
+_STEPS_PER_NINE = 20
+"""Points of a distribution between 90 and 99 %."""
 
 
 def stage_plots(report: LoadReport) -> list[LinePlot]:
@@ -47,6 +51,24 @@ def stage_plots(report: LoadReport) -> list[LinePlot]:
     ]
     drawn = (_over_load(results, title, unit, figures) for title, unit, figures in plots)
     return [plot for plot in drawn if plot is not None]
+
+
+def distribution_plot(report: LoadReport) -> LinePlot | None:
+    """The latency that each share of the requests does not exceed, by stage; None where no stage has latencies.
+
+    The lower axis gives each further nine of the share as much room as the one before (90 %, 99 %, 99.9 %): the tail is
+    what differs. Of a stage with fewer than 1000 answers, the line ends where one request is left.
+    """
+    answered = [
+        (number, result.stage.label, result.stats)
+        for number, result in enumerate(report.stages, 1)
+        if result.stats.latency and result.stats.buckets
+    ]
+    drawn = [answered[place] for place in _spread(len(answered), STYLES)]
+    series = [Series(f"stage {number}: {label}", list(_percentile_curve(stats))) for number, label, stats in drawn]
+    marks = ((0.0, "min"), *((_nines(percent), f"p{percent:g}") for percent in (50, 90, 99, 99.9)))
+    across = Axis(0.0, _NINES + _NINES_MARGIN, marks)
+    return _plot(f"Latency by percentile, {_loops(report.stages)} loop", "ms", series, across, "percentiles")
 
 
 def axis_label(results: Sequence[StageResult]) -> str:
@@ -128,6 +150,28 @@ def _plot(title: str, unit: str, series: Sequence[Series], across: Axis, over: s
     if not values:
         return None
     return line_plot(title, series, across, axis_from_zero(values, format_value), format_value, over=over)
+
+
+def _percentile_curve(stats: RequestStats) -> Iterator[tuple[float, float]]:
+    """Places on the axis of shares, and the latency there."""
+    assert stats.latency is not None
+    latencies = Histogram.from_list([list(stats.buckets.items()), 0.0, stats.latency.min_ms, stats.latency.max_ms])
+    yield 0.0, latencies.min_ms
+    for step in range(1, round(_NINES * _STEPS_PER_NINE) + 1):
+        nines = step / _STEPS_PER_NINE
+        if latencies.count * 10**-nines < 1 - 1e-9:
+            break
+        yield nines, latencies.percentile(100 - 100 * 10**-nines)
+
+
+def _nines(percent: float) -> float:
+    """Where a share is on an axis of nines: 90 % at 1, 99 % at 2."""
+    return -math.log10(1 - percent / 100)
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """At most so many of the places from 0 to count, evenly spread from the first to the last."""
+    return [round(number * (count - 1) / (most - 1)) for number in range(most)] if count > most else list(range(count))
 
 
 def _largest(values: Sequence[float | None]) -> float | None:

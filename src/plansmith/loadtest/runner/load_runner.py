@@ -290,8 +290,9 @@ class LoadRunner:
                 if event == "loaded":
                     self._users = message["users"]
                 if event == "lost":
-                    machines = ", ".join(message["machines"])
-                    raise ClientLost(f"{message['clients']} client processes do not answer, on {machines}")
+                    count, machines = message["clients"], ", ".join(message["machines"])
+                    subject = "a client process does" if count == 1 else f"{count} client processes do"
+                    raise ClientLost(f"{subject} not answer, on {machines}")
                 if until and event == until:
                     return True
             if time.monotonic() - self._received > _SILENT_CLIENT_SECONDS:

@@ -68,14 +68,7 @@ def run_load(
     runner = LoadRunner(target, plan, monitor, progress)
     began, began_at = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
     clients = ClientProcesses(target, plan, folder, workers)
-    ending: Ending
-    try:
-        with clients:
-            ending, reason = _run(runner, clients, stages)
-    except KeyboardInterrupt:
-        if not runner.has_begun:
-            raise
-        ending, reason = "interrupted", INTERRUPTED
+    ending, reason = _run(runner, clients, stages)
     return LoadReport(
         target=_reported(target),
         plan=plan,
@@ -92,7 +85,22 @@ def run_load(
 
 
 def _run(runner: LoadRunner, clients: ClientProcesses, stages: tuple[ScheduledStage, ...]) -> tuple[Ending, str]:
-    """Run all stages, and receive the last reports: how that ended, and why."""
+    """Start the clients, and run all stages: how that ended, and why.
+
+    Raises:
+        KeyboardInterrupt: no stage had begun.
+    """
+    try:
+        with clients:
+            return _run_stages(runner, clients, stages)
+    except KeyboardInterrupt:
+        if not runner.has_begun:
+            raise
+        return "interrupted", INTERRUPTED
+
+
+def _run_stages(runner: LoadRunner, clients: ClientProcesses, stages: tuple[ScheduledStage, ...]) -> tuple[Ending, str]:
+    """Run all stages, and receive the last reports."""
     ending: Ending = "done"
     reason = ""
     try:

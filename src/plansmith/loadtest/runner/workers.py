@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from plansmith.errors import EnvironmentFault, UsageError, first_line
-from plansmith.loadtest.client.process import MODULE, REFUSED
+from plansmith.loadtest.client.process import LOST, MODULE, REFUSED
 from plansmith.records.model import Record
 from plansmith.system.temporary import scratch_folder
 
@@ -134,7 +134,11 @@ def _fault(status: int, place: str) -> EnvironmentFault:
     if status == REFUSED:
         return EnvironmentFault(
             f"the load test at {place} refuses this worker, as it says above",
-            remedy="install the version of plansmith and Locust that the driver has",
+            remedy="install the versions that the driver has, or start the worker before the test begins",
+        )
+    if status == LOST:
+        return EnvironmentFault(
+            f"the load test at {place} is not heard any more", remedy="see how it ended on the driver"
         )
     how = f"ended with signal {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
     return EnvironmentFault(
