@@ -41,6 +41,7 @@ SEARCH = (*SPACE, "--budget", "14", "--seconds", "1", "--users", "3")
         (("--delays", "1ms"), "--delays has '1ms'"),
         (("--instances", "1,1025"), "--instances has '1025'"),
         (("--engines", "caffe"), "--engines has 'caffe'"),
+        (("--html", "nowhere/page.html"), "is in no folder that exists"),
         (("--dry-run", "--apply"), "a dry run publishes nothing"),
         (("--protocol", "grpc", "--encoding", "json"), "gRPC has no JSON"),
     ],
@@ -139,6 +140,8 @@ class TestSearch:
         command, _ = tuned
         answer = command("tune", "net", *SEARCH, "--constraint", "p50<1us", "--json")
         check_refusal(answer, 5, ("the nearest, onnxruntime fp32", "where p50<1us is required"))
+        page = (command.folder / "artifacts/tuning/net/result.html").read_text()
+        assert "No configuration meets the constraints." in page
 
     def test_apply_publishes_a_release(self, tuned: tuple[CommandLine, dict[str, Any]]) -> None:
         """--apply measures nothing again, and compiles the best configuration through all gates."""
@@ -147,5 +150,6 @@ class TestSearch:
         assert document["search"]["measured"] == 0
         assert document["applied"] == "net@2"
         release = command.folder / "artifacts" / "repository.plansmith" / "releases" / "net" / "2"
+        assert "Published as net@2." in Path(document["page"]).read_text()
         assert "300000" not in (release / "config.pbtxt").read_text()
         assert json.loads((release / "manifest.json").read_text())["served"]["checks"]

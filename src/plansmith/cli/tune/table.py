@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.cli.text import count, short, table, without_empty_columns
@@ -62,8 +63,8 @@ def plan_lines(prepared: PreparedSearch) -> Iterator[str]:
     yield f"  folder       {short(prepared.request.model.folder)}"
 
 
-def result_document(result: TuningResult) -> dict[str, Any]:
-    """A result as JSON-ready fields."""
+def result_document(result: TuningResult, page: Path) -> dict[str, Any]:
+    """A result as JSON-ready fields; `page` is where its page is."""
     from plansmith.tuning.report.findings import cautions, verdict
 
     outcomes = [outcome.model_dump(mode="json") for outcome in result.outcomes]
@@ -76,10 +77,11 @@ def result_document(result: TuningResult) -> dict[str, Any]:
         "verdict": verdict(result),
         "cautions": cautions(result),
         "configurations": result.plan.space.size,
+        "page": str(page.absolute()),
     }
 
 
-def result_lines(result: TuningResult) -> Iterator[str]:
+def result_lines(result: TuningResult, page: Path) -> Iterator[str]:
     """The same in the terminal."""
     from plansmith.tuning.apply import format_changes
     from plansmith.tuning.report.findings import cautions, verdict
@@ -105,6 +107,7 @@ def result_lines(result: TuningResult) -> Iterator[str]:
         yield f"  published as {result.applied}"
     elif result.changes:
         yield "  nothing was published; the same command with --apply compiles and publishes it"
+    yield f"  page: {short(page.absolute())}"
 
 
 def _table(result: TuningResult) -> list[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from plansmith.cli.options import complete_release
 from plansmith.cli.tune.options import read_request, tune_options
+from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
     from plansmith.tuning.result import TuningResult
@@ -53,6 +55,7 @@ def tune_command(model: str, **options: Any) -> None:
     quiet, dry_run, is_applied = options["quiet"] or options["as_json"], options["dry_run"], options["is_applied"]
     if is_applied and dry_run:
         raise click.UsageError("a dry run publishes nothing: leave out --apply or --dry-run")
+    _require_place(options["html"])
     request = read_request(model, options)
     if not dry_run:
         require_locust()
@@ -66,14 +69,35 @@ def tune_command(model: str, **options: Any) -> None:
         if result is None:
             document, lines = plan_document(prepared), plan_lines(prepared)
         else:
+            page = _store_page(result, request, options["html"])
             require_acceptable(result)
             if is_applied and result.is_better:
                 result = _apply(request, result, quiet=quiet)
-            document, lines = result_document(result), result_lines(result)
+                page = _store_page(result, request, options["html"])
+            document, lines = result_document(result, page), result_lines(result, page)
     if options["as_json"]:
         click.echo(json.dumps(document))
     else:
         echo_lines(lines)
+
+
+def _require_place(html: Path | None) -> None:
+    """Check, before a long search, that its page can be written."""
+    if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
+        reason = "is a folder" if html.is_dir() else "is in no folder that exists"
+        raise UsageError(f"--html {html} {reason}", remedy="name a file in an existing folder")
+
+
+def _store_page(result: TuningResult, request: TuningRequest, html: Path | None) -> Path:
+    """Write the page beside the result and, where it was asked for, into a file; that is the answer."""
+    from plansmith.cli.text import write_output
+    from plansmith.tuning.report.page import render_page, store_page
+
+    page = store_page(result, request.model.folder)
+    if html is None:
+        return page
+    write_output(html, render_page(result), replace=True, option="--html")
+    return html
 
 
 def _apply(request: TuningRequest, result: TuningResult, *, quiet: bool) -> TuningResult:
