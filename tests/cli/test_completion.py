@@ -41,6 +41,7 @@ COMMANDS = [
         "sync",
         "targets",
         "triggers",
+        "tune",
     ),
     *("validate", "verify", "versions", "zoo"),
 ]

@@ -11,8 +11,8 @@ from plansmith.tuning.budget import schedule_runs
 from plansmith.tuning.configuration import Configuration
 from plansmith.tuning.confirmation import Confirmation, confirm, paired_ratio
 from plansmith.tuning.constraint import parse_constraints
-from plansmith.tuning.measurement import Measurement, TrialFailed
 from plansmith.tuning.objective import Goal
+from plansmith.tuning.trials.measurement import Measurement, TrialFailed
 
 from ..support.tuning.searches import make_runner
 from ..support.tuning.surface import CURRENT, INT8

@@ -9,8 +9,8 @@ import pytest
 from plansmith.errors import UsageError
 from plansmith.tuning.budget import MIN_RUNS, Budget, default_schedule, parse_budget, schedule_runs, schedule_within
 from plansmith.tuning.constraint import FEW_ERRORS, parse_constraint, parse_constraints
-from plansmith.tuning.measurement import Measurement
 from plansmith.tuning.objective import Goal
+from plansmith.tuning.trials.measurement import Measurement
 
 MEASUREMENT = Measurement(
     seconds=10, requests=200, failed=4, throughput=50, p50_ms=20, p90_ms=40, p95_ms=50, p99_ms=80, memory_bytes=2**30

@@ -9,9 +9,9 @@ import pytest
 
 from plansmith.errors import RepositoryError
 from plansmith.tuning.configuration import Configuration
-from plansmith.tuning.history import HISTORY_FILE, Trial, TrialHistory, read_trials, trial_key
-from plansmith.tuning.measurement import Measurement
 from plansmith.tuning.objective import Goal
+from plansmith.tuning.trials.history import HISTORY_FILE, Trial, TrialHistory, read_trials, trial_key
+from plansmith.tuning.trials.measurement import Measurement
 
 from ..support.tuning.searches import context_of, make_runner, run_search
 from ..support.tuning.surface import CURRENT, FP32, SPACE, Surface

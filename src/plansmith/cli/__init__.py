@@ -49,6 +49,7 @@ from plansmith.cli.store.versions import versions_command
 from plansmith.cli.streams import prepare_streams
 from plansmith.cli.text import fault_from_os_error
 from plansmith.cli.triggers.triggers import triggers_group
+from plansmith.cli.tune.tune import tune_command
 from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
 
 _EXIT_SIGNALLED = 128
@@ -115,6 +116,7 @@ for command in (
     sync_command,
     targets_command,
     triggers_group,
+    tune_command,
     validate_command,
     verify_command,
     versions_command,

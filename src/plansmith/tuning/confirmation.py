@@ -10,9 +10,9 @@ from plansmith.records.model import Record
 from plansmith.records.validation import Interval
 from plansmith.tuning.budget import Schedule
 from plansmith.tuning.configuration import Configuration
-from plansmith.tuning.history import Trial
 from plansmith.tuning.objective import Goal
-from plansmith.tuning.trial_runner import TrialRunner
+from plansmith.tuning.trials.history import Trial
+from plansmith.tuning.trials.runner import TrialRunner
 
 _MIN_ROUNDS = 2
 _MAX_REPEATED_ROUNDS = 2

@@ -10,7 +10,7 @@ from typing import Literal
 from plansmith.errors import UsageError
 from plansmith.formatting import bytes_in_words
 from plansmith.records.model import Record
-from plansmith.tuning.measurement import Measurement
+from plansmith.tuning.trials.measurement import Measurement
 
 Quantity = Literal["p50", "p90", "p95", "p99", "error_rate", "memory", "throughput"]
 

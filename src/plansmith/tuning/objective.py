@@ -11,7 +11,7 @@ from pydantic import model_validator
 from plansmith.records.model import Record
 from plansmith.sagemaker.prices import cost_per_million
 from plansmith.tuning.constraint import Constraint
-from plansmith.tuning.measurement import Measurement
+from plansmith.tuning.trials.measurement import Measurement
 
 Objective = Literal["throughput", "latency", "cost"]
 

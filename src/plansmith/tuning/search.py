@@ -9,11 +9,11 @@ from plansmith.records.model import Record
 from plansmith.tuning.budget import Schedule, count_by_seconds, describe_runs
 from plansmith.tuning.configuration import Configuration
 from plansmith.tuning.confirmation import Confirmation, confirm
-from plansmith.tuning.history import Trial
 from plansmith.tuning.objective import Goal
 from plansmith.tuning.sampler import ConfigurationSampler
 from plansmith.tuning.search_space import SearchSpace, similar_of_other_builds
-from plansmith.tuning.trial_runner import TrialRunner
+from plansmith.tuning.trials.history import Trial
+from plansmith.tuning.trials.runner import TrialRunner
 
 _SCREENING_SHARE, _HALVING_SHARE = 0.5, 0.7
 """Of a time limit: what may be used when the phase ends; the confirmation has the rest."""

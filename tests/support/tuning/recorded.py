@@ -8,9 +8,9 @@ from pathlib import Path
 
 from plansmith.records.model import Record
 from plansmith.tuning.configuration import Configuration
-from plansmith.tuning.measurement import Measurement, TrialFailed
 from plansmith.tuning.objective import Goal
 from plansmith.tuning.search_space import SearchSpace
+from plansmith.tuning.trials.measurement import Measurement, TrialFailed
 
 RECORDING = Path(__file__).parents[2] / "tuning" / "recorded_grid.json"
 MIB = 2**20

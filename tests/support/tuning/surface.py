@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from plansmith.records.model import EngineKind, Precision
 from plansmith.tuning.configuration import Build, Configuration
-from plansmith.tuning.measurement import Measurement, TrialFailed
 from plansmith.tuning.search_space import PREFERENCES, SearchSpace, instances_within
+from plansmith.tuning.trials.measurement import Measurement, TrialFailed
 
 PYTHON = Build(engine=EngineKind.PYTHON, precision=Precision.FP32)
 FP32 = Build(engine=EngineKind.ONNXRUNTIME, precision=Precision.FP32)

@@ -73,7 +73,7 @@ def run_load(
         target=_reported(target),
         plan=plan,
         configuration=configuration,
-        machine=_machine(),
+        machine=describe_machine(),
         began_at=began_at,
         seconds=time.monotonic() - began,
         stages=tuple(runner.results()),
@@ -128,7 +128,7 @@ def _reported(target: LoadTarget) -> LoadTarget:
     return target.model_copy(update={"headers": dict.fromkeys(target.headers, _HIDDEN), "models": models})
 
 
-def _machine() -> str:
+def describe_machine() -> str:
     """CPU, cores that this process may use, and memory."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cores = len(os.sched_getaffinity(0))

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from plansmith.tuning.configuration import Configuration
-from plansmith.tuning.history import Phase, Trial, TrialContext, TrialHistory, trial_key
-from plansmith.tuning.measurement import Benchmark, TrialFailed
+from plansmith.tuning.trials.history import Phase, Trial, TrialContext, TrialHistory, trial_key
+from plansmith.tuning.trials.measurement import Benchmark, TrialFailed
 
 
 @dataclass(frozen=True)

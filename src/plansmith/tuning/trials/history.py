@@ -18,7 +18,7 @@ from plansmith.records.model import Record
 from plansmith.system.digest import digest_of
 from plansmith.system.files import HeldByAnother, fsync_path, locked, make_folder, not_waiting, storage_errors
 from plansmith.tuning.configuration import Configuration
-from plansmith.tuning.measurement import Measurement
+from plansmith.tuning.trials.measurement import Measurement
 
 Phase = Literal["screening", "halving", "confirmation"]
 FOLDER_OPTION = "folder of artifacts (`artifacts` in the spec)"

@@ -1,0 +1,1 @@
+"""The result of a search in sentences and as a page."""

@@ -1,0 +1,245 @@
+"""A search as one self-contained HTML page: needs no network and runs no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from plansmith import __version__
+from plansmith.formatting import bytes_in_words, minute
+from plansmith.loadtest.report.findings import format_number
+from plansmith.records.model import EngineKind
+from plansmith.report.line_plot import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Axis,
+    LinePlot,
+    Series,
+    axis_from_zero,
+    line_plot,
+)
+from plansmith.report.templating import template_environment
+from plansmith.report.verdict import Tile
+from plansmith.system.files import make_folder, storage_errors, write_file
+from plansmith.tuning.apply import format_changes
+from plansmith.tuning.confirmation import Confirmation, Round
+from plansmith.tuning.objective import Goal
+from plansmith.tuning.report.findings import best_name, cautions, describe_confirmation, mark, verdict
+from plansmith.tuning.result import Outcome, TuningResult
+from plansmith.tuning.trials.history import FOLDER_OPTION, Trial
+
+_PACKAGE = "plansmith.tuning.report"
+_TEMPLATE = "tuning.html"
+PAGE_FILE = "result.html"
+HEADS = ("inferences/s", "p50 ms", "p95 ms", "p99 ms", "batch", "memory", "seconds")
+_MEASURES = {"throughput": "inferences", "latency": "p95 latency", "cost": "per million inferences"}
+_UNITS = {"throughput": "Inferences per second", "latency": "p95 latency in ms", "cost": "US dollars per million"}
+
+
+def store_page(result: TuningResult, folder: Path) -> Path:
+    """Write the page of a result beside it.
+
+    Raises:
+        RepositoryError: the disk is full or cannot be written.
+    """
+    with storage_errors(folder, other=FOLDER_OPTION):
+        make_folder(folder)
+        write_file(folder / PAGE_FILE, render_page(result), replace=True)
+    return folder / PAGE_FILE
+
+
+def render_page(result: TuningResult) -> str:
+    """The whole page."""
+    plan = result.plan
+    outcomes = result.outcomes
+    answered = [outcome for outcome in outcomes if outcome.measurement.is_answered]
+    template = template_environment(_PACKAGE).get_template(_TEMPLATE)
+    return template.render(
+        plansmith=__version__,
+        result=result,
+        plan=plan,
+        ended=minute(result.ended_at),
+        verdict=_sentence(verdict(result)) if result.is_met else "No configuration meets the constraints.",
+        is_good=result.is_met,
+        cautions=[_sentence(caution) for caution in cautions(result)],
+        tiles=list(_tiles(result)),
+        tradeoff=tradeoff_plot(result, answered) if answered else None,
+        progress=progress_plot(result),
+        frame=(WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM),
+        confirmations=[
+            (
+                one.candidate.label,
+                _sentence(describe_confirmation(plan.goal, one)),
+                rounds_plot(plan.goal, one),
+                list(_round_rows(plan.goal, one.rounds)),
+            )
+            for one in result.search.confirmations
+        ],
+        heads=HEADS,
+        rows=[
+            (outcome.configuration.label, mark(result, outcome), _cells(outcome), outcome.configuration == best)
+            for best in [result.best.configuration]
+            for outcome in outcomes
+        ],
+        changes=format_changes(result.changes),
+        facts=list(_facts(result)),
+    )
+
+
+def tradeoff_plot(result: TuningResult, outcomes: Sequence[Outcome]) -> LinePlot:
+    """Throughput over p95 latency of each configuration, and the line of those that no other one beats in both."""
+    points = [(one.measurement.p95_ms, one.measurement.throughput) for one in outcomes]
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for outcome, point in zip(outcomes, points, strict=True):
+        groups.setdefault(_group(result, outcome), []).append(point)
+    names = (best_name(result), "current", "meets the constraints", "violates a constraint")
+    front = pareto_front(points)
+    series = [Series("Pareto front", front)] if len(front) > 1 else []
+    series += [Series(name, _separate(groups[name])) for name in names if name in groups]
+    across = axis_from_zero([x for x, _ in points], lambda value: f"{format_number(value)} ms")
+    up = axis_from_zero([y for _, y in points], format_number)
+    return line_plot("Inferences per second over p95 latency", series, across, up, format_number, over="p95 latency")
+
+
+def progress_plot(result: TuningResult) -> LinePlot:
+    """The objective of each trial of screening and halving, and the best until then."""
+    goal = result.plan.goal
+    trials = [trial for trial in result.search.trials if not trial.round_number]
+    values = [_value(goal, trial) for trial in trials]
+    best: list[tuple[float, float | None]] = []
+    leader: Trial | None = None
+    for number, trial in enumerate(trials, 1):
+        if trial.measurement is not None and goal.is_met(trial.measurement):
+            known = leader.measurement if leader is not None else None
+            leader = trial if known is None or goal.rank(trial.measurement) < goal.rank(known) else leader
+        best.append((number, _value(goal, leader) if leader is not None else None))
+    places = _separate([(number, value) for number, value in enumerate(values, 1) if value is not None])
+    series = [Series("best so far", best), Series("trial", places)]
+    across = _count_axis(len(trials), "run")
+    up = axis_from_zero([value for value in values if value is not None], format_number)
+    return line_plot(f"{_UNITS[goal.objective]} by run", series, across, up, format_number, over="runs")
+
+
+def rounds_plot(goal: Goal, confirmation: Confirmation) -> LinePlot:
+    """The objective of both configurations by round."""
+    pairs = confirmation.rounds
+    series = [
+        Series("candidate", [(number, _value(goal, pair.candidate)) for number, pair in enumerate(pairs, 1)]),
+        Series("current", [(number, _value(goal, pair.current)) for number, pair in enumerate(pairs, 1)]),
+    ]
+    values = [value for one in series for _, value in one.points if value is not None]
+    up = axis_from_zero(values, format_number)
+    across = _count_axis(len(pairs), "round")
+    return line_plot(f"{_UNITS[goal.objective]} by round", series, across, up, format_number, over="rounds")
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points of which no other has less latency and as much throughput, by latency."""
+    front: list[tuple[float, float]] = []
+    for latency, rate in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not front or rate > front[-1][1]:
+            front.append((latency, rate))
+    return front
+
+
+def _separate(points: Sequence[tuple[float, float]]) -> list[tuple[float, float | None]]:
+    """Points that no line connects."""
+    separated: list[tuple[float, float | None]] = []
+    for x, y in points:
+        separated += [(x, y), (x, None)]
+    return separated
+
+
+def _count_axis(count: int, noun: str) -> Axis:
+    step = max(1, -(-count // 8))
+    marks = [(float(number), str(number)) for number in range(1, count + 1, step)]
+    marks[0] = (marks[0][0], f"{noun} {marks[0][1]}")
+    return Axis(0.5, count + 0.5, tuple(marks))
+
+
+def _group(result: TuningResult, outcome: Outcome) -> str:
+    if outcome.configuration == result.best.configuration:
+        return best_name(result)
+    if outcome.configuration == result.current:
+        return "current"
+    return "meets the constraints" if outcome.is_met else "violates a constraint"
+
+
+def _value(goal: Goal, trial: Trial) -> float | None:
+    measurement = trial.measurement
+    return goal.value(measurement) if measurement is not None and goal.has_score(measurement) else None
+
+
+def _tiles(result: TuningResult) -> Iterator[Tile]:
+    goal = result.plan.goal
+    outcomes = {outcome.configuration: outcome for outcome in result.outcomes}
+    best, current = outcomes.get(result.best.configuration), outcomes.get(result.current)
+    if best is not None and best is not current:
+        name = best_name(result)
+        yield Tile(
+            f"{name[0].upper()}{name[1:]}, {_MEASURES[goal.objective]}",
+            _tile_value(goal, best),
+            best.configuration.label,
+        )
+    if current is not None:
+        yield Tile(f"Current, {_MEASURES[goal.objective]}", _tile_value(goal, current), current.configuration.label)
+    if result.confirmation is not None and result.confirmation.gain is not None:
+        gain = result.confirmation.gain
+        yield Tile("Gain", f"{gain.value:.2f} times", f"95 %: {gain.low:.2f} to {gain.high:.2f}")
+    tried = f"{len(result.search.ranking)} of {result.plan.space.size}"
+    yield Tile("Tried", tried, f"configurations, in {len(result.search.trials)} runs")
+
+
+def _tile_value(goal: Goal, outcome: Outcome) -> str:
+    """The objective, short enough for a tile."""
+    if not goal.has_score(outcome.measurement):
+        return "no answer"
+    value = format_number(goal.value(outcome.measurement))
+    return {"throughput": f"{value}/s", "latency": f"{value} ms", "cost": f"${value}"}[goal.objective]
+
+
+def _cells(outcome: Outcome) -> tuple[str, ...]:
+    measurement = outcome.measurement
+    latencies = (measurement.p50_ms, measurement.p95_ms, measurement.p99_ms)
+    return (
+        format_number(measurement.throughput),
+        *(format_number(value) if measurement.answered else "" for value in latencies),
+        "" if measurement.batch_size is None else f"{measurement.batch_size:.1f}",
+        "" if measurement.memory_bytes is None else bytes_in_words(measurement.memory_bytes),
+        outcome.length,
+    )
+
+
+def _round_rows(goal: Goal, rounds: Sequence[Round]) -> Iterator[tuple[str, ...]]:
+    for number, pair in enumerate(rounds, 1):
+        current, candidate = pair.current.measurement, pair.candidate.measurement
+        cells = [
+            goal.format_value(trial.measurement) if trial.measurement else trial.problem
+            for trial in (pair.current, pair.candidate)
+        ]
+        gain = ""
+        if current is not None and candidate is not None and goal.has_score(current) and goal.has_score(candidate):
+            gain = f"{goal.gain(candidate, current):.2f}"
+        yield str(number), *cells, gain
+
+
+def _facts(result: TuningResult) -> Iterator[tuple[str, str]]:
+    """What was searched, how and where."""
+    plan = result.plan
+    yield "Objective", plan.goal.label
+    yield "Constraints", ", ".join(constraint.text for constraint in plan.goal.constraints)
+    yield "Load", plan.load
+    yield "Machine", plan.host
+    yield "Runs", f"{result.search.runs}; seed {plan.seed}"
+    for label, reason in plan.left_out.items():
+        yield f"Left out: {label}", reason
+    for trial in result.failed:
+        yield "Failed", f"{trial.configuration.label}: {trial.problem}"
+
+
+def _sentence(text: str) -> str:
+    """With a capital, unless it begins with the name of an engine."""
+    return f"{text if text.startswith(tuple(EngineKind)) else text[0].upper() + text[1:]}."

@@ -1,0 +1,1 @@
+"""Trials: measurements of configurations under load, and their history."""

@@ -1,0 +1,155 @@
+"""`plansmith tune` from a spec to a published release, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plansmith.triton.server.installation import has_gpu
+from plansmith.tuning.trials.history import read_trials
+
+from ..support.cli.command import CommandLine, check_refusal
+from ..support.cli.in_process import InProcess
+from .conftest import write_net
+
+SPACE = (
+    *("--engines", "onnxruntime", "--precisions", "fp32", "--max-batch-sizes", "1,4", "--delays", "0"),
+    *("--instances", "1,2", "--threads", "1", "--preferred", "none"),
+)
+SEARCH = (*SPACE, "--budget", "14", "--seconds", "1", "--users", "3")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--constraint", "p95"), "is no constraint"),
+        (("--objective", "cost"), "needs the price of an hour"),
+        (("--objective", "cost", "--instance-type", "ml.g5.xlarg"), "did you mean ml.g5.xlarge"),
+        (("--usd-per-hour", "1"), "a price has no influence on the throughput"),
+        (("--budget", "3"), "a search takes at least 14 runs"),
+        (("--batch", "9"), "net takes batches of up to 8, and --batch is 9"),
+        (("--batch", "4", "--max-batch-sizes", "1,2"), "none takes requests of 4 samples"),
+        (("--max-batch-sizes", "16,8"), "--max-batch-sizes has 16, and the model takes batches of up to 8"),
+        (("--users", "2", "--rate", "5"), "two loads"),
+        (("--rate", "5"), "--rate 5 is the throughput itself"),
+        (("--rate", "nan", "--objective", "latency"), "must be a finite number"),
+        (("--delays", "1ms"), "--delays has '1ms'"),
+        (("--instances", "1,1025"), "--instances has '1025'"),
+        (("--engines", "caffe"), "--engines has 'caffe'"),
+        (("--html", "nowhere/page.html"), "is in no folder that exists"),
+        (("--dry-run", "--apply"), "a dry run publishes nothing"),
+        (("--protocol", "grpc", "--encoding", "json"), "gRPC has no JSON"),
+    ],
+)
+@pytest.mark.usefixtures("installation", "site")
+def test_wrong_options_are_refused_before_any_work(
+    words: tuple[str, ...],
+    message: str,
+    net: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A wrong option ends with exit code 2, and nothing is compiled."""
+    answer = InProcess(net.parent, monkeypatch, capfd)("tune", net, *words)
+    assert answer.status == 2
+    assert message in answer.stderr
+    assert not (net.parent / "artifacts").exists()
+
+
+def test_one_model_and_target_of_a_spec_is_picked(
+    net: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of a spec with several models or targets, the refusal names one to type."""
+    command = InProcess(net.parent, monkeypatch, capfd)
+    net.write_text("models: [{source: onnx:net.onnx, name: a}, {source: onnx:net.onnx, name: b}]\n")
+    check_refusal(command("tune", net, "--json"), 2, ("has 2 models", "--model a"))
+    net.write_text("source: onnx:net.onnx\ntarget: [local-cpu, triton-26.03]\n")
+    check_refusal(command("tune", net, "--json"), 2, ("is for 2 targets", "--target local-cpu"))
+    check_refusal(command("tune", "net", "--target", "local-cpu", "--json"), 2, ("net is a release", "leave out"))
+
+
+@pytest.mark.skipif(has_gpu(), reason="this machine has a GPU")
+@pytest.mark.usefixtures("installation", "site")
+def test_target_with_gpus_needs_a_gpu(
+    net: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A model for GPUs is not measured on a machine without one."""
+    net.write_text(f"{net.read_text()}target: triton-26.03\n")
+    check_refusal(InProcess(net.parent, monkeypatch, capfd)("tune", net, "--json"), 9, ("no NVIDIA GPU",))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("installation", "site")
+def test_dry_run_serves_nothing(net: Path) -> None:
+    """A dry run shows space, budget and duration, and why TensorRT is left out on a machine without it."""
+    command = CommandLine(net.parent)
+    document = command.document("tune", net, *SEARCH, "--objective", "cost", "--usd-per-hour", "0.25", "--dry-run")
+    assert (document["configurations"], document["runs"]) == (4, 14)
+    assert document["seconds"] > 0
+    assert document["goal"]["usd_per_hour"] == 0.25
+    text = command.text("tune", net, *SEARCH[2:], "--dry-run")
+    assert "left out     tensorrt fp32:" in text
+    assert "nothing was served" in text
+    assert not (net.parent / "artifacts" / "tuning" / "net" / "trials.jsonl").exists()
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[CommandLine, dict[str, Any]]:
+    """A release of `net`, and the result of a search of it that was interrupted after a few trials."""
+    folder = tmp_path_factory.mktemp("tuned")
+    command = CommandLine(folder)
+    command.document("compile", write_net(folder), "--quiet")
+    history = folder / "artifacts" / "tuning" / "net" / "trials.jsonl"
+    with command.start("tune", "net", *SEARCH) as search:
+        deadline = time.monotonic() + 120
+        while search.poll() is None and len(list(read_trials(history))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        search.send_signal(signal.SIGINT)
+        _, errors = search.communicate(timeout=120)
+    assert search.returncode == 130, errors
+    assert "run the same command again to go on after what is finished" in errors
+    finished = len(list(read_trials(history)))
+    document = command.document("tune", "net", *SEARCH)
+    assert document["search"]["measured"] + finished >= len(document["search"]["trials"])
+    assert len({trial.key for trial in read_trials(history)}) == len(list(read_trials(history)))
+    return command, document
+
+
+@pytest.mark.slow
+@pytest.mark.services
+@pytest.mark.xdist_group("loadtest")
+@pytest.mark.usefixtures("installation", "site")
+class TestSearch:
+    """A search on the real Triton that is interrupted, resumed, constrained and applied."""
+
+    def test_resumed_search_beats_the_current_configuration(self, tuned: tuple[CommandLine, dict[str, Any]]) -> None:
+        """The best is better than the current configuration by an interval above 1, and nothing is published."""
+        command, document = tuned
+        assert document["better"], document["verdict"]
+        assert document["search"]["confirmations"][-1]["gain"]["low"] > 1
+        assert document["applied"] == ""
+        assert json.loads((command.folder / "artifacts/tuning/net/result.json").read_text())["changes"]
+
+    def test_unmet_constraint_names_the_nearest(self, tuned: tuple[CommandLine, dict[str, Any]]) -> None:
+        """Where nothing meets a constraint, the nearest configuration and what it reached are named."""
+        command, _ = tuned
+        answer = command("tune", "net", *SEARCH, "--constraint", "p50<1us", "--json")
+        check_refusal(answer, 5, ("the nearest, onnxruntime fp32", "where p50<1us is required"))
+        page = (command.folder / "artifacts/tuning/net/result.html").read_text()
+        assert "No configuration meets the constraints." in page
+
+    def test_apply_publishes_a_release(self, tuned: tuple[CommandLine, dict[str, Any]]) -> None:
+        """--apply measures nothing again, and compiles the best configuration through all gates."""
+        command, _ = tuned
+        document = command.document("tune", "net", *SEARCH, "--apply")
+        assert document["search"]["measured"] == 0
+        assert document["applied"] == "net@2"
+        release = command.folder / "artifacts" / "repository.plansmith" / "releases" / "net" / "2"
+        assert "Published as net@2." in Path(document["page"]).read_text()
+        assert "300000" not in (release / "config.pbtxt").read_text()
+        assert json.loads((release / "manifest.json").read_text())["served"]["checks"]
