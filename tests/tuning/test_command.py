@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from plansmith.triton.server.installation import has_gpu
-from plansmith.tuning.trials.history import read_trials
+from plansmith.tuning.trials.history import Trial, read_records
 
 from ..support.cli.command import CommandLine, check_refusal
 from ..support.cli.in_process import InProcess
@@ -107,16 +107,16 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[CommandLine, dict[s
     history = folder / "artifacts" / "tuning" / "net" / "trials.jsonl"
     with command.start("tune", "net", *SEARCH) as search:
         deadline = time.monotonic() + 120
-        while search.poll() is None and len(list(read_trials(history))) < 2 and time.monotonic() < deadline:
+        while search.poll() is None and len(list(read_records(history, Trial))) < 2 and time.monotonic() < deadline:
             time.sleep(0.1)
         search.send_signal(signal.SIGINT)
         _, errors = search.communicate(timeout=120)
     assert search.returncode == 130, errors
     assert "run the same command again to go on after what is finished" in errors
-    finished = len(list(read_trials(history)))
+    finished = len(list(read_records(history, Trial)))
     document = command.document("tune", "net", *SEARCH)
     assert document["search"]["measured"] + finished >= len(document["search"]["trials"])
-    assert len({trial.key for trial in read_trials(history)}) == len(list(read_trials(history)))
+    assert len({trial.key for trial in read_records(history, Trial)}) == len(list(read_records(history, Trial)))
     return command, document
 
 

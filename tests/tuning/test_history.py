@@ -10,7 +10,7 @@ import pytest
 from plansmith.errors import RepositoryError
 from plansmith.tuning.configuration import Configuration
 from plansmith.tuning.objective import Goal
-from plansmith.tuning.trials.history import HISTORY_FILE, Trial, TrialHistory, read_trials, trial_key
+from plansmith.tuning.trials.history import HISTORY_FILE, Trial, TrialHistory, read_records, trial_key
 from plansmith.tuning.trials.measurement import Measurement
 
 from ..support.tuning.searches import context_of, make_runner, run_search
@@ -87,7 +87,7 @@ def test_line_cut_at_any_byte_costs_one_trial(tmp_path: Path) -> None:
     for cut in range(content.index(b"\n") + 1, len(content), 7):
         (tmp_path / HISTORY_FILE).write_bytes(content[:cut])
         TrialHistory(tmp_path).add(trial_of(3))
-        assert list(read_trials(tmp_path / HISTORY_FILE)) == [trial_of(1), trial_of(3)]
+        assert list(read_records(tmp_path / HISTORY_FILE, Trial)) == [trial_of(1), trial_of(3)]
 
 
 def test_unreadable_line_is_skipped(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_unreadable_line_is_skipped(tmp_path: Path) -> None:
     with (tmp_path / HISTORY_FILE).open("ab") as file:
         file.write(b'{"key": 3}\n\xff\xfe\n\n')
     TrialHistory(tmp_path).add(trial_of(2))
-    assert list(read_trials(tmp_path / HISTORY_FILE)) == [trial_of(1), trial_of(2)]
+    assert list(read_records(tmp_path / HISTORY_FILE, Trial)) == [trial_of(1), trial_of(2)]
 
 
 def test_searches_of_a_model_exclude_each_other(tmp_path: Path) -> None:

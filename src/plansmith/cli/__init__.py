@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from plansmith import __version__
+from plansmith.cli.compare.compare import compare_command
 from plansmith.cli.compile.compile import compile_command
 from plansmith.cli.compile.init import init_command
 from plansmith.cli.compile.lower import lower_command
@@ -86,6 +87,7 @@ def cli() -> None:
 
 for command in (
     check_command,
+    compare_command,
     compile_command,
     diff_command,
     doctor_command,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from plansmith.errors import UsageError
+
 _ARTIFACTS = Path("artifacts")
 DEFAULT_REPOSITORY = _ARTIFACTS / "repository"
+_MAX_NUMBER = 2**31 - 1
 
 
 def repository_option(words: str) -> Callable[[Any], Any]:
@@ -102,3 +105,44 @@ def complete_folder(ctx: click.Context, param: click.Parameter, incomplete: str)
     """Lets the shell offer its folders."""
     del ctx, param
     return [CompletionItem(incomplete, type="dir")]
+
+
+def read_names(option: str, text: str | None, known: Iterable[str]) -> tuple[str, ...]:
+    """The names in a list with commas; none for no text.
+
+    Raises:
+        UsageError: there is none, or an unknown one.
+    """
+    names = _parts(option, text)
+    unknown = [name for name in names if name not in set(known)]
+    if unknown:
+        raise UsageError(
+            f"{option} has {', '.join(map(repr, unknown))}", remedy=f"choose from {', '.join(known)}, separated by ,"
+        )
+    return names
+
+
+def read_numbers(option: str, text: str | None, *, least: int = 1, most: int = _MAX_NUMBER) -> tuple[int, ...]:
+    """The numbers in a list with commas, ascending; none for no text.
+
+    Raises:
+        UsageError: there is none, or one out of range.
+    """
+    parts = _parts(option, text)
+    wrong = [part for part in parts if not (part.isascii() and part.isdecimal() and len(part) <= 10)]
+    wrong = wrong or [part for part in parts if not least <= int(part) <= most]
+    if wrong:
+        raise UsageError(
+            f"{option} has {', '.join(map(repr, wrong))}",
+            remedy=f"give whole numbers from {least} to {most}, separated by ,",
+        )
+    return tuple(sorted(map(int, parts)))
+
+
+def _parts(option: str, text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    parts = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not parts:
+        raise UsageError(f"{option} names nothing", remedy="give one or several, separated by ,")
+    return parts

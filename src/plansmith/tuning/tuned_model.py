@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,9 +61,32 @@ def find_model(name: str, repository: Path, *, picked: str = "", target: str = "
             release.
         RepositoryError: there is no such release, or it does not say what it was made from.
     """
+    models = find_models(name, repository, picked=(picked,) if picked else (), target=target)
+    if len({model.name for model in models}) > 1:
+        raise UsageError(
+            f"{name} has {len(models)} models, and one is tuned at a time", remedy=f"--model {models[0].name}"
+        )
+    return models[0]
+
+
+def find_models(name: str, repository: Path, *, picked: Sequence[str] = (), target: str = "") -> list[TunedModel]:
+    """The models of a command line: those of a SPEC.yaml, or MODEL[@VERSION] of a repository.
+
+    Args:
+        name: as it was typed.
+        repository: of the releases.
+        picked: which models of a spec with several; all when empty.
+        target: which target of a spec with several.
+
+    Raises:
+        UsageError: the spec is wrong, or has a model for several targets of which none is picked; or one is picked of a
+            release.
+        RepositoryError: there is no such release, or it does not say what it was made from.
+    """
     if name.endswith((".yaml", ".yml")):
-        spec, base = _pick(name, picked, target), Path(name).absolute().parent
-        return TunedModel(spec.name or name_of(spec.model_dump(), base), spec, base)
+        base = Path(name).absolute().parent
+        specs = _matching_specs(name, picked, target)
+        return [TunedModel(spec.name or name_of(spec.model_dump(), base), spec, base) for spec in specs]
     if picked or target:
         raise UsageError(
             f"{name} is a release, which has one model and one target",
@@ -80,27 +104,23 @@ def find_model(name: str, repository: Path, *, picked: str = "", target: str = "
     (named,) = read_specs(release / _SPEC_FILE, {"name": model}).models
     if Path(named.spec.repository).resolve() != opened.root.resolve():  # it was compiled elsewhere
         folders["artifacts"] = str(Path(_ARTIFACTS).absolute())
-    return TunedModel(model, named.spec.model_copy(update=folders), release, release)
+    return [TunedModel(model, named.spec.model_copy(update=folders), release, release)]
 
 
-def _pick(name: str, picked: str, target: str) -> ModelSpec:
-    models = read_specs(Path(name), {}, (picked,) if picked else ()).models
+def _matching_specs(name: str, picked: Sequence[str], target: str) -> list[ModelSpec]:
+    models = read_specs(Path(name), {}, tuple(picked)).models
     matching = [one for one in models if target in {"", one.target, one.spec.target}]
     if not matching:
         raise UsageError(
             f"{name} has nothing for the target {target}",
             remedy=f"--target {models[0].target or models[0].spec.target}",
         )
-    if len({one.name for one in matching}) > 1:
+    targets = list(dict.fromkeys(one.target or one.spec.target for one in matching))
+    if len(targets) > 1:
         raise UsageError(
-            f"{name} has {len(models)} models, and one is tuned at a time", remedy=f"--model {matching[0].name}"
+            f"{name} is for {len(targets)} targets, and one is served at a time", remedy=f"--target {targets[0]}"
         )
-    if len(matching) > 1:
-        raise UsageError(
-            f"{name} is for {len(matching)} targets, and one is tuned at a time",
-            remedy=f"--target {matching[0].target}",
-        )
-    return matching[0].spec
+    return [one.spec for one in matching]
 
 
 def model_config(release: Path, manifest: Manifest) -> pb.ModelConfig:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.options import complete_file, complete_target, repository_option
+from plansmith.cli.options import complete_file, complete_target, read_names, read_numbers, repository_option
+from plansmith.cli.tune.price import PRICE_OPTIONS, read_price
 from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ _FILE = click.Path(path_type=Path)
 _ENGINES = ("python", "onnxruntime", "tensorrt")
 _PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 _MAX_COPIES = 1024
-_MAX_NUMBER = 2**31 - 1
 
 _MODEL = (
     click.option("--model", "picked", default="", metavar="NAME", help="Which model of a spec with several."),
@@ -57,17 +57,7 @@ _GOAL = (
         multiple=True,
         help="p50, p90, p95 or p99<50ms, error_rate<1%, memory<2G, throughput>100; repeatable [error_rate<1%].",
     ),
-    click.option(
-        "--instance-type", metavar="TYPE", default="", help="For the cost: SageMaker's list price of this type."
-    ),
-    click.option(
-        "--prices",
-        metavar="FILE",
-        type=_FILE,
-        shell_complete=complete_file,
-        help="Your own prices as YAML: usd_per_hour, by instance type.",
-    ),
-    click.option("--usd-per-hour", metavar="USD", type=float, help="For the cost: the price of an hour."),
+    *PRICE_OPTIONS,
 )
 _LOAD = (
     click.option("--users", metavar="N", type=click.IntRange(min=1), help="Closed loop: concurrent users [8]."),
@@ -146,8 +136,8 @@ def read_request(name: str, options: Mapping[str, Any]) -> TuningRequest:
     space = _read_space(options)
     seconds = options["seconds"]
     budget = parse_budget(options["budget"], seconds=seconds) if options["budget"] else None
-    engines = _names("--engines", options["engines"], _ENGINES)
-    precisions = _names("--precisions", options["precisions"], _PRECISIONS)
+    engines = read_names("--engines", options["engines"], _ENGINES)
+    precisions = read_names("--precisions", options["precisions"], _PRECISIONS)
     model = find_model(name, options["repository"], picked=options["picked"], target=options["target"])
     if options["tritonserver"] is not None:
         from dataclasses import replace
@@ -169,7 +159,6 @@ def read_request(name: str, options: Mapping[str, Any]) -> TuningRequest:
 
 
 def _read_goal(options: Mapping[str, Any]) -> Goal:
-    from plansmith.sagemaker.prices import find_price, given_price
     from plansmith.tuning.constraint import parse_constraints
     from plansmith.tuning.objective import Goal
 
@@ -182,13 +171,8 @@ def _read_goal(options: Mapping[str, Any]) -> Goal:
                 remedy="add --objective cost, or leave the price out",
             )
         return Goal(objective=options["objective"], constraints=constraints)
-    if usd_per_hour is not None:
-        if prices is not None:
-            raise UsageError("--prices and --usd-per-hour are two prices", remedy="give one of them")
-        price = given_price(usd_per_hour, instance_type)
-    elif instance_type:
-        price = find_price(instance_type, prices)
-    else:
+    price = read_price(instance_type, prices, usd_per_hour)
+    if price is None:
         raise UsageError(
             "--objective cost needs the price of an hour",
             remedy="add --instance-type TYPE, such as ml.g5.xlarge, or --usd-per-hour USD",
@@ -222,41 +206,10 @@ def _read_space(options: Mapping[str, Any]) -> SpaceOptions:
 
     return SpaceOptions.model_validate(
         {
-            "max_batch_sizes": _numbers("--max-batch-sizes", options["max_batch_sizes"]),
-            "preferences": _names("--preferred", options["preferred"], PREFERENCES),
-            "queue_delays": _numbers("--delays", options["delays"], least=0),
-            "instances": _numbers("--instances", options["instances"], most=_MAX_COPIES),
-            "threads": _numbers("--threads", options["threads"], most=_MAX_COPIES),
+            "max_batch_sizes": read_numbers("--max-batch-sizes", options["max_batch_sizes"]),
+            "preferences": read_names("--preferred", options["preferred"], PREFERENCES),
+            "queue_delays": read_numbers("--delays", options["delays"], least=0),
+            "instances": read_numbers("--instances", options["instances"], most=_MAX_COPIES),
+            "threads": read_numbers("--threads", options["threads"], most=_MAX_COPIES),
         }
     )
-
-
-def _names(option: str, text: str | None, known: Iterable[str]) -> tuple[str, ...]:
-    names = _parts(option, text)
-    unknown = [name for name in names if name not in set(known)]
-    if unknown:
-        raise UsageError(
-            f"{option} has {', '.join(map(repr, unknown))}", remedy=f"choose from {', '.join(known)}, separated by ,"
-        )
-    return names
-
-
-def _numbers(option: str, text: str | None, *, least: int = 1, most: int = _MAX_NUMBER) -> tuple[int, ...]:
-    parts = _parts(option, text)
-    wrong = [part for part in parts if not (part.isascii() and part.isdecimal() and len(part) <= 10)]
-    wrong = wrong or [part for part in parts if not least <= int(part) <= most]
-    if wrong:
-        raise UsageError(
-            f"{option} has {', '.join(map(repr, wrong))}",
-            remedy=f"give whole numbers from {least} to {most}, separated by ,",
-        )
-    return tuple(sorted(map(int, parts)))
-
-
-def _parts(option: str, text: str | None) -> tuple[str, ...]:
-    if text is None:
-        return ()
-    parts = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not parts:
-        raise UsageError(f"{option} names nothing", remedy="give one or several, separated by ,")
-    return parts

@@ -27,7 +27,29 @@ _PHASES: dict[Phase, str] = {
 }
 
 
-class TuneProgress(WithMovingLine, TuningObserver):
+class WithActivity(WithMovingLine):
+    """A moving line with a label and what is being done for it, below lines that stay.
+
+    Args:
+        quiet: show nothing.
+
+    Attributes:
+        label: of the moving line.
+    """
+
+    label = ""
+
+    def activity(self, text: str) -> None:
+        """What is being done."""
+        self._line.tell(f"{self.label}: {text}" if text else self.label)
+
+    def print(self, line: str | Text) -> None:
+        """Leave a line."""
+        if not self._quiet:
+            self._console.print(line, markup=False)
+
+
+class TuneProgress(WithActivity, TuningObserver):
     """Shows the progress of a search; a context manager.
 
     Args:
@@ -37,18 +59,17 @@ class TuneProgress(WithMovingLine, TuningObserver):
 
     def __init__(self, goal: Goal, *, quiet: bool) -> None:
         super().__init__(quiet=quiet)
-        self.listener = _CompileSteps(self)
+        self.listener = CompileSteps(self)
         self._goal = goal
-        self._label = ""
         self._phase: Phase | None = None
 
     def compiling(self, build: Build | None) -> None:
         """A build is compiled."""
-        self._label = f"compiling {build.label if build is not None else 'the model as its spec has it'}"
+        self.label = f"compiling {build.label if build is not None else 'the model as its spec has it'}"
         if self._line.shown:
-            self._line.tell(self._label)
+            self._line.tell(self.label)
         else:
-            self.print(f"  {self._label}")
+            self.print(f"  {self.label}")
 
     def begin(self, plan: TuningPlan) -> None:
         """Print what is searched, and what is left out."""
@@ -65,9 +86,9 @@ class TuneProgress(WithMovingLine, TuningObserver):
             self._phase = progress.phase
             self.print(f"  {_PHASES[progress.phase]}")
         total = max(progress.total, progress.number)
-        self._label = f"{progress.number} of {total}: {progress.configuration.label}"
+        self.label = f"{progress.number} of {total}: {progress.configuration.label}"
         if progress.trial is None:
-            self._line.tell(self._label)
+            self._line.tell(self.label)
             return
         measurement = progress.trial.measurement
         state, style = ("failed", "red") if measurement is None else ("over", "yellow")
@@ -83,20 +104,11 @@ class TuneProgress(WithMovingLine, TuningObserver):
         """Progress of the load."""
         self.activity(f"{progress.throughput:.0f} answers/s, p95 {progress.p95_ms:.0f} ms")
 
-    def activity(self, text: str) -> None:
-        """What else is done."""
-        self._line.tell(f"{self._label}: {text}")
 
-    def print(self, line: str | Text) -> None:
-        """Leave a line."""
-        if not self._quiet:
-            self._console.print(line, markup=False)
-
-
-class _CompileSteps(Listener):
+class CompileSteps(Listener):
     """Steps of a compile go into the moving line."""
 
-    def __init__(self, progress: TuneProgress) -> None:
+    def __init__(self, progress: WithActivity) -> None:
         self._progress = progress
 
     def progress(self, step: str, text: str) -> None:

@@ -1,7 +1,7 @@
-"""The history of trials: every finished one is on the disk at once, and is used again by later searches.
+"""The history of trials: every finished one is on the disk at once, and is used again by later runs.
 
-A file of one JSON line per trial that is only appended to. What a killed process left of a line is cut off before the
-next one is written; a line that cannot be read is skipped, and its trial run again.
+A file of one JSON line per record that is only appended to. What a killed process left of a line is cut off before the
+next one is written; a line that cannot be read is skipped, and its trial is run again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from plansmith.errors import RepositoryError
 from plansmith.records.model import Record
@@ -45,7 +45,17 @@ class TrialContext(Record):
     host: str
 
 
-class Trial(Record):
+class KeyedRecord(Record):
+    """A record of a history.
+
+    Attributes:
+        key: identifies it.
+    """
+
+    key: str
+
+
+class Trial(KeyedRecord):
     """A finished run of a configuration.
 
     Attributes:
@@ -60,7 +70,6 @@ class Trial(Record):
         session: of the process that ran it.
     """
 
-    key: str
     configuration: Configuration
     seconds: float
     round_number: int = 0
@@ -100,24 +109,30 @@ def trial_key(
     return digest_of(identity)
 
 
-class TrialHistory:
-    """The trials of one model.
+R = TypeVar("R", bound=KeyedRecord)
+
+
+class History(Generic[R]):
+    """The records of one model in a file.
 
     Args:
-        folder: made with the first trial.
+        folder: made with the first record.
+        name: of the file.
+        kind: of the records.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str, kind: type[R]) -> None:
         self.folder = folder
-        self.file = folder / HISTORY_FILE
-        self._trials: dict[str, Trial] | None = None
+        self.file = folder / name
+        self._kind = kind
+        self._records: dict[str, R] | None = None
 
-    def find(self, key: str) -> Trial | None:
-        """The trial of a key; None where there is none."""
+    def find(self, key: str) -> R | None:
+        """The record of a key; None where there is none."""
         return self._read().get(key)
 
-    def add(self, trial: Trial) -> None:
-        """Keep a trial: when this returns it survives the end of the process and of the machine's power.
+    def add(self, record: R) -> None:
+        """Keep a record: when this returns it survives the end of the process and of the machine's power.
 
         Raises:
             RepositoryError: the disk is full or cannot be written.
@@ -129,12 +144,12 @@ class TrialHistory:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 file.seek(_end_of_lines(file.fileno()))
                 file.truncate()
-                file.write(trial.model_dump_json().encode() + b"\n")
+                file.write(record.model_dump_json().encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
             if is_new:
                 fsync_path(self.folder)
-        self._read()[trial.key] = trial
+        self._read()[record.key] = record
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -155,21 +170,32 @@ class TrialHistory:
                 ) from None
             yield
 
-    def _read(self) -> dict[str, Trial]:
-        if self._trials is None:
-            self._trials = {trial.key: trial for trial in read_trials(self.file)}
-        return self._trials
+    def _read(self) -> dict[str, R]:
+        if self._records is None:
+            self._records = {record.key: record for record in read_records(self.file, self._kind)}
+        return self._records
 
 
-def read_trials(file: Path) -> Iterator[Trial]:
-    """The trials of a file whose lines are whole and can be read, oldest first."""
+class TrialHistory(History[Trial]):
+    """The trials of one model.
+
+    Args:
+        folder: made with the first trial.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, HISTORY_FILE, Trial)
+
+
+def read_records(file: Path, kind: type[R]) -> Iterator[R]:
+    """The records of a file whose lines are whole and can be read, oldest first."""
     try:
         content = file.read_bytes()
     except FileNotFoundError:
         return
     for line in content.split(b"\n")[:-1]:
         try:
-            yield Trial.model_validate_json(line)
+            yield kind.model_validate_json(line)
         except ValueError:
             continue
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from plansmith.config.target.targets import load_target
 from plansmith.errors import (
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from plansmith.loadtest.runner.load_runner import Progress
 
 LOGS_FOLDER = "logs"
+_T = TypeVar("_T")
 _WARM_UP_SECONDS = 2.0
 _TIMEOUT_SECONDS = 30.0
 _LOAD_SECONDS = 300.0
@@ -124,14 +125,30 @@ class ServedBenchmark:
             PlansmithError: the machine is at fault a second time.
             KeyboardInterrupt: the load was interrupted.
         """
+        model = _measured_model(self.builds[configuration.build.label].manifest.package)
+        plan = self.load.plan(seconds)
+        return self._twice(configuration, lambda: measurement_of(self._finished_report(configuration, plan), model))
+
+    def run_plan(self, configuration: Configuration, plan: LoadPlan) -> LoadReport:
+        """Put a configuration under the load of a plan; a fault of the machine is tried once more.
+
+        Returns:
+            The report; one that ended early tells why.
+
+        Raises:
+            TrialFailed, PlansmithError, KeyboardInterrupt: as for a call.
+        """
+        return self._twice(configuration, lambda: self._report(configuration, plan))
+
+    def _twice(self, configuration: Configuration, measure: Callable[[], _T]) -> _T:
         if obstacle := self.load.obstacle(configuration):
             raise TrialFailed(obstacle)
         try:
-            return self._measure(configuration, seconds)
+            return measure()
         except (PlansmithError, _ClientSaturated) as error:
             self.announce(f"once more: {in_one_line(str(error))}")
         try:
-            return self._measure(configuration, seconds)
+            return measure()
         except _ClientSaturated as error:
             raise TrialFailed(in_one_line(str(error))) from error
         except PlansmithError as error:
@@ -139,7 +156,7 @@ class ServedBenchmark:
                 raise TrialFailed(in_one_line(error.message)) from error
             raise
 
-    def _measure(self, configuration: Configuration, seconds: float) -> Measurement:
+    def _report(self, configuration: Configuration, plan: LoadPlan) -> LoadReport:
         """One load test.
 
         Raises:
@@ -150,11 +167,16 @@ class ServedBenchmark:
         try:
             with storage_errors(self.folder, other=FOLDER_OPTION):
                 make_folder(self.folder / LOGS_FOLDER)
-                report = self._run_load(configuration, build, seconds)
+                report = self._run_load(configuration, build, plan)
         except (ServedCheckError, EngineError, UsageError) as error:
             raise TrialFailed(in_one_line(error.message)) from error
         if report.ending == "interrupted":
             raise KeyboardInterrupt
+        return report
+
+    def _finished_report(self, configuration: Configuration, plan: LoadPlan) -> LoadReport:
+        """One load test that came to its end; raises as `_report`."""
+        report = self._report(configuration, plan)
         if report.ending == "server-lost":
             raise TrialFailed(in_one_line(report.reason))
         if report.ending != "done":
@@ -163,9 +185,9 @@ class ServedBenchmark:
                 remedy="run it again; finished trials are kept",
                 log=self.folder / LOGS_FOLDER / "client.log",
             )
-        return measurement_of(report, _measured_model(build.manifest.package))
+        return report
 
-    def _run_load(self, configuration: Configuration, build: CompiledBuild, seconds: float) -> LoadReport:
+    def _run_load(self, configuration: Configuration, build: CompiledBuild, plan: LoadPlan) -> LoadReport:
         logs = self.folder / LOGS_FOLDER
         options = RequestOptions(
             protocol=self.load.protocol, encoding=self.load.encoding, timeout_seconds=_TIMEOUT_SECONDS
@@ -181,7 +203,6 @@ class ServedBenchmark:
             )
             share = ModelShare(model=model, batches=(self.load.batch,))
             with prepare_target([share], place, options, logs) as prepared:
-                plan = self.load.plan(seconds)
                 return run_load(prepared.target, plan, folder=logs, monitor=prepared.monitor, progress=self.progress)
 
     @contextmanager
