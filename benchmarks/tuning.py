@@ -123,7 +123,7 @@ def replay(options: argparse.Namespace) -> None:
         for title, goal in GOALS.items():
             for label, currents in (("current", [recorded.current]), ("random", starts)):
                 shares = [
-                    found_share(recorded.only(number), goal, current, make_sampler, seed)
+                    search_share(recorded.only(number), goal, current, make_sampler, seed)
                     for number in range(len(recorded.passes))
                     for seed, current in enumerate(currents)
                 ]
@@ -135,7 +135,7 @@ def replay(options: argparse.Namespace) -> None:
                 )
 
 
-def found_share(
+def search_share(
     recorded: RecordedGrid, goal: Goal, current: Configuration, make_sampler: SamplerFactory, seed: int
 ) -> float:
     """What one search finds, in parts of the best of the grid."""

@@ -169,7 +169,7 @@ def read_request(name: str, options: Mapping[str, Any]) -> TuningRequest:
 
 
 def _read_goal(options: Mapping[str, Any]) -> Goal:
-    from plansmith.sagemaker.prices import find_price, given_price
+    from plansmith.sagemaker.prices import find_price, make_price
     from plansmith.tuning.constraint import parse_constraints
     from plansmith.tuning.objective import Goal
 
@@ -185,7 +185,7 @@ def _read_goal(options: Mapping[str, Any]) -> Goal:
     if usd_per_hour is not None:
         if prices is not None:
             raise UsageError("--prices and --usd-per-hour are two prices", remedy="give one of them")
-        price = given_price(usd_per_hour, instance_type)
+        price = make_price(usd_per_hour, instance_type)
     elif instance_type:
         price = find_price(instance_type, prices)
     else:

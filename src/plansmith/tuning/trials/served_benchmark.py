@@ -183,7 +183,8 @@ class ServedBenchmark:
             share = ModelShare(model=model, batches=(self.load.batch,))
             with prepare_target([share], place, options, logs) as prepared:
                 plan = self.load.plan(seconds)
-                return run_load(prepared.target, plan, folder=logs, monitor=prepared.monitor, progress=self.progress)
+                report = run_load(prepared.target, plan, folder=logs, monitor=prepared.monitor, progress=self.progress)
+                return report.model_copy(update={"notes": (*prepared.notes, *report.notes)})
 
     @contextmanager
     def _serve(self, configuration: Configuration, build: CompiledBuild) -> Iterator[TritonServer]:
@@ -265,6 +266,7 @@ def measurement_of(report: LoadReport, model: str, *, uses_gpu: bool = False) ->
         batch_size=statistics.batch_size if statistics is not None else None,
         queue_ms=statistics.queue_ms if statistics is not None else None,
         cores=stage.server.cores,
+        notes=report.notes,
     )
 
 
