@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import UsageError
-from plansmith.sagemaker.prices import cost_of, find_price, given_price, needed_instances
+from plansmith.sagemaker.prices import cost_of, find_price, make_price, needed_instances
 
 
 def test_list_price_has_its_source() -> None:
@@ -44,10 +44,10 @@ def test_price_list_wins(tmp_path: Path) -> None:
 
 def test_cost_at_a_target_rate() -> None:
     """A target rate needs whole instances; a third of a rate three times is not two of them."""
-    cost = cost_of(given_price(0.36), 50, target_rate=101, headroom=0.0)
+    cost = cost_of(make_price(0.36), 50, target_rate=101, headroom=0.0)
     assert cost.usd_per_million == pytest.approx(2.0)
     assert cost.instances == 3
     assert cost.usd_per_hour == pytest.approx(1.08)
     assert needed_instances(1.0, 1 / 3) == 3
     with pytest.raises(UsageError, match="no price per hour"):
-        given_price(0)
+        make_price(0)

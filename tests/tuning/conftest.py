@@ -26,6 +26,14 @@ triton:
 """Its batcher waits for a batch that few users never fill: almost any other configuration is better."""
 
 
+SPACE = (
+    *("--engines", "onnxruntime", "--precisions", "fp32", "--max-batch-sizes", "1,4", "--delays", "0"),
+    *("--instances", "1,2", "--threads", "1", "--preferred", "none"),
+)
+SEARCH = (*SPACE, "--budget", "14", "--seconds", "1", "--users", "3")
+"""Options of a short search of few configurations."""
+
+
 @pytest.fixture
 def net(tmp_path: Path) -> Path:
     """The spec of a product with a fixed matrix."""

@@ -77,6 +77,7 @@ def test_trial_is_served_as_configured(prepared: PreparedSearch) -> None:
     assert measurement.memory_bytes
     assert measurement.batch_size is not None
     assert 1 < measurement.batch_size <= 2
+    assert "server and client ran on one machine and shared its CPUs" in measurement.notes
     folder = prepared.request.model.folder
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
     assert not list((folder / "logs").glob("*.triton.log"))

@@ -130,7 +130,7 @@ def find_price(instance_type: str, prices: Path | None = None) -> Price:
     raise _unknown(instance_type, own)
 
 
-def given_price(usd_per_hour: float, instance_type: str = "") -> Price:
+def make_price(usd_per_hour: float, instance_type: str = "") -> Price:
     """A price that a person gives.
 
     Raises:

@@ -23,11 +23,13 @@ class Goal(Record):
         objective: highest throughput, lowest p95 latency, or lowest cost of a million inferences.
         constraints: limits.
         usd_per_hour: price of the machine; the cost needs it.
+        price_source: instance type, and where its price comes from.
     """
 
     objective: Objective = "throughput"
     constraints: tuple[Constraint, ...] = ()
     usd_per_hour: float | None = None
+    price_source: str = ""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -42,7 +44,8 @@ class Goal(Record):
             return "highest throughput"
         if self.objective == "latency":
             return "lowest p95 latency"
-        return f"lowest cost of a million inferences, at ${self._price:g} per hour"
+        source = f" ({self.price_source})" if self.price_source else ""
+        return f"lowest cost of a million inferences, at ${self._price:g} per hour{source}"
 
     def value(self, measurement: Measurement) -> float:
         """The objective in its own unit: inferences per second, milliseconds, or US dollars per million inferences."""

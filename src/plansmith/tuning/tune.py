@@ -32,7 +32,7 @@ from plansmith.tuning.search_space import SearchSpace, SpaceOptions, make_space
 from plansmith.tuning.trials.history import FOLDER_OPTION, TrialContext, TrialHistory
 from plansmith.tuning.trials.measurement import Benchmark
 from plansmith.tuning.trials.runner import TrialProgress, TrialRunner
-from plansmith.tuning.trials.served_benchmark import ServedBenchmark, TuningLoad
+from plansmith.tuning.trials.served_benchmark import ServedBenchmark, TuningLoad, remove_abandoned
 from plansmith.tuning.tuned_model import TunedModel
 
 if TYPE_CHECKING:
@@ -210,6 +210,7 @@ def prepare_search(request: TuningRequest, observer: TuningObserver | None = Non
     require_batches(request)
     history = TrialHistory(request.model.folder)
     with history.exclusive():
+        remove_abandoned(request.model.folder)
         yield _prepare(request, history, observer or TuningObserver())
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from plansmith.loadtest.plan.stages import LatencyLimit, LoadPlan, Stage
 from plansmith.records.model import EngineKind
-from plansmith.sagemaker.prices import given_price
+from plansmith.sagemaker.prices import make_price
 from plansmith.tuning.comparison.cells import Cell, CellRun, CellRunner, Level
 from plansmith.tuning.comparison.figures import Pricing, Row, cell_figures, make_rows
 from plansmith.tuning.comparison.published import published_figures, source_of
@@ -103,7 +103,7 @@ def test_differences_have_intervals_over_paired_rounds() -> None:
 
 def test_costs_follow_from_rate_and_price() -> None:
     """Three instances of $1 answer 250 samples/s at 100 each; a million samples at 100/s cost $2.78."""
-    pricing = Pricing(price=given_price(1.0), target_rate=250)
+    pricing = Pricing(price=make_price(1.0), target_rate=250)
     (row, cheaper) = rows_of([cell_run(1, level(1, 100))], [cell_run(1, level(1, 200))], pricing)
     assert row.cost is not None
     assert (row.cost.instances, row.cost.usd_per_hour) == (3, 3.0)

@@ -177,7 +177,8 @@ def _read_goal(options: Mapping[str, Any]) -> Goal:
             "--objective cost needs the price of an hour",
             remedy="add --instance-type TYPE, such as ml.g5.xlarge, or --usd-per-hour USD",
         )
-    return Goal(objective="cost", constraints=constraints, usd_per_hour=price.usd_per_hour)
+    source = ", ".join(filter(None, [price.instance_type, price.source]))
+    return Goal(objective="cost", constraints=constraints, usd_per_hour=price.usd_per_hour, price_source=source)
 
 
 def _read_load(options: Mapping[str, Any]) -> TuningLoad:

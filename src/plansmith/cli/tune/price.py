@@ -34,12 +34,12 @@ def read_price(instance_type: str, prices: Path | None, usd_per_hour: float | No
     Raises:
         UsageError: they name two, a type without a known price, or a file with problems.
     """
-    from plansmith.sagemaker.prices import find_price, given_price, read_prices
+    from plansmith.sagemaker.prices import find_price, make_price, read_prices
 
     if usd_per_hour is not None:
         if prices is not None:
             raise UsageError("--prices and --usd-per-hour are two prices", remedy="give one of them")
-        return given_price(usd_per_hour, instance_type)
+        return make_price(usd_per_hour, instance_type)
     if instance_type:
         return find_price(instance_type, prices)
     if prices is not None:

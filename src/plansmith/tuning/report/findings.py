@@ -69,7 +69,9 @@ def mark(result: TuningResult, outcome: Outcome) -> str:
 
 def cautions(result: TuningResult) -> list[str]:
     """What a reader has to know to rely on the verdict."""
-    return [*_few_requests(result), *([result.plan.obstacle] if result.plan.obstacle else [])]
+    compared = {result.best.configuration, result.current}
+    notes = [note for one in result.outcomes if one.configuration in compared for note in one.measurement.notes]
+    return [*_few_requests(result), *filter(None, [result.plan.obstacle]), *dict.fromkeys(notes)]
 
 
 def require_acceptable(result: TuningResult) -> None:

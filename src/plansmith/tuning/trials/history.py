@@ -26,7 +26,7 @@ FOLDER_OPTION = "folder of artifacts (`artifacts` in the spec)"
 
 HISTORY_FILE = "trials.jsonl"
 _LOCK = "search.lock"
-_VERSION = 2
+_VERSION = 1
 """Of the meaning of a measurement: raised when earlier trials must not be used again."""
 _BLOCK_BYTES = 64 * 1024
 

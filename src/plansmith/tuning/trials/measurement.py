@@ -27,7 +27,7 @@ class Measurement(Record):
         batch_size: mean achieved batch; None where unknown.
         queue_ms: mean time of a request in the queue; None where unknown.
         cores: CPU seconds of the server per second; None where unknown.
-        client_limit: why the client and not the server limited the load; empty where it did not.
+        notes: what a reader has to know to read the figures correctly.
     """
 
     seconds: float
@@ -42,7 +42,7 @@ class Measurement(Record):
     batch_size: float | None = None
     queue_ms: float | None = None
     cores: float | None = None
-    client_limit: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def error_rate(self) -> float:
@@ -95,7 +95,7 @@ def mean_measurement(measurements: Sequence[Measurement]) -> Measurement:
         seconds=sum(one.seconds for one in measurements),
         requests=sum(one.requests for one in measurements),
         failed=sum(one.failed for one in measurements),
-        client_limit=next((one.client_limit for one in measurements if one.client_limit), ""),
+        notes=tuple(dict.fromkeys(note for one in measurements for note in one.notes)),
         **means,
     )
 

@@ -30,7 +30,7 @@ from plansmith.records.model import Record
 from plansmith.records.pipeline import MODEL_PART
 from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Member, Package
 from plansmith.system.files import link_or_copy, make_folder, storage_errors
-from plansmith.system.temporary import scratch_folder
+from plansmith.system.temporary import abandoned_scratch, remove_scratch, scratch_folder
 from plansmith.system.urls import Address, Protocol
 from plansmith.triton.client import Encoding
 from plansmith.triton.config.model_config import parse_config, text_of, with_cpu_instances
@@ -125,9 +125,14 @@ class ServedBenchmark:
             PlansmithError: the machine is at fault a second time.
             KeyboardInterrupt: the load was interrupted.
         """
-        model = _measured_model(self.builds[configuration.build.label].manifest.package)
+        manifest = self.builds[configuration.build.label].manifest
+        model, uses_gpu = _measured_model(manifest.package), load_target(manifest.target).device == "gpu"
         plan = self.load.plan(seconds)
-        return self._twice(configuration, lambda: measurement_of(self._finished_report(configuration, plan), model))
+
+        def measure() -> Measurement:
+            return measurement_of(self._finished_report(configuration, plan), model, uses_gpu=uses_gpu)
+
+        return self._twice(configuration, measure)
 
     def run_plan(self, configuration: Configuration, plan: LoadPlan) -> LoadReport:
         """Put a configuration under the load of a plan; a fault of the machine is tried once more.
@@ -203,7 +208,8 @@ class ServedBenchmark:
             )
             share = ModelShare(model=model, batches=(self.load.batch,))
             with prepare_target([share], place, options, logs) as prepared:
-                return run_load(prepared.target, plan, folder=logs, monitor=prepared.monitor, progress=self.progress)
+                report = run_load(prepared.target, plan, folder=logs, monitor=prepared.monitor, progress=self.progress)
+                return report.model_copy(update={"notes": (*prepared.notes, *report.notes)})
 
     @contextmanager
     def _serve(self, configuration: Configuration, build: CompiledBuild) -> Iterator[TritonServer]:
@@ -241,6 +247,13 @@ class ServedBenchmark:
             Path(log).unlink()  # of a trial that failed, the log stays
 
 
+def remove_abandoned(folder: Path) -> None:
+    """Remove the temporary copies and requests that a killed search left in its folder."""
+    for place in (folder, folder / LOGS_FOLDER):
+        for path in abandoned_scratch(place):
+            remove_scratch(path)
+
+
 class _ClientSaturated(Exception):
     """The client, and not the server, limited the load: the figures are withheld."""
 
@@ -251,12 +264,13 @@ def is_hanging(error: PlansmithError) -> bool:
     return any(isinstance(one, EnvironmentFault) and one.transient and one.step == "loadtest" for one in causes)
 
 
-def measurement_of(report: LoadReport, model: str) -> Measurement:
+def measurement_of(report: LoadReport, model: str, *, uses_gpu: bool = False) -> Measurement:
     """The measurement of a load test with one stage.
 
     Args:
         report: of the load test.
         model: whose batches count: of an ensemble, the model itself.
+        uses_gpu: whether the memory is that of the GPUs, as Triton's metrics have it.
     """
     stage = report.stages[-1]
     if not stage.is_valid:
@@ -273,10 +287,11 @@ def measurement_of(report: LoadReport, model: str) -> Measurement:
         p90_ms=latency.p90_ms if latency else 0.0,
         p95_ms=latency.p95_ms if latency else 0.0,
         p99_ms=latency.p99_ms if latency else 0.0,
-        memory_bytes=sum(gpu_bytes) if gpu_bytes else stage.server.memory_bytes,
+        memory_bytes=(sum(gpu_bytes) if gpu_bytes else None) if uses_gpu else stage.server.memory_bytes,
         batch_size=statistics.batch_size if statistics is not None else None,
         queue_ms=statistics.queue_ms if statistics is not None else None,
         cores=stage.server.cores,
+        notes=report.notes,
     )
 
 
