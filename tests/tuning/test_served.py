@@ -144,7 +144,7 @@ def test_server_that_answers_errors_violates_the_error_rate(tmp_path: Path) -> N
             if progress.requests:
                 server.answer = lambda _: Response(500, b"no")
 
-        report = run(tmp_path, server.place, Stage(users=2, seconds=3), progress=fail)
+        report = run(tmp_path, server.place, Stage(rate=40, seconds=3), progress=fail)
     measurement = measurement_of(report, "tiny")
     assert 0 < measurement.failed < measurement.requests
     assert not Goal(constraints=parse_constraints([])).is_met(measurement)
