@@ -6,11 +6,9 @@ and each model answers a request of its release: what SageMaker does with them, 
 
 from __future__ import annotations
 
-import http.client
-import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,9 +123,9 @@ class _Running:
         """
         self.progress(f"{self.variant.name}: loading {name}")
         began = time.monotonic()
-        status, answer = _request(self.address, "POST", "/models", {"model_name": name, "url": str(folder)})
-        if status != http.client.OK:
-            raise ServedCheckError(f"{name} does not load: {answer} (status {status})", remedy=_READ_LOG)
+        answer = _front_end(self.address).load(name, folder)
+        if not answer.is_ok:
+            raise ServedCheckError(f"{name} does not load: {answer.text} (status {answer.status})", remedy=_READ_LOG)
         return time.monotonic() - began
 
     def ask(self, archive: Archive, load_seconds: float) -> LocalResult:
@@ -220,20 +218,13 @@ def _serve_variant(
 
 def _require_ping(address: str) -> None:
     """See that SageMaker would take the container for healthy."""
-    status, answer = _request(address, "GET", "/ping")
-    if status != http.client.OK:
-        raise ServedCheckError(f"/ping is answered with status {status}: {answer}", remedy=_READ_LOG)
+    answer = _front_end(address).ping()
+    if not answer.is_ok:
+        raise ServedCheckError(f"/ping is answered with status {answer.status}: {answer.text}", remedy=_READ_LOG)
 
 
-def _request(address: str, method: str, path: str, document: Mapping[str, str] | None = None) -> tuple[int, str]:
-    connection = http.client.HTTPConnection(address, timeout=_START_SECONDS)
-    body = json.dumps(document) if document else None
-    try:
-        connection.request(method, path, body, {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        return response.status, response.read().decode(errors="replace").strip()
-    finally:
-        connection.close()
+def _front_end(address: str) -> FrontEndTransport:
+    return FrontEndTransport(f"http://{address}", timeout_seconds=_START_SECONDS)
 
 
 def _name(archive: Archive) -> str:

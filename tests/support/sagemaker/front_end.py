@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -16,6 +15,7 @@ from plansmith.sagemaker.archives import plan_archives, write_archive
 from plansmith.sagemaker.selection import PackageRequest
 from plansmith.sagemaker.start_script import multi_model_start, single_model_start
 from plansmith.triton.checker.archive import unpacked
+from plansmith.triton.client.sagemaker.front_end import FrontEndResponse, FrontEndTransport
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.server import TritonServer
@@ -29,13 +29,8 @@ BODY = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 1],
 """Two rows, for every model here."""
 
 
-@dataclass(frozen=True)
-class FrontEndAnswer:
+class FrontEndAnswer(FrontEndResponse):
     """The answer to one request."""
-
-    status: int
-    content_type: str
-    body: bytes
 
     @property
     def document(self) -> Any:
@@ -60,6 +55,10 @@ class FrontEnd:
     address: str
     log: Path
 
+    @property
+    def _transport(self) -> FrontEndTransport:
+        return FrontEndTransport(f"http://{self.address}", timeout_seconds=START_SECONDS)
+
     def ask(
         self,
         method: str,
@@ -70,22 +69,18 @@ class FrontEnd:
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> FrontEndAnswer:
         """Send one request, whatever comes of it."""
-        connection = http.client.HTTPConnection(self.address, timeout=START_SECONDS)
-        try:
-            connection.request(method, path, body or None, {"Content-Type": content_type, **headers})
-            response = connection.getresponse()
-            return FrontEndAnswer(response.status, response.headers.get("Content-Type", ""), response.read())
-        finally:
-            connection.close()
+        response = self._transport.request(method, path, body, {"Content-Type": content_type, **headers})
+        return FrontEndAnswer(response.status, response.content_type, response.body)
 
     def load(self, name: str, folder: Path, *, target_model: str = "") -> FrontEndAnswer:
         """Load the one model, or the ensemble, of an unpacked archive under a name, which is a hash in SageMaker."""
-        body = json.dumps({"model_name": name, "url": str(folder.absolute())}).encode()
-        return self.ask("POST", "/models", body, headers={TARGET_HEADER: target_model} if target_model else {})
+        response = self._transport.load(name, folder, target_model=target_model)
+        return FrontEndAnswer(response.status, response.content_type, response.body)
 
     def unload(self, name: str, *, target_model: str = "") -> FrontEndAnswer:
         """Unload a model with its members."""
-        return self.ask("DELETE", f"/models/{name}", headers={TARGET_HEADER: target_model} if target_model else {})
+        response = self._transport.unload(name, target_model=target_model)
+        return FrontEndAnswer(response.status, response.content_type, response.body)
 
     def invoke(self, name: str, body: bytes = BODY, **options: Any) -> FrontEndAnswer:
         """Ask one model of many."""

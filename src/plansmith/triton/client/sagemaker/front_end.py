@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import quote
 
 from plansmith.errors import EnvironmentFault, first_line
 from plansmith.system.aws.sagemaker_runtime import MODEL_ERROR, EndpointError, InvocationResponse
 from plansmith.system.urls import read_address
-from plansmith.triton.client.sagemaker.invocation import Invocation
+from plansmith.triton.client.sagemaker.invocation import JSON_TYPE, TARGET_MODEL, Invocation
+
+
+@dataclass(frozen=True)
+class FrontEndResponse:
+    """The answer to one request.
+
+    Attributes:
+        status: of HTTP.
+        content_type: of the body.
+        body: its bytes.
+    """
+
+    status: int
+    content_type: str
+    body: bytes
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the request was carried out."""
+        return self.status == HTTPStatus.OK
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode(errors="replace").strip()
 
 
 class FrontEndTransport:
-    """Carries invocations as SageMaker does to its containers: to /invocations, or to the target model.
+    """Sends requests as SageMaker does to its containers: invocations to /invocations, or to the target model.
 
     Each has a connection of its own, which costs little on one machine.
 
@@ -46,14 +76,52 @@ class FrontEndTransport:
             EndpointError: the front end answers with an error.
             EnvironmentFault: it is not reached, or not in time.
         """
-        host, slash, path = self._address.place.partition("/")
-        path = f"{slash}{path}{invocation_path(invocation.target_model)}"
-        connection = (HTTPSConnection if self._address.secure else HTTPConnection)(host, timeout=self._timeout_seconds)
         headers = {**invocation.headers, "Content-Type": invocation.content_type}
+        response = self.request("POST", invocation_path(invocation.target_model), invocation.body, headers)
+        if not response.is_ok:
+            raise EndpointError(MODEL_ERROR, response.status, response.text)
+        return InvocationResponse(response.body, response.content_type)
+
+    def ping(self) -> FrontEndResponse:
+        """Ask whether the container is healthy, as SageMaker does; raises as `request`."""
+        return self.request("GET", "/ping")
+
+    def load(self, name: str, folder: Path, *, target_model: str = "") -> FrontEndResponse:
+        """Load the model, or the ensemble, of an unpacked archive; raises as `request`.
+
+        Args:
+            name: under which it is loaded; a hash in SageMaker.
+            folder: of the archive.
+            target_model: the archive as requests name it, which SageMaker sends along.
+        """
+        body = json.dumps({"model_name": name, "url": str(folder.absolute())}).encode()
+        return self.request("POST", "/models", body, _target_headers(target_model))
+
+    def unload(self, name: str, *, target_model: str = "") -> FrontEndResponse:
+        """Unload a model with its members; raises as `request`."""
+        return self.request("DELETE", f"/models/{quote(name, safe='')}", headers=_target_headers(target_model))
+
+    def request(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = MappingProxyType({})
+    ) -> FrontEndResponse:
+        """Send one request of any kind, and return the answer whatever its status is.
+
+        Args:
+            method: of HTTP.
+            path: below the address.
+            body: none when empty.
+            headers: sent with it; the content type is JSON where they name none.
+
+        Raises:
+            EnvironmentFault: the front end is not reached, or does not answer in time.
+        """
+        host, slash, base = self._address.place.partition("/")
+        connection = (HTTPSConnection if self._address.secure else HTTPConnection)(host, timeout=self._timeout_seconds)
         try:
-            connection.request("POST", path, invocation.body, headers)
+            connection.request(method, f"{slash}{base}{path}", body or None, {"Content-Type": JSON_TYPE, **headers})
             response = connection.getresponse()
-            body, status = response.read(), response.status
+            content_type = response.headers.get("Content-Type", "")
+            return FrontEndResponse(response.status, content_type, response.read())
         except TimeoutError as error:
             raise EnvironmentFault(
                 f"{self.place} did not answer within {self._timeout_seconds:g} s",
@@ -69,9 +137,6 @@ class FrontEndTransport:
             ) from error
         finally:
             connection.close()
-        if status != HTTPStatus.OK:
-            raise EndpointError(MODEL_ERROR, status, body.decode(errors="replace"))
-        return InvocationResponse(body, response.headers.get("Content-Type", ""))
 
     def is_connection_lost(self, error: EnvironmentFault) -> bool:
         """Whether `invoke` made no connection, or one that ended before the answer."""
@@ -84,3 +149,7 @@ class FrontEndTransport:
 def invocation_path(target_model: str) -> str:
     """Where a front end takes invocations: those of a multi-model endpoint name their model."""
     return f"/models/{quote(target_model, safe='')}/invoke" if target_model else "/invocations"
+
+
+def _target_headers(target_model: str) -> dict[str, str]:
+    return {TARGET_MODEL: target_model} if target_model else {}
